@@ -1,0 +1,30 @@
+"""T3D: TD3 for continuous control. Public names, imported only when asked for (torch alone takes 1.5 s)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from t3d.app.presets import preset as preset
+    from t3d.config import Config as Config
+    from t3d.errors import UserError as UserError
+    from t3d.run.loop import train as train
+    from t3d.world.policy import load_policy as load_policy
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Config": "t3d.config",
+    "UserError": "t3d.errors",
+    "load_policy": "t3d.world.policy",
+    "preset": "t3d.app.presets",
+    "train": "t3d.run.loop",
+}
+__all__ = ["Config", "UserError", "__version__", "load_policy", "preset", "train"]  # noqa: F822 (resolved below)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 't3d' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""LEARNING: tensors in, tensors out."""

@@ -1,0 +1,36 @@
+"""Adam on one flat tensor. torch.optim.Adam takes one learning rate a group; here each row may have its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # the defaults of the Adam paper and of torch.optim.Adam
+
+
+class AdamState(NamedTuple):
+    """What Adam remembers; changed in place."""
+
+    mean: Tensor  # (K, P)
+    square: Tensor  # (K, P)
+    count: Tensor  # () float64: a tensor, so that a CUDA graph can advance it
+
+
+def adam_init(flat: Tensor) -> AdamState:
+    """Adam that has not moved yet."""
+    count = torch.zeros((), dtype=torch.float64, device=flat.device)
+    return AdamState(torch.zeros_like(flat), torch.zeros_like(flat), count)
+
+
+@torch.no_grad()
+def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: float | Tensor) -> None:
+    """Moves flat (K, P) against the gradient; rate is one number or (K, 1)."""
+    state.count.add_(1)
+    state.mean.lerp_(gradient, 1 - BETA1)
+    state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+    step_size = rate / (1 - BETA1**state.count)
+    scale = (1 - BETA2**state.count).sqrt()
+    denominator = state.square.sqrt().div_(scale).add_(EPSILON)
+    flat.sub_((state.mean / denominator).mul_(step_size))

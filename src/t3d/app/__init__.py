@@ -1,0 +1,1 @@
+"""PEOPLE: the command line."""

@@ -1,0 +1,74 @@
+"""The command line: `t3d COMMAND ...`. Commands are imported when they are called, so that help answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command lives and what it says of itself."""
+
+    module: str
+    usage: str
+    about: str
+
+
+COMMANDS = {
+    "train": Command("t3d.app.train", "train ENV [options]", "train a policy; everything it learns goes into a run folder"),
+    "eval": Command("t3d.app.evaluate", "eval RUN", "play a run's best policy on fresh seeds, without noise"),
+    "plot": Command("t3d.app.plot", "plot RUN...", "draw the learning curves of one or more runs"),
+    "record": Command("t3d.app.record", "record RUN", "film a run's best policy (mp4)"),
+    "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
+}
+
+
+def help_text() -> str:
+    """What `t3d --help` prints."""
+    rows = [f"  {command.usage:<24}{command.about}" for command in COMMANDS.values()]
+    lines = [
+        "usage: t3d COMMAND [options]",
+        "",
+        "T3D trains TD3 policies for continuous control.",
+        "",
+        *rows,
+        "",
+        "  t3d COMMAND --help      all options of a command",
+        "  t3d --version           the version",
+        "",
+        "example: t3d train Pendulum-v1 --preset quick",
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command; returns the exit code. Mistakes of the user end in one sentence and code 2."""
+    from t3d.errors import UserError, did_you_mean  # noqa: PLC0415
+
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(help_text())  # noqa: T201
+        return 0
+    if name == "--version":
+        from t3d import __version__  # noqa: PLC0415
+
+        print(f"t3d {__version__}")  # noqa: T201
+        return 0
+    try:
+        if name not in COMMANDS:
+            raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
+        sys.path.insert(0, os.getcwd())  # so that module:callable finds the user's own files
+        code: int = importlib.import_module(COMMANDS[name].module).main(rest)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Named settings. Order: defaults < preset < --config FILE.toml < flags."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from t3d.config import Config, merge
+from t3d.errors import UserError, did_you_mean
+
+
+class Preset(NamedTuple):
+    """What it is for, and what it changes."""
+
+    purpose: str
+    changes: dict[str, Any]
+
+
+PRESETS = {
+    "default": Preset("the authors' later code: 256-256 networks, batch 256, for MuJoCo-sized problems", {}),
+    "paper": Preset(
+        "the settings of the paper and of the notes: 400-300 networks, batch 100, Adam's rate 1e-3",
+        {
+            "td3": {
+                "actor_hidden": [400, 300],
+                "critic_hidden": [400, 300],
+                "batch_size": 100,
+                "actor_lr": 1e-3,
+                "critic_lr": 1e-3,
+                "random_steps": 10_000,
+            },
+        },
+    ),
+    "quick": Preset(
+        "small problems such as Pendulum: small networks, a higher rate, done within a minute",
+        {
+            "total_steps": 10_000,
+            "td3": {
+                "actor_hidden": [64, 64],
+                "critic_hidden": [64, 64],
+                "batch_size": 128,
+                "actor_lr": 1e-3,
+                "critic_lr": 1e-3,
+                "random_steps": 1_000,
+            },
+            "replay": {"capacity": 100_000},
+            "eval": {"every_steps": 1_000},
+            "log": {"every_steps": 250},
+        },
+    ),
+}
+
+
+def preset(name: str) -> Config:
+    """The configuration that a preset stands for."""
+    if name not in PRESETS:
+        raise UserError(f"unknown preset {name}{did_you_mean(name, PRESETS)} there are: {', '.join(PRESETS)}")
+    return merge(Config(preset=name), PRESETS[name].changes)

@@ -1,0 +1,54 @@
+"""`t3d record RUN`: an mp4 of a policy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+
+from t3d.errors import UserError
+from t3d.insight.runs import open_run
+
+
+@dataclass(frozen=True)
+class Record:
+    """Film a policy of RUN."""
+
+    run: tyro.conf.Positional[str]
+    """The run's folder."""
+    seed: int | None = None
+    """Which trained seed; the one with the best evaluation if not given."""
+    policy: Literal["best", "last"] = "best"
+    """The best policy of the run, or the last one."""
+    episodes: int = 1
+    """Episodes to film."""
+    out: Path | None = None
+    """The film; video.mp4 in the run's folder if not given."""
+
+
+def main(arguments: list[str]) -> int:
+    """Parses, films, and says where."""
+    args = tyro.cli(Record, args=arguments, prog="t3d record")
+    if args.episodes < 1:
+        raise UserError(f"episodes={args.episodes} is too few; film at least 1")
+    _choose_graphics()
+    from t3d.insight.video import record  # noqa: PLC0415 (only after graphics are chosen)
+
+    run = open_run(args.run)
+    seed = run.choose_seed(args.seed)
+    out = args.out or run.path / "video.mp4"
+    mean_return = record(run.policy(seed, args.policy), run.cfg.env.id, out, seed, args.episodes)
+    Console().print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _choose_graphics() -> None:
+    """Without a screen MuJoCo draws through EGL, which must be said before it is imported."""
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not screen:
+        os.environ.setdefault("MUJOCO_GL", "egl")

@@ -1,0 +1,172 @@
+"""`t3d train ENV`: trains, shows it, and leaves a curve and a film behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from t3d.app.console import View, say_differences
+from t3d.app.presets import PRESETS, preset
+from t3d.config import Config, load_toml, merge
+from t3d.errors import UserError, did_you_mean
+from t3d.events import End, Start
+from t3d.insight.runs import Run, best_of, open_run
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train TD3 on ENV: a Gymnasium id, module:id, or module:callable for your own environment.
+
+    Settings come from the defaults, then the preset, then --config, then the flags below.
+    """
+
+    cfg: Annotated[Config, tyro.conf.arg(name="")]
+    config: Path | None = None
+    """A TOML file of settings, e.g. the config.toml of an earlier run."""
+    video: bool = True
+    """Film the best policy when training has ended."""
+
+
+def main(arguments: list[str]) -> int:
+    """Parses, trains, and says what was learned."""
+    args = parse(arguments)
+    console = Console()
+    say_differences(args.cfg, console)
+    with _signals() as stop:
+        folder, end = _train(args.cfg, console, stop)
+    run = open_run(folder)
+    _say_results(run, end, console)
+    _draw(run, console)
+    if args.video and end.reason == "finished":
+        _film(run, console)
+    _say_next(run, console)
+    return 0 if end.reason == "finished" else 128 + signal.SIGINT
+
+
+def parse(arguments: list[str]) -> Train:
+    """The configuration from preset, file and flags; ENV may stand anywhere among the flags."""
+    file = _option(arguments, "--config")
+    from_file = load_toml(Path(file)) if file else {}
+    name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
+    base = merge(preset(name), {**from_file, "preset": name})
+    args, rest = tyro.cli(
+        Train, args=arguments, default=Train(base), prog="t3d train ENV", return_unknown_args=True
+    )
+    return Train(_with_env(args.cfg, rest), args.config, args.video)
+
+
+def _with_env(cfg: Config, rest: list[str]) -> Config:
+    for word in rest:
+        if word.startswith("-"):
+            raise UserError(f"unknown flag {word.split('=')[0]}{did_you_mean(word, _flags())} (t3d train --help lists them)")
+    if len(rest) > 1:
+        raise UserError(f"train takes one environment, and {' and '.join(rest)} were given")
+    return merge(cfg, {"env": {"id": rest[0]}}) if rest else cfg
+
+
+def _flags() -> list[str]:
+    keys = [f"{section}.{key}" for section, group in vars(Config()).items() if hasattr(group, "__dict__") for key in vars(group)]
+    keys += [key for key, value in vars(Config()).items() if not hasattr(value, "__dict__")]
+    return ["--" + key.replace("_", "-") for key in [*keys, "config", "video", "no-video"]]
+
+
+def _option(arguments: list[str], flag: str) -> str | None:
+    """The value of `--flag value` or `--flag=value`, looked up before the real parse, which needs it for its defaults."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word == flag:
+            return following
+        if word.startswith(flag + "="):
+            return word.partition("=")[2]
+    return None
+
+
+def _train(cfg: Config, console: Console, stop: threading.Event) -> tuple[str, End]:
+    from t3d.run.loop import train  # noqa: PLC0415 (imports torch)
+
+    folder = ""
+    with View(cfg, console) as view:
+        for event in train(cfg, stop=stop):
+            view.show(event)
+            if isinstance(event, Start):
+                folder = event.folder
+            if isinstance(event, End):
+                return folder, event
+    raise AssertionError("a run that does not raise ends with an End event")
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """The first Ctrl-C asks the run to stop, the second one breaks it off."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say_results(run: Run, end: End, console: Console) -> None:
+    verb = "Trained" if end.reason == "finished" else "Stopped early after"
+    console.print(
+        f"\n[bold]{verb}[/bold] {end.step:,} steps a seed in {end.seconds:,.0f} s, {end.updates:,} updates.", highlight=False
+    )
+    for seed, evals in run.evals.items():
+        best = best_of(evals)
+        console.print(
+            f"  seed {seed}: mean return {evals[0].mean_return:,.1f} before training, "
+            f"[bold]{best.mean_return:,.1f} ± {best.std_return:,.1f}[/bold] at its best (step {best.step:,}), "
+            f"{evals[-1].mean_return:,.1f} at the end",
+            highlight=False,
+        )
+
+
+def _draw(run: Run, console: Console) -> None:
+    from t3d.insight.plots import plot_curves  # noqa: PLC0415 (imports matplotlib)
+
+    if run.evals:
+        plot_curves([run], run.path / "curve.png")
+        _say_path("curve", run.path / "curve.png", console)
+
+
+def _film(run: Run, console: Console) -> None:
+    """In a process of its own: graphics libraries want settings before their import, and may crash."""
+    command = [sys.executable, "-m", "t3d", "record", str(run.path)]
+    with console.status("filming the best policy"):
+        filmed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own command)
+    if filmed.returncode == 0:
+        _say_path("video", run.path / "video.mp4", console)
+    else:
+        reason = (filmed.stderr.strip().splitlines() or ["no reason given"])[-1]
+        console.print(f"  no video: {reason.removeprefix('error: ')}", highlight=False, soft_wrap=True)
+
+
+def _say_next(run: Run, console: Console) -> None:
+    kind = "best" if run.evals else "last"
+    seed = run.best_seed() if run.evals else run.cfg.seeds[0]
+    _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
+    console.print("\nNext, try:")
+    other = "HalfCheetah-v5" if run.cfg.env.id in PRESETS or run.cfg.env.id == "Pendulum-v1" else run.cfg.env.id
+    commands = [f"t3d eval {run.path}", f"t3d plot {run.path}", f"t3d train {other} --seeds 0 1 2"]
+    for command in commands:
+        console.print(f"  {command}", highlight=False, soft_wrap=True)
+
+
+def _say_path(what: str, path: Path, console: Console) -> None:
+    console.print(f"  {what:<7} {path}", highlight=False, soft_wrap=True)

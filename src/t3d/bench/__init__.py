@@ -1,0 +1,1 @@
+"""Measuring T3D against a plain implementation."""

@@ -1,0 +1,288 @@
+"""Every setting of a run: frozen, typed, whole. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from t3d.errors import UserError, did_you_mean
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """The algorithm. Defaults are those of the authors' later code."""
+
+    gamma: float = 0.99
+    """Discount of the future (γ)."""
+    tau: float = 0.005
+    """How far the targets move towards the online networks (τ)."""
+    batch_size: int = 256
+    """Transitions per update and member (N)."""
+    actor_lr: float = 3e-4
+    """Adam's learning rate for the actor."""
+    critic_lr: float = 3e-4
+    """Adam's learning rate for the critics."""
+    policy_delay: int = 2
+    """Critic updates for each update of the actor and the targets (d)."""
+    target_noise: float = 0.2
+    """Noise on the target action, as a fraction of half the action range (σ̃)."""
+    target_noise_clip: float = 0.5
+    """Limit of that noise (c)."""
+    critics: int = 2
+    """Critics per member; two are TD3's twins."""
+    aggregate: Literal["min"] = "min"
+    """How the target critics' values become one (step 8)."""
+    actor_hidden: tuple[int, ...] = (256, 256)
+    """Hidden layer sizes of the actor."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Hidden layer sizes of each critic."""
+    random_steps: int = 25_000
+    """Steps with uniformly random actions before learning begins."""
+    updates_per_step: float = 1.0
+    """Updates for each step of a member after the random ones."""
+    normalise_observations: bool = False
+    """Scale observations by their running mean and deviation (not in the paper)."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "td3.")
+        _check_range(self, "td3.", gamma=(0, 1), tau=(0, 1), actor_lr=(0, 1), critic_lr=(0, 1))
+        _check_range(self, "td3.", batch_size=(1, 10**6), policy_delay=(1, 10**6), critics=(1, 1000))
+        _check_range(self, "td3.", target_noise=(0, 10), target_noise_clip=(0, 10))
+        _check_range(self, "td3.", random_steps=(0, 10**12), updates_per_step=(0, 1000))
+        for name in ("actor_hidden", "critic_hidden"):
+            for size in getattr(self, name):
+                if not 1 <= size <= 65_536:
+                    raise UserError(f"td3.{name} holds {size}; layer sizes go from 1 to 65536")
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The memory that updates learn from (step 1)."""
+
+    capacity: int = 1_000_000
+    """Transitions kept per member; the oldest are overwritten."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "replay.")
+        _check_range(self, "replay.", capacity=(1, 10**12))
+
+
+@dataclass(frozen=True)
+class NoiseConfig:
+    """What is added to the policy's actions while collecting."""
+
+    kind: Literal["gaussian"] = "gaussian"
+    """The noise process; independent for every environment."""
+    exploration_noise: float = 0.1
+    """Its scale, as a fraction of half the action range (σ)."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "noise.")
+        _check_range(self, "noise.", exploration_noise=(0, 10))
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The world to act in."""
+
+    id: str = ""
+    """A Gymnasium id, module:id, or module:callable."""
+    num_envs: int = 1
+    """Environments per member; the ratio of updates to steps does not depend on it."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "env.")
+        _check_range(self, "env.", num_envs=(1, 10_000))
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation: own environments, the same seeds each time, no noise."""
+
+    every_steps: int = 5_000
+    """Steps between evaluations; one more is made at step 0 and at the end."""
+    episodes: int = 10
+    """Episodes per evaluation and member."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "eval.")
+        _check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000))
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """How often a run reports its losses."""
+
+    every_steps: int = 1_000
+    """Steps between reports."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "log.")
+        _check_range(self, "log.", every_steps=(1, 10**12))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where the run is written."""
+
+    root: str = "runs"
+    """Folder of all runs."""
+    name: str = ""
+    """Folder of this run inside root; empty makes <env>-<preset>-<time>."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "run.")
+        if self.name != Path(self.name).name:
+            raise UserError(f"run.name={self.name!r} must be a plain folder name; use run.root for the folder it is in")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run."""
+
+    seeds: tuple[int, ...] = (0,)
+    """One member is trained per seed, all in one run."""
+    total_steps: int = 1_000_000
+    """Environment steps per member."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where networks and replay live; auto takes the GPU if there is one."""
+    threads: int = 0
+    """CPU threads for torch; 0 leaves the choice to torch."""
+    preset: str = "default"
+    """The preset this configuration started from."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    td3: TD3Config = field(default_factory=TD3Config)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        _check_types(self, "")
+        _check_range(self, "", total_steps=(1, 10**12), threads=(0, 4096))
+        if not self.seeds:
+            raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise UserError(f"seeds={list(self.seeds)} repeats a seed; every member needs its own")
+        if min(self.seeds) < 0:
+            raise UserError(f"seeds={list(self.seeds)} holds a negative number; seeds start at 0")
+        if self.replay.capacity < self.td3.batch_size:
+            raise UserError(
+                f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
+                "raise capacity or lower the batch size"
+            )
+
+
+def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
+    """A copy of a configuration with the values of a nested mapping put in; unknown keys and wrong types are errors."""
+    hints = typing.get_type_hints(type(base))
+    changes: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise UserError(f"unknown key {prefix}{key}{did_you_mean(key, hints)}")
+        current = getattr(base, key)
+        if not dataclasses.is_dataclass(current):
+            changes[key] = _from_plain(value, hints[key])
+        elif isinstance(value, Mapping):
+            changes[key] = merge(current, value, f"{prefix}{key}.")
+        else:
+            raise UserError(f"{prefix}{key}={value!r} must be a table of settings, e.g. [{prefix}{key}]")
+    return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+
+
+def to_dict(cfg: Config) -> dict[str, Any]:
+    """Nested plain values, the inverse of merge(Config(), ...)."""
+    return dataclasses.asdict(cfg)
+
+
+def diff(cfg: Config, base: Config) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ: key -> (value in base, value in cfg)."""
+    old, new = _flat(to_dict(base)), _flat(to_dict(cfg))
+    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
+
+
+def to_toml(cfg: Config) -> str:
+    """The configuration as TOML; load_toml and merge read it back."""
+    values = to_dict(cfg)
+    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    for section, content in values.items():
+        if isinstance(content, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{key} = {_toml_value(value)}" for key, value in content.items()]
+    return "\n".join(lines) + "\n"
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The nested values of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value)  # JSON and TOML agree on strings, whole numbers, booleans and lists, but not on 1e-05
+    return json.dumps(value)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return out
+
+
+def _from_plain(value: Any, hint: Any) -> Any:
+    """TOML and JSON have lists for tuples and write 1.0 as 1."""
+    if typing.get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(value)
+    if hint is float and type(value) is int:
+        return float(value)
+    return value
+
+
+def _check_types(cfg: Any, prefix: str) -> None:
+    for name, hint in typing.get_type_hints(type(cfg)).items():
+        value = getattr(cfg, name)
+        if not _fits(value, hint):
+            raise UserError(f"{prefix}{name}={value!r} is not {_in_words(hint)}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    if hint is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
+
+
+def _in_words(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(typing.get_args(hint))
+    if isinstance(hint, types.GenericAlias):
+        return "a list of whole numbers"
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return words.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+def _check_range(cfg: Any, prefix: str, **limits: tuple[float, float]) -> None:
+    for name, (low, high) in limits.items():
+        value = getattr(cfg, name)
+        if not low <= value <= high:  # written so that NaN fails
+            raise UserError(f"{prefix}{name}={value} is out of range; it goes from {low:g} to {high:g}")

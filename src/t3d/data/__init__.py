@@ -1,0 +1,1 @@
+"""MEMORY: what updates learn from."""

@@ -1,0 +1,48 @@
+"""What a run remembers: replay, sampler and normaliser as the loop sees them."""
+
+from __future__ import annotations
+
+import torch
+
+from t3d.config import Config
+from t3d.data.normaliser import Normaliser
+from t3d.data.replay import Replay
+from t3d.data.samplers import UniformSampler
+from t3d.types import Batch, PolicySnapshot, Rollout, Spec
+
+
+class Memory:
+    """Takes rollouts in and gives batches out."""
+
+    def __init__(self, spec: Spec, cfg: Config, device: torch.device | str) -> None:
+        members = len(cfg.seeds)
+        self.replay = Replay(spec, rows_needed(cfg), members, device)
+        self.sampler = UniformSampler(self.replay, cfg.td3.batch_size, cfg.td3.gamma, cfg.seeds)
+        self.normaliser = (
+            Normaliser(members, spec.observation_size, device) if cfg.td3.normalise_observations else None
+        )
+
+    @property
+    def added(self) -> list[int]:
+        """Transitions ever added, per member."""
+        return self.replay.added
+
+    def add(self, rollout: Rollout) -> None:
+        """Remembers a block of transitions."""
+        self.replay.add(rollout)
+        if self.normaliser is not None:
+            self.normaliser.add(rollout)
+
+    def sample(self) -> Batch:
+        """A batch for one update (step 4)."""
+        batch = self.sampler()
+        return batch if self.normaliser is None else self.normaliser.normalised(batch)
+
+    def scaled(self, snapshot: PolicySnapshot) -> PolicySnapshot:
+        """The snapshot with the observation scaling that goes with it."""
+        return snapshot if self.normaliser is None else self.normaliser.put_into(snapshot)
+
+
+def rows_needed(cfg: Config) -> int:
+    """A run shorter than the ring's capacity never fills it, so no more than total_steps rows are allocated."""
+    return min(cfg.replay.capacity, cfg.total_steps)

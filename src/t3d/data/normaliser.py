@@ -1,0 +1,53 @@
+"""Running mean and deviation of the observations of each member.
+
+The statistics move when data is inserted, never when it is sampled: sampling the same row often must not weigh it more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from t3d.types import SCALED_LIMIT, Batch, PolicySnapshot, Rollout, Scaling
+
+EPSILON = 1e-8  # keeps the deviation of a constant observation above zero
+
+
+class Normaliser:
+    """Count, mean and sum of squared deviations (M2) per member, in float64 (Chan, Golub and LeVeque's parallel form)."""
+
+    def __init__(self, members: int, observation_size: int, device: torch.device | str = "cpu") -> None:
+        self.count = np.zeros((members, 1))
+        self.mean = np.zeros((members, observation_size))
+        self.m2 = np.zeros((members, observation_size))
+        self._mean = torch.zeros(members, 1, observation_size, device=device)  # what batches are scaled with
+        self._std = torch.ones(members, 1, observation_size, device=device)
+
+    def add(self, rollout: Rollout) -> None:
+        """Takes in a block of one member's observations."""
+        m, block = rollout.member, rollout.s.astype(np.float64)
+        total = self.count[m] + len(block)
+        shift = block.mean(axis=0) - self.mean[m]
+        self.m2[m] += ((block - block.mean(axis=0)) ** 2).sum(axis=0) + shift**2 * self.count[m] * len(block) / total
+        self.mean[m] += shift * len(block) / total
+        self.count[m] = total
+        self._mean[m] = torch.from_numpy(self.mean[m])
+        self._std[m] = torch.from_numpy(self.std[m])
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """(M, observation_size); one until there are two observations."""
+        std = np.sqrt(self.m2 / np.maximum(self.count, 1) + EPSILON)
+        return np.where(self.count < 2, 1.0, std)
+
+    def normalised(self, batch: Batch) -> Batch:
+        """The batch as the networks see it."""
+        return batch._replace(s=self._scaled(batch.s), s2=self._scaled(batch.s2))
+
+    def put_into(self, snapshot: PolicySnapshot) -> PolicySnapshot:
+        """The snapshot with today's statistics, so that acting scales as learning does."""
+        return snapshot._replace(scaling=Scaling(self.mean.astype(np.float32), self.std.astype(np.float32)))
+
+    def _scaled(self, s: torch.Tensor) -> torch.Tensor:
+        return ((s - self._mean) / self._std).clamp(-SCALED_LIMIT, SCALED_LIMIT)

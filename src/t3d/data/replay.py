@@ -1,0 +1,58 @@
+"""Step 1: the replay memory. One ring per member; when it is full the oldest transition is overwritten.
+
+A transition is one row of floats [s, a, r, terminated, s2], so adding is one write and sampling is one gather.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t3d.types import Rollout, Spec
+
+BYTES_PER_NUMBER = 4
+
+
+class Replay:
+    """Rings (M, capacity, width) of float32, allocated once. Observations are kept raw."""
+
+    def __init__(self, spec: Spec, capacity: int, members: int, device: torch.device | str = "cpu") -> None:
+        self.capacity = capacity
+        self.columns = column_sizes(spec)
+        self.rows = torch.empty(members, capacity, sum(self.columns), device=device)
+        self.added = [0] * members  # transitions ever added
+        self.size = torch.zeros(members, device=device, dtype=torch.float64)  # rows in use; a tensor, for CUDA graphs
+
+    def add(self, rollout: Rollout) -> None:
+        """Appends a block of one member's transitions."""
+        columns = [rollout.s, rollout.a, rollout.r[:, None], rollout.terminated[:, None], rollout.s2]
+        rows = torch.from_numpy(np.concatenate(columns, axis=1, dtype=np.float32))
+        ring = self.rows[rollout.member]
+        skipped = max(0, len(rows) - self.capacity)  # a block longer than the ring overwrites itself
+        start = (self.added[rollout.member] + skipped) % self.capacity
+        before_the_end = rows[skipped:][: self.capacity - start]
+        after_wrapping = rows[skipped:][self.capacity - start :]
+        ring[start : start + len(before_the_end)] = before_the_end
+        ring[: len(after_wrapping)] = after_wrapping
+
+        self.added[rollout.member] += len(rows)
+        self.size[rollout.member] = min(self.added[rollout.member], self.capacity)
+
+    def gather(self, index: Tensor) -> tuple[Tensor, ...]:
+        """Rows index (M, B) of each member's ring as s, a, r, terminated, s2."""
+        members, batch = index.shape
+        first = torch.arange(members, device=index.device).unsqueeze(1) * self.capacity
+        rows = self.rows.view(-1, sum(self.columns)).index_select(0, (first + index).view(-1))
+        s, a, r, terminated, s2 = rows.view(members, batch, -1).split(self.columns, dim=-1)
+        return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
+
+
+def column_sizes(spec: Spec) -> list[int]:
+    """Widths of s, a, r, terminated and s2."""
+    return [spec.observation_size, spec.action_size, 1, 1, spec.observation_size]
+
+
+def bytes_needed(spec: Spec, capacity: int, members: int) -> int:
+    """The memory a replay of this size takes."""
+    return members * capacity * sum(column_sizes(spec)) * BYTES_PER_NUMBER

@@ -1,0 +1,31 @@
+"""Which transitions an update learns from (step 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from t3d.data.replay import Replay
+from t3d.seeds import derive
+from t3d.types import Batch
+
+
+class UniformSampler:
+    """Every stored transition is equally likely; each member draws from its own stream."""
+
+    def __init__(self, replay: Replay, batch_size: int, gamma: float, seeds: Sequence[int]) -> None:
+        device = replay.rows.device
+        shape = (len(seeds), batch_size)
+        self.replay = replay
+        self._generators = [torch.Generator(device).manual_seed(derive(seed, "sampling")) for seed in seeds]
+        self._uniform = torch.empty(shape, device=device, dtype=torch.float64)
+        self._discount = torch.full(shape, gamma, device=device)
+        self._weight = torch.ones(shape, device=device)
+
+    def __call__(self) -> Batch:
+        for uniform, generator in zip(self._uniform, self._generators, strict=True):
+            uniform.uniform_(generator=generator)
+        index = (self._uniform * self.replay.size.unsqueeze(1)).long()  # (M, B)
+        s, a, r, terminated, s2 = self.replay.gather(index)
+        return Batch(s, a, r, s2, terminated, self._discount, self._weight, index)

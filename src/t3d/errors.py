@@ -1,0 +1,16 @@
+"""The one exception whose message is meant for the person at the keyboard."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake the user can mend: the message is a whole sentence and says how. The command line exits with code 2."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint like '; did you mean tau?', or nothing when no known word comes near."""
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.55)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

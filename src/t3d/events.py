@@ -1,0 +1,134 @@
+"""What a run says about itself: one frozen value per event, one JSON line each in events.jsonl."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Common to all: at which step of a member it happened, and whose it is (None: the whole run's)."""
+
+    event: ClassVar[str]
+    step: int
+    member: int | None = None
+    seed: int | None = None
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Event):
+    """A run begins."""
+
+    event: ClassVar[str] = "start"
+    schema: int = SCHEMA
+    folder: str
+    config: dict[str, Any]
+    versions: dict[str, str]
+    pid: int
+    parameters: int  # numbers that one member learns
+    replay_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeEnd(Event):
+    """A training episode, with exploration noise, has ended."""
+
+    event: ClassVar[str] = "episode"
+    env: int
+    episode: int
+    total_reward: float
+    length: int
+    terminated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update(Event):
+    """The losses and values of the newest update, on the log schedule."""
+
+    event: ClassVar[str] = "update"
+    updates: int
+    critic_loss: float
+    actor_loss: float | None  # None before the first delayed update
+    q_mean: float
+    y_mean: float
+    td_abs_mean: float
+    steps_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsTaken(Event):
+    """What each of the fifteen steps produced in the newest update: shape, mean, std and first values by name."""
+
+    event: ClassVar[str] = "steps"
+    updates: int
+    values: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval(Event):
+    """A deterministic evaluation of one member."""
+
+    event: ClassVar[str] = "eval"
+    updates: int
+    mean_return: float
+    std_return: float
+    min_return: float
+    max_return: float
+    mean_length: float
+    returns: list[float]
+    lengths: list[int]
+    best: bool  # better than all before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """Something worth knowing, in a sentence."""
+
+    event: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class End(Event):
+    """The run is over."""
+
+    event: ClassVar[str] = "end"
+    reason: str  # finished | stopped | failed
+    updates: int
+    seconds: float
+
+
+KINDS: dict[str, type[Event]] = {
+    kind.event: kind for kind in (Start, EpisodeEnd, Update, StepsTaken, Eval, Note, End)
+}
+
+
+def to_line(event: Event) -> str:
+    """One line of JSON without the newline; non-finite numbers become null."""
+    fields = {"event": event.event, **dataclasses.asdict(event)}
+    return json.dumps(_finite(fields), allow_nan=False)
+
+
+def from_line(line: str) -> Event:
+    """The inverse of to_line, but for non-finite numbers, which come back as None."""
+    fields = json.loads(line)
+    kind = KINDS[fields.pop("event")]
+    return kind(**fields)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""UNDERSTANDING: pictures and tables, made from run folders."""

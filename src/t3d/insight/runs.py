@@ -1,0 +1,70 @@
+"""Reads run folders: live, finished, killed or copied from another machine, all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from t3d.config import Config, load_toml, merge
+from t3d.errors import UserError, did_you_mean
+from t3d.events import Eval, Event, from_line
+from t3d.world.policy import SavedPolicy, load_policy
+
+
+class Run(NamedTuple):
+    """A run folder, read."""
+
+    path: Path
+    cfg: Config
+    evals: dict[int, list[Eval]]  # by seed, in order
+
+    def best_seed(self) -> int:
+        """The seed with the highest evaluation."""
+        if not self.evals:
+            raise UserError(f"{self.path} has no evaluation yet; train it for longer first")
+        return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)
+
+    def choose_seed(self, seed: int | None) -> int:
+        """The seed asked for, or the best one."""
+        if seed is None:
+            return self.best_seed()
+        if seed not in self.cfg.seeds:
+            known = ", ".join(map(str, self.cfg.seeds))
+            raise UserError(f"{self.path} has no seed {seed}; it trained {known}")
+        return seed
+
+    def policy(self, seed: int, which: str = "best") -> SavedPolicy:
+        """The best or the last policy of a seed."""
+        return load_policy(self.path / which / f"seed-{seed}")
+
+
+def best_of(evals: list[Eval]) -> Eval:
+    """The evaluation with the highest mean return, the first of equals."""
+    return max(evals, key=lambda one: one.mean_return)
+
+
+def open_run(text: str | Path, root: str = "runs") -> Run:
+    """The run at a path, or of a name under root."""
+    path = next((path for path in (Path(text), Path(root) / text) if (path / "events.jsonl").is_file()), None)
+    if path is None:
+        known = [found.parent.name for found in Path(root).glob("*/events.jsonl")]
+        hint = did_you_mean(Path(text).name, known) or f"; it should be a folder such as {root}/<name>"
+        raise UserError(f"there is no run at {text}{hint}")
+    evals: dict[int, list[Eval]] = {}
+    for event in read_events(path):
+        if isinstance(event, Eval) and event.seed is not None:
+            evals.setdefault(event.seed, []).append(event)
+    return Run(path, merge(Config(), load_toml(path / "config.toml")), evals)
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """All whole events of a run folder; a line that a kill cut short is passed over."""
+    with (path / "events.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                yield from_line(line)
+            except (json.JSONDecodeError, KeyError, TypeError):
+                if line.endswith("\n"):
+                    raise UserError(f"{path / 'events.jsonl'} holds a line that is not an event: {line[:80]!r}") from None

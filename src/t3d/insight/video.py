@@ -1,0 +1,84 @@
+"""Films a policy. Frames are piped straight into ffmpeg, so length costs no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.errors import UserError
+from t3d.seeds import derive
+from t3d.world.envs import Environment, env_factory
+from t3d.world.policy import SavedPolicy
+
+Frame = NDArray[np.uint8]
+DEFAULT_FPS = 30
+
+
+def record(policy: SavedPolicy, env_id: str, out: Path, seed: int = 0, episodes: int = 1, max_steps: int = 1000) -> float:
+    """Writes an mp4 of whole episodes (each cut at max_steps) and returns their mean return."""
+    env = Environment(_renderable(env_id), "the environment being filmed")
+    returns: list[float] = []
+    try:
+        seeds = [derive(seed, "video", episode) for episode in range(episodes)]
+        frames = _frames(policy, env, seeds, max_steps, returns)
+        _write(out, frames, int(env.gym.metadata.get("render_fps") or DEFAULT_FPS))
+    finally:
+        env.close()
+    return float(np.mean(returns))
+
+
+def _renderable(env_id: str) -> Any:
+    try:
+        env = env_factory(env_id)(render_mode="rgb_array")
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{env_id} cannot be filmed here: {error}") from error
+    if env.render_mode != "rgb_array":
+        env.close()
+        raise UserError(f"{env_id} cannot be filmed: it does not support render_mode='rgb_array'")
+    return env
+
+
+def _frames(
+    policy: SavedPolicy, env: Environment, seeds: list[int], max_steps: int, returns: list[float]
+) -> Iterator[Frame]:
+    """The pictures of the episodes; fills returns as it goes."""
+    for seed in seeds:
+        observation = env.reset(seed)
+        returns.append(0.0)
+        yield _picture(env)
+        for _ in range(max_steps):
+            observation, reward, terminated, truncated = env.step(policy.member(observation[None])[0])
+            returns[-1] += reward
+            yield _picture(env)
+            if terminated or truncated:
+                break
+
+
+def _picture(env: Environment) -> Frame:
+    try:
+        picture = np.asarray(env.gym.render(), np.uint8)
+    except Exception as error:
+        raise UserError(f"the environment cannot draw itself here: {error}") from error
+    height, width = picture.shape[0] // 2 * 2, picture.shape[1] // 2 * 2  # H.264 wants even sides
+    return np.ascontiguousarray(picture[:height, :width])
+
+
+def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
+    import imageio_ffmpeg  # noqa: PLC0415 (only films need it)
+
+    first = next(frames)
+    size = (first.shape[1], first.shape[0])
+    writer = imageio_ffmpeg.write_frames(str(out), size, fps=fps, macro_block_size=2, ffmpeg_log_level="error")
+    writer.send(None)
+    try:
+        writer.send(first)
+        for frame in frames:
+            writer.send(frame)
+    finally:
+        writer.close()

@@ -1,0 +1,1 @@
+"""RUNNING: the one loop and the folder it writes."""

@@ -1,0 +1,77 @@
+"""Turns what learning and evaluating produced into events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from t3d.config import Config
+from t3d.errors import UserError
+from t3d.events import Eval, Event, StepsTaken, Update
+from t3d.types import Evaluation, Steps
+
+FIRST_VALUES = 3
+
+
+def update_events(steps: Steps, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
+    """The newest update of each member, its losses first, then what each step produced."""
+    critic_loss, actor_loss = steps.critic_loss.tolist(), steps.actor_loss
+    actor_losses = [None] * len(cfg.seeds) if actor_loss is None else actor_loss.tolist()
+    for member, seed in enumerate(cfg.seeds):
+        update = Update(
+            step=step,
+            member=member,
+            seed=seed,
+            updates=updates,
+            critic_loss=critic_loss[member],
+            actor_loss=actor_losses[member],
+            q_mean=float(steps.q[member].mean()),
+            y_mean=float(steps.y[member].mean()),
+            td_abs_mean=float(steps.td[member].abs().mean()),
+            steps_per_second=steps_per_second,
+        )
+        _refuse_divergence(update)
+        yield update
+        values = {name: _summary(value[member]) for name, value in steps._asdict().items() if value is not None}
+        yield StepsTaken(step=step, member=member, seed=seed, updates=updates, values=values)
+
+
+def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
+    """One member's evaluation as an event."""
+    returns, lengths = evaluation.returns, evaluation.lengths
+    return Eval(
+        step=evaluation.step,
+        member=evaluation.member,
+        seed=cfg.seeds[evaluation.member],
+        updates=evaluation.snapshot.updates,
+        mean_return=float(returns.mean()),
+        std_return=float(returns.std()),
+        min_return=float(returns.min()),
+        max_return=float(returns.max()),
+        mean_length=float(lengths.mean()),
+        returns=returns.tolist(),
+        lengths=lengths.tolist(),
+        best=best,
+    )
+
+
+def _summary(value: Tensor) -> dict[str, Any]:
+    return {
+        "shape": list(value.shape),
+        "mean": float(value.mean()),
+        "std": float(value.std(correction=0)),
+        "first": value.flatten()[:FIRST_VALUES].tolist(),
+    }
+
+
+def _refuse_divergence(update: Update) -> None:
+    figures = {"critic loss": update.critic_loss, "actor loss": update.actor_loss}
+    for name, value in figures.items():
+        if value is not None and not math.isfinite(value):
+            raise UserError(
+                f"training diverged: the {name} of seed {update.seed} is {value} at step {update.step}; "
+                "lower td3.critic_lr and td3.actor_lr, or scale the rewards down"
+            )

@@ -1,0 +1,156 @@
+"""The values that flow between the parts. Shapes are stated here once.
+
+M members (one per seed), C critics per member, B batch, N environments per member, E evaluation episodes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never need it
+    from torch import Tensor
+
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+
+class Spec(NamedTuple):
+    """What an environment looks like from outside. Inside T3D observations are flat and actions are in [-1, 1]."""
+
+    observation_shape: tuple[int, ...]
+    action_shape: tuple[int, ...]
+    action_low: NDArray[np.float64]  # (action_size,), the environment's own bounds
+    action_high: NDArray[np.float64]  # (action_size,)
+
+    @property
+    def observation_size(self) -> int:
+        return prod(self.observation_shape)
+
+    @property
+    def action_size(self) -> int:
+        return prod(self.action_shape)
+
+
+class Episode(NamedTuple):
+    """An episode that has ended."""
+
+    env: int
+    episode: int
+    total_reward: float
+    length: int
+    terminated: bool
+
+
+class Rollout(NamedTuple):
+    """A block of T transitions of one member, in the order they happened."""
+
+    member: int
+    s: Floats  # (T, observation_size)
+    a: Floats  # (T, action_size), in [-1, 1]
+    r: Floats  # (T,)
+    s2: Floats  # (T, observation_size): the true next state, also where an episode ends
+    terminated: Flags  # (T,): True stops the bootstrap; a time limit does not
+    episodes: list[Episode]  # those that ended inside this block
+
+
+class Batch(NamedTuple):
+    """What one update learns from."""
+
+    s: Tensor  # (M, B, observation_size)
+    a: Tensor  # (M, B, action_size)
+    r: Tensor  # (M, B)
+    s2: Tensor  # (M, B, observation_size)
+    terminated: Tensor  # (M, B), 1.0 or 0.0
+    discount: Tensor  # (M, B): gamma for one-step returns
+    weight: Tensor  # (M, B): ones when sampling is uniform
+    index: Tensor  # (M, B): rows of the replay
+
+
+class Draws(NamedTuple):
+    """All randomness of one update."""
+
+    target_noise: Tensor  # (M, B, action_size), standard normal
+
+
+class Steps(NamedTuple):
+    """What each step of one update produced, in the paper's letters; valid until the next update."""
+
+    pi2: Tensor  # (M, B, action_size), step 5: the target actor's action at s2
+    eps: Tensor  # (M, B, action_size), step 6: the clipped noise
+    a2: Tensor  # (M, B, action_size), step 6: the smoothed action
+    q2: Tensor  # (M, C, B), step 7
+    q2_min: Tensor  # (M, B), step 8
+    y: Tensor  # (M, B), step 9
+    q: Tensor  # (M, C, B), step 10
+    td: Tensor  # (M, C, B), q - y
+    weight: Tensor  # (M, B)
+    pi: Tensor | None = None  # (M, B, action_size), step 13; None until the first delayed update
+    q1_pi: Tensor | None = None  # (M, B), step 13
+
+    @property
+    def critic_loss(self) -> Tensor:
+        """(M,), step 11, summed over the critics."""
+        return (self.weight.unsqueeze(1) * self.td.square()).mean(-1).sum(-1)
+
+    @property
+    def actor_loss(self) -> Tensor | None:
+        """(M,), what step 13 descends."""
+        return None if self.q1_pi is None else -self.q1_pi.mean(-1)
+
+
+class Scaling(NamedTuple):
+    """How observations are normalised: (s - mean) / std, clipped to SCALED_LIMIT either way."""
+
+    mean: Floats  # (M, observation_size)
+    std: Floats  # (M, observation_size)
+
+
+SCALED_LIMIT = 10.0  # chosen; learning (data/normaliser.py) and acting (world/policy.py) both clip here
+
+
+class PolicySnapshot(NamedTuple):
+    """The actors of all members at one moment, as plain arrays: what acting, evaluating and saving need."""
+
+    updates: int
+    sizes: tuple[int, ...]  # observation_size, hidden..., action_size
+    flat: Floats  # (M, P), laid out as layers_of says
+    scaling: Scaling | None = None  # None: observations are used as they are
+
+
+class Evaluation(NamedTuple):
+    """One member's evaluation at one step of training."""
+
+    step: int
+    member: int
+    snapshot: PolicySnapshot
+    returns: NDArray[np.float64]  # (E,)
+    lengths: NDArray[np.int64]  # (E,)
+
+
+class Policy(Protocol):
+    """Flat observations (N, observation_size) to actions (N, action_size) in [-1, 1]."""
+
+    def __call__(self, observations: Floats, /) -> Floats: ...
+
+
+def parameter_count(sizes: tuple[int, ...]) -> int:
+    """How many numbers an MLP of these layer sizes holds."""
+    return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(sizes))
+
+
+def layers_of(flat: Any, sizes: tuple[int, ...]) -> list[tuple[Any, Any]]:
+    """Views of K MLPs laid out in flat (K, P), torch or numpy: per layer a weight (K, in, out) and a bias (K, 1, out)."""
+    count, layers, start = flat.shape[0], [], 0
+    for fan_in, fan_out in pairwise(sizes):
+        middle = start + fan_in * fan_out
+        end = middle + fan_out
+        weight = flat[:, start:middle].reshape(count, fan_in, fan_out)
+        bias = flat[:, middle:end].reshape(count, 1, fan_out)
+        layers.append((weight, bias))
+        start = end
+    return layers

@@ -1,0 +1,1 @@
+"""ACTING: numpy and Gymnasium, never torch."""

@@ -1,0 +1,106 @@
+"""The acting policy: one forward pass in numpy, used for collecting, for evaluating and by load_policy.
+
+A torch call for one observation costs several times as much, and actor processes need no torch this way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import ArrayLike, NDArray
+
+from t3d.errors import UserError
+from t3d.types import SCALED_LIMIT, Floats, PolicySnapshot, Scaling, Spec, layers_of
+from t3d.world.envs import to_bounds
+
+FORMAT = 1
+
+
+class MemberPolicy:
+    """One member's actor: observations (N, observation_size) -> actions (N, action_size) in [-1, 1]."""
+
+    def __init__(self, snapshot: PolicySnapshot, member: int) -> None:
+        flat = snapshot.flat[member : member + 1]
+        self.layers = [(weight[0], bias[0]) for weight, bias in layers_of(flat, snapshot.sizes)]
+        scaling = snapshot.scaling
+        self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
+
+    def __call__(self, observations: Floats) -> Floats:
+        x = observations
+        if self.scaling is not None:
+            mean, std = self.scaling
+            x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
+        *hidden, (weight, bias) = self.layers
+        for hidden_weight, hidden_bias in hidden:
+            x = np.maximum(x @ hidden_weight + hidden_bias, 0)
+        action: Floats = np.tanh(x @ weight + bias)
+        return action
+
+
+class SavedPolicy:
+    """A policy from a file: an observation of the environment in, an action within the environment's bounds out."""
+
+    def __init__(self, snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) -> None:
+        self.member = MemberPolicy(snapshot, 0)
+        self.spec = spec
+        self.about = about  # environment, seed, step, mean_return, ...
+
+    def __call__(self, observation: ArrayLike) -> NDArray[np.float64]:
+        x = np.asarray(observation, dtype=np.float32)
+        if x.shape != self.spec.observation_shape:
+            raise UserError(f"the observation has shape {x.shape}, this policy takes {self.spec.observation_shape}")
+        return to_bounds(self.member(x.reshape(1, -1))[0], self.spec)
+
+
+def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, about: dict[str, Any]) -> None:
+    """Writes stem.safetensors (numbers only) and stem.json (what they mean); each appears whole or not at all."""
+    tensors = {"actor": snapshot.flat[member]}
+    if snapshot.scaling is not None:
+        tensors |= {"mean": snapshot.scaling.mean[member], "std": snapshot.scaling.std[member]}
+    meaning = {
+        "format": FORMAT,
+        "sizes": snapshot.sizes,
+        "observation_shape": spec.observation_shape,
+        "action_shape": spec.action_shape,
+        "action_low": spec.action_low.tolist(),
+        "action_high": spec.action_high.tolist(),
+        "updates": snapshot.updates,
+        **about,
+    }
+    stem.parent.mkdir(exist_ok=True)
+    _replace(stem.with_suffix(".safetensors"), safetensors.numpy.save(tensors))
+    _replace(stem.with_suffix(".json"), json.dumps(meaning, indent=2).encode())
+
+
+def load_policy(path: str | Path) -> SavedPolicy:
+    """Reads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0")."""
+    stem = Path(path)
+    stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
+    try:
+        about = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+        tensors = safetensors.numpy.load_file(stem.with_suffix(".safetensors"))
+        spec = Spec(
+            tuple(about["observation_shape"]),
+            tuple(about["action_shape"]),
+            np.asarray(about["action_low"], np.float64),
+            np.asarray(about["action_high"], np.float64),
+        )
+        scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
+        snapshot = PolicySnapshot(about["updates"], tuple(about["sizes"]), tensors["actor"][None], scaling)
+        return SavedPolicy(snapshot, spec, about)
+    except FileNotFoundError as error:
+        raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise UserError(f"{stem} is not a policy that T3D wrote: {error}") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)

@@ -1,0 +1,153 @@
+"""What several tests need: specs, random batches, the oracle filled with a member's weights, small environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from t3d.algo.networks import Networks, Stack
+from t3d.bench.oracle import Oracle
+from t3d.config import Config, TD3Config, merge
+from t3d.types import Batch, Draws, Spec, layers_of
+
+
+def make_spec(observation_size: int = 5, action_size: int = 3) -> Spec:
+    return Spec((observation_size,), (action_size,), -np.ones(action_size), np.ones(action_size))
+
+
+def random_batches(
+    spec: Spec, cfg: TD3Config, members: int, count: int, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> Iterator[tuple[Batch, Draws]]:
+    """Batches with large noise and frequent termination, so that every clip, clamp and mask matters."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (members, cfg.batch_size)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=dtype)
+
+    for _ in range(count):
+        yield (
+            Batch(
+                s=normal(*shape, spec.observation_size),
+                a=normal(*shape, spec.action_size).clamp(-1, 1),
+                r=normal(*shape),
+                s2=normal(*shape, spec.observation_size),
+                terminated=(torch.rand(shape, generator=generator) < 0.3).to(dtype),
+                discount=torch.full(shape, cfg.gamma, dtype=dtype),
+                weight=torch.ones(shape, dtype=dtype),
+                index=torch.zeros(shape, dtype=torch.long),
+            ),
+            Draws(normal(*shape, spec.action_size)),
+        )
+
+
+def member_of(batch: Batch, draws: Draws, member: int) -> tuple[Batch, Draws]:
+    """The batch and the draws of one member alone."""
+    rows = slice(member, member + 1)
+    return Batch(*(value[rows] for value in batch)), Draws(*(value[rows] for value in draws))
+
+
+def fill(module: nn.Sequential, stack: Stack, row: int) -> None:
+    """Gives a plain module the numbers of one network of a stack."""
+    linears = [layer for layer in module if isinstance(layer, nn.Linear)]
+    for linear, (weight, bias) in zip(linears, layers_of(stack.flat, stack.sizes), strict=True):
+        linear.weight.data.copy_(weight[row].T)
+        linear.bias.data.copy_(bias[row, 0])
+
+
+def flat_of(module: nn.Module) -> Tensor:
+    """A plain module's numbers in the order of a stack's row."""
+    pieces = [p.data.T.reshape(-1) if p.ndim == 2 else p.data for p in module.parameters()]
+    return torch.cat(pieces)
+
+
+def oracle_of(nets: Networks, spec: Spec, cfg: TD3Config, member: int) -> Oracle:
+    """The oracle in the state of one member."""
+    oracle = Oracle(spec.observation_size, spec.action_size, cfg)
+    for module in [oracle.actor, oracle.actor_target, *oracle.critics, *oracle.critic_targets]:
+        module.to(nets.actor.flat.dtype)
+    fill(oracle.actor, nets.actor, member)
+    fill(oracle.actor_target, nets.actor_target, member)
+    for which in range(cfg.critics):
+        fill(oracle.critics[which], nets.critic, member * cfg.critics + which)
+        fill(oracle.critic_targets[which], nets.critic_target, member * cfg.critics + which)
+    return oracle
+
+
+def oracle_update(oracle: Oracle, batch: Batch, draws: Draws, member: int) -> None:
+    b = batch
+    oracle.update(
+        b.s[member],
+        b.a[member],
+        b.r[member].unsqueeze(1),
+        b.s2[member],
+        b.terminated[member].unsqueeze(1),
+        draws.target_noise[member],
+    )
+
+
+def difference(nets: Networks, oracle: Oracle, cfg: TD3Config, member: int) -> float:
+    """The largest distance between any number of a member's four networks and the oracle's."""
+    rows = slice(member * cfg.critics, (member + 1) * cfg.critics)
+    pairs = [
+        (nets.actor.flat[member], flat_of(oracle.actor)),
+        (nets.actor_target.flat[member], flat_of(oracle.actor_target)),
+        (nets.critic.flat[rows], torch.stack([flat_of(critic) for critic in oracle.critics])),
+        (nets.critic_target.flat[rows], torch.stack([flat_of(critic) for critic in oracle.critic_targets])),
+    ]
+    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+
+
+def small_config(**changes: Any) -> Config:
+    """A run of a few hundred steps on tiny networks."""
+    base: dict[str, Any] = {
+        "total_steps": 300,
+        "env": {"id": "Pendulum-v1"},
+        "td3": {"random_steps": 100, "batch_size": 16, "actor_hidden": [16, 16], "critic_hidden": [16, 16]},
+        "eval": {"every_steps": 150, "episodes": 2},
+        "log": {"every_steps": 50},
+    }
+    return merge(merge(Config(), base), changes)
+
+
+class CountingEnv(gym.Env[Any, Any]):
+    """Observations and rewards say where they come from: (environment, episode, t); actions do not matter.
+
+    Episodes end after 3 to 7 steps, by termination when their number is even and by truncation when it is odd.
+    """
+
+    made = 0
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+        self.number = CountingEnv.made
+        CountingEnv.made += 1
+        self.episode = -1
+        self.buffer = np.zeros(3, np.float32)  # reused on purpose: T3D must copy
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode += 1
+        self.t = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        over = self.t == length_of(self.episode)
+        even = self.episode % 2 == 0
+        reward = self.number * 100 + self.episode + self.t / 10
+        return self._observe(), reward, over and even, over and not even, {}
+
+    def _observe(self) -> Any:
+        self.buffer[:] = (self.number, self.episode, self.t)
+        return self.buffer
+
+
+def length_of(episode: int) -> int:
+    return 3 + episode % 5

@@ -1,0 +1,205 @@
+"""The update against the oracle, and every step broken once to see red."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import helpers
+import pytest
+import torch
+
+import t3d.algo.td3
+from t3d.algo.learner import Learner
+from t3d.algo.networks import Critic
+from t3d.algo.td3 import td3_init, td3_update
+from t3d.config import TD3Config
+
+SPEC = helpers.make_spec()
+CFG = TD3Config(  # noise so large that every clip and clamp matters
+    batch_size=10,
+    actor_hidden=(12, 9),
+    critic_hidden=(11, 7),
+    actor_lr=1e-3,
+    critic_lr=1e-3,
+    target_noise=0.8,
+    target_noise_clip=0.9,
+)
+
+
+def with_critics(critics: int) -> TD3Config:
+    return TD3Config(**{**vars(CFG), "critics": critics})
+
+
+def distance_from_oracle(update: Callable[..., Any], cfg: TD3Config, members: int, updates: int) -> float:
+    nets, opts = td3_init(SPEC, cfg, range(members), dtype=torch.float64)
+    oracles = [helpers.oracle_of(nets, SPEC, cfg, member) for member in range(members)]
+    for number, (batch, draws) in enumerate(helpers.random_batches(SPEC, cfg, members, updates), 1):
+        steps = update(nets, opts, batch, draws, cfg, update_actor=number % cfg.policy_delay == 0)
+        if any(value is not None and value.requires_grad for value in steps):
+            return float("inf")  # a gradient could flow where the paper allows none
+        for member, oracle in enumerate(oracles):
+            helpers.oracle_update(oracle, batch, draws, member)
+    assert all(oracle.iterations == updates for oracle in oracles)
+    return max(helpers.difference(nets, oracle, cfg, member) for member, oracle in enumerate(oracles))
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("critics", [1, 2, 5])
+def test_update_equals_the_oracle(members: int, critics: int) -> None:
+    assert distance_from_oracle(td3_update, with_critics(critics), members, updates=200) < 1e-10
+
+
+# Each line of td3.py that a careless hand could write otherwise: (what breaks, the right text, the wrong text).
+MUTATIONS = [
+    ("5: online actor for the target", "nets.actor_target(s2)", "nets.actor(s2)"),
+    ("5: action in s, not s2", "nets.actor_target(s2)", "nets.actor_target(s)"),
+    ("6: no smoothing noise", "(pi2 + eps).clamp(-1, 1)", "pi2.clamp(-1, 1)"),
+    ("6: noise multiplied", "(pi2 + eps).clamp(-1, 1)", "(pi2 * eps).clamp(-1, 1)"),
+    ("6: noise not clipped", ".clamp(-cfg.target_noise_clip, cfg.target_noise_clip)", ""),
+    ("6: action not clamped", "(pi2 + eps).clamp(-1, 1)", "(pi2 + eps)"),
+    ("6: one noise vector for the batch", "draws.target_noise)", "draws.target_noise[:, :1])"),
+    ("7: online critics for the targets", "nets.critic_target(s2, a2)", "nets.critic(s2, a2)"),
+    ("7: state s for s2", "nets.critic_target(s2, a2)", "nets.critic_target(s, a2)"),
+    ("8: mean for min", "AGGREGATES[cfg.aggregate](q2)", "q2.mean(1)"),
+    ("8: max for min", "AGGREGATES[cfg.aggregate](q2)", "q2.amax(1)"),
+    ("9: R times gamma", "y = r + discount *", "y = r * discount *"),
+    ("9: terminated ignored", " * (1 - terminated)", ""),
+    ("9: no discount", "discount * (1 -", "(1 -"),
+    ("9: y with gradient", "with torch.no_grad():", "with torch.enable_grad():"),
+    ("9: own y for each critic", "td = q - y.unsqueeze(1)", "td = q - (r + discount * (1 - terminated)).unsqueeze(1) * q2"),
+    ("10: next state in the critics", "q = nets.critic(s, a)", "q = nets.critic(s2, a)"),
+    ("10: policy's action for the one taken", "q = nets.critic(s, a)", "q = nets.critic(s, pi2)"),
+    ("11: absolute error", "td.square()", "td.abs()"),
+    ("11: mean over critics", ".mean(dim=-1).sum()\n    # Step 12", ".mean()\n    # Step 12"),
+    ("11: sum over the batch", ".mean(dim=-1).sum()\n    # Step 12", ".sum()\n    # Step 12"),
+    ("12: the actor's rate", "cfg.critic_lr)", "cfg.actor_lr * 2)"),
+    ("12: critics never step", "adam_step(opts.critic,", "(lambda *_: None)(opts.critic,"),
+    ("13: actor descends", "actor_loss = -q1_pi", "actor_loss = q1_pi"),
+    ("13: actor on Q2", "nets.critic.q1(s, pi)", "nets.critic(s, pi)[:, 1]"),
+    ("13: actor on the target critic", "nets.critic.q1(s, pi)", "nets.critic_target.q1(s, pi)"),
+    ("13: actor on the minimum", "nets.critic.q1(s, pi)", "nets.critic(s, pi).amin(1)"),
+    ("13: undelayed actor", "if not update_actor:", "if False:"),
+    ("13: critics' optimiser for the actor", "cfg.actor_lr)", "cfg.critic_lr * 2)"),
+    ("14: actor target never moves", "polyak(nets.actor_target, nets.actor, cfg.tau)", "pass"),
+    ("14: actor target copied", "polyak(nets.actor_target, nets.actor, cfg.tau)", "polyak(nets.actor_target, nets.actor, 1.0)"),
+    ("15: critic targets never move", "polyak(nets.critic_target, nets.critic, cfg.tau)", "pass"),
+    ("15: tau the other way round", "polyak(nets.critic_target, nets.critic, cfg.tau)", "polyak(nets.critic_target, nets.critic, 1 - cfg.tau)"),
+    ("14, 15: undelayed Polyak", "    if not update_actor:\n        return steps\n",
+     "    if not update_actor:\n        polyak(nets.actor_target, nets.actor, cfg.tau)\n"
+     "        polyak(nets.critic_target, nets.critic, cfg.tau)\n        return steps\n"),
+]  # fmt: skip
+
+
+def mutated(right: str, wrong: str) -> Callable[..., Any]:
+    source = Path(t3d.algo.td3.__file__).read_text(encoding="utf-8")
+    assert source.count(right) == 1, f"the text to break stands {source.count(right)} times in td3.py: {right}"
+    module = ModuleType("mutated_td3")
+    exec(compile(source.replace(right, wrong), "mutated_td3", "exec"), module.__dict__)
+    return module.td3_update  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("what", "right", "wrong"), MUTATIONS, ids=[what for what, _, _ in MUTATIONS])
+def test_a_broken_step_is_seen(what: str, right: str, wrong: str) -> None:
+    assert distance_from_oracle(mutated(right, wrong), CFG, members=1, updates=20) > 1e-8
+
+
+def test_every_step_from_5_to_15_is_broken_at_least_once() -> None:
+    broken = {number for what, _, _ in MUTATIONS for number in re.findall(r"\d+", what.split(":")[0])}
+    assert broken == {str(step) for step in range(5, 16)}
+
+
+def test_the_steps_are_labelled_once_each() -> None:
+    root = Path(t3d.algo.td3.__file__).parents[1]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [root / "algo/td3.py", root / "data/replay.py"])
+    labels = re.findall(r"(?:# |\"\"\")Step (\d+):", text)
+    assert sorted(map(int, labels)) == list(range(1, 16))
+
+
+@pytest.mark.parametrize(("dtype", "updates", "tolerance"), [(torch.float64, 500, 1e-10), (torch.float32, 20, 1e-5)])
+def test_a_member_beside_others_is_the_member_alone(dtype: torch.dtype, updates: int, tolerance: float) -> None:
+    seeds = (3, 1, 4)
+    together = Learner(SPEC, CFG, seeds, dtype=dtype)
+    alone = [Learner(SPEC, CFG, (seed,), dtype=dtype) for seed in seeds]
+    for batch, draws in helpers.random_batches(SPEC, CFG, 3, updates, dtype):
+        together.update(batch, draws)
+        for member, learner in enumerate(alone):
+            learner.update(*helpers.member_of(batch, draws, member))
+    for member, learner in enumerate(alone):
+        assert learner.updates == updates
+        ours = together.nets
+        assert (ours.actor.flat[member] - learner.nets.actor.flat[0]).abs().max() < tolerance
+        rows = slice(member * CFG.critics, (member + 1) * CFG.critics)
+        assert (ours.critic_target.flat[rows] - learner.nets.critic_target.flat).abs().max() < tolerance
+
+
+def test_draws_of_a_seed_do_not_depend_on_its_neighbours() -> None:
+    together, alone = Learner(SPEC, CFG, (3, 1, 4)), Learner(SPEC, CFG, (1,))
+    for _ in range(3):
+        assert torch.equal(together.draw().target_noise[1], alone.draw().target_noise[0])
+    assert torch.equal(together.nets.critic.flat[2:4], alone.nets.critic.flat)
+
+
+def test_targets_start_as_copies_in_objects_of_their_own() -> None:
+    nets, _ = td3_init(SPEC, CFG, (0,))
+    assert torch.equal(nets.actor.flat, nets.actor_target.flat)
+    assert torch.equal(nets.critic.flat, nets.critic_target.flat)
+    nets.actor.flat.zero_()
+    assert nets.actor_target.flat.abs().sum() > 0
+
+
+def test_twin_critics_differ_and_stay_different() -> None:
+    learner = Learner(SPEC, CFG, (0,))
+    first, second = learner.nets.critic.flat
+    assert (first - second).abs().max() > 0.01
+    for batch, draws in helpers.random_batches(SPEC, CFG, 1, 200, torch.float32):
+        learner.update(batch, draws)
+    assert learner.updates == 200
+    assert (first - second).abs().max() > 0.01
+
+
+def test_initial_weights_are_pytorchs_default_linear() -> None:
+    cfg = TD3Config(actor_hidden=(400, 300))
+    nets, _ = td3_init(helpers.make_spec(17, 6), cfg, (0, 1))
+    for weight, bias in nets.actor.layers:
+        bound = weight.shape[1] ** -0.5
+        for numbers in (weight, bias):
+            assert numbers.abs().max() <= bound
+        assert weight.abs().max() > 0.99 * bound
+        assert float(weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+    assert not torch.equal(nets.actor.flat[0], nets.actor.flat[1])
+
+
+def test_any_number_of_hidden_layers() -> None:
+    cfg = TD3Config(batch_size=4, actor_hidden=(), critic_hidden=(5, 6, 7, 8))
+    nets, _ = td3_init(SPEC, cfg, (0, 1))
+    s, a = torch.randn(2, 4, 5), torch.randn(2, 4, 3)
+    assert nets.actor(s).shape == (2, 4, 3)
+    assert nets.critic(s, a).shape == (2, 2, 4)
+
+
+def test_q1_is_the_first_critic_of_every_member() -> None:
+    nets, _ = td3_init(SPEC, with_critics(3), (0, 1))
+    s, a = torch.randn(2, 4, 5), torch.randn(2, 4, 3)
+    assert isinstance(nets.critic, Critic)
+    assert torch.allclose(nets.critic.q1(s, a), nets.critic(s, a)[:, 0])
+
+
+def test_steps_hold_what_the_update_did() -> None:
+    learner = Learner(SPEC, CFG, (0, 1), dtype=torch.float64)
+    batches = list(helpers.random_batches(SPEC, CFG, 2, 3))
+    first = learner.update(*batches[0])
+    assert first.pi is None and first.actor_loss is None
+    steps = learner.update(*batches[1])
+    batch, draws = batches[1]
+    assert torch.equal(steps.eps, (0.8 * draws.target_noise).clamp(-0.9, 0.9))
+    assert torch.equal(steps.a2, (steps.pi2 + steps.eps).clamp(-1, 1))
+    assert torch.equal(steps.y, batch.r + 0.99 * (1 - batch.terminated) * steps.q2.min(1).values)
+    assert torch.allclose(steps.critic_loss, ((steps.q - steps.y[:, None]) ** 2).mean(-1).sum(1))
+    assert steps.actor_loss is not None and steps.actor_loss.shape == (2,)
+    third = learner.update(*batches[2])
+    assert third.q1_pi is steps.q1_pi, "a plain update keeps the newest step 13"
+    assert steps.eps.shape == (2, CFG.batch_size, SPEC.action_size), "noise of its own for every transition"
