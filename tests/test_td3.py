@@ -8,10 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import helpers
 import pytest
 import torch
 
+import helpers
 import t3d.algo.td3
 from t3d.algo.learner import Learner
 from t3d.algo.networks import Critic
@@ -53,6 +53,7 @@ def test_update_equals_the_oracle(members: int, critics: int) -> None:
     assert distance_from_oracle(td3_update, with_critics(critics), members, updates=200) < 1e-10
 
 
+# ruff: noqa: E501
 # Each line of td3.py that a careless hand could write otherwise: (what breaks, the right text, the wrong text).
 MUTATIONS = [
     ("5: online actor for the target", "nets.actor_target(s2)", "nets.actor(s2)"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from t3d.version import __version__
+
 if TYPE_CHECKING:
     from t3d.app.presets import preset as preset
     from t3d.config import Config as Config
     from t3d.errors import UserError as UserError
     from t3d.run.loop import train as train
     from t3d.world.policy import load_policy as load_policy
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Config": "t3d.config",
@@ -21,7 +21,7 @@ _HOMES = {
     "preset": "t3d.app.presets",
     "train": "t3d.run.loop",
 }
-__all__ = ["Config", "UserError", "__version__", "load_policy", "preset", "train"]  # noqa: F822 (resolved below)
+__all__ = ["Config", "UserError", "__version__", "load_policy", "preset", "train"]
 
 
 def __getattr__(name: str) -> Any:

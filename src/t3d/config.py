@@ -207,8 +207,16 @@ def to_dict(cfg: Config) -> dict[str, Any]:
 
 def diff(cfg: Config, base: Config) -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ: key -> (value in base, value in cfg)."""
-    old, new = _flat(to_dict(base)), _flat(to_dict(cfg))
+    old, new = flat(base), flat(cfg)
     return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
+
+
+def flat(cfg: Config) -> dict[str, Any]:
+    """Dotted keys and their values, e.g. td3.gamma."""
+    values: dict[str, Any] = {}
+    for key, value in to_dict(cfg).items():
+        values |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+    return values
 
 
 def to_toml(cfg: Config) -> str:
@@ -236,13 +244,6 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)  # JSON and TOML agree on strings, whole numbers, booleans and lists, but not on 1e-05
     return json.dumps(value)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return out
 
 
 def _from_plain(value: Any, hint: Any) -> Any:

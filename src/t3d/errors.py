@@ -11,6 +11,6 @@ class UserError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint like '; did you mean tau?', or nothing when no known word comes near."""
+    """A hint like ', did you mean tau?', or nothing when no known word comes near."""
     near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.55)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    return f", did you mean {' or '.join(near)}?" if near else ""

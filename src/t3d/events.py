@@ -106,9 +106,7 @@ class End(Event):
     seconds: float
 
 
-KINDS: dict[str, type[Event]] = {
-    kind.event: kind for kind in (Start, EpisodeEnd, Update, StepsTaken, Eval, Note, End)
-}
+KINDS: dict[str, type[Event]] = {kind.event: kind for kind in (Start, EpisodeEnd, Update, StepsTaken, Eval, Note, End)}
 
 
 def to_line(event: Event) -> str:

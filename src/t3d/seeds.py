@@ -1,7 +1,7 @@
 """Where every random stream comes from.
 
 Nothing random in T3D shares a stream. Each stream is derived from the member's seed value, a purpose, and, where it
-applies, the environment and the episode. The member's index plays no part, so a seed is the same seed alone or beside others.
+applies, the environment and the episode. The member's index plays no part: a seed is the same alone or beside others.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Batch(NamedTuple):
     terminated: Tensor  # (M, B), 1.0 or 0.0
     discount: Tensor  # (M, B): gamma for one-step returns
     weight: Tensor  # (M, B): ones when sampling is uniform
-    index: Tensor  # (M, B): rows of the replay
+    index: Tensor  # type: ignore[assignment]  # (M, B): rows of the replay; hides tuple.index
 
 
 class Draws(NamedTuple):
@@ -144,7 +144,7 @@ def parameter_count(sizes: tuple[int, ...]) -> int:
 
 
 def layers_of(flat: Any, sizes: tuple[int, ...]) -> list[tuple[Any, Any]]:
-    """Views of K MLPs laid out in flat (K, P), torch or numpy: per layer a weight (K, in, out) and a bias (K, 1, out)."""
+    """K MLPs in flat (K, P), torch or numpy, seen as views: per layer a weight (K, in, out) and a bias (K, 1, out)."""
     count, layers, start = flat.shape[0], [], 0
     for fan_in, fan_out in pairwise(sizes):
         middle = start + fan_in * fan_out

@@ -15,22 +15,22 @@ class AdamState(NamedTuple):
 
     mean: Tensor  # (K, P)
     square: Tensor  # (K, P)
-    count: Tensor  # () float64: a tensor, so that a CUDA graph can advance it
+    made: Tensor  # () float64, steps made: a tensor, so that a CUDA graph can advance it
 
 
 def adam_init(flat: Tensor) -> AdamState:
     """Adam that has not moved yet."""
-    count = torch.zeros((), dtype=torch.float64, device=flat.device)
-    return AdamState(torch.zeros_like(flat), torch.zeros_like(flat), count)
+    made = torch.zeros((), dtype=torch.float64, device=flat.device)
+    return AdamState(torch.zeros_like(flat), torch.zeros_like(flat), made)
 
 
 @torch.no_grad()
 def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: float | Tensor) -> None:
     """Moves flat (K, P) against the gradient; rate is one number or (K, 1)."""
-    state.count.add_(1)
+    state.made.add_(1)
     state.mean.lerp_(gradient, 1 - BETA1)
     state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    step_size = rate / (1 - BETA1**state.count)
-    scale = (1 - BETA2**state.count).sqrt()
+    step_size = rate / (1 - BETA1**state.made)
+    scale = (1 - BETA2**state.made).sqrt()
     denominator = state.square.sqrt().div_(scale).add_(EPSILON)
     flat.sub_((state.mean / denominator).mul_(step_size))

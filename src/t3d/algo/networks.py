@@ -1,4 +1,4 @@
-"""Actor and critics as stacks: every weight has a leading axis, so M members (and C critics each) are one batched product.
+"""Actor and critics as stacks: every weight has a leading axis, so M members with C critics are one batched product.
 
 A stack keeps all its numbers in one flat tensor (K, P) and sees its layers as views of it. So Adam and Polyak are a few
 operations on one tensor, and a snapshot is a copy of it.
@@ -24,7 +24,8 @@ class Stack:
         self.sizes = sizes
         self.flat = flat  # (K, P)
         self.layers: Layers = [
-            (weight.detach().requires_grad_(), bias.detach().requires_grad_()) for weight, bias in layers_of(flat, sizes)
+            (weight.detach().requires_grad_(), bias.detach().requires_grad_())
+            for weight, bias in layers_of(flat, sizes)
         ]
 
     def gradient(self, loss: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ class Stack:
 
 
 class Actor(Stack):
-    """s (M, B, observation) -> a (M, B, action) in [-1, 1]; the environment's own bounds are applied in world/envs.py."""
+    """s (M, B, observation) -> a (M, B, action) in [-1, 1]; world/envs.py knows the environment's own bounds."""
 
     def __call__(self, s: Tensor) -> Tensor:
         return perceptron(self.layers, s).tanh()
@@ -90,7 +91,7 @@ def perceptron(layers: Layers, x: Tensor) -> Tensor:
 
 
 def linear_init(sizes: tuple[int, ...], seeds: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """PyTorch's default Linear initialisation, one network per seed: flat (K, P), drawn on the CPU so that devices agree."""
+    """PyTorch's default Linear initialisation, one network per seed: flat (K, P). On the CPU, so that devices agree."""
     flat = torch.empty(len(seeds), parameter_count(sizes), dtype=dtype)
     for row, seed in zip(flat, seeds, strict=True):
         generator = torch.Generator().manual_seed(seed)

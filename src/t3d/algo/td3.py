@@ -1,7 +1,9 @@
-"""TD3, the whole of it: Fujimoto, van Hoof and Meger, "Addressing Function Approximation Error in Actor-Critic Methods" (2018).
+"""TD3, the whole of it (Fujimoto, van Hoof and Meger, 2018, "Addressing Function Approximation Error in Actor-Critic
+Methods").
 
-Step 1, the replay memory, is data/replay.py. Everything else is on this page, in the paper's letters: s, a, r, s2 and y; eps is
-the smoothing noise, q and q2 are values of the critics and of their targets. M members are trained side by side and never mix.
+Step 1, the replay memory, is data/replay.py. Everything else is on this page, in the paper's letters: s, a, r, s2, y;
+eps is the smoothing noise, q and q2 are values of the critics and of their targets. M members are trained side by side
+and never mix.
 """
 
 from __future__ import annotations

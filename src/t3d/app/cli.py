@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -17,7 +17,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("t3d.app.train", "train ENV [options]", "train a policy; everything it learns goes into a run folder"),
+    "train": Command(
+        "t3d.app.train", "train ENV [options]", "train a policy; everything it learns goes into a run folder"
+    ),
     "eval": Command("t3d.app.evaluate", "eval RUN", "play a run's best policy on fresh seeds, without noise"),
     "plot": Command("t3d.app.plot", "plot RUN...", "draw the learning curves of one or more runs"),
     "record": Command("t3d.app.record", "record RUN", "film a run's best policy (mp4)"),
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
-        sys.path.insert(0, os.getcwd())  # so that module:callable finds the user's own files
+        sys.path.insert(0, str(Path.cwd()))  # so that module:callable finds the user's own files
         code: int = importlib.import_module(COMMANDS[name].module).main(rest)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

@@ -42,7 +42,9 @@ class View:
             self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.console.is_terminal:
             self.live.stop()
 
@@ -69,7 +71,10 @@ class View:
     def _say_start(self, event: Start) -> None:
         cfg, show = event.config, self.console.print
         seeds = ", ".join(map(str, cfg["seeds"]))
-        show(f"[bold]TD3[/bold] on [bold]{cfg['env']['id']}[/bold], preset {cfg['preset']}, seeds {seeds}", highlight=False)
+        show(
+            f"[bold]TD3[/bold] on [bold]{cfg['env']['id']}[/bold], preset {cfg['preset']}, seeds {seeds}",
+            highlight=False,
+        )
         show(
             f"{event.parameters:,} parameters a seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
             f"{cfg['device']}, {cfg['threads']} threads, torch {event.versions['torch']}",

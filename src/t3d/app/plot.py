@@ -15,7 +15,7 @@ from t3d.insight.runs import open_run
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw evaluation return against steps: mean over seeds, a band of one standard deviation, several runs in one picture."""
+    """Draw evaluation return against steps: the mean over seeds with a band of one standard deviation, run by run."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Run folders."""

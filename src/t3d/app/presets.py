@@ -31,7 +31,7 @@ PRESETS = {
         },
     ),
     "quick": Preset(
-        "small problems such as Pendulum: small networks, a higher rate, done within a minute",
+        "small problems such as Pendulum: small networks, a higher rate, finished within a minute",
         {
             "total_steps": 10_000,
             "td3": {
@@ -41,6 +41,8 @@ PRESETS = {
                 "actor_lr": 1e-3,
                 "critic_lr": 1e-3,
                 "random_steps": 1_000,
+                "gamma": 0.98,
+                "tau": 0.02,
             },
             "replay": {"capacity": 100_000},
             "eval": {"every_steps": 1_000},
@@ -53,5 +55,5 @@ PRESETS = {
 def preset(name: str) -> Config:
     """The configuration that a preset stands for."""
     if name not in PRESETS:
-        raise UserError(f"unknown preset {name}{did_you_mean(name, PRESETS)} there are: {', '.join(PRESETS)}")
+        raise UserError(f"unknown preset {name}{did_you_mean(name, PRESETS)}; there are {', '.join(PRESETS)}")
     return merge(Config(preset=name), PRESETS[name].changes)

@@ -17,8 +17,8 @@ import tyro
 from rich.console import Console
 
 from t3d.app.console import View, say_differences
-from t3d.app.presets import PRESETS, preset
-from t3d.config import Config, load_toml, merge
+from t3d.app.presets import preset
+from t3d.config import Config, flat, load_toml, merge
 from t3d.errors import UserError, did_you_mean
 from t3d.events import End, Start
 from t3d.insight.runs import Run, best_of, open_run
@@ -60,29 +60,27 @@ def parse(arguments: list[str]) -> Train:
     from_file = load_toml(Path(file)) if file else {}
     name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
     base = merge(preset(name), {**from_file, "preset": name})
-    args, rest = tyro.cli(
-        Train, args=arguments, default=Train(base), prog="t3d train ENV", return_unknown_args=True
-    )
+    args, rest = tyro.cli(Train, args=arguments, default=Train(base), prog="t3d train ENV", return_unknown_args=True)
     return Train(_with_env(args.cfg, rest), args.config, args.video)
 
 
 def _with_env(cfg: Config, rest: list[str]) -> Config:
     for word in rest:
         if word.startswith("-"):
-            raise UserError(f"unknown flag {word.split('=')[0]}{did_you_mean(word, _flags())} (t3d train --help lists them)")
+            raise UserError(
+                f"unknown flag {word.split('=')[0]}{did_you_mean(word, _flags())} (t3d train --help lists them)"
+            )
     if len(rest) > 1:
         raise UserError(f"train takes one environment, and {' and '.join(rest)} were given")
     return merge(cfg, {"env": {"id": rest[0]}}) if rest else cfg
 
 
 def _flags() -> list[str]:
-    keys = [f"{section}.{key}" for section, group in vars(Config()).items() if hasattr(group, "__dict__") for key in vars(group)]
-    keys += [key for key, value in vars(Config()).items() if not hasattr(value, "__dict__")]
-    return ["--" + key.replace("_", "-") for key in [*keys, "config", "video", "no-video"]]
+    return ["--" + key.replace("_", "-") for key in [*flat(Config()), "config", "video", "no-video"]]
 
 
 def _option(arguments: list[str], flag: str) -> str | None:
-    """The value of `--flag value` or `--flag=value`, looked up before the real parse, which needs it for its defaults."""
+    """The value of `--flag value` or `--flag=value`, looked up before the real parse, whose defaults depend on it."""
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word == flag:
             return following
@@ -112,7 +110,7 @@ def _signals() -> Iterator[threading.Event]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -125,7 +123,8 @@ def _signals() -> Iterator[threading.Event]:
 def _say_results(run: Run, end: End, console: Console) -> None:
     verb = "Trained" if end.reason == "finished" else "Stopped early after"
     console.print(
-        f"\n[bold]{verb}[/bold] {end.step:,} steps a seed in {end.seconds:,.0f} s, {end.updates:,} updates.", highlight=False
+        f"\n[bold]{verb}[/bold] {end.step:,} steps a seed in {end.seconds:,.0f} s, {end.updates:,} updates.",
+        highlight=False,
     )
     for seed, evals in run.evals.items():
         best = best_of(evals)
@@ -134,6 +133,7 @@ def _say_results(run: Run, end: End, console: Console) -> None:
             f"[bold]{best.mean_return:,.1f} ± {best.std_return:,.1f}[/bold] at its best (step {best.step:,}), "
             f"{evals[-1].mean_return:,.1f} at the end",
             highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -162,10 +162,13 @@ def _say_next(run: Run, console: Console) -> None:
     seed = run.best_seed() if run.evals else run.cfg.seeds[0]
     _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
     console.print("\nNext, try:")
-    other = "HalfCheetah-v5" if run.cfg.env.id in PRESETS or run.cfg.env.id == "Pendulum-v1" else run.cfg.env.id
-    commands = [f"t3d eval {run.path}", f"t3d plot {run.path}", f"t3d train {other} --seeds 0 1 2"]
-    for command in commands:
-        console.print(f"  {command}", highlight=False, soft_wrap=True)
+    commands = {
+        f"t3d eval {run.path}": "ten fresh episodes of the best policy",
+        f"t3d train {run.cfg.env.id} --preset {run.cfg.preset} --seeds 0 1 2": "three seeds at once",
+        "t3d train HalfCheetah-v5": "a harder problem (about an hour on two cores)",
+    }
+    for command, about in commands.items():
+        console.print(f"  {command}  [dim]# {about}[/dim]", highlight=False, soft_wrap=True)
 
 
 def _say_path(what: str, path: Path, console: Console) -> None:

@@ -1,12 +1,13 @@
 """TD3 written plainly from the paper's pseudocode: one member, one module per network, torch.optim.Adam, no stacking.
 
-It shares no code with t3d.algo on purpose. The tests hold the real update against it, and benchmarks measure against it.
+It shares no code with t3d.algo on purpose. Tests hold the real update against it, benchmarks measure against it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from t3d.config import TD3Config
 def mlp(sizes: Sequence[int]) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -18,9 +18,7 @@ class Memory:
         members = len(cfg.seeds)
         self.replay = Replay(spec, rows_needed(cfg), members, device)
         self.sampler = UniformSampler(self.replay, cfg.td3.batch_size, cfg.td3.gamma, cfg.seeds)
-        self.normaliser = (
-            Normaliser(members, spec.observation_size, device) if cfg.td3.normalise_observations else None
-        )
+        self.normaliser = Normaliser(members, spec.observation_size, device) if cfg.td3.normalise_observations else None
 
     @property
     def added(self) -> list[int]:

@@ -15,7 +15,7 @@ EPSILON = 1e-8  # keeps the deviation of a constant observation above zero
 
 
 class Normaliser:
-    """Count, mean and sum of squared deviations (M2) per member, in float64 (Chan, Golub and LeVeque's parallel form)."""
+    """Count, mean and sum of squared deviations (M2) per member, float64 (Chan, Golub and LeVeque's pairwise form)."""
 
     def __init__(self, members: int, observation_size: int, device: torch.device | str = "cpu") -> None:
         self.count = np.zeros((members, 1))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3d.insight.runs import Run
 
@@ -13,7 +14,7 @@ COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
 
 
 def plot_curves(runs: Sequence[Run], out: Path, seed: int | None = None) -> None:
-    """Evaluation return against steps: each run's mean over seeds with a band of one standard deviation, seeds drawn thin."""
+    """Evaluation return against steps: a run's mean over seeds, a band of one standard deviation, seeds drawn thin."""
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only pictures need it)
 
     mpl.use("agg")
@@ -41,7 +42,7 @@ def plot_curves(runs: Sequence[Run], out: Path, seed: int | None = None) -> None
     plt.close(figure)
 
 
-def _table(run: Run, seeds: list[int]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _table(run: Run, seeds: list[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Steps (T,) and mean returns (seeds, T), at the steps that all these seeds have reached."""
     shortest = min(len(run.evals[seed]) for seed in seeds)
     steps = np.array([one.step for one in run.evals[seeds[0]][:shortest]])

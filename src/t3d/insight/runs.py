@@ -67,4 +67,6 @@ def read_events(path: Path) -> Iterator[Event]:
                 yield from_line(line)
             except (json.JSONDecodeError, KeyError, TypeError):
                 if line.endswith("\n"):
-                    raise UserError(f"{path / 'events.jsonl'} holds a line that is not an event: {line[:80]!r}") from None
+                    raise UserError(
+                        f"{path / 'events.jsonl'} holds a line that is not an event: {line[:80]!r}"
+                    ) from None

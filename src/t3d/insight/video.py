@@ -18,7 +18,9 @@ Frame = NDArray[np.uint8]
 DEFAULT_FPS = 30
 
 
-def record(policy: SavedPolicy, env_id: str, out: Path, seed: int = 0, episodes: int = 1, max_steps: int = 1000) -> float:
+def record(
+    policy: SavedPolicy, env_id: str, out: Path, seed: int = 0, episodes: int = 1, max_steps: int = 1000
+) -> float:
     """Writes an mp4 of whole episodes (each cut at max_steps) and returns their mean return."""
     env = Environment(_renderable(env_id), "the environment being filmed")
     returns: list[float] = []

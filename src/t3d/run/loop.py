@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import psutil
 import torch
@@ -50,7 +50,7 @@ class Parts(NamedTuple):
 
 
 def train(cfg: Config, *, stop: threading.Event | None = None, make_env: EnvFactory | None = None) -> Iterator[Event]:
-    """Trains every seed of the configuration and yields what happens; setting stop, or leaving the loop, ends it cleanly."""
+    """Trains every seed of the configuration and yields what happens; setting stop or leaving early ends it cleanly."""
     stop = stop or threading.Event()
     parts = assemble(cfg, stop, make_env or env_factory(cfg.env.id))
     begun = time.monotonic()
@@ -121,7 +121,7 @@ def resolve(cfg: Config) -> Config:
         raise UserError("device=cuda, but torch sees no CUDA device here; use --device cpu, or auto")
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
-    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    automatic: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     device = automatic if cfg.device == "auto" else cfg.device
     return dataclasses.replace(cfg, device=device, threads=torch.get_num_threads())
 

@@ -11,11 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import t3d
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import EpisodeEnd, Eval, Event, Update, to_line
 from t3d.types import Evaluation, PolicySnapshot, Spec
+from t3d.version import __version__
 from t3d.world.policy import save_policy
 
 COMMON = ["event", "step", "member", "seed", "time"]
@@ -58,7 +58,7 @@ class RunFolder:
 
     def _save(self, kind: str, snapshot: PolicySnapshot, member: int, about: dict[str, Any]) -> None:
         seed = self.cfg.seeds[member]
-        about = {"env": self.cfg.env.id, "seed": seed, "t3d": t3d.__version__, **about}
+        about = {"env": self.cfg.env.id, "seed": seed, "t3d": __version__, **about}
         save_policy(self.path / kind / f"seed-{seed}", snapshot, member, self.spec, about)
 
 
@@ -66,7 +66,7 @@ def versions() -> dict[str, str]:
     """What this run's numbers depend on."""
     packages = ("torch", "numpy", "gymnasium", "mujoco")
     found = {name: metadata.version(name) for name in packages if _installed(name)}
-    return {"t3d": t3d.__version__, "python": platform.python_version(), **found}
+    return {"t3d": __version__, "python": platform.python_version(), **found}
 
 
 def _installed(package: str) -> bool:

@@ -41,7 +41,8 @@ class Player:
 
     def noisy(self, action: Floats) -> Floats:
         """The policy's action with exploration noise, still a legal one."""
-        return np.clip(action + self.noise(), -1, 1)
+        noisy: Floats = np.clip(action + self.noise(), -1, 1)
+        return noisy
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, Episode | None]:
         """Plays one action: the true next state, reward, terminated, and the episode if this ended it."""
@@ -61,9 +62,7 @@ class InlineCollector:
 
     def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
         self.cfg = cfg
-        self.players = [
-            [Player(cfg, seed, index, make_env) for index in range(cfg.env.num_envs)] for seed in cfg.seeds
-        ]
+        self.players = [[Player(cfg, seed, index, make_env) for index in range(cfg.env.num_envs)] for seed in cfg.seeds]
         self.spec = self.players[0][0].env.spec
         self.policies: list[MemberPolicy] = []
         self.taken = 0  # steps of each member so far

@@ -81,7 +81,9 @@ class Environment:
         sound = np.abs(flat) <= ABSURD  # False for NaN too
         if not sound.all():
             worst = int(np.argmin(sound))
-            raise BadValue(f"{self._now()}: observation[{worst}] is {flat[worst]}; every number must be finite and sane")
+            raise BadValue(
+                f"{self._now()}: observation[{worst}] is {flat[worst]}; every number must be finite and sane"
+            )
         return flat.astype(np.float32)  # a copy: environments may reuse their buffer
 
     def _reward(self, value: Any) -> float:
@@ -111,9 +113,7 @@ def spec_of(env: GymEnv) -> Spec:
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
     observations, actions = env.observation_space, env.action_space
     if not isinstance(actions, Box):
-        raise UserError(
-            f"{name} has actions {actions}; TD3 needs a continuous (Box) action space, as Pendulum-v1 has"
-        )
+        raise UserError(f"{name} has actions {actions}; TD3 needs a continuous (Box) action space, as Pendulum-v1 has")
     if not isinstance(observations, Box):
         raise UserError(
             f"{name} has observations {observations}; T3D takes Box observations: "
@@ -124,8 +124,8 @@ def spec_of(env: GymEnv) -> Spec:
     for index, (least, most) in enumerate(zip(low, high, strict=True)):
         if not (np.isfinite(least) and np.isfinite(most) and least < most):
             raise UserError(
-                f"{name} has action bounds [{least}, {most}] in dimension {index}; TD3 needs finite bounds, low below high: "
-                "set them in the environment's action_space"
+                f"{name} has action bounds [{least}, {most}] in dimension {index}; TD3 needs finite bounds, "
+                "low below high: set them in the environment's action_space"
             )
     return Spec(observations.shape, actions.shape, low, high)
 
@@ -170,7 +170,7 @@ def _import_module(module_name: str, env_id: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
+        if error.name is not None and module_name.split(".", maxsplit=1)[0] == error.name.split(".")[0]:
             hint = "is it installed, or in the folder you started from?"
         else:
             hint = f"install it with: pip install {error.name}"

@@ -17,7 +17,9 @@ def redirect_warnings() -> None:
 
 
 def _tell_once(message: str) -> None:
-    level = logging.DEBUG if "deprecated" in message else logging.WARNING  # a model's old syntax is not the user's concern
+    level = (
+        logging.DEBUG if "deprecated" in message else logging.WARNING
+    )  # a model's old syntax is not the user's concern
     if message not in _told:
         _told.add(message)
         LOG.log(level, "MuJoCo: %s", message)

@@ -6,7 +6,6 @@ A torch call for one observation costs several times as much, and actor processe
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -103,4 +102,4 @@ def load_policy(path: str | Path) -> SavedPolicy:
 def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(content)
-    os.replace(temporary, path)
+    temporary.replace(path)
