@@ -243,7 +243,7 @@ def load_toml(path: Path) -> dict[str, Any]:
 def _toml_value(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)  # JSON and TOML agree on strings, whole numbers, booleans and lists, but not on 1e-05
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
 
 
 def _from_plain(value: Any, hint: Any) -> Any:

@@ -10,6 +10,16 @@ class UserError(Exception):
     """A mistake the user can mend: the message is a whole sentence and says how. The command line exits with code 2."""
 
 
+class Diverged(UserError):
+    """Learning has run away: a loss or an action is no longer a finite number."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"training diverged: {what}; lower td3.critic_lr and td3.actor_lr, or scale the rewards down "
+            "(the run's folder keeps the last sound policy)"
+        )
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint like ', did you mean tau?', or nothing when no known word comes near."""
     near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.55)

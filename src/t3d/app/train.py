@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     args = parse(arguments)
     console = Console()
     say_differences(args.cfg, console)
-    with _signals() as stop:
+    with _signals() as (stop, received):
         folder, end = _train(args.cfg, console, stop)
     run = open_run(folder)
     _say_results(run, end, console)
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if args.video and end.reason == "finished":
         _film(run, console)
     _say_next(run, console)
-    return 0 if end.reason == "finished" else 128 + signal.SIGINT
+    return 128 + received[0] if received else 0
 
 
 def parse(arguments: list[str]) -> Train:
@@ -81,7 +82,7 @@ def _flags() -> list[str]:
 
 def _option(arguments: list[str], flag: str) -> str | None:
     """The value of `--flag value` or `--flag=value`, looked up before the real parse, whose defaults depend on it."""
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in pairwise([*arguments, ""]):
         if word == flag:
             return following
         if word.startswith(flag + "="):
@@ -104,17 +105,18 @@ def _train(cfg: Config, console: Console, stop: threading.Event) -> tuple[str, E
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """The first Ctrl-C asks the run to stop, the second one breaks it off."""
-    stop = threading.Event()
+def _signals() -> Iterator[tuple[threading.Event, list[int]]]:
+    """The first Ctrl-C (or SIGTERM) asks the run to stop, the second one breaks it off; also lists what was received."""
+    stop, received = threading.Event(), list[int]()
 
     def ask(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         stop.set()
         signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield stop, received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

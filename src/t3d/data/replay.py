@@ -44,7 +44,7 @@ class Replay:
         members, batch = index.shape
         first = torch.arange(members, device=index.device).unsqueeze(1) * self.capacity
         rows = self.rows.view(-1, sum(self.columns)).index_select(0, (first + index).view(-1))
-        s, a, r, terminated, s2 = torch.split(rows.view(members, batch, -1), self.columns, dim=-1)
+        s, a, r, terminated, s2 = torch.split(rows.view(members, batch, rows.shape[-1]), self.columns, dim=-1)
         return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
 
 

@@ -99,6 +99,7 @@ def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
             reported, reported_at = step, now
         if evaluate.due(step) or step == cfg.total_steps:
             evaluator.submit(parts.snapshot(), step)
+            parts.folder.save_last(parts.snapshot(), step)
         yield from _evaluations(parts, best)
 
 

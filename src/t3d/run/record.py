@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import EpisodeEnd, Eval, Event, Update, to_line
@@ -47,9 +49,10 @@ class RunFolder:
         self._save("best", evaluation.snapshot, evaluation.member, about)
 
     def save_last(self, snapshot: PolicySnapshot, step: int) -> None:
-        """Keeps every member's newest policy."""
-        for member in range(len(self.cfg.seeds)):
-            self._save("last", snapshot, member, {"step": step})
+        """Keeps every member's newest policy; one that has diverged does not replace a sound one."""
+        for member, parameters in enumerate(snapshot.flat):
+            if np.isfinite(parameters).all():
+                self._save("last", snapshot, member, {"step": step})
 
     def close(self) -> None:
         """Closes the files."""

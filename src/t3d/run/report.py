@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from t3d.config import Config
-from t3d.errors import UserError
+from t3d.errors import Diverged
 from t3d.events import Eval, Event, StepsTaken, Update
 from t3d.types import Evaluation, Steps
 
@@ -71,7 +71,4 @@ def _refuse_divergence(update: Update) -> None:
     figures = {"critic loss": update.critic_loss, "actor loss": update.actor_loss}
     for name, value in figures.items():
         if value is not None and not math.isfinite(value):
-            raise UserError(
-                f"training diverged: the {name} of seed {update.seed} is {value} at step {update.step}; "
-                "lower td3.critic_lr and td3.actor_lr, or scale the rewards down"
-            )
+            raise Diverged(f"the {name} of seed {update.seed} is {value} at step {update.step}")

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from t3d.errors import UserError, did_you_mean
+from t3d.errors import Diverged, UserError, did_you_mean
 from t3d.types import Floats, Spec
 from t3d.world.mujoco_log import redirect_warnings
 
@@ -56,6 +56,8 @@ class Environment:
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool]:
         """Plays an action in [-1, 1]; returns observation, reward, terminated, truncated."""
         self._step += 1
+        if not np.isfinite(action).all():
+            raise Diverged(f"the action for {self._now()} is {action}")
         result = self._call(self.gym.step, to_bounds(action, self.spec).astype(self.gym.action_space.dtype))
         if not (isinstance(result, tuple) and len(result) == 5):
             raise BadValue(

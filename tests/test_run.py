@@ -1,0 +1,366 @@
+"""Whole runs: counts, determinism, what is written, how they stop, what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import helpers
+import t3d
+from t3d.algo.learner import Learner
+from t3d.config import Config, TD3Config, flat, load_toml, merge
+from t3d.data.memory import Memory
+from t3d.errors import Diverged, UserError
+from t3d.events import End, Eval, Event, Start, StepsTaken, Update, from_line, to_line
+from t3d.run.governor import Every, Governor
+from t3d.run.loop import assemble, check_memory, resolve
+from t3d.run.report import update_events
+from t3d.world.envs import BadValue, Environment, env_factory
+from t3d.world.evaluate import evaluate
+from test_world import BAD, Toy
+
+
+def run(cfg: Config, root: Path, **keywords: Any) -> list[Event]:
+    return list(t3d.train(merge(cfg, {"run": {"root": str(root)}}), **keywords))
+
+
+def folder_of(events: list[Event]) -> Path:
+    start = events[0]
+    assert isinstance(start, Start)
+    return Path(start.folder)
+
+
+def end_of(events: list[Event]) -> End:
+    end = events[-1]
+    assert isinstance(end, End)
+    return end
+
+
+def weights(events: list[Event], kind: str = "last", seed: int = 0) -> np.ndarray[Any, Any]:
+    return load_file(folder_of(events) / kind / f"seed-{seed}.safetensors")["actor"]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 7])
+@pytest.mark.parametrize("ratio", [1.0, 0.1, 2.0])
+def test_updates_do_not_depend_on_the_number_of_environments(tmp_path: Path, num_envs: int, ratio: float) -> None:
+    cfg = helpers.small_config(env={"num_envs": num_envs}, td3={"updates_per_step": ratio}, eval={"episodes": 1})
+    end = end_of(run(cfg, tmp_path))
+    assert (end.step, end.updates, end.reason) == (300, round(200 * ratio), "finished")
+
+
+def test_the_first_update_comes_after_the_last_random_step(tmp_path: Path) -> None:
+    events = run(helpers.small_config(log={"every_steps": 1}), tmp_path)
+    first = next(event for event in events if isinstance(event, Update))
+    assert (first.step, first.updates) == (101, 1)
+
+
+def test_the_governor_counts_the_slowest_member_exactly() -> None:
+    governor = Governor(TD3Config(random_steps=100, updates_per_step=0.29))
+    assert governor.due([200, 500], updates=0) == 29
+    assert governor.due([200, 500], updates=29) == 0
+    assert governor.due([50, 500], updates=0) == 0
+    made = 0
+    for step in range(1101):
+        made += governor.due([step], made)
+    assert made == 290
+
+
+def test_every_fires_once_for_each_multiple() -> None:
+    every = Every(10)
+    assert [step for step in range(0, 50, 3) if every.due(step)] == [12, 21, 30, 42]
+
+
+def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path) -> None:
+    """R20, with several members and environments."""
+    cfg = helpers.small_config(seeds=[0, 5], env={"num_envs": 2})
+    first, again = run(cfg, tmp_path), run(cfg, tmp_path)
+    other = run(merge(cfg, {"seeds": [1, 5]}), tmp_path)
+    for seed in (0, 5):
+        assert np.array_equal(weights(first, seed=seed), weights(again, seed=seed))
+    assert not np.array_equal(weights(first, seed=0), weights(other, seed=1))
+    assert [told(event) for event in first[1:]] == [told(event) for event in again[1:]]
+
+
+def told(event: Event) -> dict[str, Any]:
+    changing = ("time", "steps_per_second", "seconds")
+    return {"event": event.event, **{key: value for key, value in vars(event).items() if key not in changing}}
+
+
+CHANGES: dict[str, Any] = {
+    "td3.gamma": 0.9,
+    "td3.tau": 0.5,
+    "td3.batch_size": 17,
+    "td3.actor_lr": 1e-2,
+    "td3.critic_lr": 1e-2,
+    "td3.policy_delay": 3,
+    "td3.target_noise": 0.7,
+    "td3.target_noise_clip": 0.05,
+    "td3.critics": 3,
+    "td3.actor_hidden": [16, 17],
+    "td3.critic_hidden": [16, 17],
+    "td3.random_steps": 90,
+    "td3.updates_per_step": 0.5,
+    "td3.normalise_observations": True,
+    "replay.capacity": 120,
+    "noise.exploration_noise": 0.3,
+}
+COVERED = {
+    "td3.aggregate": "test_td3.py::test_update_equals_the_oracle",  # one choice so far
+    "noise.kind": "test_world.py::test_noise_has_the_scale_it_is_given_and_actions_stay_legal",  # one choice so far
+    "seeds": "test_run.py::test_same_seed_same_bits_other_seed_other_bits",
+    "total_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "device": "test_run.py::test_cuda_is_refused_where_there_is_none",
+    "threads": "test_run.py::test_threads_are_set_and_recorded",
+    "preset": "test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",
+    "env.id": "test_world.py::test_environment_by_id_module_id_and_callable",
+    "env.num_envs": "test_run.py::test_updates_do_not_depend_on_the_number_of_environments",
+    "eval.every_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "eval.episodes": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "log.every_steps": "test_run.py::test_the_first_update_comes_after_the_last_random_step",
+    "run.root": "test_run.py::test_two_runs_never_share_a_folder",
+    "run.name": "test_run.py::test_two_runs_never_share_a_folder",
+}
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
+    return weights(run(helpers.small_config(), tmp_path_factory.mktemp("unchanged")))
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_every_field_of_the_algorithm_changes_what_is_learned(
+    tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
+) -> None:
+    section, name = key.split(".")
+    cfg = helpers.small_config(**{section: {name: CHANGES[key]}})
+    assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
+
+
+def test_every_other_field_is_covered_by_a_named_test() -> None:
+    assert sorted([*CHANGES, *COVERED]) == sorted(flat(Config()))
+    for place in COVERED.values():
+        file, test = place.split("::")
+        assert f"def {test}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), place
+
+
+def test_a_run_ends_on_the_step_and_evaluates_there(tmp_path: Path) -> None:
+    cfg = helpers.small_config(total_steps=310, env={"num_envs": 4}, eval={"every_steps": 100, "episodes": 3})
+    events = run(cfg, tmp_path)
+    evals = [event for event in events if isinstance(event, Eval)]
+    assert [event.step for event in evals] == [0, 100, 200, 300, 310]
+    assert all(len(event.returns) == len(event.lengths) == 3 for event in evals)
+    for event in evals:
+        assert event.mean_return == pytest.approx(np.mean(event.returns))
+        assert event.std_return == pytest.approx(np.std(event.returns))
+        assert (event.min_return, event.max_return) == (min(event.returns), max(event.returns))
+    assert end_of(events).updates == 210
+
+
+def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -> None:
+    cfg = helpers.small_config(seeds=[0, 3], eval={"every_steps": 50, "episodes": 2})
+    events = run(cfg, tmp_path)
+    for member, seed in enumerate(cfg.seeds):
+        evals = [event for event in events if isinstance(event, Eval) and event.seed == seed]
+        best = max(evals, key=lambda event: event.mean_return)
+        policy = t3d.load_policy(folder_of(events) / "best" / f"seed-{seed}")
+        assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
+        env = Environment(env_factory("Pendulum-v1")(), "test")
+        seeds = assemble_evaluator_seeds(cfg, member)
+        returns, _ = evaluate(policy.member, env, seeds)
+        assert returns.tolist() == best.returns
+        action = policy(env.reset(0))
+        assert action.shape == (1,) and -2 <= action[0] <= 2
+
+
+def assemble_evaluator_seeds(cfg: Config, member: int) -> list[int]:
+    from t3d.seeds import derive  # noqa: PLC0415
+
+    return [derive(cfg.seeds[member], "evaluation", episode) for episode in range(cfg.eval.episodes)]
+
+
+def test_what_a_run_writes(tmp_path: Path) -> None:
+    cfg = helpers.small_config(seeds=[0, 1])
+    events = run(cfg, tmp_path)
+    folder = folder_of(events)
+    assert folder.parent == tmp_path and folder.name.startswith("Pendulum-v1-default-")
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    policies = {
+        f"{kind}/seed-{n}.{end}" for kind in ("best", "last") for n in (0, 1) for end in ("safetensors", "json")
+    }
+    assert names == {"config.toml", "events.jsonl", "metrics.csv"} | policies
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    assert [from_line(line) for line in lines] == [from_line(to_line(event)) for event in events]
+    assert all({"event", "step", "member", "seed", "time"} <= set(json.loads(line)) for line in lines)
+    again = merge(Config(), load_toml(folder / "config.toml"))
+    assert again == resolve(merge(cfg, {"run": {"root": str(tmp_path)}}))
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    figures = [event for event in events if event.event in ("episode", "update", "eval")]
+    assert [(row["event"], int(row["step"])) for row in rows] == [(event.event, event.step) for event in figures]
+    evals = [row for row in rows if row["event"] == "eval"]
+    assert float(evals[0]["mean_return"]) == next(event for event in events if isinstance(event, Eval)).mean_return
+
+
+def test_the_steps_event_shows_the_fifteen_steps(tmp_path: Path) -> None:
+    events = run(helpers.small_config(), tmp_path)
+    steps = [event for event in events if isinstance(event, StepsTaken)][-1]
+    assert set(steps.values) == {"pi2", "eps", "a2", "q2", "q2_min", "y", "q", "td", "weight", "pi", "q1_pi"}
+    assert steps.values["q"]["shape"] == [2, 16] and steps.values["a2"]["shape"] == [16, 1]
+    assert all(math.isfinite(value["mean"]) for value in steps.values.values())
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    cfg = helpers.small_config(total_steps=20, eval={"episodes": 1})
+    folders = {folder_of(run(cfg, tmp_path)) for _ in range(3)}
+    assert len(folders) == 3
+    named = merge(cfg, {"run": {"name": "mine"}})
+    assert folder_of(run(named, tmp_path)) == tmp_path / "mine"
+    with pytest.raises(UserError, match="exists already"):
+        run(named, tmp_path)
+
+
+def test_stop_ends_a_run_cleanly_and_keeps_what_was_learned(tmp_path: Path) -> None:
+    stop, events = threading.Event(), []
+    cfg = merge(helpers.small_config(total_steps=100_000), {"run": {"root": str(tmp_path)}})
+    for event in t3d.train(cfg, stop=stop):
+        events.append(event)
+        if isinstance(event, Update) and event.step >= 200:
+            stop.set()
+    end = end_of(events)
+    assert (end.reason, end.step, end.updates) == ("stopped", 200, 100)
+    assert np.isfinite(weights(events)).all()
+
+
+def test_leaving_the_loop_ends_a_run_cleanly_too(tmp_path: Path) -> None:
+    cfg = merge(helpers.small_config(total_steps=100_000), {"run": {"root": str(tmp_path), "name": "left"}})
+    for event in t3d.train(cfg):
+        if isinstance(event, Update):
+            break
+    del event
+    lines = (tmp_path / "left" / "events.jsonl").read_text().splitlines()
+    end = from_line(lines[-1])
+    assert isinstance(end, End) and end.reason == "stopped"
+    assert (tmp_path / "left" / "last" / "seed-0.safetensors").exists()
+
+
+def test_a_users_own_factory(tmp_path: Path) -> None:
+    cfg = helpers.small_config(env={"id": ""}, eval={"episodes": 1})
+    end = end_of(run(cfg, tmp_path, make_env=lambda: Toy(low=[-3, 0], high=[1, 10], action_shape=(2,))))
+    assert end.updates == 200
+
+
+class GoesBad(Toy):
+    """Sound for 130 steps (so that learning has begun), then bad in one of many ways."""
+
+    taken = 0
+    fault: Callable[[Toy], None]
+
+    def step(self, action: Any) -> Any:
+        GoesBad.taken += 1
+        if GoesBad.taken == 130:
+            GoesBad.fault(self)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_never_reaches_a_parameter(tmp_path: Path, name: str) -> None:
+    """R8 in its raise form."""
+    GoesBad.taken, GoesBad.fault = 0, staticmethod(BAD[name])
+    cfg = helpers.small_config(eval={"episodes": 1, "every_steps": 1000}, run={"root": str(tmp_path), "name": "bad"})
+    sound = merge(cfg, {"log": {"every_steps": 1}})
+    events: list[Event] = []
+    with pytest.raises(BadValue, match="environment 0 of seed 0"):
+        for event in t3d.train(sound, make_env=GoesBad):
+            events.append(event)
+    assert any(isinstance(event, Update) for event in events)
+    assert np.isfinite(weights(events)).all()
+    end = from_line((tmp_path / "bad" / "events.jsonl").read_text().splitlines()[-1])
+    assert isinstance(end, End) and end.reason == "failed" and end.updates > 0
+
+
+def test_a_loss_that_is_not_finite_is_named() -> None:
+    learner = Learner(helpers.make_spec(), TD3Config(batch_size=4), (7,))
+    batch, draws = next(helpers.random_batches(helpers.make_spec(), learner.cfg, 1, 1, torch.float32))
+    steps = learner.update(batch._replace(r=batch.r * math.inf), draws)
+    with pytest.raises(Diverged, match="the critic loss of seed 7 is (inf|nan) at step 30"):
+        list(update_events(steps, Config(seeds=(7,)), 30, 1, 100.0))
+
+
+def test_divergence_is_named_stops_the_run_and_spares_the_last_sound_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Memory.sample
+
+    def infinite_after_the_second_evaluation(memory: Memory) -> Any:
+        batch = right(memory)
+        return batch._replace(r=batch.r * math.inf) if memory.added[0] > 220 else batch
+
+    monkeypatch.setattr(Memory, "sample", infinite_after_the_second_evaluation)
+    cfg = helpers.small_config(eval={"every_steps": 200, "episodes": 1}, run={"name": "diverges"})
+    with pytest.raises(Diverged, match="the action for environment 0 of seed 0"):
+        run(cfg, tmp_path)
+    policy = t3d.load_policy(tmp_path / "diverges" / "last" / "seed-0")
+    assert policy.about["step"] == 200 and np.isfinite(policy([0, 0, 0])).all()
+
+
+def test_a_replay_that_does_not_fit_is_refused_with_a_size_that_does() -> None:
+    cfg = helpers.small_config(total_steps=10**12, replay={"capacity": 10**12})
+    with pytest.raises(UserError, match=r"GiB are free; replay.capacity=\d+ would just fit"):
+        check_memory(cfg, helpers.make_spec())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_is_refused_where_there_is_none() -> None:
+    with pytest.raises(UserError, match="no CUDA device"):
+        resolve(Config(device="cuda"))
+    assert resolve(Config()).device == "cpu"
+
+
+def test_threads_are_set_and_recorded() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert resolve(Config(threads=2)).threads == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert resolve(Config()).threads == before
+
+
+def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
+    cfg = helpers.small_config(run={"root": str(tmp_path)})
+    parts = assemble(cfg, threading.Event(), env_factory("Pendulum-v1"))
+    parts.close()
+    assert isinstance(parts.memory, Memory) and parts.memory.replay.capacity == 300
+
+
+@pytest.mark.parametrize("event", [Eval, Update, StepsTaken, End, Start])
+def test_events_survive_their_line(event: type[Event], tmp_path: Path) -> None:
+    one = next(found for found in run(helpers.small_config(), tmp_path) if isinstance(found, event))
+    assert from_line(to_line(one)) == one or event is Start  # a config's tuples come back as lists
+    assert json.loads(to_line(one))["event"] == one.event
+
+
+def test_numbers_that_are_not_finite_are_written_as_null() -> None:
+    line = to_line(End(step=1, reason="failed", updates=2, seconds=float("nan")))
+    assert json.loads(line)["seconds"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_pendulum_is_learned_by_five_of_five_seeds(tmp_path: Path) -> None:
+    cfg = merge(t3d.preset("quick"), {"env": {"id": "Pendulum-v1"}, "seeds": [0, 1, 2, 3, 4]})
+    events = run(cfg, tmp_path)
+    assert end_of(events).updates == 9_000
+    for seed in cfg.seeds:
+        returns = [event.mean_return for event in events if isinstance(event, Eval) and event.seed == seed]
+        assert max(returns) >= -200, f"seed {seed}: {returns}"
