@@ -292,7 +292,7 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
     learner = Learner(helpers.make_spec(), TD3Config(batch_size=4), (7,))
     batch, draws = next(helpers.random_batches(helpers.make_spec(), learner.cfg, 1, 1, torch.float32))
     steps = learner.update(batch._replace(r=batch.r * math.inf), draws)
-    with pytest.raises(Diverged, match="the critic loss of seed 7 is (inf|nan) at step 30"):
+    with pytest.raises(Diverged, match=r"the critic loss of seed 7 is (inf|nan) at step 30"):
         list(update_events(steps, Config(seeds=(7,)), 30, 1, 100.0))
 
 

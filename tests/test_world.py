@@ -205,7 +205,7 @@ def check_transitions(count: int) -> None:
         {"env": {"num_envs": envs}, "td3": {"random_steps": steps // 2}},
     )
     helpers.CountingEnv.made = 0
-    collector = InlineCollector(cfg, lambda: helpers.CountingEnv())
+    collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(snapshot_for(collector.spec, members))
     replay = Replay(collector.spec, steps, members)
     while collector.taken < steps:
@@ -232,7 +232,7 @@ def check_transitions(count: int) -> None:
 
 def test_exploration_is_independent_between_environments() -> None:
     cfg = helpers.small_config(env={"num_envs": 4}, td3={"random_steps": 0}, seeds=[0, 1], total_steps=4000)
-    collector = InlineCollector(cfg, lambda: helpers.CountingEnv())
+    collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO._replace(flat=np.repeat(ALWAYS_ZERO.flat, 2, 0)))
     noise = np.array([np.concatenate([block.a[:, 0] for block in collector.poll()]) for _ in range(1000)])
     correlation = np.corrcoef(noise.T)  # of 2 members with 4 environments each
@@ -241,12 +241,12 @@ def test_exploration_is_independent_between_environments() -> None:
 
 def test_noise_has_the_scale_it_is_given_and_actions_stay_legal() -> None:
     cfg = helpers.small_config(td3={"random_steps": 0}, total_steps=4000, noise={"exploration_noise": 0.05})
-    collector = InlineCollector(cfg, lambda: helpers.CountingEnv())
+    collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO)
     actions = np.concatenate([collector.poll()[0].a[:, 0] for _ in range(4000)])
     assert actions.std() == pytest.approx(0.05, rel=0.05) and abs(actions.mean()) < 0.005
     loud = merge(cfg, {"noise": {"exploration_noise": 5.0}})
-    collector = InlineCollector(loud, lambda: helpers.CountingEnv())
+    collector = InlineCollector(loud, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO)
     actions = np.concatenate([collector.poll()[0].a[:, 0] for _ in range(500)])
     assert np.abs(actions).max() == 1
@@ -256,7 +256,7 @@ def test_warm_up_is_uniform_and_ends_on_the_step() -> None:
     cfg = helpers.small_config(
         td3={"random_steps": 1000}, total_steps=1005, env={"num_envs": 3}, noise={"exploration_noise": 0.0}
     )
-    _, polls = collect(cfg, lambda: helpers.CountingEnv(), 335)
+    _, polls = collect(cfg, helpers.CountingEnv, 335)
     rows = np.concatenate([np.concatenate([b.s, b.a], 1) for blocks in polls for b in blocks])
     assert len(rows) == 1005
     policy = MemberPolicy(snapshot_for(helpers.make_spec(3, 1), 1), 0)
@@ -277,7 +277,7 @@ def test_environments_are_seeded_by_value_not_by_place() -> None:
             return super().reset(seed=seed, options=options)
 
     cfg = helpers.small_config(seeds=[8, 3], env={"num_envs": 2}, total_steps=100)
-    collect(cfg, lambda: Seeded(), 6)
+    collect(cfg, Seeded, 6)
     first = [derive(seed, "environment", env, 0) for seed in (8, 3) for env in (0, 1)]
     assert seen[:4] == first and len(set(seen)) == len(seen)
     assert derive(3, "environment", 1, 1) in seen

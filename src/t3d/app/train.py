@@ -106,7 +106,7 @@ def _train(cfg: Config, console: Console, stop: threading.Event) -> tuple[str, E
 
 @contextmanager
 def _signals() -> Iterator[tuple[threading.Event, list[int]]]:
-    """The first Ctrl-C (or SIGTERM) asks the run to stop, the second one breaks it off; also lists what was received."""
+    """The first Ctrl-C (or SIGTERM) asks the run to stop, the second breaks it off; lists what was received."""
     stop, received = threading.Event(), list[int]()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -167,7 +167,7 @@ def _say_next(run: Run, console: Console) -> None:
     commands = {
         f"t3d eval {run.path}": "ten fresh episodes of the best policy",
         f"t3d train {run.cfg.env.id} --preset {run.cfg.preset} --seeds 0 1 2": "three seeds at once",
-        "t3d train HalfCheetah-v5": "a harder problem (about an hour on two cores)",
+        "t3d train HalfCheetah-v5": "a harder problem (an hour or two on two cores)",
     }
     for command, about in commands.items():
         console.print(f"  {command}  [dim]# {about}[/dim]", highlight=False, soft_wrap=True)
