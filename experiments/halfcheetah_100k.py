@@ -2,8 +2,8 @@
 
     python experiments/halfcheetah_100k.py [--device cpu|cuda] [--threads N]
 
-Trains into runs/halfcheetah-100k (about 25 minutes on two cores), or takes the finished run that is there; prints the table of
-docs/results.md and draws docs/img/halfcheetah-100k.png.
+Trains into runs/halfcheetah-100k (about 25 minutes on two cores), or takes the finished run that is there; prints the
+table of docs/results.md and draws docs/img/halfcheetah-100k.png.
 """
 
 from __future__ import annotations

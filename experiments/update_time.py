@@ -59,9 +59,8 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     for name, values in (("stacked eager", ours), ("oracle", theirs)):
         print(f"{name:<14} best {min(values):.2f} ms, median {statistics.median(values):.2f} ms")
-    print(
-        f"stacked / oracle: best {min(ours) / min(theirs):.3f}, median {statistics.median(ours) / statistics.median(theirs):.3f}"
-    )
+    medians = statistics.median(ours) / statistics.median(theirs)
+    print(f"stacked / oracle: best {min(ours) / min(theirs):.3f}, median {medians:.3f}")
 
 
 if __name__ == "__main__":
