@@ -18,7 +18,7 @@ import torch
 from t3d.algo.learner import Learner
 from t3d.bench.oracle import Oracle
 from t3d.config import TD3Config
-from t3d.types import Batch, Draws, Spec
+from t3d.types import Batch, Draws, Part, Spec
 
 REPETITIONS, UPDATES = 15, 40
 
@@ -32,7 +32,8 @@ def milliseconds(update: Callable[[], object]) -> float:
 
 def times(cfg: TD3Config, observation_size: int = 17, action_size: int = 6) -> tuple[list[float], list[float]]:
     """Milliseconds an update of (stacked, oracle), repetition by repetition."""
-    spec = Spec((observation_size,), (action_size,), -np.ones(action_size), np.ones(action_size))
+    part = Part((), (observation_size,), 0, observation_size)
+    spec = Spec((part,), (action_size,), -np.ones(action_size), np.ones(action_size))
     shape = (1, cfg.batch_size)
     s, s2 = torch.randn(*shape, observation_size), torch.randn(*shape, observation_size)
     a, noise = torch.rand(*shape, action_size) * 2 - 1, torch.randn(*shape, action_size)

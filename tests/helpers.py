@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from t3d.algo.networks import Networks, Stack
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
-from t3d.types import Batch, Draws, Spec, layers_of
+from t3d.types import Batch, Draws, Part, Spec, layers_of
 
 
 def make_spec(observation_size: int = 5, action_size: int = 3) -> Spec:
-    return Spec((observation_size,), (action_size,), -np.ones(action_size), np.ones(action_size))
+    part = Part((), (observation_size,), 0, observation_size)
+    return Spec((part,), (action_size,), -np.ones(action_size), np.ones(action_size))
 
 
 def random_batches(

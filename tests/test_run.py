@@ -25,8 +25,10 @@ from t3d.events import End, Eval, Event, Start, StepsTaken, Update, from_line, t
 from t3d.run.governor import Every, Governor
 from t3d.run.loop import assemble, check_memory, resolve
 from t3d.run.report import update_events
-from t3d.world.envs import BadValue, Environment, env_factory
+from t3d.seeds import derive
+from t3d.world.envs import BadValue, env_factory
 from t3d.world.evaluate import evaluate
+from t3d.world.lanes import open_lanes
 from test_world import BAD, Toy
 
 
@@ -113,10 +115,13 @@ CHANGES: dict[str, Any] = {
     "td3.normalise_observations": True,
     "replay.capacity": 120,
     "noise.exploration_noise": 0.3,
+    "noise.kind": "ou",
+    "noise.decay_steps": 200,
+    "env.action_repeat": 2,
 }
 COVERED = {
     "td3.aggregate": "test_td3.py::test_update_equals_the_oracle",  # one choice so far
-    "noise.kind": "test_world.py::test_noise_has_the_scale_it_is_given_and_actions_stay_legal",  # one choice so far
+    "noise.final_noise": "test_noise.py::test_the_scale_moves_in_a_straight_line",
     "seeds": "test_run.py::test_same_seed_same_bits_other_seed_other_bits",
     "total_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "device": "test_run.py::test_cuda_is_refused_where_there_is_none",
@@ -174,18 +179,12 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
         best = max(evals, key=lambda event: event.mean_return)
         policy = t3d.load_policy(folder_of(events) / "best" / f"seed-{seed}")
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
-        env = Environment(env_factory("Pendulum-v1")(), "test")
-        seeds = assemble_evaluator_seeds(cfg, member)
-        returns, _ = evaluate(policy.member, env, seeds)
+        lanes = open_lanes(env_factory("Pendulum-v1"), cfg.env, "test", count=1)
+        seeds = [derive(cfg.seeds[member], "evaluation", episode) for episode in range(cfg.eval.episodes)]
+        returns, _ = evaluate(policy.member, lanes, seeds)
         assert returns.tolist() == best.returns
-        action = policy(env.reset(0))
+        action = policy(lanes.reset(0, 0))
         assert action.shape == (1,) and -2 <= action[0] <= 2
-
-
-def assemble_evaluator_seeds(cfg: Config, member: int) -> list[int]:
-    from t3d.seeds import derive  # noqa: PLC0415
-
-    return [derive(cfg.seeds[member], "evaluation", episode) for episode in range(cfg.eval.episodes)]
 
 
 def test_what_a_run_writes(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_rescaling_never_leaves_the_bounds() -> None:
     for _ in range(1000):
         low = rng.normal(size=4) * 10.0 ** rng.integers(-3, 4)
         high = low + np.abs(rng.normal(size=4)) + 1e-3
-        spec = Spec((1,), (4,), low, high)
+        spec = helpers.make_spec(1, 4)._replace(action_low=low, action_high=high)
         for action in (np.ones(4, np.float32), -np.ones(4, np.float32), rng.uniform(-1, 1, 4).astype(np.float32)):
             scaled = to_bounds(action, spec)
             assert np.all(scaled >= low) and np.all(scaled <= high)
@@ -156,7 +156,7 @@ def test_action_spaces_that_td3_cannot_use(space: gym.Space[Any], words: str) ->
     toy = Toy()
     toy.action_space = space
     with pytest.raises(UserError, match=words):
-        spec_of(toy)
+        spec_of(toy.observation_space, toy.action_space, "toy")
 
 
 def snapshot_for(spec: Spec, members: int) -> PolicySnapshot:
@@ -317,8 +317,8 @@ def test_an_environment_that_cannot_be_found(env_id: str, words: str) -> None:
 
 
 def test_a_callable_must_make_an_environment() -> None:
-    with pytest.raises(UserError, match="not a gymnasium"):
-        env_factory("helpers:make_spec")()
+    with pytest.raises(UserError, match="returned Spec, not a gymnasium"):
+        InlineCollector(helpers.small_config(), env_factory("helpers:make_spec"))
 
 
 def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
@@ -329,7 +329,7 @@ def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
     cfg = helpers.small_config(seeds=[0, 1], eval={"episodes": 3}, noise={"exploration_noise": 5.0})
     stop = threading.Event()
     evaluator = InlineEvaluator(cfg, env_factory("Pendulum-v1"), stop)
-    snapshot = snapshot_for(evaluator.envs[0].spec, 2)
+    snapshot = snapshot_for(evaluator.lanes[0].spec, 2)
     evaluator.submit(snapshot, 0)
     evaluator.submit(snapshot, 10)
     results = evaluator.poll()

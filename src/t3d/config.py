@@ -80,14 +80,18 @@ class ReplayConfig:
 class NoiseConfig:
     """What is added to the policy's actions while collecting."""
 
-    kind: Literal["gaussian"] = "gaussian"
+    kind: Literal["gaussian", "ou", "pink"] = "gaussian"
     """The noise process; independent for every environment."""
     exploration_noise: float = 0.1
     """Its scale, as a fraction of half the action range (σ)."""
+    final_noise: float = 0.0
+    """The scale it moves to in a straight line when decay_steps is set."""
+    decay_steps: int = 0
+    """Steps until final_noise is reached; 0 keeps the scale."""
 
     def __post_init__(self) -> None:
         _check_types(self, "noise.")
-        _check_range(self, "noise.", exploration_noise=(0, 10))
+        _check_range(self, "noise.", exploration_noise=(0, 10), final_noise=(0, 10), decay_steps=(0, 10**12))
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,12 @@ class EnvConfig:
     """A Gymnasium id, module:id, or module:callable."""
     num_envs: int = 1
     """Environments per member; the ratio of updates to steps does not depend on it."""
+    action_repeat: int = 1
+    """Times each action is played; their rewards add up, and a step of T3D is all of them."""
 
     def __post_init__(self) -> None:
         _check_types(self, "env.")
-        _check_range(self, "env.", num_envs=(1, 10_000))
+        _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000))
 
 
 @dataclass(frozen=True)

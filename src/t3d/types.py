@@ -19,17 +19,31 @@ Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
 
+class Part(NamedTuple):
+    """One array of an observation and its place in the flat vector."""
+
+    path: tuple[str | int, ...]  # keys and indices that lead to it; empty when the observation is one array
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    first_choice: int | None = None  # set for a Discrete part, which becomes a one-hot vector
+
+    @property
+    def name(self) -> str:
+        return "observation" + "".join(f"[{key!r}]" for key in self.path)
+
+
 class Spec(NamedTuple):
     """What an environment looks like from outside. Inside T3D observations are flat and actions are in [-1, 1]."""
 
-    observation_shape: tuple[int, ...]
+    observation: tuple[Part, ...]
     action_shape: tuple[int, ...]
     action_low: NDArray[np.float64]  # (action_size,), the environment's own bounds
     action_high: NDArray[np.float64]  # (action_size,)
 
     @property
     def observation_size(self) -> int:
-        return prod(self.observation_shape)
+        return self.observation[-1].stop
 
     @property
     def action_size(self) -> int:

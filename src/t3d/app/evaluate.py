@@ -13,8 +13,9 @@ from rich.table import Table
 from t3d.errors import UserError
 from t3d.insight.runs import open_run
 from t3d.seeds import derive
-from t3d.world.envs import Environment, env_factory
+from t3d.world.envs import env_factory
 from t3d.world.evaluate import evaluate
+from t3d.world.lanes import open_lanes
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ def main(arguments: list[str]) -> int:
     run = open_run(args.run)
     seed = run.choose_seed(args.seed)
     policy = run.policy(seed, args.policy)
-    env = Environment(env_factory(run.cfg.env.id)(), "the evaluation environment")
-    returns, lengths = evaluate(policy.member, env, [derive(seed, "test", one) for one in range(args.episodes)])
-    env.close()
+    lanes = open_lanes(env_factory(run.cfg.env.id), run.cfg.env, "the test", count=1)
+    returns, lengths = evaluate(policy.member, lanes, [derive(seed, "test", one) for one in range(args.episodes)])
+    lanes.close()
 
     console = Console()
     table = Table(title=f"{run.cfg.env.id}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")

@@ -30,6 +30,20 @@ PRESETS = {
             },
         },
     ),
+    "bullet": Preset(
+        "PyBullet's locomotion tasks, as Stable-Baselines3's zoo trains them: 400-300, rate 7e-4, gamma 0.98",
+        {
+            "td3": {
+                "actor_hidden": [400, 300],
+                "critic_hidden": [400, 300],
+                "actor_lr": 7e-4,
+                "critic_lr": 7e-4,
+                "gamma": 0.98,
+                "random_steps": 10_000,
+            },
+            "replay": {"capacity": 200_000},
+        },
+    ),
     "quick": Preset(
         "small problems such as Pendulum: small networks, a higher rate, finished within a minute",
         {

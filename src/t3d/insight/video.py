@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,8 +41,7 @@ def _renderable(env_id: str) -> Any:
         raise
     except Exception as error:
         raise UserError(f"{env_id} cannot be filmed here: {error}") from error
-    if env.render_mode != "rgb_array":
-        env.close()
+    if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(f"{env_id} cannot be filmed: it does not support render_mode='rgb_array'")
     return env
 

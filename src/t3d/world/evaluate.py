@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from t3d.config import Config
 from t3d.seeds import derive
 from t3d.types import Evaluation, Policy, PolicySnapshot
-from t3d.world.envs import EnvFactory, Environment
+from t3d.world.envs import EnvFactory
+from t3d.world.lanes import Lanes, open_lanes
 from t3d.world.policy import MemberPolicy
 
 
@@ -19,26 +20,35 @@ class Stopped(Exception):
     """The run was asked to stop in the middle of an evaluation, whose result is dropped."""
 
 
-def play(policy: Policy, env: Environment, seed: int, stop: threading.Event | None = None) -> tuple[float, int]:
-    """One episode without noise: its return and length."""
-    observation, total_reward, length = env.reset(seed), 0.0, 0
-    while True:
-        if stop is not None and stop.is_set():
-            raise Stopped
-        observation, reward, terminated, truncated = env.step(policy(observation[None])[0])
-        total_reward += reward
-        length += 1
-        if terminated or truncated:
-            return total_reward, length
-
-
 def evaluate(
-    policy: Policy, env: Environment, seeds: Sequence[int], stop: threading.Event | None = None
+    policy: Policy, lanes: Lanes, seeds: Sequence[int], stop: threading.Event | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """One episode per seed: returns and lengths."""
-    results = [play(policy, env, seed, stop) for seed in seeds]
+    """One episode per seed, as many side by side as there are lanes: returns and lengths."""
+    results: list[tuple[float, int]] = []
+    for first in range(0, len(seeds), lanes.count):
+        results += _play(policy, lanes, seeds[first : first + lanes.count], stop)
     returns, lengths = zip(*results, strict=True)
     return np.array(returns), np.array(lengths)
+
+
+def _play(policy: Policy, lanes: Lanes, seeds: Sequence[int], stop: threading.Event | None) -> list[tuple[float, int]]:
+    """One episode in each of the first lanes, without noise; the other lanes play along unseen."""
+    all_seeds = [*seeds, *[seeds[0]] * (lanes.count - len(seeds))]
+    observations = [lanes.reset(lane, seed) for lane, seed in enumerate(all_seeds)]
+    totals, lengths, playing = [0.0] * lanes.count, [0] * lanes.count, set(range(len(seeds)))
+    while playing:
+        if stop is not None and stop.is_set():
+            raise Stopped
+        for lane, result in enumerate(lanes.step(policy(np.stack(observations)))):
+            observations[lane] = result.observation
+            if lane in playing:
+                totals[lane] += result.reward
+                lengths[lane] += 1
+            if result.terminated or result.truncated:
+                playing.discard(lane)
+                if playing:
+                    observations[lane] = lanes.reset(lane, all_seeds[lane])
+    return list(zip(totals, lengths, strict=True))[: len(seeds)]
 
 
 class InlineEvaluator:
@@ -46,7 +56,7 @@ class InlineEvaluator:
 
     def __init__(self, cfg: Config, make_env: EnvFactory, stop: threading.Event) -> None:
         self.stop = stop
-        self.envs = [Environment(make_env(), f"evaluation environment of seed {seed}") for seed in cfg.seeds]
+        self.lanes = [open_lanes(make_env, cfg.env, f"the evaluation of seed {seed}", count=1) for seed in cfg.seeds]
         self.seeds = [
             [derive(seed, "evaluation", episode) for episode in range(cfg.eval.episodes)] for seed in cfg.seeds
         ]
@@ -56,8 +66,8 @@ class InlineEvaluator:
         """Evaluates every member of the snapshot; dropped as a whole if the run is asked to stop meanwhile."""
         results = []
         try:
-            for member, (env, seeds) in enumerate(zip(self.envs, self.seeds, strict=True)):
-                returns, lengths = evaluate(MemberPolicy(snapshot, member), env, seeds, self.stop)
+            for member, (lanes, seeds) in enumerate(zip(self.lanes, self.seeds, strict=True)):
+                returns, lengths = evaluate(MemberPolicy(snapshot, member), lanes, seeds, self.stop)
                 results.append(Evaluation(step, member, snapshot, returns, lengths))
         except Stopped:
             return
@@ -70,5 +80,5 @@ class InlineEvaluator:
 
     def close(self) -> None:
         """Closes the environments."""
-        for env in self.envs:
-            env.close()
+        for lanes in self.lanes:
+            lanes.close()

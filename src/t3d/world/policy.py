@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import safetensors
 import safetensors.numpy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.types import SCALED_LIMIT, Floats, PolicySnapshot, Scaling, Spec, layers_of
+from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of
 from t3d.world.envs import to_bounds
+from t3d.world.spaces import Unfit, flatten
 
 FORMAT = 1
 
@@ -50,11 +51,12 @@ class SavedPolicy:
         self.spec = spec
         self.about = about  # environment, seed, step, mean_return, ...
 
-    def __call__(self, observation: ArrayLike) -> NDArray[np.float64]:
-        x = np.asarray(observation, dtype=np.float32)
-        if x.shape != self.spec.observation_shape:
-            raise UserError(f"the observation has shape {x.shape}, this policy takes {self.spec.observation_shape}")
-        return to_bounds(self.member(x.reshape(1, -1))[0], self.spec)
+    def __call__(self, observation: Any) -> NDArray[np.float64]:
+        try:
+            flat = flatten(observation, self.spec)
+        except Unfit as error:
+            raise UserError(str(error)) from None
+        return to_bounds(self.member(flat[None])[0], self.spec)
 
 
 def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, about: dict[str, Any]) -> None:
@@ -65,7 +67,7 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
     meaning = {
         "format": FORMAT,
         "sizes": snapshot.sizes,
-        "observation_shape": spec.observation_shape,
+        "observation": [part._asdict() for part in spec.observation],
         "action_shape": spec.action_shape,
         "action_low": spec.action_low.tolist(),
         "action_high": spec.action_high.tolist(),
@@ -85,7 +87,7 @@ def load_policy(path: str | Path) -> SavedPolicy:
         about = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
         tensors = safetensors.numpy.load_file(stem.with_suffix(".safetensors"))
         spec = Spec(
-            tuple(about["observation_shape"]),
+            tuple(_part(fields) for fields in about["observation"]),
             tuple(about["action_shape"]),
             np.asarray(about["action_low"], np.float64),
             np.asarray(about["action_high"], np.float64),
@@ -97,6 +99,11 @@ def load_policy(path: str | Path) -> SavedPolicy:
         raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise UserError(f"{stem} is not a policy that T3D wrote: {error}") from None
+
+
+def _part(fields: dict[str, Any]) -> Part:
+    path, shape = tuple(fields["path"]), tuple(fields["shape"])
+    return Part(path, shape, fields["start"], fields["stop"], fields["first_choice"])
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -1,0 +1,64 @@
+"""dm_control tasks as Gymnasium environments, by id: dm:cartpole-swingup. States, not pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict
+
+from t3d.errors import UserError, did_you_mean
+
+PICTURE = (480, 480)  # height and width of a frame
+
+
+class DmControl(gym.Env[Any, Any]):
+    """One task of the control suite. Its episodes end by time limit (truncated) unless the task says otherwise."""
+
+    def __init__(self, task: str, render_mode: str | None = None) -> None:
+        self.env = _load(task)
+        self.render_mode = render_mode
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / self.env.control_timestep())}
+        actions = self.env.action_spec()
+        self.action_space = Box(actions.minimum, actions.maximum, actions.shape, np.float64)
+        observed = self.env.observation_spec()
+        self.observation_space = Dict(
+            {name: Box(-np.inf, np.inf, one.shape, np.float64) for name, one in observed.items()}
+        )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode; the task draws from the seed alone."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.env.task.random.seed(seed)
+        return self.env.reset().observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Plays an action."""
+        now = self.env.step(action)
+        terminated = now.last() and now.discount == 0
+        return now.observation, now.reward or 0.0, terminated, now.last() and not terminated, {}
+
+    def render(self) -> Any:
+        """A picture."""
+        height, width = PICTURE
+        return self.env.physics.render(height, width, camera_id=0)
+
+    def close(self) -> None:
+        """Frees the simulator."""
+        self.env.close()
+
+
+def _load(task: str) -> Any:
+    try:
+        from dm_control import suite  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise UserError(
+            f'dm:{task} needs a package that is not installed ({error}); install it with: pip install "t3d[dm-control]"'
+        ) from None
+    domain, _, name = task.partition("-")
+    known = [f"{one}-{other}" for one, other in suite.ALL_TASKS]
+    if task not in known:
+        raise UserError(f"unknown environment dm:{task}{did_you_mean(task, known)}")
+    return suite.load(domain, name)

@@ -1,0 +1,108 @@
+"""Several environments side by side: single ones that we step one by one, or a user's own VectorEnv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import iterate
+
+from t3d.config import EnvConfig
+from t3d.errors import UserError
+from t3d.types import Floats, Spec
+from t3d.world.envs import Environment, Gate, Result, spec_of
+
+
+class Lanes(Protocol):
+    """Environments that are stepped together; each is reset on its own, with its own seed."""
+
+    count: int
+    spec: Spec
+
+    def reset(self, lane: int, seed: int) -> Floats: ...
+    def step(self, actions: Floats) -> list[Result]: ...
+    def close(self) -> None: ...
+
+
+class SingleLanes:
+    """Environments of our own making, stepped one after the other."""
+
+    def __init__(self, envs: list[Environment]) -> None:
+        self.envs = envs
+        self.count = len(envs)
+        self.spec = envs[0].spec
+
+    def reset(self, lane: int, seed: int) -> Floats:
+        """Begins an episode in one environment."""
+        return self.envs[lane].reset(seed)
+
+    def step(self, actions: Floats) -> list[Result]:
+        """One action each; fewer actions than environments leave the rest alone."""
+        return [env.step(action) for env, action in zip(self.envs, actions, strict=False)]
+
+    def close(self) -> None:
+        """Closes them all."""
+        for env in self.envs:
+            env.close()
+
+
+class VectorLanes:
+    """A user's VectorEnv; its own resetting must be off, because it resets without seeds and hides the last state."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], where: str) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.DISABLED:
+            raise UserError(f"the VectorEnv resets by itself ({mode}); make it with AutoresetMode.DISABLED")
+        self.env = env
+        self.count = env.num_envs
+        self.spec = spec_of(env.single_observation_space, env.single_action_space, type(env).__name__)
+        names = [f"environment {index} of {where}" for index in range(self.count)]
+        self.gates = [Gate(self.spec, env.single_action_space.dtype, name) for name in names]
+
+    def reset(self, lane: int, seed: int) -> Floats:
+        """Begins an episode in one of its environments."""
+        gate = self.gates[lane]
+        gate.begin_episode()
+        mask = np.zeros(self.count, np.bool_)
+        mask[lane] = True
+        if gate.episode == 0 and lane == 0:
+            mask[:] = True  # a VectorEnv wants one reset of all before any other
+        seeds = [seed if chosen else None for chosen in mask]
+        observations, _ = gate.call(self.env.reset, seed=seeds, options={"reset_mask": mask})
+        return gate.observation(list(self._each(observations))[lane])
+
+    def step(self, actions: Floats) -> list[Result]:
+        """One action each; where fewer are given, the rest play the middle of their range and are not reported."""
+        idle = np.zeros((self.count - len(actions), actions.shape[1]), np.float32)
+        scaled = [gate.action(action) for gate, action in zip(self.gates, [*actions, *idle], strict=True)]
+        observations, rewards, terminated, truncated, _ = self.gates[0].call(self.env.step, np.stack(scaled))
+        rows = zip(self._each(observations), rewards, terminated, truncated, strict=True)
+        results = [gate.step((*row, {})) for gate, row in zip(self.gates, rows, strict=True)]
+        return results[: len(actions)]
+
+    def close(self) -> None:
+        """Closes them all."""
+        self.env.close()
+
+    def _each(self, observations: Any) -> Iterable[Any]:
+        return iterate(self.env.observation_space, observations)
+
+
+def open_lanes(make_env: Callable[..., Any], cfg: EnvConfig, where: str, count: int) -> Lanes:
+    """So many environments, or the VectorEnv that the user's factory makes."""
+    first = make_env()
+    if isinstance(first, VectorEnv):
+        if first.num_envs != cfg.num_envs:
+            raise UserError(f"the VectorEnv holds {first.num_envs} environments; say --env.num-envs {first.num_envs}")
+        if cfg.action_repeat > 1:
+            raise UserError("env.action_repeat does not work on a VectorEnv; repeat actions inside its environments")
+        return VectorLanes(first, where)
+    if not isinstance(first, gym.Env):
+        raise UserError(f"the environment factory returned {type(first).__name__}, not a gymnasium.Env or VectorEnv")
+    envs = [first, *(make_env() for _ in range(count - 1))]
+    return SingleLanes(
+        [Environment(env, f"environment {index} of {where}", cfg.action_repeat) for index, env in enumerate(envs)]
+    )
