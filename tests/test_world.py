@@ -189,8 +189,8 @@ def test_truncation_taken_for_termination_is_seen(monkeypatch: pytest.MonkeyPatc
     right = Environment.step
 
     def wrong(env: Environment, action: Any) -> Any:
-        observation, reward, terminated, truncated = right(env, action)
-        return observation, reward, terminated or truncated, truncated
+        result = right(env, action)
+        return result._replace(terminated=result.terminated or result.truncated)
 
     monkeypatch.setattr(Environment, "step", wrong)
     with pytest.raises(AssertionError, match="truncation is not it"):

@@ -22,10 +22,8 @@ class DmControl(gym.Env[Any, Any]):
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / self.env.control_timestep())}
         actions = self.env.action_spec()
         self.action_space = Box(actions.minimum, actions.maximum, actions.shape, np.float64)
-        observed = self.env.observation_spec()
-        self.observation_space = Dict(
-            {name: Box(-np.inf, np.inf, one.shape, np.float64) for name, one in observed.items()}
-        )
+        parts = self.env.observation_spec().items()
+        self.observation_space = Dict({name: Box(-np.inf, np.inf, part.shape, np.float64) for name, part in parts})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode; the task draws from the seed alone."""

@@ -232,5 +232,5 @@ def _gym_make(name: str, **keywords: Any) -> GymEnv:
         return gym.make(name, disable_env_checker=True, **keywords)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
-        remedy = f'install it with: pip install "t3d[{extra}]"' if extra else str(error)
-        raise UserError(f"{name} needs a package that is not installed; {remedy}") from None
+        remedy = f'install it with: pip install "t3d[{extra}]"' if extra else "install it with pip"
+        raise UserError(f"{name} needs a package that is not installed ({error}); {remedy}") from None
