@@ -3,13 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test test-all check clean
+.PHONY: help setup demo test test-all check lint clean
 
 help:
-	@echo "make demo      train Pendulum-v1 (about a minute) and show what was learned"
+	@echo "make demo      train Pendulum-v1 (half a minute after installing) and show what was learned"
 	@echo "make test      all quick tests and checks"
 	@echo "make test-all  the long trials too"
-	@echo "make check     format, lint, types and import layers"
+	@echo "make check     format, lint, types, import layers, and the tests of the algorithm"
 	@echo "make setup     only install, into $(VENV)"
 	@echo "make clean     remove $(VENV) and caches"
 
@@ -18,14 +18,16 @@ setup: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(VENV)/bin/t3d train Pendulum-v1 --preset quick
 
-test: $(VENV)/.installed-dev check
+test: lint
 	$(VENV)/bin/pytest -n 2 -m "not slow"
 
-test-all: $(VENV)/.installed-dev check
-	$(VENV)/bin/pytest -n 2 -m "not slow"
+test-all: test
 	$(VENV)/bin/pytest -m slow
 
-check: $(VENV)/.installed-dev
+check: lint
+	$(VENV)/bin/pytest -q tests/test_td3.py tests/test_replay.py tests/test_config.py tests/test_docs.py
+
+lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check --quiet src tests experiments
 	$(VENV)/bin/ruff check --quiet src tests experiments
 	$(VENV)/bin/mypy

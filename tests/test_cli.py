@@ -13,12 +13,15 @@ import imageio_ffmpeg
 import pytest
 from PIL import Image
 
+import helpers
+import t3d
 from t3d.app.cli import COMMANDS, help_text, main
 from t3d.app.presets import PRESETS, preset
 from t3d.app.train import parse
 from t3d.config import Config, TD3Config, diff
 from t3d.errors import UserError
 from t3d.insight.runs import open_run
+from t3d.world.find import env_factory
 
 SMALL = ["--preset", "quick", "--total-steps", "400", "--td3.random-steps", "100", "--eval.every-steps", "200"]
 SMALL += ["--eval.episodes", "2"]
@@ -109,6 +112,28 @@ def test_record_films_another_seed(run_folder: Path, tmp_path: Path) -> None:
     assert imageio_ffmpeg.count_frames_and_secs(str(out))[0] == 201
 
 
+def test_films_and_pictures_that_cannot_be_written(run_folder: Path, tmp_path: Path) -> None:
+    for out in ("film.gif", "nowhere/film.mp4"):
+        assert main(["record", str(run_folder), "--out", str(tmp_path / out)]) == 2
+    assert main(["plot", str(run_folder), "--out", str(tmp_path / "curve.nothing")]) == 2
+    assert main(["plot", str(run_folder), "--out", str(tmp_path / "nowhere" / "curve.png")]) == 2
+    assert main(["plot", str(run_folder), "--smooth", "0"]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_made_in_python_can_be_played_by_naming_its_environment(tmp_path: Path) -> None:
+    cfg = helpers.small_config(env={"id": ""}, run={"root": str(tmp_path), "name": "python"})
+    list(t3d.train(cfg, make_env=env_factory("Pendulum-v1")))
+    run = str(tmp_path / "python")
+    assert main(["eval", run, "--episodes", "1"]) == 2
+    assert main(["eval", run, "--episodes", "1", "--env", "Pendulum-v1"]) == 0
+
+
+def test_the_settings_are_shown_only_once_the_run_can_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "Pendulum-v7", "--preset", "quick"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
     out = capsys.readouterr().out
@@ -146,8 +171,26 @@ def test_settings_come_from_defaults_preset_file_and_flags_in_this_order(tmp_pat
 
 
 def test_a_runs_own_config_repeats_it(run_folder: Path) -> None:
-    args = parse(["--config", str(run_folder / "config.toml"), "--run.name", ""])
+    args = parse(["--config", str(run_folder / "config.toml")])
     assert args.cfg.env.id == "Pendulum-v1" and args.cfg.seeds == (0, 3) and args.cfg.total_steps == 400
+    assert main(["train", "--config", str(run_folder / "config.toml"), "--no-video"]) == 0
+    again = next(path for path in run_folder.parent.iterdir() if path != run_folder)
+    for policy in ("last/seed-0.safetensors", "best/seed-3.safetensors"):
+        assert (again / policy).read_bytes() == (run_folder / policy).read_bytes()
+
+
+def test_the_last_of_two_presets_counts() -> None:
+    assert (
+        parse(["Pendulum-v1", "--preset", "quick", "--preset=paper"]).cfg
+        == parse(["Pendulum-v1", "--preset", "paper"]).cfg
+    )
+
+
+def test_a_million_may_be_written_1e6() -> None:
+    assert (
+        parse(["Pendulum-v1", "--total-steps", "1e6", "--replay.capacity=200000", "--td3.tau", "1e-3"]).cfg.td3.tau
+        == 1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,6 +203,9 @@ def test_a_runs_own_config_repeats_it(run_folder: Path) -> None:
         (["train", "CartPole-v1"], "continuous"),
         (["train", "nothing_here:make"], "cannot import nothing_here"),
         (["train", "Pendulum-v1", "Hopper-v5"], "one environment"),
+        (["train", "Pendulum-v1", "--env.id", "Hopper-v5"], "one environment"),
+        (["train", "Pendulum-v1", "--total-steps", "3000"], "leaves nothing of total_steps=3000"),
+        (["train", "Pendulum-v1", "--td3.critic-hidden", "65536", "65536"], "the networks need"),
         (["train", "Pendulum-v1", "--td3.gama", "0.9"], "unknown flag --td3.gama, did you mean --td3.gamma"),
         (["train", "Pendulum-v1", "--preset", "fast"], "unknown preset fast"),
         (["train", "Pendulum-v1", "--td3.batch-size", "-5"], "td3.batch_size=-5 is out of range"),
@@ -170,7 +216,7 @@ def test_a_runs_own_config_repeats_it(run_folder: Path) -> None:
             "GiB are free",
         ),
         (["train", "Pendulum-v1", "--device", "cuda"], "no CUDA device"),
-        (["train", "Pendulum-v1", "--run.root", "/proc/nowhere"], "cannot write the run folder"),
+        (["train", "Pendulum-v1", "--run.root", "/proc/nowhere"], "cannot write run folders"),
         (["train", "Pendulum-v1", "--run.name", "../up"], "plain folder name"),
         (["train", "Pendulum-v1", "--seeds", "1", "1"], "repeats a seed"),
         (["eval", "no-such-run"], "there is no run at no-such-run"),
@@ -232,7 +278,7 @@ def test_ones_own_environment_from_the_working_directory(tmp_path: Path) -> None
     command = [sys.executable, "-m", "t3d", "train", "my_world:CountingEnv", *SMALL]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
-    assert "no video: my_world:CountingEnv cannot be filmed" in finished.stdout
+    assert "no video: my_world:CountingEnv cannot be filmed: make it accept render_mode" in finished.stdout
     assert "300 updates" in finished.stdout
 
 

@@ -54,7 +54,7 @@ def test_the_ring_is_a_list_that_forgets_its_oldest(capacity: int, blocks: list[
 def test_sampling_is_uniform_over_what_is_stored_and_nothing_else() -> None:
     replay = Replay(SPEC, capacity=100, members=1)
     replay.add(rollout(0, list(range(50))))
-    sampler = UniformSampler(replay, batch_size=500, gamma=0.9, seeds=[7])
+    sampler = UniformSampler(replay, TD3Config(batch_size=500, gamma=0.9), seeds=[7])
     counts = np.zeros(50)
     for _ in range(100):
         batch = sampler()
@@ -71,8 +71,8 @@ def test_members_sample_independently_and_as_they_would_alone() -> None:
     for member in (0, 1):
         together.add(rollout(member, list(range(100))))
     alone.add(rollout(0, list(range(100))))
-    both = UniformSampler(together, 32, 0.99, seeds=[5, 6])()
-    one = UniformSampler(alone, 32, 0.99, seeds=[6])()
+    both = UniformSampler(together, TD3Config(batch_size=32), seeds=[5, 6])()
+    one = UniformSampler(alone, TD3Config(batch_size=32), seeds=[6])()
     assert torch.equal(both.index[1], one.index[0])
     assert not torch.equal(both.index[0], both.index[1])
 
@@ -81,7 +81,7 @@ def test_members_never_see_each_others_transitions() -> None:
     replay = Replay(SPEC, capacity=50, members=2)
     replay.add(rollout(0, list(range(100, 150))))
     replay.add(rollout(1, list(range(200, 230))))
-    batch = UniformSampler(replay, 1000, 0.99, seeds=[0, 1])()
+    batch = UniformSampler(replay, TD3Config(batch_size=1000), seeds=[0, 1])()
     assert set(batch.s[0, :, 0].long().tolist()) <= set(range(100, 150))
     assert set(batch.s[1, :, 0].long().tolist()) <= set(range(200, 230))
 
@@ -89,7 +89,7 @@ def test_members_never_see_each_others_transitions() -> None:
 def test_memory_is_counted_before_it_is_taken() -> None:
     replay = Replay(SPEC, capacity=1000, members=3)
     assert bytes_needed(SPEC, 1000, 3) == replay.rows.numel() * replay.rows.element_size()
-    short = Config(total_steps=500, replay=ReplayConfig(capacity=1000))
+    short = Config(total_steps=500, replay=ReplayConfig(capacity=1000), td3=TD3Config(random_steps=0))
     assert rows_needed(short) == 500
 
 
@@ -114,7 +114,7 @@ def test_the_normaliser_is_numpys_mean_and_deviation(lengths: list[int], offset:
 
 
 def test_normaliser_statistics_move_on_insert_and_never_on_sampling() -> None:
-    cfg = Config(total_steps=100, td3=TD3Config(batch_size=8, normalise_observations=True))
+    cfg = Config(total_steps=100, td3=TD3Config(batch_size=8, random_steps=0, normalise_observations=True))
     memory = Memory(SPEC, cfg, "cpu")
     memory.add(rollout(0, list(range(30))))
     assert memory.normaliser is not None
@@ -135,7 +135,9 @@ def test_acting_scales_observations_as_learning_does(scaled: bool) -> None:
     from t3d.world.policy import MemberPolicy  # noqa: PLC0415
 
     cfg = Config(
-        total_steps=100, td3=TD3Config(batch_size=8, actor_hidden=(16,), normalise_observations=scaled), seeds=(0, 1)
+        total_steps=100,
+        td3=TD3Config(batch_size=8, random_steps=0, actor_hidden=(16,), normalise_observations=scaled),
+        seeds=(0, 1),
     )
     memory, learner = Memory(SPEC, cfg, "cpu"), Learner(SPEC, cfg.td3, cfg.seeds)
     for member in (0, 1):

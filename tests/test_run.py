@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
+import re
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -22,13 +27,15 @@ from t3d.config import Config, TD3Config, flat, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Start, StepsTaken, Update, from_line, to_line
-from t3d.run.governor import Every, Governor
+from t3d.run.governor import Governor, passed
 from t3d.run.loop import assemble, check_memory, resolve
 from t3d.run.report import update_events
 from t3d.seeds import derive
-from t3d.world.envs import BadValue, env_factory
+from t3d.world.envs import BadValue
 from t3d.world.evaluate import evaluate
+from t3d.world.find import env_factory
 from t3d.world.lanes import open_lanes
+from t3d.world.numbers import ABSURD
 from test_world import BAD, Toy
 
 
@@ -63,7 +70,8 @@ def test_updates_do_not_depend_on_the_number_of_environments(tmp_path: Path, num
 def test_the_first_update_comes_after_the_last_random_step(tmp_path: Path) -> None:
     events = run(helpers.small_config(log={"every_steps": 1}), tmp_path)
     first = next(event for event in events if isinstance(event, Update))
-    assert (first.step, first.updates) == (101, 1)
+    assert (first.step, first.updates) == (102, 2), "the first update that moves the actor"
+    assert events.index(first) > 0 and end_of(events).updates == 200
 
 
 def test_the_governor_counts_the_slowest_member_exactly() -> None:
@@ -77,9 +85,9 @@ def test_the_governor_counts_the_slowest_member_exactly() -> None:
     assert made == 290
 
 
-def test_every_fires_once_for_each_multiple() -> None:
-    every = Every(10)
-    assert [step for step in range(0, 50, 3) if every.due(step)] == [12, 21, 30, 42]
+def test_a_schedule_fires_once_for_each_multiple() -> None:
+    steps = list(range(0, 50, 3))
+    assert [after for before, after in pairwise(steps) if passed(10, before, after)] == [12, 21, 30, 42]
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path) -> None:
@@ -128,8 +136,9 @@ COVERED = {
     "threads": "test_run.py::test_threads_are_set_and_recorded",
     "preset": "test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",
     "env.id": "test_world.py::test_environment_by_id_module_id_and_callable",
-    "env.num_envs": "test_run.py::test_updates_do_not_depend_on_the_number_of_environments",
+    "env.num_envs": "test_run.py::test_environments_are_closed_whatever_happens",
     "eval.every_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "eval.max_steps": "test_run.py::test_an_environment_that_never_ends_is_cut_in_evaluation",
     "eval.episodes": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "log.every_steps": "test_run.py::test_the_first_update_comes_after_the_last_random_step",
     "run.root": "test_run.py::test_two_runs_never_share_a_folder",
@@ -181,10 +190,9 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
         lanes = open_lanes(env_factory("Pendulum-v1"), cfg.env, "test", count=1)
         seeds = [derive(cfg.seeds[member], "evaluation", episode) for episode in range(cfg.eval.episodes)]
-        returns, _ = evaluate(policy.member, lanes, seeds)
+        returns, _ = evaluate(policy.actor, lanes, seeds, max_steps=1000)
         assert returns.tolist() == best.returns
-        action = policy(lanes.reset(0, 0))
-        assert action.shape == (1,) and -2 <= action[0] <= 2
+        assert gym.make("Pendulum-v1").action_space.contains(policy(lanes.reset(0, 0, 0)))
 
 
 def test_what_a_run_writes(tmp_path: Path) -> None:
@@ -200,7 +208,7 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     lines = (folder / "events.jsonl").read_text().splitlines()
     assert [from_line(line) for line in lines] == [from_line(to_line(event)) for event in events]
     assert all({"event", "step", "member", "seed", "time"} <= set(json.loads(line)) for line in lines)
-    again = merge(Config(), load_toml(folder / "config.toml"))
+    again = merge(Config(total_steps=10**6), load_toml(folder / "config.toml"))
     assert again == resolve(merge(cfg, {"run": {"root": str(tmp_path)}}))
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -219,13 +227,64 @@ def test_the_steps_event_shows_the_fifteen_steps(tmp_path: Path) -> None:
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
-    cfg = helpers.small_config(total_steps=20, eval={"episodes": 1})
+    cfg = helpers.small_config(total_steps=20, td3={"random_steps": 10}, eval={"episodes": 1})
     folders = {folder_of(run(cfg, tmp_path)) for _ in range(3)}
     assert len(folders) == 3
     named = merge(cfg, {"run": {"name": "mine"}})
     assert folder_of(run(named, tmp_path)) == tmp_path / "mine"
     with pytest.raises(UserError, match="exists already"):
         run(named, tmp_path)
+
+
+def test_a_stop_that_comes_after_the_last_step_is_too_late(tmp_path: Path) -> None:
+    stop, events = threading.Event(), []
+    for event in t3d.train(helpers.small_config(run={"root": str(tmp_path)}), stop=stop):
+        events.append(event)
+        if event.step == 300:
+            stop.set()
+    assert end_of(events).reason == "finished"
+
+
+def test_environments_are_closed_whatever_happens(tmp_path: Path) -> None:
+    open_now: list[Toy] = []
+
+    class Counted(Toy):
+        def __init__(self) -> None:
+            super().__init__()
+            open_now.append(self)
+
+        def close(self) -> None:
+            open_now.remove(self)
+
+    cfg = helpers.small_config(run={"root": str(tmp_path), "name": "twice"}, env={"num_envs": 3}, seeds=[0, 1])
+    made = 0
+    for _ in t3d.train(cfg, make_env=Counted):
+        made = max(made, len(open_now))
+    assert made == 2 * 3 + 2 and not open_now, "three for each seed to act in and one to evaluate in"
+    with pytest.raises(UserError, match="exists already"):
+        list(t3d.train(cfg, make_env=Counted))
+    assert not open_now
+
+
+def test_an_environment_that_never_ends_is_cut_in_evaluation(tmp_path: Path) -> None:
+    class Endless(Toy):
+        def step(self, action: Any) -> Any:
+            return self.observation, 1.0, False, False, {}
+
+    cfg = helpers.small_config(eval={"max_steps": 70})
+    evals = [event for event in run(cfg, tmp_path, make_env=Endless) if isinstance(event, Eval)]
+    assert [event.step for event in evals] == [0, 150, 300] and {*evals[0].lengths} == {70}
+
+
+def test_the_largest_accepted_value_leaves_every_weight_movable(tmp_path: Path) -> None:
+    learner = Learner(helpers.make_spec(), TD3Config(batch_size=8, actor_hidden=(16,), critic_hidden=(16,)), (0,))
+    batches = list(helpers.random_batches(helpers.make_spec(), learner.cfg, 1, 4, torch.float32))
+    batch, draws = batches[0]
+    batch.s[0, 0], batch.s2[0, 0], batch.r[0, 0] = ABSURD, ABSURD, ABSURD
+    learner.update(batch, draws)
+    learner.update(batch, draws)
+    for moments in learner.opts:
+        assert torch.isfinite(moments.square).all() and torch.isfinite(moments.mean).all()
 
 
 def test_stop_ends_a_run_cleanly_and_keeps_what_was_learned(tmp_path: Path) -> None:
@@ -285,11 +344,13 @@ def test_a_bad_value_never_reaches_a_parameter(tmp_path: Path, name: str) -> Non
     assert np.isfinite(weights(events)).all()
     end = from_line((tmp_path / "bad" / "events.jsonl").read_text().splitlines()[-1])
     assert isinstance(end, End) and end.reason == "failed" and end.updates > 0
+    assert re.search(rf"environment 0 of seed 0, episode \d+, step \d+: {name.split(maxsplit=1)[0]}", end.text)
 
 
 def test_a_loss_that_is_not_finite_is_named() -> None:
     learner = Learner(helpers.make_spec(), TD3Config(batch_size=4), (7,))
     batch, draws = next(helpers.random_batches(helpers.make_spec(), learner.cfg, 1, 1, torch.float32))
+    learner.update(batch, draws)
     steps = learner.update(batch._replace(r=batch.r * math.inf), draws)
     with pytest.raises(Diverged, match=r"the critic loss of seed 7 is (inf|nan) at step 30"):
         list(update_events(steps, Config(seeds=(7,)), 30, 1, 100.0))
@@ -314,7 +375,7 @@ def test_divergence_is_named_stops_the_run_and_spares_the_last_sound_policy(
 
 def test_a_replay_that_does_not_fit_is_refused_with_a_size_that_does() -> None:
     cfg = helpers.small_config(total_steps=10**12, replay={"capacity": 10**12})
-    with pytest.raises(UserError, match=r"GiB are free; replay.capacity=\d+ would just fit"):
+    with pytest.raises(UserError, match=r"GiB are free; replay.capacity=\d+ would fit"):
         check_memory(cfg, helpers.make_spec())
 
 
@@ -337,15 +398,21 @@ def test_threads_are_set_and_recorded() -> None:
 
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     cfg = helpers.small_config(run={"root": str(tmp_path)})
-    parts = assemble(cfg, threading.Event(), env_factory("Pendulum-v1"))
-    parts.close()
+    with ExitStack() as opened:
+        parts = assemble(cfg, threading.Event(), env_factory("Pendulum-v1"), opened)
     assert isinstance(parts.memory, Memory) and parts.memory.replay.capacity == 300
 
 
 @pytest.mark.parametrize("event", [Eval, Update, StepsTaken, End, Start])
 def test_events_survive_their_line(event: type[Event], tmp_path: Path) -> None:
     one = next(found for found in run(helpers.small_config(), tmp_path) if isinstance(found, event))
-    assert from_line(to_line(one)) == one or event is Start  # a config's tuples come back as lists
+    again = from_line(to_line(one))
+    if isinstance(one, Start):  # a config's tuples come back as lists
+        assert isinstance(again, Start) and merge(Config(total_steps=10**6), again.config) == merge(
+            Config(), one.config
+        )
+        again = dataclasses.replace(again, config=one.config)
+    assert again == one
     assert json.loads(to_line(one))["event"] == one.event
 
 

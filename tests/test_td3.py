@@ -24,7 +24,7 @@ CFG = TD3Config(  # noise so large that every clip and clamp matters
     actor_hidden=(12, 9),
     critic_hidden=(11, 7),
     actor_lr=1e-3,
-    critic_lr=1e-3,
+    critic_lr=2e-3,
     target_noise=0.8,
     target_noise_clip=0.9,
 )
@@ -77,14 +77,14 @@ MUTATIONS = [
     ("11: absolute error", "td.square()", "td.abs()"),
     ("11: mean over critics", ".mean(dim=-1).sum()\n    # Step 12", ".mean()\n    # Step 12"),
     ("11: sum over the batch", ".mean(dim=-1).sum()\n    # Step 12", ".sum()\n    # Step 12"),
-    ("12: the actor's rate", "cfg.critic_lr)", "cfg.actor_lr * 2)"),
+    ("12: the actor's rate", "cfg.critic_lr)", "cfg.actor_lr)"),
     ("12: critics never step", "adam_step(opts.critic,", "(lambda *_: None)(opts.critic,"),
     ("13: actor descends", "actor_loss = -q1_pi", "actor_loss = q1_pi"),
     ("13: actor on Q2", "nets.critic.q1(s, pi)", "nets.critic(s, pi)[:, 1]"),
     ("13: actor on the target critic", "nets.critic.q1(s, pi)", "nets.critic_target.q1(s, pi)"),
     ("13: actor on the minimum", "nets.critic.q1(s, pi)", "nets.critic(s, pi).amin(1)"),
     ("13: undelayed actor", "if not update_actor:", "if False:"),
-    ("13: critics' optimiser for the actor", "cfg.actor_lr)", "cfg.critic_lr * 2)"),
+    ("13: the critics' rate", "cfg.actor_lr)", "cfg.critic_lr)"),
     ("14: actor target never moves", "polyak(nets.actor_target, nets.actor, cfg.tau)", "pass"),
     ("14: actor target copied", "polyak(nets.actor_target, nets.actor, cfg.tau)", "polyak(nets.actor_target, nets.actor, 1.0)"),
     ("15: critic targets never move", "polyak(nets.critic_target, nets.critic, cfg.tau)", "pass"),
@@ -132,8 +132,10 @@ def test_a_member_beside_others_is_the_member_alone(dtype: torch.dtype, updates:
     for member, learner in enumerate(alone):
         assert learner.updates == updates
         ours = together.nets
-        assert (ours.actor.flat[member] - learner.nets.actor.flat[0]).abs().max() < tolerance
         rows = slice(member * CFG.critics, (member + 1) * CFG.critics)
+        assert (ours.actor.flat[member] - learner.nets.actor.flat[0]).abs().max() < tolerance
+        assert (ours.actor_target.flat[member] - learner.nets.actor_target.flat[0]).abs().max() < tolerance
+        assert (ours.critic.flat[rows] - learner.nets.critic.flat).abs().max() < tolerance
         assert (ours.critic_target.flat[rows] - learner.nets.critic_target.flat).abs().max() < tolerance
 
 
@@ -182,6 +184,18 @@ def test_any_number_of_hidden_layers() -> None:
     assert nets.critic(s, a).shape == (2, 2, 4)
 
 
+def test_a_transition_of_weight_two_counts_as_two() -> None:
+    once, twice = (Learner(SPEC, CFG, (0,), dtype=torch.float64) for _ in range(2))
+    batch, draws = next(helpers.random_batches(SPEC, CFG, 1, 1))
+    weight = torch.ones_like(batch.weight)
+    weight[:, 0], weight[:, 1] = 2, 0
+    steps = once.update(batch._replace(weight=weight), draws)
+    rows = [0, 0, *range(2, CFG.batch_size)]
+    doubled = type(batch)(*(value[:, rows] for value in batch)), type(draws)(draws.target_noise[:, rows])
+    assert torch.allclose(steps.critic_loss, twice.update(*doubled).critic_loss)
+    assert (once.nets.critic.flat - twice.nets.critic.flat).abs().max() < 1e-12
+
+
 def test_q1_is_the_first_critic_of_every_member() -> None:
     nets, _ = td3_init(SPEC, with_critics(3), (0, 1))
     s, a = torch.randn(2, 4, 5), torch.randn(2, 4, 3)
@@ -191,16 +205,19 @@ def test_q1_is_the_first_critic_of_every_member() -> None:
 
 def test_steps_hold_what_the_update_did() -> None:
     learner = Learner(SPEC, CFG, (0, 1), dtype=torch.float64)
-    batches = list(helpers.random_batches(SPEC, CFG, 2, 3))
+    batches = [
+        (batch._replace(discount=torch.rand_like(batch.r)), draws)
+        for batch, draws in helpers.random_batches(SPEC, CFG, 2, 3)
+    ]
     first = learner.update(*batches[0])
     assert first.pi is None and first.actor_loss is None
     steps = learner.update(*batches[1])
     batch, draws = batches[1]
+    assert batch.discount.std() > 0, "a discount of its own for every transition"
     assert torch.equal(steps.eps, (0.8 * draws.target_noise).clamp(-0.9, 0.9))
     assert torch.equal(steps.a2, (steps.pi2 + steps.eps).clamp(-1, 1))
-    assert torch.equal(steps.y, batch.r + 0.99 * (1 - batch.terminated) * steps.q2.min(1).values)
+    assert torch.equal(steps.y, batch.r + batch.discount * (1 - batch.terminated) * steps.q2.min(1).values)
     assert torch.allclose(steps.critic_loss, ((steps.q - steps.y[:, None]) ** 2).mean(-1).sum(1))
     assert steps.actor_loss is not None and steps.actor_loss.shape == (2,)
-    third = learner.update(*batches[2])
-    assert third.q1_pi is steps.q1_pi, "a plain update keeps the newest step 13"
+    assert learner.update(*batches[2]).pi is None, "a plain update has no step 13"
     assert steps.eps.shape == (2, CFG.batch_size, SPEC.action_size), "noise of its own for every transition"

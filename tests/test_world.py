@@ -16,7 +16,9 @@ from t3d.errors import UserError
 from t3d.seeds import derive
 from t3d.types import PolicySnapshot, Spec, parameter_count
 from t3d.world.collect import InlineCollector
-from t3d.world.envs import BadValue, Environment, env_factory, spec_of, to_bounds
+from t3d.world.envs import BadValue, Environment, spec_of
+from t3d.world.find import env_factory
+from t3d.world.numbers import to_bounds
 from t3d.world.policy import MemberPolicy
 
 
@@ -46,7 +48,7 @@ class Toy(gym.Env[Any, Any]):
 def test_actions_reach_asymmetric_bounds_per_dimension() -> None:
     toy = Toy(low=[-3, 0], high=[1, 10], action_shape=(2,))
     env = Environment(toy, "toy")
-    env.reset(0)
+    env.reset(0, 0)
     for action in ([-1, -1], [1, 1], [0, 0], [-1, 1]):
         env.step(np.array(action, np.float32))
     np.testing.assert_allclose(toy.actions, [[-3, 0], [1, 10], [-1, 5], [-3, 10]])
@@ -56,7 +58,7 @@ def test_actions_reach_asymmetric_bounds_per_dimension() -> None:
 def test_action_spaces_of_any_shape() -> None:
     toy = Toy(low=-2, high=2, action_shape=(2, 3))
     env = Environment(toy, "toy")
-    env.reset(0)
+    env.reset(0, 0)
     env.step(np.linspace(-1, 1, 6, dtype=np.float32))
     assert toy.actions[0].shape == (2, 3) and toy.action_space.contains(toy.actions[0])
     np.testing.assert_allclose(toy.actions[0].reshape(-1), np.linspace(-2, 2, 6), atol=1e-6)
@@ -67,7 +69,7 @@ def test_rescaling_never_leaves_the_bounds() -> None:
     for _ in range(1000):
         low = rng.normal(size=4) * 10.0 ** rng.integers(-3, 4)
         high = low + np.abs(rng.normal(size=4)) + 1e-3
-        spec = helpers.make_spec(1, 4)._replace(action_low=low, action_high=high)
+        spec = helpers.make_spec(1, 4)._replace(action_low=low, action_high=high, action_dtype="float64")
         for action in (np.ones(4, np.float32), -np.ones(4, np.float32), rng.uniform(-1, 1, 4).astype(np.float32)):
             scaled = to_bounds(action, spec)
             assert np.all(scaled >= low) and np.all(scaled <= high)
@@ -104,7 +106,7 @@ BAD = {
 def test_a_bad_value_is_refused_and_named(name: str) -> None:
     toy = Toy()
     env = Environment(toy, "environment 2 of seed 7")
-    env.reset(0)
+    env.reset(0, 0)
     env.step(np.zeros(1, np.float32))
     BAD[name](toy)
     with pytest.raises(BadValue, match=rf"environment 2 of seed 7, episode 0, step 2: {name.split(maxsplit=1)[0]}"):
@@ -115,7 +117,7 @@ def test_reused_observation_and_reward_buffers_are_copied() -> None:
     toy = Toy()
     toy.observation, toy.reward = np.zeros(3, np.float32), np.zeros(())
     env = Environment(toy, "toy")
-    env.reset(0)
+    env.reset(0, 0)
     first, reward, *_ = env.step(np.zeros(1, np.float32))
     toy.observation[:] = 9
     toy.reward[...] = 9
@@ -127,16 +129,16 @@ def test_a_bad_reset_is_refused_too() -> None:
     toy = Toy()
     toy.reset = lambda **_: (one_bad(np.nan), {})  # type: ignore[method-assign, assignment]
     with pytest.raises(BadValue, match=r"episode 0, step 0: observation\[1\] is nan"):
-        Environment(toy, "toy").reset(0)
+        Environment(toy, "toy").reset(0, 0)
     toy.reset = lambda **_: np.zeros(3)  # type: ignore[method-assign, assignment, return-value]
     with pytest.raises(BadValue, match="must return"):
-        Environment(toy, "toy").reset(0)
+        Environment(toy, "toy").reset(0, 0)
 
 
 def test_an_exception_of_the_environment_says_where_it_happened() -> None:
     toy = Toy()
     env = Environment(toy, "environment 0 of seed 1")
-    env.reset(0)
+    env.reset(0, 0)
     toy.step = lambda action: 1 / 0  # type: ignore[method-assign, assignment, return-value]
     with pytest.raises(ZeroDivisionError) as caught:
         env.step(np.zeros(1, np.float32))
@@ -156,7 +158,7 @@ def test_action_spaces_that_td3_cannot_use(space: gym.Space[Any], words: str) ->
     toy = Toy()
     toy.action_space = space
     with pytest.raises(UserError, match=words):
-        spec_of(toy.observation_space, toy.action_space, "toy")
+        spec_of(toy)
 
 
 def snapshot_for(spec: Spec, members: int) -> PolicySnapshot:
@@ -200,9 +202,8 @@ def test_truncation_taken_for_termination_is_seen(monkeypatch: pytest.MonkeyPatc
 def check_transitions(count: int) -> None:
     members, envs = 2, 3
     steps = -(-count // members)
-    cfg = merge(
-        helpers.small_config(seeds=list(range(members)), total_steps=steps),
-        {"env": {"num_envs": envs}, "td3": {"random_steps": steps // 2}},
+    cfg = helpers.small_config(
+        seeds=list(range(members)), total_steps=steps, env={"num_envs": envs}, td3={"random_steps": steps // 2}
     )
     helpers.CountingEnv.made = 0
     collector = InlineCollector(cfg, helpers.CountingEnv)
@@ -276,7 +277,7 @@ def test_environments_are_seeded_by_value_not_by_place() -> None:
             seen.append(seed)
             return super().reset(seed=seed, options=options)
 
-    cfg = helpers.small_config(seeds=[8, 3], env={"num_envs": 2}, total_steps=100)
+    cfg = helpers.small_config(seeds=[8, 3], env={"num_envs": 2}, total_steps=200)
     collect(cfg, Seeded, 6)
     first = [derive(seed, "environment", env, 0) for seed in (8, 3) for env in (0, 1)]
     assert seen[:4] == first and len(set(seen)) == len(seen)
@@ -308,7 +309,11 @@ def test_environment_by_id_module_id_and_callable() -> None:
         ("Pendulum", "there is Pendulum-v1"),
         ("HalfCheta-v5", "did you mean HalfCheetah-v5"),
         ("no_such_module:make", "cannot import no_such_module"),
-        ("helpers:no_such_thing", "unknown environment"),
+        ("helpers:no_such_thing", "helpers has no no_such_thing"),
+        ("helpers:CountingEnf", "did you mean CountingEnv"),
+        ("helpers.py:CountingEnv", "without .py"),
+        ("dm:cartpole-swingdown", "did you mean cartpole-swingup"),
+        ("helpers:length_of", "callable without arguments"),
     ],
 )
 def test_an_environment_that_cannot_be_found(env_id: str, words: str) -> None:

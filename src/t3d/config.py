@@ -118,10 +118,12 @@ class EvalConfig:
     """Steps between evaluations; one more is made at step 0 and at the end."""
     episodes: int = 10
     """Episodes per evaluation and member."""
+    max_steps: int = 10_000
+    """An evaluation episode is cut here, for environments that never end one."""
 
     def __post_init__(self) -> None:
         _check_types(self, "eval.")
-        _check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000))
+        _check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000), max_steps=(1, 10**12))
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Config:
     """A whole run."""
 
     seeds: tuple[int, ...] = (0,)
-    """One member is trained per seed, all in one run."""
+    """One policy (a member) is trained per seed, all in one run."""
     total_steps: int = 1_000_000
     """Environment steps per member."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -164,7 +166,7 @@ class Config:
     threads: int = 0
     """CPU threads for torch; 0 leaves the choice to torch."""
     preset: str = "default"
-    """The preset this configuration started from."""
+    """Named settings to start from: default, paper, bullet or quick; t3d presets shows them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -182,6 +184,11 @@ class Config:
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; every member needs its own")
         if min(self.seeds) < 0:
             raise UserError(f"seeds={list(self.seeds)} holds a negative number; seeds start at 0")
+        if self.td3.random_steps >= self.total_steps:
+            raise UserError(
+                f"td3.random_steps={self.td3.random_steps} leaves nothing of total_steps={self.total_steps} to learn; "
+                "lower it with --td3.random-steps, train for longer, or take --preset quick"
+            )
         if self.replay.capacity < self.td3.batch_size:
             raise UserError(
                 f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "

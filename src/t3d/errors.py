@@ -21,6 +21,6 @@ class Diverged(UserError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint like ', did you mean tau?', or nothing when no known word comes near."""
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.55)
-    return f", did you mean {' or '.join(near)}?" if near else ""
+    """A hint like ', did you mean tau?', or nothing when no known word comes near enough."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
+    return f", did you mean {near[0]}?" if near else ""

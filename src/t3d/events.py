@@ -51,12 +51,12 @@ class EpisodeEnd(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Update(Event):
-    """The losses and values of the newest update, on the log schedule."""
+    """The losses and values of an update that moved the actor too, the first one after each log step."""
 
     event: ClassVar[str] = "update"
     updates: int
     critic_loss: float
-    actor_loss: float | None  # None before the first delayed update
+    actor_loss: float
     q_mean: float
     y_mean: float
     td_abs_mean: float
@@ -102,6 +102,7 @@ class End(Event):
 
     event: ClassVar[str] = "end"
     reason: str  # finished | stopped | failed
+    text: str = ""  # what failed
     updates: int
     seconds: float
 

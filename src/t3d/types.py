@@ -40,6 +40,7 @@ class Spec(NamedTuple):
     action_shape: tuple[int, ...]
     action_low: NDArray[np.float64]  # (action_size,), the environment's own bounds
     action_high: NDArray[np.float64]  # (action_size,)
+    action_dtype: str = "float32"
 
     @property
     def observation_size(self) -> int:
@@ -103,7 +104,7 @@ class Steps(NamedTuple):
     q: Tensor  # (M, C, B), step 10
     td: Tensor  # (M, C, B), q - y
     weight: Tensor  # (M, B)
-    pi: Tensor | None = None  # (M, B, action_size), step 13; None until the first delayed update
+    pi: Tensor | None = None  # (M, B, action_size), step 13; None unless the actor was updated
     q1_pi: Tensor | None = None  # (M, B), step 13
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
@@ -27,8 +26,6 @@ class Learner:
         self.cfg = cfg
         self.nets, self.opts = td3_init(spec, cfg, seeds, device, dtype)
         self.updates = 0
-        self._pi: Tensor | None = None
-        self._q1_pi: Tensor | None = None
         self._noise = torch.empty(len(seeds), cfg.batch_size, spec.action_size, device=device, dtype=dtype)
         self._generators = [torch.Generator(device).manual_seed(derive(seed, "target noise")) for seed in seeds]
 
@@ -42,10 +39,7 @@ class Learner:
         """Makes one update; every policy_delay-th moves the actor and the targets too."""
         self.updates += 1
         update_actor = self.updates % self.cfg.policy_delay == 0
-        steps = td3_update(self.nets, self.opts, batch, draws, self.cfg, update_actor=update_actor)
-        if update_actor:
-            self._pi, self._q1_pi = steps.pi, steps.q1_pi
-        return steps._replace(pi=self._pi, q1_pi=self._q1_pi)  # step 13 as it last happened
+        return td3_update(self.nets, self.opts, batch, draws, self.cfg, update_actor=update_actor)
 
     def draw(self) -> Draws:
         """The randomness of one update, each member's from its own stream."""
@@ -58,9 +52,3 @@ class Learner:
         actor = self.nets.actor
         flat = actor.flat.to("cpu", torch.float32, copy=True).numpy()
         return PolicySnapshot(self.updates, actor.sizes, flat)
-
-    @property
-    def parameters_per_member(self) -> int:
-        """How many numbers one member learns: its actor and its critics, targets not counted."""
-        learned = self.nets.actor.flat.numel() + self.nets.critic.flat.numel()
-        return learned // self.nets.actor.flat.shape[0]

@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: see "idle threads" in docs/architecture.md
         code: int = importlib.import_module(COMMANDS[name].module).main(rest)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any
 
@@ -13,64 +14,73 @@ from rich.table import Table
 from t3d.config import Config, diff
 from t3d.events import EpisodeEnd, Eval, Event, Note, Start, Update
 
-MOST_ROWS = 12
+COLUMNS = {
+    "evaluation": "eval",
+    "best": "best",
+    "last episode": "episode",
+    "critic loss": "critic_loss",
+    "actor loss": "actor_loss",
+    "Q": "q_mean",
+}
+LINES_AROUND_THE_ROWS = 8
 
 
 class View:
     """Follows the events of one run; used as a context, so that the terminal is given back whatever happens."""
 
-    def __init__(self, cfg: Config, console: Console) -> None:
-        self.cfg, self.console = cfg, console
+    def __init__(self, cfg: Config, preset: Config, console: Console) -> None:
+        self.cfg, self.preset, self.console = cfg, preset, console
         self.rows: dict[int, dict[str, Any]] = {seed: {} for seed in cfg.seeds}
-        self.updates, self.steps_per_second = 0, 0.0
+        self.updates, self.begun, self.folder = 0, time.monotonic(), ""
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("steps"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
             expand=True,
         )
-        self.task = self.progress.add_task(cfg.env.id, total=cfg.total_steps)
+        self.task = self.progress.add_task("random actions", total=cfg.total_steps)
         self.live = Live(console=console, refresh_per_second=4, get_renderable=self._picture)
 
     def __enter__(self) -> View:
-        if self.console.is_terminal:
-            self.live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.console.is_terminal:
+        if self.live.is_started:
             self.live.stop()
 
     def show(self, event: Event) -> None:
         """Takes in an event."""
-        self.progress.update(self.task, completed=event.step)
+        self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
         row = self.rows.get(-1 if event.seed is None else event.seed, {})
         match event:
             case Start():
-                self._say_start(event)
+                self._begin(event)
             case Note():
-                self.console.print(f"[yellow]note[/yellow] {event.text}")
+                self.console.print(f"[yellow]note:[/yellow] {event.text}", highlight=False)
             case EpisodeEnd():
                 row["episode"] = event.total_reward
+                if event.step > self.cfg.td3.random_steps:
+                    self.progress.update(self.task, description="learning")
             case Update():
                 row.update(vars(event))
-                self.updates, self.steps_per_second = event.updates, event.steps_per_second
+                self.updates = event.updates
             case Eval():
                 row["eval"] = event.mean_return
                 row["best"] = max(event.mean_return, row.get("best", event.mean_return))
                 if not self.console.is_terminal:
                     self._print_eval(event)
 
-    def _say_start(self, event: Start) -> None:
+    def _begin(self, event: Start) -> None:
         cfg, show = event.config, self.console.print
+        self.folder, self.begun = event.folder, time.monotonic()
         seeds = ", ".join(map(str, cfg["seeds"]))
+        _say_differences(self.cfg, self.preset, self.console)
         show(
             f"[bold]TD3[/bold] on [bold]{cfg['env']['id']}[/bold], preset {cfg['preset']}, seeds {seeds}",
             highlight=False,
@@ -81,42 +91,53 @@ class View:
             highlight=False,
         )
         show(f"writing to {event.folder}", highlight=False, soft_wrap=True)
+        if self.console.is_terminal:
+            self.live.start()
+
+    def _speed(self, step: float) -> float:
+        return step / max(time.monotonic() - self.begun, 1e-3)
 
     def _print_eval(self, event: Eval) -> None:
         self.console.print(
             f"step {event.step:>9,}  seed {event.seed}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
-            f"  updates {event.updates:,}  {self.steps_per_second:,.0f} steps/s",
+            f"  updates {event.updates:,}  {self._speed(event.step):,.0f} steps/s",
             highlight=False,
         )
 
     def _picture(self) -> Group:
-        table = Table(expand=True, caption=f"{self.steps_per_second:,.0f} steps/s a seed, {self.updates:,} updates")
-        names = ["seed", "evaluation", "best", "last episode", "critic loss", "actor loss", "Q", "TD error"]
-        for name in names:
-            table.add_column(name, justify="right")
-        fields = ["eval", "best", "episode", "critic_loss", "actor_loss", "q_mean", "td_abs_mean"]
-        for seed, row in list(self.rows.items())[:MOST_ROWS]:
-            table.add_row(str(seed), *(_number(row.get(field)) for field in fields))
-        if len(self.rows) > MOST_ROWS:
-            table.add_row(f"+{len(self.rows) - MOST_ROWS} more", *([""] * len(fields)))
-        return Group(table, self.progress)
+        speed = self._speed(self.progress.tasks[0].completed)
+        table = Table(expand=True, caption=f"{speed:,.0f} steps/s a seed so far, {self.updates:,} updates")
+        table.add_column("seed", justify="right")
+        for name in COLUMNS:
+            table.add_column(name, justify="right", min_width=8)
+        room = max(1, self.console.height - LINES_AROUND_THE_ROWS)
+        for seed, row in list(self.rows.items())[:room]:
+            table.add_row(str(seed), *(_number(row.get(field)) for field in COLUMNS.values()))
+        if len(self.rows) > room:
+            table.caption = f"{table.caption}; {len(self.rows) - room} more seeds"
+        return Group(self.progress, table)
 
 
-def say_differences(cfg: Config, console: Console) -> None:
-    """Prints what this run does differently from the defaults."""
+def _say_differences(cfg: Config, preset: Config, console: Console) -> None:
+    """Prints what this run does differently from the defaults, and which of it the preset brought."""
     changes = diff(cfg, Config())
-    changes.pop("env.id", None)
-    changes.pop("preset", None)
+    from_preset = diff(preset, Config())
+    for key in ("env.id", "preset"):
+        changes.pop(key, None)
     if not changes:
-        console.print("all settings are the defaults", highlight=False)
+        console.print("All settings are the defaults.", highlight=False)
         return
-    table = Table("setting", "default", "this run", title="What differs from the defaults", title_justify="left")
+    table = Table(
+        "setting", "default", "this run", "from", title="What differs from the defaults", title_justify="left"
+    )
     for key, (default, value) in changes.items():
-        table.add_row(key, _plain(default), _plain(value))
+        same_as_preset = key in from_preset and from_preset[key][1] == value
+        table.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "you")
     console.print(table)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A setting as one would type it."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import tyro
@@ -13,35 +13,38 @@ from rich.table import Table
 from t3d.errors import UserError
 from t3d.insight.runs import open_run
 from t3d.seeds import derive
-from t3d.world.envs import env_factory
 from t3d.world.evaluate import evaluate
+from t3d.world.find import env_factory
 from t3d.world.lanes import open_lanes
 
 
 @dataclass(frozen=True)
-class Eval:
+class EvalArgs:
     """Play a policy of RUN without noise, on seeds that training never saw."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
-    seed: int | None = None
+    seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
     """Which trained seed; the one with the best evaluation if not given."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int = 10
     """Episodes to play."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """Another environment than the one the run was trained on."""
 
 
 def main(arguments: list[str]) -> int:
     """Parses, plays, and prints a table."""
-    args = tyro.cli(Eval, args=arguments, prog="t3d eval")
+    args = tyro.cli(EvalArgs, args=arguments, prog="t3d eval")
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; play at least 1")
     run = open_run(args.run)
     seed = run.choose_seed(args.seed)
     policy = run.policy(seed, args.policy)
-    lanes = open_lanes(env_factory(run.cfg.env.id), run.cfg.env, "the test", count=1)
-    returns, lengths = evaluate(policy.member, lanes, [derive(seed, "test", one) for one in range(args.episodes)])
+    lanes = open_lanes(env_factory(run.env_id(args.env)), run.cfg.env, "the test", count=1)
+    seeds = [derive(seed, "test", episode) for episode in range(args.episodes)]
+    returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)
     lanes.close()
 
     console = Console()

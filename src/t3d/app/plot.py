@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -14,28 +15,34 @@ from t3d.insight.runs import open_run
 
 
 @dataclass(frozen=True)
-class Plot:
+class PlotArgs:
     """Draw evaluation return against steps: the mean over seeds with a band of one standard deviation, run by run."""
 
-    runs: tyro.conf.Positional[tuple[str, ...]]
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Run folders."""
-    seed: int | None = None
+    seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
     """Draw this seed alone."""
-    out: Path | None = None
-    """The picture; curve.png in the run's folder, or curves.png here for several runs."""
+    x: Literal["steps", "time"] = "steps"
+    """Draw against environment steps, or against minutes since the start."""
+    smooth: int = 1
+    """Average over so many evaluations."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """The picture, .png or .svg; curve.png in the run's folder, or curves.png here for several runs."""
 
 
 def main(arguments: list[str]) -> int:
     """Parses and draws."""
-    args = tyro.cli(Plot, args=arguments, prog="t3d plot")
+    args = tyro.cli(PlotArgs, args=arguments, prog="t3d plot")
     if not args.runs:
         raise UserError("name at least one run, e.g. t3d plot runs/<name>")
+    if args.smooth < 1:
+        raise UserError(f"smooth={args.smooth} is too few; 1 draws every evaluation as it is")
     runs = [open_run(text) for text in args.runs]
     for run in runs:
         run.best_seed()  # says so if there is nothing to draw
     out = args.out or (runs[0].path / "curve.png" if len(runs) == 1 else Path("curves.png"))
     try:
-        plot_curves(runs, out, args.seed)
+        plot_curves(runs, out, seed=args.seed, x=args.x, smooth=args.smooth)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the picture {out}: {error}") from None
     Console().print(f"drawn: {out}", highlight=False, soft_wrap=True)

@@ -18,7 +18,7 @@ class Preset(NamedTuple):
 PRESETS = {
     "default": Preset("the authors' later code: 256-256 networks, batch 256, for MuJoCo-sized problems", {}),
     "paper": Preset(
-        "the settings of the paper and of the notes: 400-300 networks, batch 100, Adam's rate 1e-3",
+        "the settings of the paper: 400-300 networks, batch 100, Adam's rate 1e-3",
         {
             "td3": {
                 "actor_hidden": [400, 300],

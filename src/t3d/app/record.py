@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -16,24 +16,26 @@ from t3d.insight.runs import open_run
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordArgs:
     """Film a policy of RUN."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
-    seed: int | None = None
+    seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
     """Which trained seed; the one with the best evaluation if not given."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int = 1
     """Episodes to film."""
-    out: Path | None = None
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """Another environment than the one the run was trained on."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
     """The film; video.mp4 in the run's folder if not given."""
 
 
 def main(arguments: list[str]) -> int:
     """Parses, films, and says where."""
-    args = tyro.cli(Record, args=arguments, prog="t3d record")
+    args = tyro.cli(RecordArgs, args=arguments, prog="t3d record")
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; film at least 1")
     _choose_graphics()
@@ -42,7 +44,7 @@ def main(arguments: list[str]) -> int:
     run = open_run(args.run)
     seed = run.choose_seed(args.seed)
     out = args.out or run.path / "video.mp4"
-    mean_return = record(run.policy(seed, args.policy), run.cfg.env.id, out, seed, args.episodes)
+    mean_return = record(run.policy(seed, args.policy), run.env_id(args.env), out, seed, args.episodes)
     Console().print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
     return 0
 

@@ -17,7 +17,7 @@ class Memory:
     def __init__(self, spec: Spec, cfg: Config, device: torch.device | str) -> None:
         members = len(cfg.seeds)
         self.replay = Replay(spec, rows_needed(cfg), members, device)
-        self.sampler = UniformSampler(self.replay, cfg.td3.batch_size, cfg.td3.gamma, cfg.seeds)
+        self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds)
         self.normaliser = Normaliser(members, spec.observation_size, device) if cfg.td3.normalise_observations else None
 
     @property

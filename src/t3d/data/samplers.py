@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from t3d.config import TD3Config
 from t3d.data.replay import Replay
 from t3d.seeds import derive
 from t3d.types import Batch
@@ -14,13 +15,13 @@ from t3d.types import Batch
 class UniformSampler:
     """Every stored transition is equally likely; each member draws from its own stream."""
 
-    def __init__(self, replay: Replay, batch_size: int, gamma: float, seeds: Sequence[int]) -> None:
+    def __init__(self, replay: Replay, cfg: TD3Config, seeds: Sequence[int]) -> None:
         device = replay.rows.device
-        shape = (len(seeds), batch_size)
+        shape = (len(seeds), cfg.batch_size)
         self.replay = replay
         self._generators = [torch.Generator(device).manual_seed(derive(seed, "sampling")) for seed in seeds]
         self._uniform = torch.empty(shape, device=device, dtype=torch.float64)
-        self._discount = torch.full(shape, gamma, device=device)
+        self._discount = torch.full(shape, cfg.gamma, device=device)
         self._weight = torch.ones(shape, device=device)
 
     def __call__(self) -> Batch:

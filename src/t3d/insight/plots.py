@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,30 +12,45 @@ from numpy.typing import NDArray
 from t3d.insight.runs import Run
 
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
+LABELS = {"steps": "environment steps per seed", "time": "minutes since the start"}
 
 
-def plot_curves(runs: Sequence[Run], out: Path, seed: int | None = None) -> None:
-    """Evaluation return against steps: a run's mean over seeds, a band of one standard deviation, seeds drawn thin."""
+class Curves(NamedTuple):
+    """The evaluations of some seeds of a run, at the steps that all of them have reached."""
+
+    x: NDArray[np.float64]  # (T,)
+    returns: NDArray[np.float64]  # (seeds, T)
+    band: NDArray[np.float64]  # (T,): deviation over seeds, or over the episodes of a single seed
+
+
+def plot_curves(
+    runs: Sequence[Run], out: Path, *, seed: int | None = None, x: Literal["steps", "time"] = "steps", smooth: int = 1
+) -> None:
+    """Evaluation return: a run's mean over seeds with a band of one standard deviation, seeds drawn thin."""
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only pictures need it)
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
-    for run, colour in zip(runs, _cycle(len(runs)), strict=True):
+    for number, run in enumerate(runs):
+        colour = COLOURS[number % len(COLOURS)]
         seeds = list(run.evals) if seed is None else [run.choose_seed(seed)]
-        steps, returns = _table(run, seeds)
-        mean, std = returns.mean(axis=0), returns.std(axis=0)
-        label = run.path.name if len(runs) > 1 else _seeds_in_words(seeds)
-        axes.plot(steps, mean, color=colour, linewidth=2, label=label)
-        if len(seeds) > 1:
-            axes.plot(steps, returns.T, color=colour, linewidth=0.6, alpha=0.5)
-            axes.fill_between(steps, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
-    environments = " and ".join(dict.fromkeys(run.cfg.env.id for run in runs))
-    axes.set_title(f"TD3 on {environments}")
-    axes.set_xlabel("environment steps per seed")
+        curves = _curves(run, seeds, x, smooth)
+        mean = curves.returns.mean(axis=0)
+        label = run.path.name if len(runs) > 1 else _in_words(seeds)
+        axes.plot(curves.x, mean, color=colour, linewidth=2, label=label)
+        axes.fill_between(curves.x, mean - curves.band, mean + curves.band, color=colour, alpha=0.2, linewidth=0)
+        for one in curves.returns if len(seeds) > 1 else []:
+            axes.plot(curves.x, one, color=colour, linewidth=0.6, alpha=0.5)
+    if x == "steps" and len(runs) == 1:
+        axes.axvline(
+            runs[0].cfg.td3.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning begins"
+        )
+    axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.id for run in runs)))
+    axes.set_xlabel(LABELS[x])
     axes.set_ylabel("mean return in evaluation, no noise")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}" if x == "time" else f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", frameon=False)
@@ -42,19 +58,24 @@ def plot_curves(runs: Sequence[Run], out: Path, seed: int | None = None) -> None
     plt.close(figure)
 
 
-def _table(run: Run, seeds: list[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Steps (T,) and mean returns (seeds, T), at the steps that all these seeds have reached."""
+def _curves(run: Run, seeds: list[int], x: str, smooth: int) -> Curves:
     shortest = min(len(run.evals[seed]) for seed in seeds)
-    steps = np.array([one.step for one in run.evals[seeds[0]][:shortest]])
-    returns = np.array([[one.mean_return for one in run.evals[seed][:shortest]] for seed in seeds])
-    return steps, returns
+    evals = [run.evals[seed][:shortest] for seed in seeds]
+    returns = np.array([[one.mean_return for one in column] for column in evals])
+    episodes = np.array([one.std_return for one in evals[0]])
+    band = returns.std(axis=0) if len(seeds) > 1 else episodes
+    begun = evals[0][0].time
+    places = [one.step if x == "steps" else (one.time - begun) / 60 for one in evals[0]]
+    smoothed = np.array([_average(row, smooth) for row in returns])
+    return Curves(np.array(places, np.float64), smoothed, _average(band, smooth))
 
 
-def _seeds_in_words(seeds: list[int]) -> str:
+def _average(row: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Each value averaged with the ones before it, at most width in all."""
+    return np.array([row[max(0, end - width) : end].mean() for end in range(1, len(row) + 1)])
+
+
+def _in_words(seeds: list[int]) -> str:
     if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    return f"mean of {len(seeds)} seeds, ± one standard deviation"
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+        return f"seed {seeds[0]}, ± one standard deviation of its episodes"
+    return f"mean of {len(seeds)} seeds, ± one standard deviation; thin: single seeds"

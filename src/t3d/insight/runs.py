@@ -30,10 +30,18 @@ class Run(NamedTuple):
         """The seed asked for, or the best one."""
         if seed is None:
             return self.best_seed()
-        if seed not in self.cfg.seeds:
-            known = ", ".join(map(str, self.cfg.seeds))
-            raise UserError(f"{self.path} has no seed {seed}; it trained {known}")
+        if seed not in self.evals:
+            known = ", ".join(map(str, self.evals)) or "none yet"
+            raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
         return seed
+
+    def env_id(self, given: str | None) -> str:
+        """The environment asked for, or the one it was trained on."""
+        if not (given or self.cfg.env.id):
+            raise UserError(
+                f"{self.path} was trained on an environment made in Python; name one with --env module:callable"
+            )
+        return given or self.cfg.env.id
 
     def policy(self, seed: int, which: str = "best") -> SavedPolicy:
         """The best or the last policy of a seed."""

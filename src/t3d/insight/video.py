@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.seeds import derive
-from t3d.world.envs import Environment, env_factory
+from t3d.world.envs import Environment
+from t3d.world.find import env_factory
 from t3d.world.policy import SavedPolicy
 
 Frame = NDArray[np.uint8]
@@ -42,7 +44,10 @@ def _renderable(env_id: str) -> Any:
     except Exception as error:
         raise UserError(f"{env_id} cannot be filmed here: {error}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
-        raise UserError(f"{env_id} cannot be filmed: it does not support render_mode='rgb_array'")
+        raise UserError(
+            f"{env_id} cannot be filmed: make it accept render_mode='rgb_array', keep it in self.render_mode, "
+            "and let render() return a picture"
+        )
     return env
 
 
@@ -50,12 +55,12 @@ def _frames(
     policy: SavedPolicy, env: Environment, seeds: list[int], max_steps: int, returns: list[float]
 ) -> Iterator[Frame]:
     """The pictures of the episodes; fills returns as it goes."""
-    for seed in seeds:
-        observation = env.reset(seed)
+    for episode, seed in enumerate(seeds):
+        observation = env.reset(seed, episode)
         returns.append(0.0)
         yield _picture(env)
         for _ in range(max_steps):
-            observation, reward, terminated, truncated = env.step(policy.member(observation[None])[0])
+            observation, reward, terminated, truncated = env.step(policy.actor(observation[None])[0])
             returns[-1] += reward
             yield _picture(env)
             if terminated or truncated:
@@ -64,9 +69,15 @@ def _frames(
 
 def _picture(env: Environment) -> Frame:
     try:
-        picture = np.asarray(env.gym.render(), np.uint8)
+        drawn: Any = env.gym.render()
     except Exception as error:
         raise UserError(f"the environment cannot draw itself here: {error}") from error
+    picture = np.asarray(drawn)
+    if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+        raise UserError(
+            f"render() must return a picture (height, width, 3) of uint8; it returned {type(drawn).__name__} "
+            f"of shape {picture.shape} and type {picture.dtype}"
+        )
     height, width = picture.shape[0] // 2 * 2, picture.shape[1] // 2 * 2  # H.264 wants even sides
     return np.ascontiguousarray(picture[:height, :width])
 
@@ -74,13 +85,23 @@ def _picture(env: Environment) -> Frame:
 def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
     import imageio_ffmpeg  # noqa: PLC0415 (only films need it)
 
+    if out.suffix != ".mp4" or not out.parent.is_dir():
+        raise UserError(f"cannot film into {out}: name an .mp4 file in a folder that exists")
     first = next(frames)
     size = (first.shape[1], first.shape[0])
-    writer = imageio_ffmpeg.write_frames(str(out), size, fps=fps, macro_block_size=2, ffmpeg_log_level="error")
-    writer.send(None)
+    unfinished = out.with_name(f".unfinished-{out.name}")  # a film that was broken off is not left as if it were whole
     try:
-        writer.send(first)
-        for frame in frames:
-            writer.send(frame)
+        unfinished.touch()
+        writer = imageio_ffmpeg.write_frames(
+            str(unfinished), size, fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+        )
+        with closing(writer):
+            writer.send(None)
+            writer.send(first)
+            for frame in frames:
+                writer.send(frame)
+        unfinished.replace(out)
+    except OSError as error:
+        raise UserError(f"cannot film into {out}: {error.strerror or error}") from None
     finally:
-        writer.close()
+        unfinished.unlink(missing_ok=True)

@@ -22,14 +22,6 @@ class Governor:
         return max(0, floor(self.ratio * learned_from) - updates)
 
 
-class Every:
-    """True once for each multiple of a number of steps that has been passed."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.passed = 0
-
-    def due(self, step: int) -> bool:
-        """Whether a multiple lies between the step asked about before and this one."""
-        before, self.passed = self.passed, step // self.steps
-        return self.passed > before
+def passed(every: int, before: int, after: int) -> bool:
+    """Whether a multiple of `every` steps has been passed on the way from one step to another."""
+    return after // every > before // every

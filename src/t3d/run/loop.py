@@ -8,24 +8,29 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from typing import Literal, NamedTuple
 
 import psutil
 import torch
 
 from t3d.algo.learner import Learner
+from t3d.algo.td3 import numbers_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
-from t3d.data.replay import bytes_needed
+from t3d.data.replay import BYTES_PER_NUMBER, bytes_needed
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Start
-from t3d.run.governor import Every, Governor
-from t3d.run.record import RunFolder, versions
+from t3d.run.folder import RunFolder, versions
+from t3d.run.governor import Governor, passed
 from t3d.run.report import eval_event, update_events
 from t3d.types import PolicySnapshot, Rollout, Spec
 from t3d.world.collect import InlineCollector
-from t3d.world.envs import EnvFactory, env_factory
+from t3d.world.envs import EnvFactory
 from t3d.world.evaluate import InlineEvaluator
+from t3d.world.find import env_factory
+
+COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
 
 
 class Parts(NamedTuple):
@@ -42,77 +47,74 @@ class Parts(NamedTuple):
         """The newest policy, with the observation scaling that goes with it."""
         return self.memory.scaled(self.learner.snapshot())
 
-    def close(self) -> None:
-        """Gives everything back."""
-        self.collector.close()
-        self.evaluator.close()
-        self.folder.close()
-
 
 def train(cfg: Config, *, stop: threading.Event | None = None, make_env: EnvFactory | None = None) -> Iterator[Event]:
     """Trains every seed of the configuration and yields what happens; setting stop or leaving early ends it cleanly."""
     stop = stop or threading.Event()
-    parts = assemble(cfg, stop, make_env or env_factory(cfg.env.id))
-    begun = time.monotonic()
-    reason = "failed"
-    try:
-        for event in _training(parts, stop):
-            parts.folder.write(event)
-            yield event
-        reason = "stopped" if stop.is_set() else "finished"
-    except (GeneratorExit, KeyboardInterrupt):
-        reason = "stopped"
-        raise
-    finally:
-        step, updates = min(parts.memory.added), parts.learner.updates
-        parts.folder.save_last(parts.snapshot(), step)
-        end = End(step=step, reason=reason, updates=updates, seconds=time.monotonic() - begun)
-        parts.folder.write(end)
-        parts.close()
-    yield end
+    with ExitStack() as opened:
+        parts = assemble(cfg, stop, make_env or env_factory(cfg.env.id), opened)
+        begun = time.monotonic()
+        reason, text = "stopped", ""
+        try:
+            for event in _training(parts, stop):
+                parts.folder.write(event)
+                yield event
+            reason = "finished" if min(parts.memory.added) == cfg.total_steps else "stopped"
+        except Exception as error:
+            reason, text = "failed", f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            step, updates = min(parts.memory.added), parts.learner.updates
+            parts.folder.save_last(parts.snapshot(), step)
+            end = End(step=step, reason=reason, text=text, updates=updates, seconds=time.monotonic() - begun)
+            parts.folder.write(end)
+        yield end
 
 
 def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
-    collector, memory, learner, evaluator, _, cfg = parts
-    governor, log, evaluate = Governor(cfg.td3), Every(cfg.log.every_steps), Every(cfg.eval.every_steps)
+    collector, memory, learner, evaluator, folder, cfg = parts
+    governor = Governor(cfg.td3)
     best = [-math.inf] * len(cfg.seeds)
-    steps, step, reported, reported_at = None, 0, 0, time.monotonic()
+    step, log_due, reported, reported_at = 0, False, 0, time.monotonic()
 
     yield _start(parts)
     collector.publish(parts.snapshot())
     evaluator.submit(parts.snapshot(), step)
     yield from _evaluations(parts, best)
     while step < cfg.total_steps and not stop.is_set():
+        before = step
         for rollout in collector.poll():
             memory.add(rollout)
             yield from _episodes(rollout, cfg, memory.added[rollout.member])
         step = min(memory.added)
 
+        log_due = log_due or passed(cfg.log.every_steps, before, step)
         due = governor.due(memory.added, learner.updates)
         if due:
             steps = learner.run(due, memory.sample)
             collector.publish(parts.snapshot())
+            if log_due and steps.pi is not None:
+                now = time.monotonic()
+                yield from update_events(steps, cfg, step, learner.updates, (step - reported) / (now - reported_at))
+                log_due, reported, reported_at = False, step, now
 
-        if log.due(step) and steps is not None:
-            now = time.monotonic()
-            yield from update_events(steps, cfg, step, learner.updates, (step - reported) / (now - reported_at))
-            reported, reported_at = step, now
-        if evaluate.due(step) or step == cfg.total_steps:
-            evaluator.submit(parts.snapshot(), step)
-            parts.folder.save_last(parts.snapshot(), step)
+        if passed(cfg.eval.every_steps, before, step) or step == cfg.total_steps:
+            snapshot = parts.snapshot()
+            folder.save_last(snapshot, step)
+            evaluator.submit(snapshot, step)
         yield from _evaluations(parts, best)
 
 
-def assemble(cfg: Config, stop: threading.Event, make_env: EnvFactory) -> Parts:
-    """Builds the parts; whatever may refuse does so before the run folder exists."""
+def assemble(cfg: Config, stop: threading.Event, make_env: EnvFactory, opened: ExitStack) -> Parts:
+    """Builds the parts, each closed by `opened`; whatever may refuse does so before the run folder exists."""
     cfg = resolve(cfg)
-    collector = InlineCollector(cfg, make_env)
+    collector = opened.enter_context(closing(InlineCollector(cfg, make_env)))
+    evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, stop)))
     spec = collector.spec
     check_memory(cfg, spec)
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device)
     memory = Memory(spec, cfg, cfg.device)
-    evaluator = InlineEvaluator(cfg, make_env, stop)
-    folder = RunFolder(cfg, spec)
+    folder = opened.enter_context(closing(RunFolder(cfg, spec)))
     return Parts(collector, memory, learner, evaluator, folder, cfg)
 
 
@@ -128,14 +130,20 @@ def resolve(cfg: Config) -> Config:
 
 
 def check_memory(cfg: Config, spec: Spec) -> None:
-    """Refuses a replay that does not fit before anything is allocated."""
-    needed = bytes_needed(spec, rows_needed(cfg), len(cfg.seeds))
+    """Refuses networks or a replay that do not fit before anything is allocated."""
     free = torch.cuda.mem_get_info()[0] if cfg.device == "cuda" else psutil.virtual_memory().available
-    if needed > free:
-        fitting = rows_needed(cfg) * free // needed
+    learning = len(cfg.seeds) * numbers_per_member(spec, cfg.td3) * BYTES_PER_NUMBER * COPIES_IN_LEARNING
+    if learning > free:
         raise UserError(
-            f"the replay needs {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free; "
-            f"replay.capacity={fitting} would just fit, or train fewer seeds at once"
+            f"the networks need {learning / 2**30:,.1f} GiB to learn in and {free / 2**30:,.1f} GiB are free; "
+            "make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
+        )
+    replay = bytes_needed(spec, rows_needed(cfg), len(cfg.seeds))
+    if learning + replay > free:
+        fitting = int(rows_needed(cfg) * 0.9 * (free - learning) / replay)
+        raise UserError(
+            f"the replay needs {replay / 2**30:,.1f} GiB and {(free - learning) / 2**30:,.1f} GiB are free; "
+            f"replay.capacity={fitting} would fit, or train fewer seeds at once"
         )
 
 
@@ -147,7 +155,7 @@ def _start(parts: Parts) -> Start:
         config=to_dict(cfg),
         versions=versions(),
         pid=os.getpid(),
-        parameters=parts.learner.parameters_per_member,
+        parameters=numbers_per_member(parts.collector.spec, cfg.td3),
         replay_bytes=bytes_needed(parts.collector.spec, rows_needed(cfg), len(cfg.seeds)),
     )
 

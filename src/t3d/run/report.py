@@ -17,9 +17,9 @@ FIRST_VALUES = 3
 
 
 def update_events(steps: Steps, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
-    """The newest update of each member, its losses first, then what each step produced."""
-    critic_loss, actor_loss = steps.critic_loss.tolist(), steps.actor_loss
-    actor_losses = [None] * len(cfg.seeds) if actor_loss is None else actor_loss.tolist()
+    """The newest update, which moved the actor, member by member: its losses, then what each step produced."""
+    assert steps.actor_loss is not None  # noqa: S101 (the loop waits for such an update)
+    critic_loss, actor_loss = steps.critic_loss.tolist(), steps.actor_loss.tolist()
     for member, seed in enumerate(cfg.seeds):
         update = Update(
             step=step,
@@ -27,7 +27,7 @@ def update_events(steps: Steps, cfg: Config, step: int, updates: int, steps_per_
             seed=seed,
             updates=updates,
             critic_loss=critic_loss[member],
-            actor_loss=actor_losses[member],
+            actor_loss=actor_loss[member],
             q_mean=float(steps.q[member].mean()),
             y_mean=float(steps.y[member].mean()),
             td_abs_mean=float(steps.td[member].abs().mean()),
@@ -35,7 +35,7 @@ def update_events(steps: Steps, cfg: Config, step: int, updates: int, steps_per_
         )
         _refuse_divergence(update)
         yield update
-        values = {name: _summary(value[member]) for name, value in steps._asdict().items() if value is not None}
+        values = {name: _summary(value[member]) for name, value in steps._asdict().items()}
         yield StepsTaken(step=step, member=member, seed=seed, updates=updates, values=values)
 
 
@@ -70,5 +70,5 @@ def _summary(value: Tensor) -> dict[str, Any]:
 def _refuse_divergence(update: Update) -> None:
     figures = {"critic loss": update.critic_loss, "actor loss": update.actor_loss}
     for name, value in figures.items():
-        if value is not None and not math.isfinite(value):
+        if not math.isfinite(value):
             raise Diverged(f"the {name} of seed {update.seed} is {value} at step {update.step}")

@@ -32,7 +32,7 @@ class Player:
         place = (self.index, self.episode)
         self.noise = NOISES[self.cfg.noise.kind](self.lanes.spec.action_size, stream(self.seed, "exploration", *place))
         self.warm_up = stream(self.seed, "warm-up", *place)
-        self.observation = self.lanes.reset(self.index, derive(self.seed, "environment", *place))
+        self.observation = self.lanes.reset(self.index, derive(self.seed, "environment", *place), self.episode)
 
     def random_action(self) -> Floats:
         """Uniform over the action space."""
@@ -110,6 +110,8 @@ class InlineCollector:
     def poll(self) -> list[Rollout]:
         """The next transitions, one block per member; none is taken beyond total_steps."""
         count = min(self.cfg.env.num_envs, self.cfg.total_steps - self.taken)
+        if count == 0:
+            return []
         pairs = zip(self.teams, self.policies, strict=True)
         blocks = [team.step(policy, self.taken, count) for team, policy in pairs]
         self.taken += count

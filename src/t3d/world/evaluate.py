@@ -21,20 +21,22 @@ class Stopped(Exception):
 
 
 def evaluate(
-    policy: Policy, lanes: Lanes, seeds: Sequence[int], stop: threading.Event | None = None
+    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, stop: threading.Event | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """One episode per seed, as many side by side as there are lanes: returns and lengths."""
+    """One episode per seed, cut at max_steps, as many side by side as there are lanes: returns and lengths."""
     results: list[tuple[float, int]] = []
     for first in range(0, len(seeds), lanes.count):
-        results += _play(policy, lanes, seeds[first : first + lanes.count], stop)
+        results += _play(policy, lanes, seeds[first : first + lanes.count], max_steps, stop)
     returns, lengths = zip(*results, strict=True)
     return np.array(returns), np.array(lengths)
 
 
-def _play(policy: Policy, lanes: Lanes, seeds: Sequence[int], stop: threading.Event | None) -> list[tuple[float, int]]:
+def _play(
+    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, stop: threading.Event | None
+) -> list[tuple[float, int]]:
     """One episode in each of the first lanes, without noise; the other lanes play along unseen."""
     all_seeds = [*seeds, *[seeds[0]] * (lanes.count - len(seeds))]
-    observations = [lanes.reset(lane, seed) for lane, seed in enumerate(all_seeds)]
+    observations = [lanes.reset(lane, seed, lane) for lane, seed in enumerate(all_seeds)]
     totals, lengths, playing = [0.0] * lanes.count, [0] * lanes.count, set(range(len(seeds)))
     while playing:
         if stop is not None and stop.is_set():
@@ -44,10 +46,10 @@ def _play(policy: Policy, lanes: Lanes, seeds: Sequence[int], stop: threading.Ev
             if lane in playing:
                 totals[lane] += result.reward
                 lengths[lane] += 1
-            if result.terminated or result.truncated:
+            if result.terminated or result.truncated or lengths[lane] == max_steps:
                 playing.discard(lane)
                 if playing:
-                    observations[lane] = lanes.reset(lane, all_seeds[lane])
+                    observations[lane] = lanes.reset(lane, all_seeds[lane], lane)
     return list(zip(totals, lengths, strict=True))[: len(seeds)]
 
 
@@ -55,7 +57,7 @@ class InlineEvaluator:
     """Evaluates in this process while training waits."""
 
     def __init__(self, cfg: Config, make_env: EnvFactory, stop: threading.Event) -> None:
-        self.stop = stop
+        self.stop, self.max_steps = stop, cfg.eval.max_steps
         self.lanes = [open_lanes(make_env, cfg.env, f"the evaluation of seed {seed}", count=1) for seed in cfg.seeds]
         self.seeds = [
             [derive(seed, "evaluation", episode) for episode in range(cfg.eval.episodes)] for seed in cfg.seeds
@@ -67,7 +69,7 @@ class InlineEvaluator:
         results = []
         try:
             for member, (lanes, seeds) in enumerate(zip(self.lanes, self.seeds, strict=True)):
-                returns, lengths = evaluate(MemberPolicy(snapshot, member), lanes, seeds, self.stop)
+                returns, lengths = evaluate(MemberPolicy(snapshot, member), lanes, seeds, self.max_steps, self.stop)
                 results.append(Evaluation(step, member, snapshot, returns, lengths))
         except Stopped:
             return

@@ -22,7 +22,7 @@ class Lanes(Protocol):
     count: int
     spec: Spec
 
-    def reset(self, lane: int, seed: int) -> Floats: ...
+    def reset(self, lane: int, seed: int, episode: int) -> Floats: ...
     def step(self, actions: Floats) -> list[Result]: ...
     def close(self) -> None: ...
 
@@ -35,9 +35,9 @@ class SingleLanes:
         self.count = len(envs)
         self.spec = envs[0].spec
 
-    def reset(self, lane: int, seed: int) -> Floats:
+    def reset(self, lane: int, seed: int, episode: int) -> Floats:
         """Begins an episode in one environment."""
-        return self.envs[lane].reset(seed)
+        return self.envs[lane].reset(seed, episode)
 
     def step(self, actions: Floats) -> list[Result]:
         """One action each; fewer actions than environments leave the rest alone."""
@@ -58,18 +58,18 @@ class VectorLanes:
             raise UserError(f"the VectorEnv resets by itself ({mode}); make it with AutoresetMode.DISABLED")
         self.env = env
         self.count = env.num_envs
-        self.spec = spec_of(env.single_observation_space, env.single_action_space, type(env).__name__)
+        self.spec = spec_of(env)
         names = [f"environment {index} of {where}" for index in range(self.count)]
-        self.gates = [Gate(self.spec, env.single_action_space.dtype, name) for name in names]
+        self.gates = [Gate(self.spec, name) for name in names]
+        self.begun = False
 
-    def reset(self, lane: int, seed: int) -> Floats:
+    def reset(self, lane: int, seed: int, episode: int) -> Floats:
         """Begins an episode in one of its environments."""
         gate = self.gates[lane]
-        gate.begin_episode()
-        mask = np.zeros(self.count, np.bool_)
+        gate.begin(episode)
+        mask = np.full(self.count, not self.begun)  # the first reset of a VectorEnv must be one of all
         mask[lane] = True
-        if gate.episode == 0 and lane == 0:
-            mask[:] = True  # a VectorEnv wants one reset of all before any other
+        self.begun = True
         seeds = [seed if chosen else None for chosen in mask]
         observations, _ = gate.call(self.env.reset, seed=seeds, options={"reset_mask": mask})
         return gate.observation(list(self._each(observations))[lane])
@@ -80,7 +80,7 @@ class VectorLanes:
         scaled = [gate.action(action) for gate, action in zip(self.gates, [*actions, *idle], strict=True)]
         observations, rewards, terminated, truncated, _ = self.gates[0].call(self.env.step, np.stack(scaled))
         rows = zip(self._each(observations), rewards, terminated, truncated, strict=True)
-        results = [gate.step((*row, {})) for gate, row in zip(self.gates, rows, strict=True)]
+        results = [gate.result((*row, {})) for gate, row in zip(self.gates, rows, strict=True)]
         return results[: len(actions)]
 
     def close(self) -> None:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of
-from t3d.world.envs import to_bounds
-from t3d.world.spaces import Unfit, flatten
+from t3d.world.numbers import Unfit, flatten, to_bounds
 
 FORMAT = 1
 
@@ -47,16 +46,16 @@ class SavedPolicy:
     """A policy from a file: an observation of the environment in, an action within the environment's bounds out."""
 
     def __init__(self, snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) -> None:
-        self.member = MemberPolicy(snapshot, 0)
+        self.actor = MemberPolicy(snapshot, 0)
         self.spec = spec
         self.about = about  # environment, seed, step, mean_return, ...
 
-    def __call__(self, observation: Any) -> NDArray[np.float64]:
+    def __call__(self, observation: Any) -> NDArray[Any]:
         try:
             flat = flatten(observation, self.spec)
         except Unfit as error:
             raise UserError(str(error)) from None
-        return to_bounds(self.member(flat[None])[0], self.spec)
+        return to_bounds(self.actor(flat[None])[0], self.spec)
 
 
 def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, about: dict[str, Any]) -> None:
@@ -71,6 +70,7 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
         "action_shape": spec.action_shape,
         "action_low": spec.action_low.tolist(),
         "action_high": spec.action_high.tolist(),
+        "action_dtype": spec.action_dtype,
         "updates": snapshot.updates,
         **about,
     }
@@ -85,12 +85,15 @@ def load_policy(path: str | Path) -> SavedPolicy:
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
     try:
         about = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+        if about["format"] != FORMAT:
+            raise UserError(f"{stem} has policy format {about['format']}, this T3D reads {FORMAT}; update T3D")
         tensors = safetensors.numpy.load_file(stem.with_suffix(".safetensors"))
         spec = Spec(
             tuple(_part(fields) for fields in about["observation"]),
             tuple(about["action_shape"]),
             np.asarray(about["action_low"], np.float64),
             np.asarray(about["action_high"], np.float64),
+            about["action_dtype"],
         )
         scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
         snapshot = PolicySnapshot(about["updates"], tuple(about["sizes"]), tensors["actor"][None], scaling)

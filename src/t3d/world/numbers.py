@@ -1,4 +1,4 @@
-"""Observations of any Gymnasium space as one flat vector of float32, with the layout written down.
+"""Observations to flat vectors, actions to the environment's own bounds: arrays only, no simulator.
 
 Only plain, finite, sane numbers get through: everything else is refused in words that name the part it was found in.
 """
@@ -8,39 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
-from t3d.errors import UserError
 from t3d.types import Floats, Part, Spec
 
-ABSURD = 1e15  # beyond this, squared TD errors overflow float32: (1e15 / (1 - gamma))^2 is 1e34 at gamma 0.99
+ABSURD = (
+    1e10  # chosen: one observation of 1e14 makes squared gradients overflow float32, which freezes weights for good
+)
 
 
 class Unfit(ValueError):
     """A value that must not reach the replay; the message says what is wrong with it."""
-
-
-def layout_of(space: spaces.Space[Any], path: tuple[str | int, ...] = (), start: int = 0) -> tuple[Part, ...]:
-    """Where each part of an observation lies in the flat vector: arrays as they are, Discrete as a one-hot vector."""
-    children: list[tuple[str | int, spaces.Space[Any]]]
-    if isinstance(space, spaces.Dict):
-        children = list(space.spaces.items())
-    elif isinstance(space, spaces.Tuple):
-        children = list(enumerate(space.spaces))
-    elif isinstance(space, spaces.Discrete):
-        return (Part(path, (), start, start + int(space.n), first_choice=int(space.start)),)
-    elif isinstance(space, spaces.Box | spaces.MultiBinary):
-        return (Part(path, space.shape, start, start + int(np.prod(space.shape))),)
-    else:
-        raise UserError(
-            f"the observation space holds {space}, which T3D cannot flatten; "
-            "use Box, Discrete, MultiBinary, or Dict and Tuple of these"
-        )
-    parts: list[Part] = []
-    for key, child in children:
-        parts += layout_of(child, (*path, key), parts[-1].stop if parts else start)
-    return tuple(parts)
 
 
 def flatten(observation: Any, spec: Spec) -> Floats:
@@ -55,11 +33,20 @@ def flatten(observation: Any, spec: Spec) -> Floats:
 
 def number(name: str, value: Any) -> float:
     """The value as one finite, sane number."""
-    return float(_sane(name, numbers(name, value, ()).reshape(1))[0])
+    return float(_sane(name, _numbers(name, value, ()).reshape(1))[0])
 
 
-def numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """The value as float64 numbers of the given shape."""
+def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
+    """From [-1, 1] to the environment's own bounds, shape and dtype: the one place where actions are rescaled."""
+    share = (action.astype(np.float64) + 1) / 2
+    scaled = spec.action_low + share * (spec.action_high - spec.action_low)
+    if np.issubdtype(spec.action_dtype, np.integer):
+        scaled = np.rint(scaled)
+    typed: NDArray[Any] = np.clip(scaled, spec.action_low, spec.action_high).astype(spec.action_dtype)
+    return typed.reshape(spec.action_shape)
+
+
+def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     try:
         array = np.asarray(value)
     except ValueError:  # ragged lists
@@ -78,15 +65,17 @@ def _part(observation: Any, part: Part) -> NDArray[np.float64]:
             value = value[key]
         except (KeyError, IndexError, TypeError):
             raise Unfit(f"{part.name} is missing from {observation!r:.60}") from None
-    plain = numbers(part.name, value, part.shape)
+    plain = _numbers(part.name, value, part.shape)
     if part.first_choice is None:
         return _sane(part.name, plain.reshape(-1))
-    choice = int(plain) - part.first_choice
-    if not 0 <= choice < part.stop - part.start:
-        raise Unfit(f"{part.name} is {value}, outside its {part.stop - part.start} choices")
-    one_hot = np.zeros(part.stop - part.start)
-    one_hot[choice] = 1
-    return one_hot
+    return _one_hot(part, plain - part.first_choice)
+
+
+def _one_hot(part: Part, choice: NDArray[np.float64]) -> NDArray[np.float64]:
+    choices = np.arange(part.stop - part.start)
+    if choice not in choices:
+        raise Unfit(f"{part.name} is outside its {len(choices)} choices")
+    return np.equal(choices, choice).astype(np.float64)
 
 
 def _sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -94,5 +83,5 @@ def _sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
     if not sound.all():
         worst = int(np.argmin(sound))
         place = f"{name}[{worst}]" if len(flat) > 1 else name
-        raise Unfit(f"{place} is {flat[worst]}; every number must be finite and sane")
+        raise Unfit(f"{place} is {flat[worst]}; every number must be finite and below {ABSURD:g}")
     return flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import platform
@@ -31,7 +32,10 @@ class RunFolder:
         self.path = _create(cfg)
         self.cfg = cfg
         self.spec = spec
-        (self.path / "config.toml").write_text(to_toml(self.cfg), encoding="utf-8")
+        repeatable = dataclasses.replace(
+            cfg, run=dataclasses.replace(cfg.run, name="")
+        )  # a repetition is another folder
+        (self.path / "config.toml").write_text(to_toml(repeatable), encoding="utf-8")
         self._events = (self.path / "events.jsonl").open("w", encoding="utf-8", buffering=1)
         self._metrics = (self.path / "metrics.csv").open("w", encoding="utf-8", buffering=1, newline="")
         self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
@@ -92,15 +96,12 @@ def _create(cfg: Config) -> Path:
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env.id) or "custom"
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = [cfg.run.name] if cfg.run.name else [automatic, *(f"{automatic}-{again}" for again in range(2, 1000))]
-    for name in names:
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            (root / name).mkdir()
-            return root / name
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(
-                f"cannot write the run folder {root / name}: {error.strerror}; choose another with --run.root"
-            ) from None
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                (root / name).mkdir()
+                return root / name
+    except OSError as error:
+        raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
     raise UserError(f"a run named {root / names[0]} exists already; choose another --run.name or remove that folder")
