@@ -10,6 +10,7 @@ from t3d.version import __version__
 if TYPE_CHECKING:
     from t3d.app.presets import preset as preset
     from t3d.config import Config as Config
+    from t3d.config import merge as merge
     from t3d.errors import UserError as UserError
     from t3d.run.loop import train as train
     from t3d.world.policy import load_policy as load_policy
@@ -18,13 +19,18 @@ _HOMES = {
     "Config": "t3d.config",
     "UserError": "t3d.errors",
     "load_policy": "t3d.world.policy",
+    "merge": "t3d.config",
     "preset": "t3d.app.presets",
     "train": "t3d.run.loop",
 }
-__all__ = ["Config", "UserError", "__version__", "load_policy", "preset", "train"]
+__all__ = ["Config", "UserError", "__version__", "load_policy", "merge", "preset", "train"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 't3d' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -27,6 +27,8 @@ class RecordArgs:
     """The best policy of the run, or the last one."""
     episodes: int = 1
     """Episodes to film."""
+    max_steps: int = 1000
+    """Each is cut after so many steps."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
     """Another environment than the one the run was trained on."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
@@ -36,15 +38,15 @@ class RecordArgs:
 def main(arguments: list[str]) -> int:
     """Parses, films, and says where."""
     args = tyro.cli(RecordArgs, args=arguments, prog="t3d record")
-    if args.episodes < 1:
-        raise UserError(f"episodes={args.episodes} is too few; film at least 1")
+    if args.episodes < 1 or args.max_steps < 1:
+        raise UserError(f"episodes={args.episodes} of max_steps={args.max_steps} are too few; film at least 1 of 1")
     _choose_graphics()
     from t3d.insight.video import record  # noqa: PLC0415 (only after graphics are chosen)
 
     run = open_run(args.run)
     seed = run.choose_seed(args.seed)
     out = args.out or run.path / "video.mp4"
-    mean_return = record(run.policy(seed, args.policy), run.env_id(args.env), out, seed, args.episodes)
+    mean_return = record(run.policy(seed, args.policy), run.env_id(args.env), out, seed, args.episodes, args.max_steps)
     Console().print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
     return 0
 

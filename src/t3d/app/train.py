@@ -27,6 +27,8 @@ from t3d.errors import UserError, did_you_mean
 from t3d.events import End
 from t3d.insight.runs import Run, best_of, open_run
 
+FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
+
 
 @dataclass(frozen=True)
 class TrainArgs:
@@ -168,7 +170,7 @@ def _draw(run: Run, console: Console) -> None:
 
 def _film(run: Run, console: Console) -> None:
     """In a process of its own: graphics libraries want settings before their import, and may crash."""
-    command = [sys.executable, "-m", "t3d", "record", str(run.path)]
+    command = [sys.executable, "-m", "t3d", "record", str(run.path), "--max-steps", str(FILMED_STEPS)]
     console.print("  filming the best policy (--no-video leaves this out) ...", highlight=False)
     filmed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own command)
     if filmed.returncode == 0:

@@ -20,12 +20,13 @@ from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import BYTES_PER_NUMBER, bytes_needed
 from t3d.errors import UserError
-from t3d.events import End, EpisodeEnd, Eval, Event, Start
+from t3d.events import End, EpisodeEnd, Eval, Event, Note, Start
 from t3d.run.folder import RunFolder, versions
 from t3d.run.governor import Governor, passed
 from t3d.run.report import eval_event, update_events
 from t3d.types import PolicySnapshot, Rollout, Spec
 from t3d.world.collect import InlineCollector
+from t3d.world.doctor import examine
 from t3d.world.envs import EnvFactory
 from t3d.world.evaluate import InlineEvaluator
 from t3d.world.find import env_factory
@@ -41,6 +42,7 @@ class Parts(NamedTuple):
     learner: Learner
     evaluator: InlineEvaluator
     folder: RunFolder
+    warnings: list[str]  # what the environment doctor found
     cfg: Config  # resolved: nothing is "auto" any more
 
     def snapshot(self) -> PolicySnapshot:
@@ -72,12 +74,14 @@ def train(cfg: Config, *, stop: threading.Event | None = None, make_env: EnvFact
 
 
 def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
-    collector, memory, learner, evaluator, folder, cfg = parts
+    collector, memory, learner, evaluator, folder, warnings, cfg = parts
     governor = Governor(cfg.td3)
     best = [-math.inf] * len(cfg.seeds)
     step, log_due, reported, reported_at = 0, False, 0, time.monotonic()
 
     yield _start(parts)
+    for text in warnings:
+        yield Note(step=0, text=text)
     collector.publish(parts.snapshot())
     evaluator.submit(parts.snapshot(), step)
     yield from _evaluations(parts, best)
@@ -108,6 +112,7 @@ def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
 def assemble(cfg: Config, stop: threading.Event, make_env: EnvFactory, opened: ExitStack) -> Parts:
     """Builds the parts, each closed by `opened`; whatever may refuse does so before the run folder exists."""
     cfg = resolve(cfg)
+    warnings = examine(make_env)
     collector = opened.enter_context(closing(InlineCollector(cfg, make_env)))
     evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, stop)))
     spec = collector.spec
@@ -115,7 +120,7 @@ def assemble(cfg: Config, stop: threading.Event, make_env: EnvFactory, opened: E
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device)
     memory = Memory(spec, cfg, cfg.device)
     folder = opened.enter_context(closing(RunFolder(cfg, spec)))
-    return Parts(collector, memory, learner, evaluator, folder, cfg)
+    return Parts(collector, memory, learner, evaluator, folder, warnings, cfg)
 
 
 def resolve(cfg: Config) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -50,7 +51,9 @@ class DmControl(gym.Env[Any, Any]):
 
 def _load(task: str) -> Any:
     try:
-        from dm_control import suite  # noqa: PLC0415 (an extra)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without a screen, GLFW complains before EGL is tried
+            from dm_control import suite  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise UserError(
             f'dm:{task} needs a package that is not installed ({error}); install it with: pip install "t3d[dm-control]"'
