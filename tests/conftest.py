@@ -1,7 +1,24 @@
-"""One torch thread per test process: tests run side by side, and results must not depend on the machine's cores."""
+"""For all tests: one torch thread per process, because they run side by side, and no network but loopback (R22)."""
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.socket.connect
+
+    def only_loopback(self: socket.socket, address: Any) -> None:
+        host = address[0] if isinstance(address, tuple) else "localhost"
+        if host not in ("127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"a test tried to reach {host}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", only_loopback)

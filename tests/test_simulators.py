@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import imageio_ffmpeg
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -66,6 +69,20 @@ def test_it_trains(env_id: str, tmp_path: Path) -> None:
     policy, env = t3d.load_policy(folder / "last" / "seed-0"), env_factory(env_id)()
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(policy(observation)), "the saved policy takes the environment's own observations"
+
+
+@pytest.mark.parametrize(
+    "env_id", ["Hopper-v5", "HalfCheetahBulletEnv-v0", "LunarLanderContinuous-v3", "dm:cartpole-swingup"]
+)
+def test_it_can_be_filmed(env_id: str, tmp_path: Path) -> None:
+    folder, _ = train(helpers.small_config(env={"id": env_id}, eval={"episodes": 1, "max_steps": 5}), tmp_path)
+    command = [sys.executable, "-m", "t3d", "record", str(folder), "--max-steps", "4"]
+    filmed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert filmed.returncode == 0, filmed.stderr
+    frames = list(imageio_ffmpeg.read_frames(str(folder / "video.mp4")))[1:]
+    assert len(frames) == 5
+    assert np.frombuffer(frames[-1], np.uint8).std() > 10, "there is something in the picture"
+    assert not (tmp_path / "MUJOCO_LOG.TXT").exists()
 
 
 @pytest.mark.slow

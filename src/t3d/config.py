@@ -166,7 +166,7 @@ class Config:
     threads: int = 0
     """CPU threads for torch; 0 leaves the choice to torch."""
     preset: str = "default"
-    """Named settings to start from: default, paper, bullet or quick; t3d presets shows them."""
+    """Named settings to start from: default, paper, quick, bullet, box2d; t3d presets shows them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
     replay: ReplayConfig = field(default_factory=ReplayConfig)

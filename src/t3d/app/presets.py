@@ -44,6 +44,24 @@ PRESETS = {
             "replay": {"capacity": 200_000},
         },
     ),
+    "box2d": Preset(
+        "Box2D's lander and walker: small networks, rate 1e-3, gamma 0.98, and pink noise, which gets them off hovering",
+        {
+            "total_steps": 200_000,
+            "td3": {
+                "actor_hidden": [128, 128],
+                "critic_hidden": [128, 128],
+                "batch_size": 128,
+                "actor_lr": 1e-3,
+                "critic_lr": 1e-3,
+                "gamma": 0.98,
+                "tau": 0.01,
+                "random_steps": 10_000,
+            },
+            "replay": {"capacity": 200_000},
+            "noise": {"kind": "pink", "exploration_noise": 0.3},
+        },
+    ),
     "quick": Preset(
         "small problems such as Pendulum: small networks, a higher rate, finished within a minute",
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -48,7 +49,19 @@ def _renderable(env_id: str) -> Any:
             f"{env_id} cannot be filmed: make it accept render_mode='rgb_array', keep it in self.render_mode, "
             "and let render() return a picture"
         )
+    follow(env)
     return env
+
+
+def follow(env: Any) -> None:
+    """Lets MuJoCo's picture follow the body where the model has a camera for it; otherwise it runs out of sight."""
+    renderer = getattr(env.unwrapped, "mujoco_renderer", None)
+    mujoco = sys.modules.get("mujoco")
+    if renderer is None or mujoco is None:
+        return
+    camera = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+    if camera != -1:
+        renderer.camera_id = camera
 
 
 def _frames(
