@@ -24,6 +24,10 @@ COMMANDS = {
     "eval": Command("t3d.app.evaluate", "eval RUN", "play a run's best policy on fresh seeds, without noise"),
     "plot": Command("t3d.app.plot", "plot RUN...", "draw the learning curves of one or more runs"),
     "record": Command("t3d.app.record", "record RUN", "film a run's best policy (mp4)"),
+    "doctor": Command(
+        "t3d.app.doctor", "doctor [ENV]", "say what is wrong with an environment, or describe this machine"
+    ),
+    "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one of them in full"),
     "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
 }
 

@@ -45,7 +45,7 @@ PRESETS = {
         },
     ),
     "box2d": Preset(
-        "Box2D's lander and walker: small networks, rate 1e-3, gamma 0.98, and pink noise, which gets them off hovering",
+        "Box2D's lander and walker: small networks, rate 1e-3, gamma 0.98, and pink noise against hovering",
         {
             "total_steps": 200_000,
             "td3": {

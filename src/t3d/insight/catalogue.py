@@ -212,7 +212,7 @@ def _alive(pid: int, begun: float) -> bool:
         return False
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= begun + CLOCK_SLACK
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= begun + CLOCK_SLACK)
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:

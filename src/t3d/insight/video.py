@@ -43,7 +43,7 @@ def _renderable(env_id: str) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{env_id} cannot be filmed here: {error}") from error
+        raise UserError(f"{env_id} cannot be filmed here: {error}{_graphics_hint()}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
             f"{env_id} cannot be filmed: make it accept render_mode='rgb_array', keep it in self.render_mode, "
@@ -62,6 +62,14 @@ def follow(env: Any) -> None:
     camera = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     if camera != -1:
         renderer.camera_id = camera
+
+
+def _graphics_hint() -> str:
+    if "mujoco" not in sys.modules:
+        return ""
+    return (
+        "; MuJoCo draws through EGL when there is no screen: apt-get install libegl1 libgl1, and leave MUJOCO_GL unset"
+    )
 
 
 def _frames(
@@ -84,7 +92,7 @@ def _picture(env: Environment) -> Frame:
     try:
         drawn: Any = env.gym.render()
     except Exception as error:
-        raise UserError(f"the environment cannot draw itself here: {error}") from error
+        raise UserError(f"the environment cannot draw itself here: {error}{_graphics_hint()}") from error
     picture = np.asarray(drawn)
     if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
         raise UserError(
