@@ -2,13 +2,65 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import shlex
+import shutil
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import gymnasium as gym
 import pytest
+
+from t3d.app import config_page
+from t3d.app.cli import main
+from t3d.app.train import parse
+from t3d.config import Config, flat
+from t3d.events import KINDS
+from t3d.types import Steps
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+SMALL = shlex.split("--total-steps 400 --td3.random-steps 100 --eval.episodes 1 --eval.every-steps 400 --no-video")
+MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
+
+
+class Block(NamedTuple):
+    """A piece of code in a page."""
+
+    language: str
+    text: str
+    line: int  # of its first line in the page
+
+    @property
+    def file(self) -> str | None:
+        """The file it is the content of, if its first line says so: # cart.py."""
+        named = re.match(r"# (\w+\.\w+)\n", self.text)
+        return named[1] if named else None
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The t3d commands of a shell block, as lists of words."""
+        whole_lines = self.text.replace("\\\n", " ").splitlines() if self.language == "sh" else []
+        words = [shlex.split(line, comments=True) for line in whole_lines]
+        return [line[1:] for line in words if line and line[0] == "t3d"]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(match[1], match[2], text.count("\n", 0, match.start(2))) for match in found]
+
+
+def shows_code(page: Path) -> bool:
+    return any(block.language == "python" or block.commands for block in blocks_of(page))
+
+
+def is_heavy(env_id: str) -> bool:
+    """Simulators that take too long here, or may not be installed."""
+    entry = str(gym.registry[env_id].entry_point) if env_id in gym.registry else ""
+    return ".mujoco" in entry or "Bullet" in env_id or env_id.startswith("dm:")
 
 
 def test_the_algorithm_page_points_at_the_right_lines() -> None:
@@ -29,11 +81,71 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith(("http://", "https://")) or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_readme_names_only_flags_that_exist() -> None:
-    from t3d.app.train import parse  # noqa: PLC0415
+@pytest.fixture(scope="module")
+def any_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pages call runs/NAME and runs/OTHER: any run, here of three seeds."""
+    root = tmp_path_factory.mktemp("runs")
+    command = ["train", "Pendulum-v1", "--preset", "quick", *SMALL, "--seeds", "0", "1", "2"]
+    assert main([*command, "--run.root", str(root), "--run.name", "NAME"]) == 0
+    return root / "NAME"
 
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    commands = re.findall(r"^(?:\.venv/bin/)?t3d train (.+?)(?:\s+#.*)?$", text, re.MULTILINE)
-    assert commands
-    for command in commands:
-        parse([word for word in command.split() if word != "\\"])
+
+@pytest.mark.parametrize("page", [*filter(shows_code, PAGES)], ids=lambda page: page.name)
+def test_what_a_page_shows_works(
+    page: Path, any_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(any_run, "runs/NAME")
+    shutil.copytree(any_run, "runs/OTHER")
+    Path("my_robot.py").write_text(MY_ROBOT, encoding="utf-8")
+    names: dict[str, Any] = {}
+    try:
+        for block in blocks_of(page):
+            if block.file is not None:
+                Path(block.file).write_text(block.text, encoding="utf-8")
+            elif block.language == "python":
+                exec(compile("\n" * block.line + block.text, page, "exec"), names)
+            for command in block.commands:
+                run_small(command, capfd)
+    finally:
+        for module in tmp_path.glob("*.py"):
+            sys.modules.pop(module.stem, None)
+
+
+def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    if command[0] == "train" and is_heavy(command[1]):
+        parse(command[1:])  # says so if a flag does not exist
+        return
+    if command[0] == "train":
+        command = [*command, *SMALL]
+    code = main(command)
+    said = capfd.readouterr()
+    assert code == 0, f"t3d {shlex.join(command)}: {said.err}"
+
+
+def test_the_settings_page_is_made_from_the_settings() -> None:
+    committed = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    assert committed == config_page.page(), "run: python -m t3d.app.config_page > docs/config.md"
+    for key in flat(Config()):
+        assert f"| `--{key.replace('_', '-')}` |" in committed
+
+
+def test_field_docstrings_belong_to_the_field_before_them() -> None:
+    source = (
+        'class A:\n    """Of A."""\n    x: int = 1\n    """Of x."""\n    y: int = 2\n    z: int = 3\n    """Of z."""\n'
+    )
+    assert config_page.field_docstrings(source) == {("A", "x"): "Of x.", ("A", "z"): "Of z."}
+
+
+def test_every_figure_of_every_event_is_explained() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
+    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row[1] + row[2])}
+    figures = {field.name for kind in KINDS.values() for field in dataclasses.fields(kind)}
+    assert {*KINDS, *figures, *Steps._fields} - explained == set()
+
+
+def test_every_setting_is_compared_with_the_paper() -> None:
+    text = (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8")
+    assert [key for key in flat(Config()) if f"`{key}`" not in text] == []

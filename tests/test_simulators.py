@@ -20,6 +20,7 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Start
+from t3d.insight.video import record
 from t3d.types import Rollout
 from t3d.world.collect import InlineCollector
 from t3d.world.envs import BadValue, Environment, spec_of
@@ -219,6 +220,15 @@ def test_a_vector_env_trains_and_evaluates_as_single_environments_do(tmp_path: P
     for one, other in zip(vectors, singles, strict=True):
         assert one.lengths == other.lengths  # type: ignore[attr-defined]
         assert one.returns == pytest.approx(other.returns, rel=1e-4)  # type: ignore[attr-defined]
+
+
+def test_a_film_repeats_actions_as_training_did(tmp_path: Path) -> None:
+    cfg = helpers.small_config(env={"action_repeat": 4}, run={"root": str(tmp_path), "name": "repeats"})
+    list(t3d.train(cfg))
+    policy, out = t3d.load_policy(tmp_path / "repeats" / "last" / "seed-0"), tmp_path / "film.mp4"
+    record(policy, cfg.env, out, seed=0, episodes=1, max_steps=1000)
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(out))
+    assert frames == 51 and seconds == pytest.approx(200 / 30, rel=0.15), "Pendulum's 200 steps, four at a time"
 
 
 def test_vector_envs_that_cannot_be_used() -> None:

@@ -226,10 +226,15 @@ def diff(cfg: Config, base: Config) -> dict[str, tuple[Any, Any]]:
 
 def flat(cfg: Config) -> dict[str, Any]:
     """Dotted keys and their values, e.g. td3.gamma."""
-    values: dict[str, Any] = {}
-    for key, value in to_dict(cfg).items():
-        values |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
-    return values
+    return dotted(to_dict(cfg))
+
+
+def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested plain values by dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+    return out
 
 
 def to_toml(cfg: Config) -> str:

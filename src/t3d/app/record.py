@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,7 +46,9 @@ def main(arguments: list[str]) -> int:
     run = open_run(args.run)
     seed = run.choose_seed(args.seed)
     out = args.out or run.path / "video.mp4"
-    mean_return = record(run.policy(seed, args.policy), run.env_id(args.env), out, seed, args.episodes, args.max_steps)
+    env = replace(run.cfg.env, id=run.env_id(args.env))
+    policy = run.policy(seed, args.policy)
+    mean_return = record(policy, env, out, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
     Console().print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
     return 0
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import psutil
 
-from t3d.config import Config, flat
+from t3d.config import Config, dotted, flat
 from t3d.errors import UserError, did_you_mean
 
 EVAL = b'{"event": "eval"'
@@ -144,10 +144,7 @@ def best_score(scores: list[Score]) -> Score:
 def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Dotted keys that differ from the defaults: key -> (default, the run's); default is None for unknown keys."""
     defaults = flat(Config())
-    values: dict[str, Any] = {}
-    for key, value in config.items():
-        values |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in dotted(config).items()}
     return {key: (defaults.get(key), value) for key, value in values.items() if defaults.get(key) != value}
 
 

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.seeds import derive
 from t3d.world.envs import Environment
@@ -22,19 +23,22 @@ Frame = NDArray[np.uint8]
 DEFAULT_FPS = 30
 
 
-def record(
-    policy: SavedPolicy, env_id: str, out: Path, seed: int = 0, episodes: int = 1, max_steps: int = 1000
-) -> float:
+def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, max_steps: int) -> float:
     """Writes an mp4 of whole episodes (each cut at max_steps) and returns their mean return."""
-    env = Environment(_renderable(env_id), "the environment being filmed")
+    env = Environment(_renderable(cfg.id), "the environment being filmed", cfg.action_repeat)
     returns: list[float] = []
     try:
         seeds = [derive(seed, "video", episode) for episode in range(episodes)]
         frames = _frames(policy, env, seeds, max_steps, returns)
-        _write(out, frames, int(env.gym.metadata.get("render_fps") or DEFAULT_FPS))
+        _write(out, frames, _frames_per_second(env))
     finally:
         env.close()
     return float(np.mean(returns))
+
+
+def _frames_per_second(env: Environment) -> int:
+    """As fast as the world runs: one picture stands for all repetitions of an action."""
+    return max(1, int(env.gym.metadata.get("render_fps") or DEFAULT_FPS) // env.action_repeat)
 
 
 def _renderable(env_id: str) -> Any:

@@ -46,7 +46,7 @@ def examine(make_env: EnvFactory) -> list[str]:
     env = make_env()
     if isinstance(env, VectorEnv):
         env.close()
-        return []  # its environments are checked as they are stepped
+        return [f"{name_of(env)} is a VectorEnv; its environments are checked only while they are stepped"]
     if not isinstance(env, gym.Env):
         raise UserError(f"the environment factory returned {type(env).__name__}, not a gymnasium.Env or VectorEnv")
     try:
