@@ -47,6 +47,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing T3D and what it needs into $(VENV) (a few minutes the first time)"
 	@$(PIP) --editable .
 	@touch $@
+	@echo "Installed. To use t3d in this shell: . $(VENV)/bin/activate"
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt $(VENV)/.installed
 	@echo "Installing what the tests use into $(VENV)"

@@ -7,9 +7,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from t3d.algo.learner import Learner
 from t3d.algo.networks import Networks, Stack
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
@@ -114,6 +116,25 @@ def small_config(**changes: Any) -> Config:
         "log": {"every_steps": 50},
     }
     return merge(merge(Config(), base), changes)
+
+
+def caught_learners(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
+    """Fills with the learners that runs make from now on."""
+    caught: list[Learner] = []
+
+    def catch(*arguments: Any, **keywords: Any) -> Learner:
+        caught.append(Learner(*arguments, **keywords))
+        return caught[-1]
+
+    monkeypatch.setattr("t3d.run.loop.Learner", catch)
+    return caught
+
+
+def all_finite(learner: Learner) -> bool:
+    """Whether every number of all four networks and of both optimisers is finite."""
+    networks = [network.flat for network in learner.nets]
+    moments = [moment for adam in learner.opts for moment in adam]
+    return all(bool(torch.isfinite(numbers).all()) for numbers in [*networks, *moments])
 
 
 class CountingEnv(gym.Env[Any, Any]):

@@ -129,6 +129,18 @@ def test_a_run_made_in_python_can_be_played_by_naming_its_environment(tmp_path: 
     assert main(["eval", run, "--episodes", "1", "--env", "Pendulum-v1"]) == 0
 
 
+def test_a_policy_that_does_not_fit_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    for command in (["eval"], ["record", "--out", str(tmp_path / "film.mp4")]):
+        assert main([command[0], str(run_folder), "--env", "MountainCarContinuous-v0", *command[1:]]) == 2
+
+
+def test_help_may_be_cut_short() -> None:
+    finished = subprocess.run(
+        f"{sys.executable} -m t3d runs --help | head -1", shell=True, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in finished.stderr and "BrokenPipe" not in finished.stderr
+
+
 def test_the_settings_are_shown_only_once_the_run_can_begin(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "Pendulum-v7", "--preset", "quick"]) == 2
     assert capsys.readouterr().out == ""

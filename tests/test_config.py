@@ -83,6 +83,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"seeds": [1, 1]}, "repeats a seed"),
         ({"seeds": [-1]}, "negative"),
         ({"total_steps": 0}, "out of range"),
+        ({"noise": {"final_noise": 0.1}}, "needs noise.decay_steps"),
         ({"total_steps": 3000}, "td3.random_steps=25000 leaves nothing of total_steps=3000 to learn"),
         ({"device": "tpu"}, "not one of auto, cpu, cuda"),
         ({"run": {"name": "a/b"}}, "plain folder name"),

@@ -111,6 +111,11 @@ FATAL: dict[str, tuple[Callable[[], Any], str]] = {
     "dict actions": (with_spaces(action_space=gym.spaces.Dict(a=Box(-1, 1, (1,)))), "continuous"),
     "unbounded actions": (with_spaces(action_space=Box(-np.inf, np.inf, (1,))), "finite bounds"),
     "half-bounded actions": (with_spaces(action_space=Box(0, np.inf, (1,))), "finite bounds"),
+    "actions as wide as floats": (with_spaces(action_space=Box(-3e38, 3e38, (1,))), "finite bounds"),
+    "no actions": (with_spaces(action_space=Box(-1, 1, (0,))), "no numbers"),
+    "no observations": (with_spaces(observation_space=gym.spaces.Dict()), "no numbers"),
+    "a flag that is an array": (broken(over=lambda self: (np.zeros(2, bool), False)), "must be True or False"),
+    "a vector that resets itself": (lambda: gym.vector.SyncVectorEnv([Sound] * 2), "resets by itself"),
     "empty action range": (with_spaces(action_space=Box(1, 1, (1,))), "finite bounds"),
     "text observations": (with_spaces(observation_space=gym.spaces.Text(5)), "cannot flatten"),
     "no action space": (without("action_space"), "not complete"),
@@ -148,6 +153,20 @@ NOTED: dict[str, tuple[Callable[[], Any], str]] = {
         "reaches",
     ),
     "tiny observations": (broken(observe=lambda self: self.place * np.float32(1e-6)), "no observation is larger"),
+    "first observation outside its space": (
+        broken(observe=lambda self: self.place if self.t else self.place + 50),
+        "beyond its bounds",
+    ),
+    "reused buffer in a dict": (
+        type(
+            "Nested",
+            (with_spaces(observation_space=gym.spaces.Dict(a=Box(-10, 10, (2,)))),),
+            {"observe": lambda self: {"a": shared(self)}},
+        ),
+        "share one buffer",
+    ),
+    "tiny rewards": (broken(reward=lambda self: 1e-7), "scale them up"),
+    "no rewards": (broken(reward=lambda self: 0.0), "were zero"),
     "large rewards": (broken(reward=lambda self: 5000.0), "rewards reach 5e+03"),
 }
 
@@ -171,6 +190,18 @@ def test_what_training_can_work_with_is_noted(name: str) -> None:
     warnings = examine(make)
     assert any(words in text for text in warnings), warnings
     assert len(warnings) == 1, "and nothing else"
+
+
+@pytest.mark.parametrize("limit", [3000, 20_000])
+def test_a_time_limit_that_is_there_is_seen(limit: int) -> None:
+    endless = NOTED["no time limit"][0]
+    assert examine(lambda: gym.wrappers.TimeLimit(endless(), limit)) == []
+
+
+def test_the_doctor_takes_no_longer_than_a_moment() -> None:
+    begun = time.monotonic()
+    examine(broken(step=lambda self, action: (time.sleep(0.3), Sound.step(self, action))[1]))
+    assert time.monotonic() - begun < 6
 
 
 def test_there_are_at_least_thirty_kinds() -> None:

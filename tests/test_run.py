@@ -27,6 +27,7 @@ from t3d.config import Config, TD3Config, flat, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Start, StepsTaken, Update, from_line, to_line
+from t3d.run.folder import RunFolder
 from t3d.run.governor import Governor, passed
 from t3d.run.loop import assemble, check_memory, resolve
 from t3d.run.report import update_events
@@ -72,6 +73,20 @@ def test_the_first_update_comes_after_the_last_random_step(tmp_path: Path) -> No
     first = next(event for event in events if isinstance(event, Update))
     assert (first.step, first.updates) == (102, 2), "the first update that moves the actor"
     assert events.index(first) > 0 and end_of(events).updates == 200
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "policy_delay", "random_steps"), [(2, 2, 101), (3, 3, 100), (1, 7, 50), (5, 2, 98)]
+)
+def test_losses_are_reported_however_updates_fall(
+    tmp_path: Path, num_envs: int, policy_delay: int, random_steps: int
+) -> None:
+    changes = {"env": {"num_envs": num_envs}, "td3": {"policy_delay": policy_delay, "random_steps": random_steps}}
+    events = run(helpers.small_config(**changes), tmp_path)
+    updates = [event for event in events if isinstance(event, Update)]
+    assert len(updates) in (4, 5), "one for each 50 steps of learning"
+    assert all(event.updates % policy_delay == 0 for event in updates), "each of them moved the actor"
+    assert end_of(events).updates == 300 - random_steps
 
 
 def test_the_governor_counts_the_slowest_member_exactly() -> None:
@@ -125,11 +140,11 @@ CHANGES: dict[str, Any] = {
     "noise.exploration_noise": 0.3,
     "noise.kind": "ou",
     "noise.decay_steps": 200,
+    "noise.final_noise": 0.3,
     "env.action_repeat": 2,
 }
 COVERED = {
     "td3.aggregate": "test_td3.py::test_update_equals_the_oracle",  # one choice so far
-    "noise.final_noise": "test_noise.py::test_the_scale_moves_in_a_straight_line",
     "seeds": "test_run.py::test_same_seed_same_bits_other_seed_other_bits",
     "total_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "device": "test_run.py::test_cuda_is_refused_where_there_is_none",
@@ -156,8 +171,12 @@ def test_every_field_of_the_algorithm_changes_what_is_learned(
     tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
 ) -> None:
     section, name = key.split(".")
-    cfg = helpers.small_config(**{section: {name: CHANGES[key]}})
+    wanted = {"decay_steps": 200} if name == "final_noise" else {}  # the one field that needs another
+    cfg = helpers.small_config(**{section: {name: CHANGES[key], **wanted}})
     assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
+    if wanted:
+        without = helpers.small_config(**{section: wanted})
+        assert not np.array_equal(weights(run(cfg, tmp_path)), weights(run(without, tmp_path)))
 
 
 def test_every_other_field_is_covered_by_a_named_test() -> None:
@@ -318,21 +337,22 @@ def test_a_users_own_factory(tmp_path: Path) -> None:
 
 
 class GoesBad(Toy):
-    """Sound for 130 steps (so that learning has begun), then bad in one of many ways."""
+    """Sound for 180 steps (the doctor takes some of them, then learning begins), then bad in one of many ways."""
 
     taken = 0
     fault: Callable[[Toy], None]
 
     def step(self, action: Any) -> Any:
         GoesBad.taken += 1
-        if GoesBad.taken == 130:
+        if GoesBad.taken == 180:
             GoesBad.fault(self)
         return super().step(action)
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_value_never_reaches_a_parameter(tmp_path: Path, name: str) -> None:
+def test_a_bad_value_never_reaches_a_parameter(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """R8 in its raise form."""
+    learners = helpers.caught_learners(monkeypatch)
     GoesBad.taken, GoesBad.fault = 0, staticmethod(BAD[name])
     cfg = helpers.small_config(eval={"episodes": 1, "every_steps": 1000}, run={"root": str(tmp_path), "name": "bad"})
     sound = merge(cfg, {"log": {"every_steps": 1}})
@@ -341,10 +361,25 @@ def test_a_bad_value_never_reaches_a_parameter(tmp_path: Path, name: str) -> Non
         for event in t3d.train(sound, make_env=GoesBad):
             events.append(event)
     assert any(isinstance(event, Update) for event in events)
-    assert np.isfinite(weights(events)).all()
+    assert helpers.all_finite(learners[0]) and learners[0].updates > 0
     end = from_line((tmp_path / "bad" / "events.jsonl").read_text().splitlines()[-1])
     assert isinstance(end, End) and end.reason == "failed" and end.updates > 0
     assert re.search(rf"environment 0 of seed 0, episode \d+, step \d+: {name.split(maxsplit=1)[0]}", end.text)
+
+
+def test_a_full_disk_at_the_end_does_not_hide_what_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "save_last", full)
+    cfg = helpers.small_config(total_steps=120, eval={"every_steps": 1000, "episodes": 1}, run={"root": str(tmp_path)})
+    events = []
+    for event in t3d.train(cfg):
+        events.append(event)
+        if isinstance(event, Update):
+            break
+    end = from_line((folder_of(events) / "events.jsonl").read_text().splitlines()[-1])
+    assert isinstance(end, End) and "No space left" in end.text
 
 
 def test_a_loss_that_is_not_finite_is_named() -> None:

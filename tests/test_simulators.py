@@ -12,7 +12,6 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from safetensors.numpy import load_file
 
 import helpers
 import t3d
@@ -62,11 +61,12 @@ def train(cfg: Config, root: Path) -> tuple[Path, End]:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_it_trains(env_id: str, tmp_path: Path) -> None:
+def test_it_trains(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learners = helpers.caught_learners(monkeypatch)
     cfg = helpers.small_config(env={"id": env_id}, eval={"episodes": 1, "max_steps": 50})
     folder, end = train(cfg, tmp_path)
     assert (end.reason, end.updates) == ("finished", 200)
-    assert np.isfinite(load_file(folder / "last" / "seed-0.safetensors")["actor"]).all()
+    assert helpers.all_finite(learners[0]) and learners[0].updates == 200
     policy, env = t3d.load_policy(folder / "last" / "seed-0"), env_factory(env_id)()
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(policy(observation)), "the saved policy takes the environment's own observations"
@@ -83,17 +83,50 @@ def test_it_can_be_filmed(env_id: str, tmp_path: Path) -> None:
     frames = list(imageio_ffmpeg.read_frames(str(folder / "video.mp4")))[1:]
     assert len(frames) == 5
     assert np.frombuffer(frames[-1], np.uint8).std() > 10, "there is something in the picture"
-    assert not (tmp_path / "MUJOCO_LOG.TXT").exists()
+
+
+def test_mujoco_leaves_no_log_in_peoples_folders(tmp_path: Path) -> None:
+    code = """
+import gymnasium, logging, sys
+from t3d.world.find import env_factory
+def own(): return gymnasium.make("Hopper-v5")
+sys.modules["own"] = sys.modules["__main__"]
+for name in sys.argv[1:]:
+    env = env_factory(name)()
+    env.reset(seed=0)
+    env.unwrapped.data.qvel[:] = 1e12
+    env.step(env.action_space.sample())
+"""
+    command = [sys.executable, "-c", code, "Hopper-v5", "own:own"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0 and "MuJoCo: Nan, Inf or huge value" in finished.stderr, finished.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_may_change_the_action_it_is_given() -> None:
+    played: list[float] = []
+
+    class Halves(Sound):
+        def step(self, action: Any) -> Any:
+            played.append(float(action[0]))
+            action *= 0.5
+            return super().step(action)
+
+    env = Environment(Halves(), "halves", action_repeat=3)
+    env.reset(0, 0)
+    env.step(np.ones(1, np.float32))
+    assert played == [1, 1, 1]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("env_id", IDS)
-def test_it_trains_for_twenty_thousand_steps(env_id: str, tmp_path: Path) -> None:
+def test_it_trains_for_twenty_thousand_steps(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learners = helpers.caught_learners(monkeypatch)
     small = {"total_steps": 20_000, "td3": {"random_steps": 1_000}, "eval": {"every_steps": 10_000, "episodes": 2}}
-    folder, end = train(merge(Config(), {"env": {"id": env_id}, **small}), tmp_path)
+    _, end = train(merge(Config(), {"env": {"id": env_id}, **small}), tmp_path)
     assert (end.reason, end.step, end.updates) == ("finished", 20_000, 19_000)
-    assert np.isfinite(load_file(folder / "last" / "seed-0.safetensors")["actor"]).all()
+    assert helpers.all_finite(learners[0]) and learners[0].updates == 19_000
 
 
 class Nested(Sound):

@@ -92,6 +92,10 @@ class NoiseConfig:
     def __post_init__(self) -> None:
         _check_types(self, "noise.")
         _check_range(self, "noise.", exploration_noise=(0, 10), final_noise=(0, 10), decay_steps=(0, 10**12))
+        if self.final_noise and not self.decay_steps:
+            raise UserError(
+                f"noise.final_noise={self.final_noise} needs noise.decay_steps, the steps until it is reached"
+            )
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class EnvConfig:
     """The world to act in."""
 
     id: str = ""
-    """A Gymnasium id, module:id, or module:callable."""
+    """A Gymnasium id, dm:domain-task, module:id, or module:callable."""
     num_envs: int = 1
     """Environments per member; the ratio of updates to steps does not depend on it."""
     action_repeat: int = 1
@@ -166,7 +170,7 @@ class Config:
     threads: int = 0
     """CPU threads for torch; 0 leaves the choice to torch."""
     preset: str = "default"
-    """Named settings to start from: default, paper, quick, bullet, box2d; t3d presets shows them."""
+    """Named settings to start from: default, paper, quick, bullet, box2d, dm; t3d presets shows them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
     replay: ReplayConfig = field(default_factory=ReplayConfig)

@@ -33,6 +33,7 @@ class Start(Event):
     config: dict[str, Any]
     versions: dict[str, str]
     pid: int
+    host: str
     parameters: int  # numbers that one member learns
     replay_bytes: int
 

@@ -29,6 +29,11 @@ class Learner:
         self._noise = torch.empty(len(seeds), cfg.batch_size, spec.action_size, device=device, dtype=dtype)
         self._generators = [torch.Generator(device).manual_seed(derive(seed, "target noise")) for seed in seeds]
 
+    @property
+    def until_actor(self) -> int:
+        """Updates until the next one that moves the actor, that one included."""
+        return self.cfg.policy_delay - self.updates % self.cfg.policy_delay
+
     def run(self, n: int, sample: Callable[[], Batch]) -> Steps:
         """Makes n >= 1 updates, each on a fresh batch, and returns what the last one did."""
         for _ in range(n):
@@ -37,8 +42,8 @@ class Learner:
 
     def update(self, batch: Batch, draws: Draws) -> Steps:
         """Makes one update; every policy_delay-th moves the actor and the targets too."""
+        update_actor = self.until_actor == 1
         self.updates += 1
-        update_actor = self.updates % self.cfg.policy_delay == 0
         return td3_update(self.nets, self.opts, batch, draws, self.cfg, update_actor=update_actor)
 
     def draw(self) -> Draws:

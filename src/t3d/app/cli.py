@@ -72,6 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)  # noqa: T201
         return 2
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still wants to flush goes nowhere
+        return 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130

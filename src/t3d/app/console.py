@@ -65,11 +65,10 @@ class View:
                 self.console.print(f"[yellow]note:[/yellow] {event.text}", highlight=False)
             case EpisodeEnd():
                 row["episode"] = event.total_reward
-                if event.step > self.cfg.td3.random_steps:
-                    self.progress.update(self.task, description="learning")
             case Update():
                 row.update(vars(event))
                 self.updates = event.updates
+                self.progress.update(self.task, description="learning")
             case Eval():
                 row["eval"] = event.mean_return
                 row["best"] = max(event.mean_return, row.get("best", event.mean_return))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from t3d.world.doctor import examine
+from t3d.world.envs import spec_of
 from t3d.world.find import env_factory
 
 PACKAGES = (
@@ -52,8 +54,18 @@ def main(arguments: list[str]) -> int:
     for text in warnings:
         console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
     verdict = "can be trained" if warnings else "is healthy"
-    console.print(f"[green]{args.env} {verdict}[/green]", highlight=False)
+    console.print(f"[green]{args.env} {verdict}[/green], as far as a moment of random actions shows.", highlight=False)
+    console.print(_seen_from_here(args.env), highlight=False, soft_wrap=True)
     return 0
+
+
+def _seen_from_here(env_id: str) -> str:
+    env = env_factory(env_id)()
+    spec = spec_of(env)
+    env.close()
+    bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
+    parts = ", ".join(f"{part.name} {list(part.shape)}" for part in spec.observation)
+    return f"{spec.observation_size} numbers observed ({parts}); {spec.action_size} acted with, bounds {bounds}"
 
 
 def _machine() -> Table:
@@ -88,4 +100,6 @@ def _graphics() -> str:
         return f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return "a window system is there"
+    if find_library("EGL") is None:
+        return "no screen and no EGL, so no films: apt-get install libegl1 libgl1"
     return "no screen: films are drawn through EGL"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from t3d.errors import UserError
-from t3d.insight.runs import open_run
+from t3d.insight.runs import check_fits, open_run
 from t3d.seeds import derive
 from t3d.world.evaluate import evaluate
 from t3d.world.find import env_factory
@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> int:
     seed = run.choose_seed(args.seed)
     policy = run.policy(seed, args.policy)
     lanes = open_lanes(env_factory(run.env_id(args.env)), run.cfg.env, "the test", count=1)
+    check_fits(policy, lanes.spec, run.env_id(args.env))
     seeds = [derive(seed, "test", episode) for episode in range(args.episodes)]
     returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)
     lanes.close()

@@ -16,16 +16,16 @@ from t3d.insight.runs import open_run
 
 @dataclass(frozen=True)
 class PlotArgs:
-    """Draw evaluation return against steps: the mean over seeds with a band of one standard deviation, run by run."""
+    """Draw evaluation return, run by run: the mean over seeds and its standard deviation (one seed: its episodes')."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Run folders."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
     """Draw this seed alone."""
     x: Literal["steps", "time"] = "steps"
-    """Draw against environment steps, or against minutes since the start."""
+    """Draw against environment steps, or against minutes since the first evaluation."""
     smooth: int = 1
-    """Average over so many evaluations."""
+    """Average each evaluation with the ones before it, so many in all."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The picture, .png or .svg; curve.png in the run's folder, or curves.png here for several runs."""
 

@@ -32,7 +32,7 @@ FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU dra
 
 @dataclass(frozen=True)
 class TrainArgs:
-    """Train TD3 on ENV: a Gymnasium id, module:id, or module:callable for your own environment.
+    """Train TD3 on ENV: a Gymnasium id, dm:domain-task, module:id, or module:callable for your own environment.
 
     Settings come from the defaults, then the preset, then --config, then the flags below.
     """
@@ -106,7 +106,8 @@ def _option(arguments: list[str], flag: str) -> str | None:
 
 def _whole(word: str) -> str:
     """1e6 is how people write a million."""
-    return str(int(float(word))) if re.fullmatch(r"\d+(\.\d+)?e\d+", word) else word
+    is_whole = re.fullmatch(r"\d+(\.\d+)?e\d+", word) and float(word).is_integer()
+    return str(int(float(word))) if is_whole else word
 
 
 def _train(cfg: Config, console: Console, stop: threading.Event) -> tuple[str, End]:
@@ -118,7 +119,7 @@ def _train(cfg: Config, console: Console, stop: threading.Event) -> tuple[str, E
                 view.show(event)
         except UserError as error:
             if view.folder:
-                error.add_note(f"What was learned until then is kept in {view.folder}")
+                error.add_note(f"The run's folder, with its last sound policy, is {view.folder}")
             raise
     assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends so)
     return view.folder, event
@@ -158,6 +159,14 @@ def say_results(run: Run, end: End, console: Console) -> None:
             highlight=False,
             soft_wrap=True,
         )
+        if best.updates == 0 and end.updates > 0:
+            console.print(
+                f"  [yellow]Training made seed {seed} worse: its best policy is the untrained one.[/yellow] "
+                'See "When it does not learn" in docs/own-environment.md; a good first try is '
+                "--noise.kind pink --noise.exploration-noise 0.3",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _draw(run: Run, console: Console) -> None:
@@ -171,7 +180,9 @@ def _draw(run: Run, console: Console) -> None:
 def _film(run: Run, console: Console) -> None:
     """In a process of its own: graphics libraries want settings before their import, and may crash."""
     command = [sys.executable, "-m", "t3d", "record", str(run.path), "--max-steps", str(FILMED_STEPS)]
-    console.print("  filming the best policy (--no-video leaves this out) ...", highlight=False)
+    console.print(
+        f"  filming {FILMED_STEPS} steps of the best policy (--no-video leaves this out) ...", highlight=False
+    )
     filmed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own command)
     if filmed.returncode == 0:
         _say_path("video", run.path / "video.mp4", console)
@@ -195,8 +206,10 @@ def say_next(run: Run, end: End, console: Console) -> None:
     commands = {f"t3d eval {run.path}": "ten fresh episodes of the best policy"}
     if len(run.cfg.seeds) == 1:
         commands[f"t3d train {run.cfg.env.id} --preset {run.cfg.preset} --seeds 0 1 2"] = "three seeds at once"
-    if run.cfg.preset == "quick":
+    if run.cfg.env.id == "Pendulum-v1":
         commands["t3d train HalfCheetah-v5"] = "a harder problem (an hour or two on two cores)"
+    else:
+        commands[f"t3d plot {run.path}"] = "the curve again; docs/metrics.md says what the other figures mean"
     for command, about in commands.items():
         console.print(f"  {command}  [dim]# {about}[/dim]", highlight=False, soft_wrap=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import statistics
 import time
 from contextlib import suppress
@@ -200,7 +201,8 @@ def _event(line: bytes) -> dict[str, Any] | None:
 def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
     if last["event"] == "end":
         return str(last["reason"])
-    return "running" if _alive(int(start["pid"]), float(start["time"])) else "died"
+    here = start.get("host", platform.node()) == platform.node()
+    return "running" if here and _alive(int(start["pid"]), float(start["time"])) else "died"
 
 
 def _alive(pid: int, begun: float) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from t3d.insight.runs import Run
 
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
-LABELS = {"steps": "environment steps per seed", "time": "minutes since the start"}
+LABELS = {"steps": "environment steps per seed", "time": "minutes since the first evaluation"}
 
 
 class Curves(NamedTuple):
@@ -38,7 +38,7 @@ def plot_curves(
         seeds = list(run.evals) if seed is None else [run.choose_seed(seed)]
         curves = _curves(run, seeds, x, smooth)
         mean = curves.returns.mean(axis=0)
-        label = run.path.name if len(runs) > 1 else _in_words(seeds)
+        label = f"{run.path.name}: {_in_words(seeds)}" if len(runs) > 1 else _in_words(seeds)
         axes.plot(curves.x, mean, color=colour, linewidth=2, label=label)
         axes.fill_between(curves.x, mean - curves.band, mean + curves.band, color=colour, alpha=0.2, linewidth=0)
         for one in curves.returns if len(seeds) > 1 else []:
@@ -47,7 +47,8 @@ def plot_curves(
         axes.axvline(
             runs[0].cfg.td3.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning begins"
         )
-    axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.id for run in runs)))
+    averaged = f", averaged over {smooth} evaluations" if smooth > 1 else ""
+    axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.id for run in runs)) + averaged)
     axes.set_xlabel(LABELS[x])
     axes.set_ylabel("mean return in evaluation, no noise")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}" if x == "time" else f"{value:,.0f}")
@@ -77,5 +78,5 @@ def _average(row: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 
 def _in_words(seeds: list[int]) -> str:
     if len(seeds) == 1:
-        return f"seed {seeds[0]}, ± one standard deviation of its episodes"
-    return f"mean of {len(seeds)} seeds, ± one standard deviation; thin: single seeds"
+        return f"seed {seeds[0]}, ± std of its episodes"
+    return f"mean of {len(seeds)} seeds, ± std over seeds; thin: single seeds"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from t3d.config import Config, load_toml, merge
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, Event, from_line
+from t3d.types import Spec
 from t3d.world.policy import SavedPolicy, load_policy
 
 
@@ -23,7 +24,7 @@ class Run(NamedTuple):
     def best_seed(self) -> int:
         """The seed with the highest evaluation."""
         if not self.evals:
-            raise UserError(f"{self.path} has no evaluation yet; train it for longer first")
+            raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
         return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)
 
     def choose_seed(self, seed: int | None) -> int:
@@ -46,6 +47,16 @@ class Run(NamedTuple):
     def policy(self, seed: int, which: str = "best") -> SavedPolicy:
         """The best or the last policy of a seed."""
         return load_policy(self.path / which / f"seed-{seed}")
+
+
+def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
+    """Says so if a policy was trained on an environment of another shape."""
+    ours, theirs = (
+        (one.observation, one.action_shape, one.action_low.tolist(), one.action_high.tolist())
+        for one in (policy.spec, spec)
+    )
+    if ours != theirs:
+        raise UserError(f"the policy does not fit {env_id}: its observations or action bounds are others")
 
 
 def best_of(evals: list[Eval]) -> Eval:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
+from t3d.insight.runs import check_fits
 from t3d.seeds import derive
 from t3d.world.envs import Environment
 from t3d.world.find import env_factory
@@ -28,6 +29,7 @@ def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episode
     env = Environment(_renderable(cfg.id), "the environment being filmed", cfg.action_repeat)
     returns: list[float] = []
     try:
+        check_fits(policy, env.spec, cfg.id)
         seeds = [derive(seed, "video", episode) for episode in range(episodes)]
         frames = _frames(policy, env, seeds, max_steps, returns)
         _write(out, frames, _frames_per_second(env))

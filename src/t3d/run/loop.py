@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import platform
 import threading
 import time
 from collections.abc import Iterator
@@ -67,7 +68,10 @@ def train(cfg: Config, *, stop: threading.Event | None = None, make_env: EnvFact
             raise
         finally:
             step, updates = min(parts.memory.added), parts.learner.updates
-            parts.folder.save_last(parts.snapshot(), step)
+            try:
+                parts.folder.save_last(parts.snapshot(), step)
+            except OSError as error:
+                text = text or f"the last policy could not be saved: {error}"
             end = End(step=step, reason=reason, text=text, updates=updates, seconds=time.monotonic() - begun)
             parts.folder.write(end)
         yield end
@@ -94,13 +98,15 @@ def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
 
         log_due = log_due or passed(cfg.log.every_steps, before, step)
         due = governor.due(memory.added, learner.updates)
+        if log_due and due >= learner.until_actor:
+            due -= learner.until_actor
+            steps = learner.run(learner.until_actor, memory.sample)
+            now = time.monotonic()
+            yield from update_events(steps, cfg, step, learner.updates, (step - reported) / (now - reported_at))
+            log_due, reported, reported_at = False, step, now
         if due:
-            steps = learner.run(due, memory.sample)
-            collector.publish(parts.snapshot())
-            if log_due and steps.pi is not None:
-                now = time.monotonic()
-                yield from update_events(steps, cfg, step, learner.updates, (step - reported) / (now - reported_at))
-                log_due, reported, reported_at = False, step, now
+            learner.run(due, memory.sample)
+        collector.publish(parts.snapshot())
 
         if passed(cfg.eval.every_steps, before, step) or step == cfg.total_steps:
             snapshot = parts.snapshot()
@@ -160,6 +166,7 @@ def _start(parts: Parts) -> Start:
         config=to_dict(cfg),
         versions=versions(),
         pid=os.getpid(),
+        host=platform.node(),
         parameters=numbers_per_member(parts.collector.spec, cfg.td3),
         replay_bytes=bytes_needed(parts.collector.spec, rows_needed(cfg), len(cfg.seeds)),
     )

@@ -59,7 +59,7 @@ def _load(task: str) -> Any:
             f'dm:{task} needs a package that is not installed ({error}); install it with: pip install "t3d[dm-control]"'
         ) from None
     domain, _, name = task.partition("-")
-    known = [f"{one}-{other}" for one, other in suite.ALL_TASKS]
-    if task not in known:
-        raise UserError(f"unknown environment dm:{task}{did_you_mean(task, known)}")
+    known = [f"dm:{one}-{other}" for one, other in suite.ALL_TASKS]
+    if f"dm:{task}" not in known:
+        raise UserError(f"unknown environment dm:{task}{did_you_mean(f'dm:{task}', known)}")
     return suite.load(domain, name)

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from t3d.errors import Diverged, UserError
 from t3d.types import Floats, Part, Spec
 from t3d.world.numbers import Unfit, flatten, number, to_bounds
 
 GymEnv = gym.Env[Any, Any]
+WIDEST = 1e9  # action bounds beyond this are somebody's way of writing infinity
 EnvFactory = Callable[..., Any]  # makes a gymnasium.Env or a gymnasium.vector.VectorEnv
 
 
@@ -53,7 +55,7 @@ class Environment:
         scaled = self.gate.action(action)
         total = 0.0
         for _ in range(self.action_repeat):
-            result = self.gate.result(self.gate.call(self.gym.step, scaled))
+            result = self.gate.result(self.gate.call(self.gym.step, scaled.copy()))  # it may change what it is given
             total += result.reward
             if result.terminated or result.truncated:
                 break
@@ -101,7 +103,7 @@ class Gate:
             sound_reward = number("reward", reward)
         except Unfit as error:
             raise BadValue(f"{self.now()}: {error}") from None
-        return Result(self.observation(observation), sound_reward, bool(terminated), bool(truncated))
+        return Result(self.observation(observation), sound_reward, self.flag(terminated), self.flag(truncated))
 
     def observation(self, value: Any) -> Floats:
         """A sound observation, flat."""
@@ -109,6 +111,14 @@ class Gate:
             return flatten(value, self.spec)
         except Unfit as error:
             raise BadValue(f"{self.now()}: {error}") from None
+
+    def flag(self, value: Any) -> bool:
+        """True or False, as terminated and truncated must be; 0 and 1 are let pass."""
+        if np.shape(value) != () or value not in (0, 1):
+            raise BadValue(
+                f"{self.now()}: terminated and truncated must be True or False, and {value!r:.60} was returned"
+            )
+        return bool(value)
 
     def call(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Calls into the environment; what it raises says where it came from."""
@@ -131,7 +141,10 @@ def name_of(env: Any) -> str:
 
 def spec_of(env: Any) -> Spec:
     """Shapes and bounds of a gymnasium.Env, or of one environment of a VectorEnv; or why TD3 cannot work with them."""
-    name, vector = name_of(env), isinstance(env, gym.vector.VectorEnv)
+    name, vector = name_of(env), isinstance(env, VectorEnv)
+    mode = env.metadata.get("autoreset_mode") if vector else AutoresetMode.DISABLED
+    if mode is not AutoresetMode.DISABLED:
+        raise UserError(f"the VectorEnv resets by itself ({mode}); make it with AutoresetMode.DISABLED")
     try:
         observations = env.single_observation_space if vector else env.observation_space
         actions = env.single_action_space if vector else env.action_space
@@ -142,12 +155,15 @@ def spec_of(env: Any) -> Spec:
     low = actions.low.astype(np.float64).reshape(-1)
     high = actions.high.astype(np.float64).reshape(-1)
     for index, (least, most) in enumerate(zip(low, high, strict=True)):
-        if not (np.isfinite(least) and np.isfinite(most) and least < most):
+        if not -WIDEST <= least < most <= WIDEST:
             raise UserError(
                 f"{name} has action bounds [{least}, {most}] in dimension {index}; TD3 needs finite bounds, "
                 "low below high: set them in the environment's action_space"
             )
-    return Spec(layout_of(observations), actions.shape, low, high, str(actions.dtype))
+    spec = Spec(layout_of(observations), actions.shape, low, high, str(actions.dtype))
+    if not (spec.action_size and spec.observation and spec.observation_size):
+        raise UserError(f"{name} has no numbers in its actions or observations ({actions}, {observations})")
+    return spec
 
 
 def layout_of(space: gym.Space[Any], path: tuple[str | int, ...] = (), start: int = 0) -> tuple[Part, ...]:

@@ -45,9 +45,9 @@ def _hint(name: str, module: ModuleType | None) -> str:
         made_there = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         return f"; {module.__name__} has no {name or 'name after the colon'}{did_you_mean(name, made_there)}"
     task = name.rpartition("-v")[0] or name
-    same_task = [known for known in gym.registry if known.rpartition("-v")[0] == task]
-    if same_task:
-        return f"; there is {' and '.join(same_task)}"
+    versions = [known for known in gym.registry if known.rpartition("-v")[0] == task]
+    if versions:
+        return f"; there is {max(versions, key=lambda known: int(known.rpartition('-v')[2]))}"
     return did_you_mean(name, gym.registry) or "; for an environment of your own write module:callable"
 
 
@@ -64,6 +64,8 @@ def _import_module(module_name: str, env_id: str) -> ModuleType:
         else:
             hint = f"install it with: pip install {error.name}"
         raise UserError(f"cannot import {error.name} for the environment {env_id}; {hint}") from None
+    except ImportError as error:
+        raise UserError(f"cannot import {module_name} for the environment {env_id}: {error}") from None
     except SyntaxError as error:
         raise UserError(f"{error.filename} does not parse: {error.msg} in line {error.lineno}") from None
 
@@ -77,8 +79,9 @@ def _gym_make(name: str, **keywords: Any) -> GymEnv:
         return gym.make(name, disable_env_checker=True, **keywords)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
-        remedy = f'install it with: pip install "t3d[{extra}]"' if extra else "install it with pip"
-        raise UserError(f"{name} needs a package that is not installed ({error}); {remedy}") from None
+        remedy = f'install it with: pip install "t3d[{extra}]"' if extra else f"try a newer version{_hint(name, None)}"
+        reason = str(error).partition(",")[0]  # what follows is Gymnasium's own advice
+        raise UserError(f"{name} cannot be made ({reason}); {remedy}") from None
 
 
 def _call(make: Callable[..., Any], env_id: str, **keywords: Any) -> Any:
@@ -90,5 +93,6 @@ def _call(make: Callable[..., Any], env_id: str, **keywords: Any) -> Any:
         signature.bind(**accepted)
     except TypeError as error:
         raise UserError(f"{env_id} must be callable without arguments: {error}; give them defaults") from None
-    redirect_warnings()
-    return make(**accepted)
+    env = make(**accepted)
+    redirect_warnings()  # it may have imported MuJoCo itself
+    return env

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import iterate
 
 from t3d.config import EnvConfig
@@ -53,9 +53,6 @@ class VectorLanes:
     """A user's VectorEnv; its own resetting must be off, because it resets without seeds and hides the last state."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], where: str) -> None:
-        mode = env.metadata.get("autoreset_mode")
-        if mode is not AutoresetMode.DISABLED:
-            raise UserError(f"the VectorEnv resets by itself ({mode}); make it with AutoresetMode.DISABLED")
         self.env = env
         self.count = env.num_envs
         self.spec = spec_of(env)
