@@ -33,9 +33,9 @@ class Start(Event):
     config: dict[str, Any]
     versions: dict[str, str]
     pid: int
-    host: str
     parameters: int  # numbers that one member learns
     replay_bytes: int
+    host: str = ""  # runs of before 0.1 do not say
 
 
 @dataclass(frozen=True, kw_only=True)

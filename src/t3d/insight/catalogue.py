@@ -201,7 +201,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
     if last["event"] == "end":
         return str(last["reason"])
-    here = start.get("host", platform.node()) == platform.node()
+    here = start.get("host") in (None, "", platform.node())
     return "running" if here and _alive(int(start["pid"]), float(start["time"])) else "died"
 
 
