@@ -421,3 +421,15 @@ def test_figures_as_people_read_them() -> None:
     ]
     assert [_figure(value) for value in (None, 0.95312, -62.64, 4391.147)] == ["-", "0.953", "-62.6", "4,391.1"]
     assert [_size(size) for size in (0, 1023, 1536, 3 * 2**20)] == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB"]
+
+
+def test_show_repeats_what_the_doctor_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Endless(CountingEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *_ = super().step(action)
+            return observation, reward, False, False, {}
+
+    cfg = small_config(run={"root": str(tmp_path), "name": "endless"}, eval={"max_steps": 5})
+    list(t3d.train(cfg, make_env=Endless))
+    assert main(["runs", "show", str(tmp_path / "endless")]) == 0
+    assert "note: Endless: no episode ended within" in capsys.readouterr().out

@@ -54,18 +54,24 @@ def main(arguments: list[str]) -> int:
     for text in warnings:
         console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
     verdict = "can be trained" if warnings else "is healthy"
-    console.print(f"[green]{args.env} {verdict}[/green], as far as a moment of random actions shows.", highlight=False)
+    console.print(
+        f"[green]{args.env} {verdict}[/green], as far as a moment of random actions shows.",
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(_seen_from_here(args.env), highlight=False, soft_wrap=True)
     return 0
 
 
 def _seen_from_here(env_id: str) -> str:
-    env = env_factory(env_id)()
+    env = env_factory(env_id)(render_mode="rgb_array")
     spec = spec_of(env)
+    drawn = getattr(env, "render_mode", None) == "rgb_array"
     env.close()
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
+    film = "it can be filmed" if drawn else "it cannot be filmed, for it does not take render_mode"
     parts = ", ".join(f"{part.name} {list(part.shape)}" for part in spec.observation)
-    return f"{spec.observation_size} numbers observed ({parts}); {spec.action_size} acted with, bounds {bounds}"
+    return f"{spec.observation_size} numbers observed ({parts}); {spec.action_size} acted with, bounds {bounds}; {film}"
 
 
 def _machine() -> Table:

@@ -27,6 +27,7 @@ from t3d.insight.catalogue import (
     contents,
     evaluations,
     find_entry,
+    notes,
 )
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
@@ -146,6 +147,8 @@ def _show(entry: Entry, console: Console) -> None:
         console.print(_clean(line, "red"), soft_wrap=True)
     if entry.status == "died":
         console.print("Its process is gone and it never wrote an end: killed, out of memory, or a lost machine.")
+    for text in notes(entry.path):
+        console.print(_clean(f"note: {text}", "yellow"), soft_wrap=True)
     _show_results(entry, console)
     _show_settings(entry, console)
     _show_files(entry, console)

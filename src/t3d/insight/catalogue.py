@@ -18,7 +18,7 @@ import psutil
 from t3d.config import Config, dotted, flat
 from t3d.errors import UserError, did_you_mean
 
-EVAL = b'{"event": "eval"'
+EVAL, NOTE = b'{"event": "eval"', b'{"event": "note"'
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
@@ -135,6 +135,17 @@ def evaluations(path: Path) -> dict[int, list[Score]]:
                     score = Score(int(event["step"]), float(event["mean_return"]), float(event["std_return"]))
                     scores.setdefault(int(event["seed"]), []).append(score)
     return scores
+
+
+def notes(path: Path) -> list[str]:
+    """What the run noted about itself, the environment doctor's warnings above all."""
+    texts: list[str] = []
+    with (path / "events.jsonl").open("rb") as lines:
+        for line in lines:
+            if line.startswith(NOTE):
+                with suppress(*BROKEN):
+                    texts.append(str(json.loads(line)["text"]))
+    return texts
 
 
 def best_score(scores: list[Score]) -> Score:
