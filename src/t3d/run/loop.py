@@ -97,7 +97,7 @@ def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
         step = min(memory.added)
 
         log_due = log_due or passed(cfg.log.every_steps, before, step)
-        due = governor.due(memory.added, learner.updates)
+        made, due = learner.updates, governor.due(memory.added, learner.updates)
         if log_due and due >= learner.until_actor:
             due -= learner.until_actor
             steps = learner.run(learner.until_actor, memory.sample)
@@ -106,7 +106,8 @@ def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
             log_due, reported, reported_at = False, step, now
         if due:
             learner.run(due, memory.sample)
-        collector.publish(parts.snapshot())
+        if learner.updates > made:  # a snapshot copies every actor, on a GPU across the bus
+            collector.publish(parts.snapshot())
 
         if passed(cfg.eval.every_steps, before, step) or step == cfg.total_steps:
             snapshot = parts.snapshot()
