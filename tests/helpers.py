@@ -126,7 +126,7 @@ def caught_learners(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
         caught.append(Learner(*arguments, **keywords))
         return caught[-1]
 
-    monkeypatch.setattr("t3d.run.loop.Learner", catch)
+    monkeypatch.setattr("t3d.run.parts.Learner", catch)
     return caught
 
 

@@ -6,9 +6,7 @@ import csv
 import dataclasses
 import json
 import math
-import re
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -26,18 +24,16 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, TD3Config, flat, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
-from t3d.events import End, Eval, Event, Start, StepsTaken, Update, from_line, to_line
-from t3d.run.folder import RunFolder
+from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
 from t3d.run.governor import Governor, passed
-from t3d.run.loop import assemble, check_memory, resolve
+from t3d.run.parts import assemble, check_memory, resolve
 from t3d.run.report import update_events
 from t3d.seeds import derive
-from t3d.world.envs import BadValue
 from t3d.world.evaluate import evaluate
 from t3d.world.find import env_factory
 from t3d.world.lanes import open_lanes
 from t3d.world.numbers import ABSURD
-from test_world import BAD, Toy
+from test_world import Toy
 
 
 def run(cfg: Config, root: Path, **keywords: Any) -> list[Event]:
@@ -117,7 +113,7 @@ def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path) -> None:
 
 
 def told(event: Event) -> dict[str, Any]:
-    changing = ("time", "steps_per_second", "seconds")
+    changing = ("time", "steps_per_second", "seconds", "save_seconds", "new_bytes")
     return {"event": event.event, **{key: value for key, value in vars(event).items() if key not in changing}}
 
 
@@ -155,6 +151,8 @@ COVERED = {
     "eval.every_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "eval.max_steps": "test_run.py::test_an_environment_that_never_ends_is_cut_in_evaluation",
     "eval.episodes": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "env.bad_values": "test_bad_values.py::test_a_bad_value_never_reaches_a_parameter",
+    "checkpoint.every_steps": "test_resume.py::test_a_resumed_run_equals_a_straight_one",
     "log.every_steps": "test_run.py::test_the_first_update_comes_after_the_last_random_step",
     "run.root": "test_run.py::test_two_runs_never_share_a_folder",
     "run.name": "test_run.py::test_two_runs_never_share_a_folder",
@@ -223,9 +221,15 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     policies = {
         f"{kind}/seed-{n}.{end}" for kind in ("best", "last") for n in (0, 1) for end in ("safetensors", "json")
     }
-    assert names == {"config.toml", "events.jsonl", "metrics.csv"} | policies
+    checkpoint = {f"000001-step-300/{name}" for name in ("manifest.json", "state.json", "state.safetensors")}
+    checkpoint |= {f"replay/000001-seed-{n}-0-300.safetensors" for n in (0, 1)}
+    logs = {"config.toml", "events.jsonl", "metrics.csv", "journal.jsonl", "lock"}
+    assert names == logs | policies | {f"checkpoints/{name}" for name in checkpoint}
     lines = (folder / "events.jsonl").read_text().splitlines()
-    assert [from_line(line) for line in lines] == [from_line(to_line(event)) for event in events]
+    told = [event for event in events if not isinstance(event, Saved)]
+    assert [from_line(line) for line in lines] == [from_line(to_line(event)) for event in told]
+    journal = [from_line(line).event for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert journal == ["start", "saved", "end"]
     assert all({"event", "step", "member", "seed", "time"} <= set(json.loads(line)) for line in lines)
     again = merge(Config(total_steps=10**6), load_toml(folder / "config.toml"))
     assert again == resolve(merge(cfg, {"run": {"root": str(tmp_path)}}))
@@ -259,7 +263,7 @@ def test_a_stop_that_comes_after_the_last_step_is_too_late(tmp_path: Path) -> No
     stop, events = threading.Event(), []
     for event in t3d.train(helpers.small_config(run={"root": str(tmp_path)}), stop=stop):
         events.append(event)
-        if event.step == 300:
+        if event.step == 300 and isinstance(event, Eval):
             stop.set()
     assert end_of(events).reason == "finished"
 
@@ -336,42 +340,11 @@ def test_a_users_own_factory(tmp_path: Path) -> None:
     assert end.updates == 200
 
 
-class GoesBad(Toy):
-    """Sound for 180 steps (the doctor takes some of them, then learning begins), then bad in one of many ways."""
-
-    taken = 0
-    fault: Callable[[Toy], None]
-
-    def step(self, action: Any) -> Any:
-        GoesBad.taken += 1
-        if GoesBad.taken == 180:
-            GoesBad.fault(self)
-        return super().step(action)
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_value_never_reaches_a_parameter(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R8 in its raise form."""
-    learners = helpers.caught_learners(monkeypatch)
-    GoesBad.taken, GoesBad.fault = 0, staticmethod(BAD[name])
-    cfg = helpers.small_config(eval={"episodes": 1, "every_steps": 1000}, run={"root": str(tmp_path), "name": "bad"})
-    sound = merge(cfg, {"log": {"every_steps": 1}})
-    events: list[Event] = []
-    with pytest.raises(BadValue, match="environment 0 of seed 0"):
-        for event in t3d.train(sound, make_env=GoesBad):
-            events.append(event)
-    assert any(isinstance(event, Update) for event in events)
-    assert helpers.all_finite(learners[0]) and learners[0].updates > 0
-    end = from_line((tmp_path / "bad" / "events.jsonl").read_text().splitlines()[-1])
-    assert isinstance(end, End) and end.reason == "failed" and end.updates > 0
-    assert re.search(rf"environment 0 of seed 0, episode \d+, step \d+: {name.split(maxsplit=1)[0]}", end.text)
-
-
 def test_a_full_disk_at_the_end_does_not_hide_what_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RunFolder, "save_last", full)
+    monkeypatch.setattr("t3d.run.folder.save_policy", full)
     cfg = helpers.small_config(total_steps=120, eval={"every_steps": 1000, "episodes": 1}, run={"root": str(tmp_path)})
     events = []
     for event in t3d.train(cfg):
@@ -434,7 +407,7 @@ def test_threads_are_set_and_recorded() -> None:
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     cfg = helpers.small_config(run={"root": str(tmp_path)})
     with ExitStack() as opened:
-        parts = assemble(cfg, threading.Event(), env_factory("Pendulum-v1"), opened)
+        parts = assemble(resolve(cfg), threading.Event(), env_factory("Pendulum-v1"), opened)
     assert isinstance(parts.memory, Memory) and parts.memory.replay.capacity == 300
 
 

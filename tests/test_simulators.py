@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import helpers
 import t3d
 from t3d.algo.learner import Learner
-from t3d.config import Config, merge
+from t3d.config import Config, EnvConfig, merge
 from t3d.errors import UserError
 from t3d.events import End, Start
 from t3d.insight.video import record
@@ -112,7 +112,7 @@ def test_an_environment_may_change_the_action_it_is_given() -> None:
             action *= 0.5
             return super().step(action)
 
-    env = Environment(Halves(), "halves", action_repeat=3)
+    env = Environment(Halves(), "halves", EnvConfig(action_repeat=3))
     env.reset(0, 0)
     env.step(np.ones(1, np.float32))
     assert played == [1, 1, 1]
@@ -149,7 +149,7 @@ class Nested(Sound):
 def test_dict_and_tuple_observations_are_flattened_with_a_known_layout(tmp_path: Path) -> None:
     env = Environment(Nested(), "nested")
     flat = env.reset(0, 0)
-    layout = {part.name: (part.start, part.stop) for part in env.spec.observation}
+    layout = {part.name: (part.start, part.stop) for part in env.gate.spec.observation}
     assert sorted(layout.values())[0][0] == 0 and flat.shape == (3 + 2 + 2 + 6,)
     start, stop = layout["observation['mode']"]
     assert flat[start:stop].tolist() == [0, 1, 0], "6 is the second of 5, 6, 7"
@@ -160,7 +160,7 @@ def test_dict_and_tuple_observations_are_flattened_with_a_known_layout(tmp_path:
     folder, end = train(helpers.small_config(env={"id": "test_simulators:Nested"}), tmp_path)
     assert end.updates == 200
     policy = t3d.load_policy(folder / "best" / "seed-0")
-    assert policy.spec.observation == env.spec.observation, "the layout is saved with the policy"
+    assert policy.spec.observation == env.gate.spec.observation, "the layout is saved with the policy"
     observation, _ = Nested().reset(seed=1)
     assert env.gym.action_space.contains(policy(observation))
 
@@ -204,7 +204,7 @@ def test_integer_actions_reach_every_choice() -> None:
 
 
 def test_action_repeat_adds_rewards_and_ends_with_the_episode() -> None:
-    plain, repeated = Environment(Sound(), "plain"), Environment(Sound(), "repeated", action_repeat=4)
+    plain, repeated = Environment(Sound(), "plain"), Environment(Sound(), "repeated", EnvConfig(action_repeat=4))
     plain.reset(3, 0)
     repeated.reset(3, 0)
     action = np.array([0.3], np.float32)

@@ -209,7 +209,7 @@ def check_transitions(count: int) -> None:
     collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(snapshot_for(collector.spec, members))
     replay = Replay(collector.spec, steps, members)
-    while collector.taken < steps:
+    while collector.teams[0].taken < steps:
         for rollout in collector.poll():
             replay.add(rollout)
     assert replay.added == [steps] * members

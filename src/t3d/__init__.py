@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from t3d.config import Config as Config
     from t3d.config import merge as merge
     from t3d.errors import UserError as UserError
+    from t3d.run.loop import resume as resume
     from t3d.run.loop import train as train
     from t3d.world.policy import load_policy as load_policy
 
@@ -21,9 +22,10 @@ _HOMES = {
     "load_policy": "t3d.world.policy",
     "merge": "t3d.config",
     "preset": "t3d.app.presets",
+    "resume": "t3d.run.loop",
     "train": "t3d.run.loop",
 }
-__all__ = ["Config", "UserError", "__version__", "load_policy", "merge", "preset", "train"]
+__all__ = ["Config", "UserError", "__version__", "load_policy", "merge", "preset", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

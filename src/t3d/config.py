@@ -108,6 +108,8 @@ class EnvConfig:
     """Environments per member; the ratio of updates to steps does not depend on it."""
     action_repeat: int = 1
     """Times each action is played; their rewards add up, and a step of T3D is all of them."""
+    bad_values: Literal["raise", "skip", "clip"] = "raise"
+    """When the environment returns a NaN or worse: end the run, end the episode, or mend the value."""
 
     def __post_init__(self) -> None:
         _check_types(self, "env.")
@@ -140,6 +142,18 @@ class LogConfig:
     def __post_init__(self) -> None:
         _check_types(self, "log.")
         _check_range(self, "log.", every_steps=(1, 10**12))
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Checkpoints: all that a run needs to go on exactly where it was."""
+
+    every_steps: int = 10_000
+    """Steps between checkpoints; one more is made when the run stops. The last three are kept."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "checkpoint.")
+        _check_range(self, "checkpoint.", every_steps=(1, 10**12))
 
 
 @dataclass(frozen=True)
@@ -177,6 +191,7 @@ class Config:
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:

@@ -10,6 +10,10 @@ class UserError(Exception):
     """A mistake the user can mend: the message is a whole sentence and says how. The command line exits with code 2."""
 
 
+class NothingLeft(UserError):
+    """The run has done already what it is asked for."""
+
+
 class Diverged(UserError):
     """Learning has run away: a loss or an action is no longer a finite number."""
 

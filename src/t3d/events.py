@@ -39,6 +39,56 @@ class Start(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """A run goes on from a checkpoint, in a process of its own."""
+
+    event: ClassVar[str] = "resumed"
+    folder: str
+    config: dict[str, Any]
+    versions: dict[str, str]
+    pid: int
+    host: str
+    parameters: int
+    replay_bytes: int
+    checkpoint: str  # its name; empty: there was none, and the run begins again
+    notes: list[str]  # what is not as it was: a damaged file, another version, an episode that did not repeat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Event):
+    """A checkpoint is complete on the disk."""
+
+    event: ClassVar[str] = "saved"
+    checkpoint: str
+    reason: str  # schedule | asked | end
+    new_bytes: int  # written for it; older replay segments are shared
+    save_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveFailed(Event):
+    """A checkpoint, a policy or a line of a log could not be written; the run goes on without."""
+
+    event: ClassVar[str] = "save-failed"
+    text: str
+    failures: int  # of this process so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadValueMet(Event):
+    """An environment returned a value that must not reach the replay."""
+
+    event: ClassVar[str] = "bad-value"
+    env: int
+    episode: int
+    episode_step: int
+    field: str
+    text: str
+    handling: str  # raise | skip | clip
+    count: int  # of this environment so far; after the tenth only the 100th, 1,000th, ... are told
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpisodeEnd(Event):
     """A training episode, with exploration noise, has ended."""
 
@@ -87,6 +137,7 @@ class Eval(Event):
     returns: list[float]
     lengths: list[int]
     best: bool  # better than all before
+    bad_values: int = 0  # met in the evaluation's episodes and kept out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +159,10 @@ class End(Event):
     seconds: float
 
 
-KINDS: dict[str, type[Event]] = {kind.event: kind for kind in (Start, EpisodeEnd, Update, StepsTaken, Eval, Note, End)}
+KINDS: dict[str, type[Event]] = {
+    kind.event: kind
+    for kind in (Start, Resumed, EpisodeEnd, Update, StepsTaken, Eval, Saved, SaveFailed, BadValueMet, Note, End)
+}
 
 
 def to_line(event: Event) -> str:

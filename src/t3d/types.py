@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
+State = dict[str, Any]  # what a part needs to go on exactly: arrays and plain values by name, nested
 
 
 class Part(NamedTuple):
@@ -61,6 +62,17 @@ class Episode(NamedTuple):
     terminated: bool
 
 
+class Fault(NamedTuple):
+    """A value from an environment that must not reach the replay, and where it was found."""
+
+    env: int
+    episode: int
+    step: int  # of the episode; 0 is the reset
+    field: str
+    text: str
+    met: int = 0  # bad values of this environment so far, this one included
+
+
 class Rollout(NamedTuple):
     """A block of T transitions of one member, in the order they happened."""
 
@@ -71,6 +83,7 @@ class Rollout(NamedTuple):
     s2: Floats  # (T, observation_size): the true next state, also where an episode ends
     terminated: Flags  # (T,): True stops the bootstrap; a time limit does not
     episodes: list[Episode]  # those that ended inside this block
+    faults: list[Fault]  # bad values met and kept out
 
 
 class Batch(NamedTuple):
@@ -145,6 +158,7 @@ class Evaluation(NamedTuple):
     snapshot: PolicySnapshot
     returns: NDArray[np.float64]  # (E,)
     lengths: NDArray[np.int64]  # (E,)
+    bad_values: int = 0  # met and kept out
 
 
 class Policy(Protocol):

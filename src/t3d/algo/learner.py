@@ -9,7 +9,8 @@ import torch
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
 from t3d.seeds import derive
-from t3d.types import Batch, Draws, PolicySnapshot, Spec, Steps
+from t3d.tensors import put, set_streams, streams
+from t3d.types import Batch, Draws, PolicySnapshot, Spec, State, Steps
 
 
 class Learner:
@@ -57,3 +58,32 @@ class Learner:
         actor = self.nets.actor
         flat = actor.flat.to("cpu", torch.float32, copy=True).numpy()
         return PolicySnapshot(self.updates, actor.sizes, flat)
+
+    def state(self) -> State:
+        """Everything that learning changes, as arrays that later updates do not change."""
+        arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in self._tensors().items()}
+        return {"updates": self.updates, "target_noise_streams": streams(self._generators), **arrays}
+
+    def restore(self, state: State) -> None:
+        """Goes on where a learner of the same shape was."""
+        for name, tensor in self._tensors().items():
+            put(tensor, state[name], name)
+        set_streams(self._generators, state["target_noise_streams"])
+        self.updates = state["updates"]
+
+    def unsound(self) -> list[tuple[str, int]]:
+        """The networks and moments that hold a number that is not finite, with their member; empty when all is well."""
+        members = len(self._generators)
+        finite = {
+            name: torch.isfinite(tensor).view(members, -1).all(dim=1).tolist()
+            for name, tensor in self._tensors().items()
+            if tensor.ndim == 2  # Adam's count of steps is a number of its own
+        }
+        return [(name, member) for name, sound in finite.items() for member in range(members) if not sound[member]]
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that updates change in place, by name."""
+        tensors = {name: network.flat for name, network in self.nets._asdict().items()}
+        for owner, adam in self.opts._asdict().items():
+            tensors |= {f"{owner}_adam_{name}": tensor for name, tensor in adam._asdict().items()}
+        return tensors

@@ -21,6 +21,7 @@ COMMANDS = {
     "train": Command(
         "t3d.app.train", "train ENV [options]", "train a policy; everything it learns goes into a run folder"
     ),
+    "resume": Command("t3d.app.resume", "resume RUN", "go on with a stopped or killed run exactly where it was"),
     "eval": Command("t3d.app.evaluate", "eval RUN", "play a run's best policy on fresh seeds, without noise"),
     "plot": Command("t3d.app.plot", "plot RUN...", "draw the learning curves of one or more runs"),
     "record": Command("t3d.app.record", "record RUN", "film a run's best policy (mp4)"),

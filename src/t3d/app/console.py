@@ -8,11 +8,13 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from t3d.config import Config, diff
-from t3d.events import EpisodeEnd, Eval, Event, Note, Start, Update
+from t3d.app.presets import preset
+from t3d.config import Config, diff, merge
+from t3d.events import BadValueMet, EpisodeEnd, Eval, Event, Note, Resumed, Saved, SaveFailed, Start, Update
 
 COLUMNS = {
     "evaluation": "eval",
@@ -28,10 +30,10 @@ LINES_AROUND_THE_ROWS = 8
 class View:
     """Follows the events of one run; used as a context, so that the terminal is given back whatever happens."""
 
-    def __init__(self, cfg: Config, preset: Config, console: Console) -> None:
-        self.cfg, self.preset, self.console = cfg, preset, console
-        self.rows: dict[int, dict[str, Any]] = {seed: {} for seed in cfg.seeds}
-        self.updates, self.begun, self.folder = 0, time.monotonic(), ""
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.updates, self.begun, self.begun_at, self.folder = 0, time.monotonic(), 0, ""
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -42,7 +44,7 @@ class View:
             console=console,
             expand=True,
         )
-        self.task = self.progress.add_task("random actions", total=cfg.total_steps)
+        self.task = self.progress.add_task("random actions")
         self.live = Live(console=console, refresh_per_second=4, get_renderable=self._picture)
 
     def __enter__(self) -> View:
@@ -61,6 +63,16 @@ class View:
         match event:
             case Start():
                 self._begin(event)
+            case Resumed():
+                self._go_on(event)
+            case Saved() if event.reason == "asked":
+                self.console.print(f"saved at step {event.step:,}: {event.checkpoint}", highlight=False)
+            case SaveFailed():
+                self.console.print(
+                    f"[red]{event.text}[/red]; the run goes on ({event.failures} failed so far)", highlight=False
+                )
+            case BadValueMet():
+                self._say_bad_value(event)
             case Note():
                 self.console.print(f"[yellow]note:[/yellow] {event.text}", highlight=False)
             case EpisodeEnd():
@@ -75,11 +87,13 @@ class View:
                 if not self.console.is_terminal:
                     self._print_eval(event)
 
-    def _begin(self, event: Start) -> None:
+    def _begin(self, event: Start | Resumed) -> None:
         cfg, show = event.config, self.console.print
-        self.folder, self.begun = event.folder, time.monotonic()
+        self.folder, self.begun, self.begun_at = event.folder, time.monotonic(), event.step
+        self.rows |= {seed: {} for seed in cfg["seeds"]}
+        self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
-        _say_differences(self.cfg, self.preset, self.console)
+        _say_differences(merge(Config(), cfg), self.console)
         show(
             f"[bold]TD3[/bold] on [bold]{cfg['env']['id']}[/bold], preset {cfg['preset']}, seeds {seeds}",
             highlight=False,
@@ -93,8 +107,21 @@ class View:
         if self.console.is_terminal:
             self.live.start()
 
+    def _go_on(self, event: Resumed) -> None:
+        if not self.folder:  # else it begins again, and has said so
+            self._begin(event)
+            self.console.print(f"going on at step {event.step:,} from {event.checkpoint}", highlight=False)
+        for text in event.notes:
+            self.console.print(f"[yellow]note:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
+
+    def _say_bad_value(self, event: BadValueMet) -> None:
+        where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
+        done = {"skip": "the episode ends", "clip": "mended"}.get(event.handling, event.handling)
+        text = f"[yellow]bad value[/yellow] no. {event.count}: {where}: {escape(event.text)} ({done})"
+        self.console.print(text, highlight=False, soft_wrap=True)
+
     def _speed(self, step: float) -> float:
-        return step / max(time.monotonic() - self.begun, 1e-3)
+        return (step - self.begun_at) / max(time.monotonic() - self.begun, 1e-3)
 
     def _print_eval(self, event: Eval) -> None:
         self.console.print(
@@ -117,11 +144,11 @@ class View:
         return Group(self.progress, table)
 
 
-def _say_differences(cfg: Config, preset: Config, console: Console) -> None:
+def _say_differences(cfg: Config, console: Console) -> None:
     """Prints what this run does differently from the defaults, and which of it the preset brought."""
     changes = diff(cfg, Config())
-    from_preset = diff(preset, Config())
-    for key in ("env.id", "preset"):
+    from_preset = diff(preset(cfg.preset), Config())
+    for key in ("env.id", "preset", "device", "threads", "run.root", "run.name"):
         changes.pop(key, None)
     if not changes:
         console.print("All settings are the defaults.", highlight=False)

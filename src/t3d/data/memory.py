@@ -8,7 +8,7 @@ from t3d.config import Config
 from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
-from t3d.types import Batch, PolicySnapshot, Rollout, Spec
+from t3d.types import Batch, PolicySnapshot, Rollout, Spec, State
 
 
 class Memory:
@@ -26,7 +26,9 @@ class Memory:
         return self.replay.added
 
     def add(self, rollout: Rollout) -> None:
-        """Remembers a block of transitions."""
+        """Remembers a block of transitions, which may be empty."""
+        if len(rollout.r) == 0:
+            return
         self.replay.add(rollout)
         if self.normaliser is not None:
             self.normaliser.add(rollout)
@@ -39,6 +41,18 @@ class Memory:
     def scaled(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         """The snapshot with the observation scaling that goes with it."""
         return snapshot if self.normaliser is None else self.normaliser.put_into(snapshot)
+
+    def state(self) -> State:
+        """Everything but the rows of the replay, which are saved piece by piece."""
+        normaliser = {} if self.normaliser is None else self.normaliser.state()
+        return {"added": list(self.added), "sampler": self.sampler.state(), "normaliser": normaliser}
+
+    def restore(self, state: State) -> None:
+        """Goes on where a memory of the same shape was; the rows are put back before."""
+        self.replay.set_added(state["added"])
+        self.sampler.restore(state["sampler"])
+        if self.normaliser is not None:
+            self.normaliser.restore(state["normaliser"])
 
 
 def rows_needed(cfg: Config) -> int:

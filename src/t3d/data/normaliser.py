@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from t3d.types import SCALED_LIMIT, Batch, PolicySnapshot, Rollout, Scaling
+from t3d.types import SCALED_LIMIT, Batch, PolicySnapshot, Rollout, Scaling, State
 
 EPSILON = 1e-8  # keeps the deviation of a constant observation above zero
 
@@ -32,8 +32,7 @@ class Normaliser:
         self.m2[m] += ((block - block.mean(axis=0)) ** 2).sum(axis=0) + shift**2 * self.count[m] * len(block) / total
         self.mean[m] += shift * len(block) / total
         self.count[m] = total
-        self._mean[m] = torch.from_numpy(self.mean[m])
-        self._std[m] = torch.from_numpy(self.std[m])
+        self._scale_with_these(m)
 
     @property
     def std(self) -> NDArray[np.float64]:
@@ -48,6 +47,23 @@ class Normaliser:
     def put_into(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         """The snapshot with today's statistics, so that acting scales as learning does."""
         return snapshot._replace(scaling=Scaling(self.mean.astype(np.float32), self.std.astype(np.float32)))
+
+    def state(self) -> State:
+        """The statistics."""
+        return {"count": self.count, "mean": self.mean, "m2": self.m2}
+
+    def restore(self, state: State) -> None:
+        """Goes on where a normaliser of the same shape was."""
+        for name, mine in self.state().items():
+            if mine.shape != state[name].shape:
+                raise ValueError(f"the normaliser's {name} has shape {state[name].shape} instead of {mine.shape}")
+            mine[:] = state[name]
+        for member in range(len(self.count)):
+            self._scale_with_these(member)
+
+    def _scale_with_these(self, member: int) -> None:
+        self._mean[member] = torch.from_numpy(self.mean[member])
+        self._std[member] = torch.from_numpy(self.std[member])
 
     def _scaled(self, s: torch.Tensor) -> torch.Tensor:
         return ((s - self._mean) / self._std).clamp(-SCALED_LIMIT, SCALED_LIMIT)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t3d.types import Rollout, Spec
+from t3d.types import Floats, Rollout, Spec
 
 BYTES_PER_NUMBER = 4
 
@@ -38,6 +38,26 @@ class Replay:
 
         self.added[rollout.member] += len(rows)
         self.size[rollout.member] = min(self.added[rollout.member], self.capacity)
+
+    def kept(self, member: int) -> tuple[int, int]:
+        """The first and one past the last transition that a ring still holds, counted from the run's beginning."""
+        return max(0, self.added[member] - self.capacity), self.added[member]
+
+    def read(self, member: int, first: int, stop: int) -> Floats:
+        """The rows of transitions first to stop, counted from the run's beginning."""
+        places = torch.arange(first, stop, device=self.rows.device) % self.capacity
+        rows: Floats = self.rows[member].index_select(0, places).cpu().numpy()
+        return rows
+
+    def put(self, member: int, first: int, rows: Floats) -> None:
+        """Puts back what read returned, into a ring of this or another capacity."""
+        places = torch.arange(first, first + len(rows), device=self.rows.device) % self.capacity
+        self.rows[member].index_copy_(0, places, torch.from_numpy(rows.copy()).to(self.rows.device))
+
+    def set_added(self, added: list[int]) -> None:
+        """Sets how many transitions were ever added."""
+        self.added[:] = added
+        self.size.copy_(torch.tensor([min(count, self.capacity) for count in added]))
 
     def gather(self, index: Tensor) -> tuple[Tensor, ...]:
         """Rows index (M, B) of each member's ring as s, a, r, terminated, s2."""

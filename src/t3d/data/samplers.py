@@ -9,7 +9,8 @@ import torch
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
 from t3d.seeds import derive
-from t3d.types import Batch
+from t3d.tensors import set_streams, streams
+from t3d.types import Batch, State
 
 
 class UniformSampler:
@@ -30,3 +31,11 @@ class UniformSampler:
         index = (self._uniform * self.replay.size.unsqueeze(1)).long()  # (M, B)
         s, a, r, terminated, s2 = self.replay.gather(index)
         return Batch(s, a, r, s2, terminated, self._discount, self._weight, index)
+
+    def state(self) -> State:
+        """Where the random streams are."""
+        return {"streams": streams(self._generators)}
+
+    def restore(self, state: State) -> None:
+        """Draws on from where a sampler was."""
+        set_streams(self._generators, state["streams"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -66,16 +67,22 @@ def best_of(evals: list[Eval]) -> Eval:
 
 def open_run(text: str | Path, root: str = "runs") -> Run:
     """The run at a path, or of a name under root."""
-    path = next((path for path in (Path(text), Path(root) / text) if (path / "events.jsonl").is_file()), None)
-    if path is None:
-        known = [found.parent.name for found in Path(root).glob("*/events.jsonl")]
-        hint = did_you_mean(Path(text).name, known) or f"; it should be a folder such as {root}/<name>"
-        raise UserError(f"there is no run at {text}{hint}")
+    path = locate(text, Path(root))
     evals: dict[int, list[Eval]] = {}
     for event in read_events(path):
         if isinstance(event, Eval) and event.seed is not None:
             evals.setdefault(event.seed, []).append(event)
     return Run(path, merge(Config(), load_toml(path / "config.toml")), evals)
+
+
+def locate(text: str | Path, root: Path) -> Path:
+    """The folder of the run at a path, or of a name under root."""
+    for path in (Path(text), root / text):
+        if os.path.isfile(path / "events.jsonl"):  # noqa: PTH113 (Path.is_file raises where this says no)
+            return path
+    known = [found.parent.name for found in root.glob("*/events.jsonl")]
+    hint = did_you_mean(Path(text).name, known) or f"; t3d runs lists those in {root}"
+    raise UserError(f"there is no run at {text}{hint}")
 
 
 def read_events(path: Path) -> Iterator[Event]:

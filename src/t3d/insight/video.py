@@ -26,10 +26,10 @@ DEFAULT_FPS = 30
 
 def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, max_steps: int) -> float:
     """Writes an mp4 of whole episodes (each cut at max_steps) and returns their mean return."""
-    env = Environment(_renderable(cfg.id), "the environment being filmed", cfg.action_repeat)
+    env = Environment(_renderable(cfg.id), "the environment being filmed", cfg)
     returns: list[float] = []
     try:
-        check_fits(policy, env.spec, cfg.id)
+        check_fits(policy, env.gate.spec, cfg.id)
         seeds = [derive(seed, "video", episode) for episode in range(episodes)]
         frames = _frames(policy, env, seeds, max_steps, returns)
         _write(out, frames, _frames_per_second(env))
@@ -87,10 +87,11 @@ def _frames(
         returns.append(0.0)
         yield _picture(env)
         for _ in range(max_steps):
-            observation, reward, terminated, truncated = env.step(policy.actor(observation[None])[0])
-            returns[-1] += reward
+            result = env.step(policy.actor(observation[None])[0])
+            observation = result.observation
+            returns[-1] += result.reward
             yield _picture(env)
-            if terminated or truncated:
+            if result.terminated or result.truncated:
                 break
 
 

@@ -1,10 +1,16 @@
-"""The run folder: config.toml, events.jsonl, metrics.csv and the policies. One run writes one folder, ever."""
+"""The run folder: config.toml, events.jsonl, metrics.csv, journal.jsonl and the policies.
+
+events.jsonl and metrics.csv tell the training, each thing once: a resumed run cuts them back to its checkpoint and goes
+on. journal.jsonl tells what happened to the run (begun, saved, resumed, ended) and is never cut.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import dataclasses
+import errno
+import os
 import platform
 import re
 import time
@@ -16,36 +22,92 @@ import numpy as np
 
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
-from t3d.events import EpisodeEnd, Eval, Event, Update, to_line
+from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
+from t3d.files import replace
 from t3d.types import Evaluation, PolicySnapshot, Spec
 from t3d.version import __version__
 from t3d.world.policy import save_policy
 
 COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
+ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed)
+IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, End)
+
+
+class Log:
+    """A file of whole lines: a line that does not fit on the disk is lost, and the run goes on without it."""
+
+    def __init__(self, path: Path, length: int | None = None) -> None:
+        self.name = path.name
+        self.lost = 0
+        self._file = path.open("ab", buffering=0)
+        self._length = self._file.tell()
+        if length is not None and length < self._length:
+            self._cut_to(length)
+
+    def write(self, text: str) -> None:
+        """Appends a line."""
+        line = text.encode()
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self.lost += 1
+            self._cut_to(self._length)
+        else:
+            self._length += len(line)
+
+    def length(self) -> int:
+        """How long it is, all of it on the disk."""
+        os.fsync(self._file.fileno())
+        return self._length
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _cut_to(self, length: int) -> None:
+        self._file.truncate(length)
+        self._length = length
 
 
 class RunFolder:
-    """An open run folder; every event is on disk, line by line, as soon as it is written."""
+    """An open run folder; every event is in its file, line by line, as soon as it is written."""
 
-    def __init__(self, cfg: Config, spec: Spec) -> None:
-        self.path = _create(cfg)
-        self.cfg = cfg
-        self.spec = spec
-        repeatable = dataclasses.replace(
-            cfg, run=dataclasses.replace(cfg.run, name="")
-        )  # a repetition is another folder
-        (self.path / "config.toml").write_text(to_toml(repeatable), encoding="utf-8")
-        self._events = (self.path / "events.jsonl").open("w", encoding="utf-8", buffering=1)
-        self._metrics = (self.path / "metrics.csv").open("w", encoding="utf-8", buffering=1, newline="")
+    def __init__(self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None) -> None:
+        self.path, self.cfg, self.spec = path, cfg, spec
+        unnamed = dataclasses.replace(cfg.run, name="")  # a repetition is another folder
+        replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed)).encode())
+        self._events, self._metrics = (
+            Log(path / name, 0 if lengths is None else lengths[name]) for name in ("events.jsonl", "metrics.csv")
+        )
+        self._journal = Log(path / "journal.jsonl")
+        self._unwritten: list[str] = []  # policies that could not be written, in words
         self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
-        self._table.writeheader()
+        if lengths is None:
+            self._table.writeheader()
 
     def write(self, event: Event) -> None:
-        """Appends the event to events.jsonl and, if it carries figures, to metrics.csv."""
-        self._events.write(to_line(event) + "\n")
+        """Appends the event to events.jsonl or the journal and, if it carries figures, to metrics.csv."""
+        line = to_line(event) + "\n"
+        if isinstance(event, IN_JOURNAL):
+            self._journal.write(line)
+        if not isinstance(event, ONLY_IN_JOURNAL):
+            self._events.write(line)
         if isinstance(event, IN_METRICS):
             self._table.writerow({"event": event.event, **vars(event)})
+
+    def lengths(self) -> dict[str, int]:
+        """How long the logs are, all of it on the disk: where a resumed run cuts them."""
+        return {log.name: log.length() for log in (self._events, self._metrics)}
+
+    def take_failures(self) -> list[str]:
+        """What could not be written since the last call, in words."""
+        failures, self._unwritten = self._unwritten, []
+        for log in (self._events, self._metrics, self._journal):
+            if log.lost:
+                failures.append(f"{log.lost} lines of {log.name} could not be written")
+                log.lost = 0
+        return failures
 
     def save_best(self, evaluation: Evaluation) -> None:
         """Keeps the policy that was just evaluated as its member's best."""
@@ -60,20 +122,52 @@ class RunFolder:
 
     def close(self) -> None:
         """Closes the files."""
-        self._events.close()
-        self._metrics.close()
+        for log in (self._events, self._metrics, self._journal):
+            log.close()
 
     def _save(self, kind: str, snapshot: PolicySnapshot, member: int, about: dict[str, Any]) -> None:
         seed = self.cfg.seeds[member]
         about = {"env": self.cfg.env.id, "seed": seed, "t3d": __version__, **about}
-        save_policy(self.path / kind / f"seed-{seed}", snapshot, member, self.spec, about)
+        try:
+            save_policy(self.path / kind / f"seed-{seed}", snapshot, member, self.spec, about)
+        except OSError as error:
+            self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {error.strerror or error}")
+
+
+def create_folder(cfg: Config) -> Path:
+    """A folder that did not exist before this call."""
+    root = Path(cfg.run.root)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env.id) or "custom"
+    automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = [cfg.run.name] if cfg.run.name else [automatic, *(f"{automatic}-{again}" for again in range(2, 1000))]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                (root / name).mkdir()
+                return root / name
+    except OSError as error:
+        raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
+    raise UserError(
+        f"a run named {root / names[0]} exists already; choose another --run.name, "
+        f"remove that folder, or go on with it: t3d resume {root / names[0]}"
+    )
 
 
 def versions() -> dict[str, str]:
     """What this run's numbers depend on."""
     packages = ("torch", "numpy", "gymnasium", "mujoco")
     found = {name: metadata.version(name) for name in packages if _installed(name)}
-    return {"t3d": __version__, "python": platform.python_version(), **found}
+    return {"t3d": __version__, "python": platform.python_version(), **found, "cpu": _cpu()}
+
+
+def _cpu() -> str:
+    """The processor's own name, where Linux tells it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _installed(package: str) -> bool:
@@ -88,20 +182,3 @@ def _columns() -> list[str]:
     figures = [field.name for kind in IN_METRICS for field in dataclasses.fields(kind)]
     lists = ["returns", "lengths"]
     return list(dict.fromkeys([*COMMON, *(name for name in figures if name not in lists)]))
-
-
-def _create(cfg: Config) -> Path:
-    """A folder that did not exist before this call."""
-    root = Path(cfg.run.root)
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env.id) or "custom"
-    automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = [cfg.run.name] if cfg.run.name else [automatic, *(f"{automatic}-{again}" for again in range(2, 1000))]
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            with contextlib.suppress(FileExistsError):
-                (root / name).mkdir()
-                return root / name
-    except OSError as error:
-        raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
-    raise UserError(f"a run named {root / names[0]} exists already; choose another --run.name or remove that folder")

@@ -2,188 +2,216 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import os
-import platform
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import Literal, NamedTuple
+from itertools import chain
+from pathlib import Path
 
-import psutil
-import torch
-
-from t3d.algo.learner import Learner
-from t3d.algo.td3 import numbers_per_member
-from t3d.config import Config, to_dict
-from t3d.data.memory import Memory, rows_needed
-from t3d.data.replay import BYTES_PER_NUMBER, bytes_needed
+from t3d.config import Config
 from t3d.errors import UserError
-from t3d.events import End, EpisodeEnd, Eval, Event, Note, Start
-from t3d.run.folder import RunFolder, versions
+from t3d.events import BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.run.governor import Governor, passed
+from t3d.run.lock import Lock
+from t3d.run.parts import Parts, assemble, refuse_divergence, resolve
 from t3d.run.report import eval_event, update_events
-from t3d.types import PolicySnapshot, Rollout, Spec
-from t3d.world.collect import InlineCollector
+from t3d.run.resuming import load
+from t3d.types import Fault, Rollout
 from t3d.world.doctor import examine
-from t3d.world.envs import EnvFactory
-from t3d.world.evaluate import InlineEvaluator
+from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.find import env_factory
 
-COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
+UPDATES_AT_ONCE = 8  # updates between two looks at `stop`; chosen: a tenth of a second on one slow core
 
 
-class Parts(NamedTuple):
-    """What the loop drives."""
+def train(
+    cfg: Config,
+    *,
+    stop: threading.Event | None = None,
+    save: threading.Event | None = None,
+    make_env: EnvFactory | None = None,
+) -> Iterator[Event]:
+    """Trains every seed of the configuration and yields what happens.
 
-    collector: InlineCollector
-    memory: Memory
-    learner: Learner
-    evaluator: InlineEvaluator
-    folder: RunFolder
-    warnings: list[str]  # what the environment doctor found
-    cfg: Config  # resolved: nothing is "auto" any more
-
-    def snapshot(self) -> PolicySnapshot:
-        """The newest policy, with the observation scaling that goes with it."""
-        return self.memory.scaled(self.learner.snapshot())
-
-
-def train(cfg: Config, *, stop: threading.Event | None = None, make_env: EnvFactory | None = None) -> Iterator[Event]:
-    """Trains every seed of the configuration and yields what happens; setting stop or leaving early ends it cleanly."""
+    Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one in passing.
+    """
     stop = stop or threading.Event()
-    with ExitStack() as opened:
-        parts = assemble(cfg, stop, make_env or env_factory(cfg.env.id), opened)
-        begun = time.monotonic()
-        reason, text = "stopped", ""
-        try:
-            for event in _training(parts, stop):
-                parts.folder.write(event)
-                yield event
-            reason = "finished" if min(parts.memory.added) == cfg.total_steps else "stopped"
-        except Exception as error:
-            reason, text = "failed", f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            step, updates = min(parts.memory.added), parts.learner.updates
-            try:
-                parts.folder.save_last(parts.snapshot(), step)
-            except OSError as error:
-                text = text or f"the last policy could not be saved: {error}"
-            end = End(step=step, reason=reason, text=text, updates=updates, seconds=time.monotonic() - begun)
-            parts.folder.write(end)
-        yield end
-
-
-def _training(parts: Parts, stop: threading.Event) -> Iterator[Event]:
-    collector, memory, learner, evaluator, folder, warnings, cfg = parts
-    governor = Governor(cfg.td3)
-    best = [-math.inf] * len(cfg.seeds)
-    step, log_due, reported, reported_at = 0, False, 0, time.monotonic()
-
-    yield _start(parts)
-    for text in warnings:
-        yield Note(step=0, text=text)
-    collector.publish(parts.snapshot())
-    evaluator.submit(parts.snapshot(), step)
-    yield from _evaluations(parts, best)
-    while step < cfg.total_steps and not stop.is_set():
-        before = step
-        for rollout in collector.poll():
-            memory.add(rollout)
-            yield from _episodes(rollout, cfg, memory.added[rollout.member])
-        step = min(memory.added)
-
-        log_due = log_due or passed(cfg.log.every_steps, before, step)
-        made, due = learner.updates, governor.due(memory.added, learner.updates)
-        if log_due and due >= learner.until_actor:
-            due -= learner.until_actor
-            steps = learner.run(learner.until_actor, memory.sample)
-            now = time.monotonic()
-            yield from update_events(steps, cfg, step, learner.updates, (step - reported) / (now - reported_at))
-            log_due, reported, reported_at = False, step, now
-        if due:
-            learner.run(due, memory.sample)
-        if learner.updates > made:  # a snapshot copies every actor, on a GPU across the bus
-            collector.publish(parts.snapshot())
-
-        if passed(cfg.eval.every_steps, before, step) or step == cfg.total_steps:
-            snapshot = parts.snapshot()
-            folder.save_last(snapshot, step)
-            evaluator.submit(snapshot, step)
-        yield from _evaluations(parts, best)
-
-
-def assemble(cfg: Config, stop: threading.Event, make_env: EnvFactory, opened: ExitStack) -> Parts:
-    """Builds the parts, each closed by `opened`; whatever may refuse does so before the run folder exists."""
     cfg = resolve(cfg)
-    warnings = examine(make_env)
-    collector = opened.enter_context(closing(InlineCollector(cfg, make_env)))
-    evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, stop)))
-    spec = collector.spec
-    check_memory(cfg, spec)
-    learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device)
-    memory = Memory(spec, cfg, cfg.device)
-    folder = opened.enter_context(closing(RunFolder(cfg, spec)))
-    return Parts(collector, memory, learner, evaluator, folder, warnings, cfg)
+    make_env = make_env or env_factory(cfg.env.id)
+    warnings = examine(make_env, cfg.env.bad_values)
+    with ExitStack() as opened:
+        parts = assemble(cfg, stop, make_env, opened)
+        begin = [Start(**parts.about()), *(Note(step=0, text=text) for text in warnings)]
+        yield from _run(parts, begin, stop, save or threading.Event())
 
 
-def resolve(cfg: Config) -> Config:
-    """The configuration with this machine's device and thread count in it; bits depend on both."""
-    if cfg.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda, but torch sees no CUDA device here; use --device cpu, or auto")
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
-    automatic: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    device = automatic if cfg.device == "auto" else cfg.device
-    return dataclasses.replace(cfg, device=device, threads=torch.get_num_threads())
+def resume(
+    path: str | Path,
+    *,
+    total_steps: int | None = None,
+    cfg: Config | None = None,
+    stop: threading.Event | None = None,
+    save: threading.Event | None = None,
+    make_env: EnvFactory | None = None,
+) -> Iterator[Event]:
+    """Goes on with the run in a folder from its newest whole checkpoint, to total_steps if that is more than it had.
+
+    A run that was killed before its first checkpoint begins again. Where cfg is given, the folder may be anything that
+    a kill left behind: without a checkpoint, cfg is trained in it from the beginning.
+    """
+    stop, path = stop or threading.Event(), Path(path)
+    with ExitStack() as opened:
+        lock = opened.enter_context(closing(Lock(path)))
+        cfg, loaded, notes = load(path, total_steps, cfg)
+        cfg = resolve(cfg)
+        parts = assemble(cfg, stop, make_env or env_factory(cfg.env.id), opened, path, loaded)
+        begin: list[Event] = [] if loaded else [Start(**parts.about())]
+        notes = [text for text in (lock.note, *notes, *parts.notes) if text]
+        resumed = Resumed(**parts.about(), checkpoint=loaded.checkpoint.name if loaded else "", notes=notes)
+        yield from _run(parts, [*begin, resumed], stop, save or threading.Event())
 
 
-def check_memory(cfg: Config, spec: Spec) -> None:
-    """Refuses networks or a replay that do not fit before anything is allocated."""
-    free = torch.cuda.mem_get_info()[0] if cfg.device == "cuda" else psutil.virtual_memory().available
-    learning = len(cfg.seeds) * numbers_per_member(spec, cfg.td3) * BYTES_PER_NUMBER * COPIES_IN_LEARNING
-    if learning > free:
-        raise UserError(
-            f"the networks need {learning / 2**30:,.1f} GiB to learn in and {free / 2**30:,.1f} GiB are free; "
-            "make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
-        )
-    replay = bytes_needed(spec, rows_needed(cfg), len(cfg.seeds))
-    if learning + replay > free:
-        fitting = int(rows_needed(cfg) * 0.9 * (free - learning) / replay)
-        raise UserError(
-            f"the replay needs {replay / 2**30:,.1f} GiB and {(free - learning) / 2**30:,.1f} GiB are free; "
-            f"replay.capacity={fitting} would fit, or train fewer seeds at once"
-        )
+def _run(parts: Parts, begin: list[Event], stop: threading.Event, save: threading.Event) -> Iterator[Event]:
+    """Drives the training, writes down what happens and hands it on; however it ends, the end is told."""
+    reason, text = "stopped", ""
+    try:
+        for events in chain([begin], _training(parts, stop, save)):
+            for event in events:
+                parts.folder.write(event)
+            yield from events
+        if parts.progress.step == parts.cfg.total_steps and parts.progress.evaluated == parts.progress.step:
+            reason = "finished"
+        yield from _save_at_the_end(parts)
+    except GeneratorExit:  # whoever iterates has left, at a point where everything is whole
+        _save_at_the_end(parts)
+        raise
+    except Exception as error:
+        reason, text = "failed", f"{type(error).__name__}: {error}"
+        if isinstance(error, BadValue):
+            parts.folder.write(_bad_value(error.fault._replace(text=str(error), met=1), parts, error.member))
+        if isinstance(error, UserError) and parts.checkpoint:
+            error.add_note(f"The last good checkpoint is {parts.checkpoint.path}")
+        raise
+    finally:
+        progress = parts.progress
+        parts.folder.save_last(parts.snapshot(), progress.step)
+        text = text or "; ".join(parts.folder.take_failures())
+        updates, seconds = parts.learner.updates, progress.seconds
+        end = End(step=progress.step, reason=reason, text=text, updates=updates, seconds=seconds)
+        parts.folder.write(end)
+    yield end
 
 
-def _start(parts: Parts) -> Start:
-    cfg = parts.cfg
-    return Start(
-        step=0,
-        folder=str(parts.folder.path),
-        config=to_dict(cfg),
-        versions=versions(),
-        pid=os.getpid(),
-        host=platform.node(),
-        parameters=numbers_per_member(parts.collector.spec, cfg.td3),
-        replay_bytes=bytes_needed(parts.collector.spec, rows_needed(cfg), len(cfg.seeds)),
+def _save_at_the_end(parts: Parts) -> list[Event]:
+    saved: list[Event] = [parts.save("end")] if parts.unsaved else []
+    for event in saved:
+        parts.folder.write(event)
+    return saved
+
+
+def _training(parts: Parts, stop: threading.Event, save: threading.Event) -> Iterator[list[Event]]:
+    """Each list holds what has happened since the last; whenever one is handed out, the run can be saved and resumed.
+
+    Learning comes first: a run that was stopped with updates still due makes them before it acts again.
+    """
+    progress, cfg = parts.progress, parts.cfg
+    governor = Governor(cfg.td3)
+    parts.collector.publish(parts.snapshot())
+    while True:
+        parts.unsaved = True
+        yield _learn(parts, governor, stop)
+
+        if _evaluation_due(parts) and not stop.is_set():
+            snapshot = parts.snapshot()
+            parts.folder.save_last(snapshot, progress.step)
+            parts.evaluator.submit(snapshot, progress.step)
+        yield [*_evaluations(parts), *parts.unwritten()]
+
+        if passed(cfg.checkpoint.every_steps, progress.saved, progress.step) or save.is_set():
+            reason = "asked" if save.is_set() else "schedule"
+            save.clear()
+            yield [parts.save(reason)]
+        if stop.is_set() or progress.step == cfg.total_steps:
+            return
+
+        yield _collect(parts)
+
+
+def _learn(parts: Parts, governor: Governor, stop: threading.Event) -> list[Event]:
+    """Makes the updates that are due, and publishes what they changed."""
+    learner, progress, cfg = parts.learner, parts.progress, parts.cfg
+    events: list[Event] = []
+    made, due = learner.updates, governor.due(parts.memory.added, learner.updates)
+    if progress.log_due and due >= learner.until_actor:
+        due -= learner.until_actor
+        steps = learner.run(learner.until_actor, parts.memory.sample)
+        now = time.monotonic()
+        speed = (progress.step - progress.reported) / (now - progress.reported_at)
+        events += update_events(steps, cfg, progress.step, learner.updates, speed)
+        refuse_divergence(learner, cfg, progress.step)
+        progress.log_due, progress.reported, progress.reported_at = False, progress.step, now
+    while due and not stop.is_set():
+        now_due = min(due, UPDATES_AT_ONCE)
+        learner.run(now_due, parts.memory.sample)
+        due -= now_due
+    if learner.updates > made or cfg.td3.normalise_observations:  # a snapshot copies every actor, across the bus too
+        parts.collector.publish(parts.snapshot())
+    return events
+
+
+def _collect(parts: Parts) -> list[Event]:
+    """Takes the next steps and remembers them."""
+    progress, before = parts.progress, parts.progress.step
+    events: list[Event] = []
+    for rollout in parts.collector.poll():
+        parts.memory.add(rollout)
+        events += _episodes(rollout, parts)
+    progress.step = min(parts.memory.added)
+    progress.log_due = progress.log_due or passed(parts.cfg.log.every_steps, before, progress.step)
+    return events
+
+
+def _episodes(rollout: Rollout, parts: Parts) -> Iterator[Event]:
+    member, step = rollout.member, parts.memory.added[rollout.member]
+    for episode in rollout.episodes:
+        yield EpisodeEnd(step=step, member=member, seed=parts.cfg.seeds[member], **episode._asdict())
+    for fault in rollout.faults:
+        yield _bad_value(fault, parts, member)
+
+
+def _bad_value(fault: Fault, parts: Parts, member: int | None) -> BadValueMet:
+    return BadValueMet(
+        step=parts.progress.step if member is None else parts.memory.added[member],
+        member=member,
+        seed=None if member is None else parts.cfg.seeds[member],
+        env=fault.env,
+        episode=fault.episode,
+        episode_step=fault.step,
+        field=fault.field,
+        text=fault.text,
+        handling=parts.cfg.env.bad_values,
+        count=fault.met,
     )
 
 
-def _episodes(rollout: Rollout, cfg: Config, step: int) -> Iterator[EpisodeEnd]:
-    for episode in rollout.episodes:
-        yield EpisodeEnd(step=step, member=rollout.member, seed=cfg.seeds[rollout.member], **episode._asdict())
+def _evaluation_due(parts: Parts) -> bool:
+    """An evaluation that was broken off is still due, because nothing has come of it."""
+    progress, cfg = parts.progress, parts.cfg
+    at_the_end = progress.step == cfg.total_steps and progress.evaluated < progress.step
+    return at_the_end or passed(cfg.eval.every_steps, progress.evaluated, progress.step)
 
 
-def _evaluations(parts: Parts, best: list[float]) -> Iterator[Eval]:
+def _evaluations(parts: Parts) -> list[Event]:
     """Evaluations that have become ready; a member's best policy is kept the moment it is known."""
+    events: list[Event] = []
+    progress = parts.progress
     for evaluation in parts.evaluator.poll():
         mean_return = float(evaluation.returns.mean())
-        is_best = mean_return > best[evaluation.member]
+        is_best = mean_return > progress.best[evaluation.member]
         if is_best:
-            best[evaluation.member] = mean_return
+            progress.best[evaluation.member] = mean_return
             parts.folder.save_best(evaluation)
-        yield eval_event(evaluation, parts.cfg, is_best)
+        progress.evaluated = evaluation.step
+        events.append(eval_event(evaluation, parts.cfg, is_best))
+    return events

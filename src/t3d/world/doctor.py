@@ -36,7 +36,7 @@ class Trial:
 
     def __init__(self, env: GymEnv, gate: Gate) -> None:
         self.env, self.gate = env, gate
-        self.steps = 0
+        self.steps, self.bad_values = 0, 0
         self.outside = ""  # how an observation lay outside its space
         self.newest: list[Any] = []  # the last two observations, as returned
         self.odd_flags: list[Any] = []
@@ -46,7 +46,10 @@ class Trial:
         self.seconds: list[float] = []
 
     def see(self, raw: Any, flat: Floats) -> None:
-        """An observation, as returned and as checked."""
+        """An observation, as returned and as checked; one that the gate had to refuse or mend only counts."""
+        if len(self.gate.faults) > self.bad_values:
+            self.bad_values = len(self.gate.faults)
+            return
         self.newest = [*self.newest[-1:], raw]
         self.largest = np.maximum(self.largest, np.abs(flat))
         if not self.outside and not self.env.observation_space.contains(raw):
@@ -68,13 +71,13 @@ class Trial:
         return result
 
 
-def examine(make_env: EnvFactory) -> list[str]:
+def examine(make_env: EnvFactory, bad_values: str = "raise") -> list[str]:
     """Warnings about the environment that this makes; raises UserError for what training cannot work with."""
     env = make_env()
     if not isinstance(env, gym.Env | VectorEnv):
         raise UserError(f"the environment factory returned {type(env).__name__}, not a gymnasium.Env or VectorEnv")
     try:
-        gate = Gate(spec_of(env), name_of(env))
+        gate = Gate(spec_of(env), name_of(env), bad_values=bad_values)
         if isinstance(env, VectorEnv):
             return [f"{gate.where} is a VectorEnv; its environments are checked only while they are stepped"]
         trial = _play(env, gate)
@@ -97,17 +100,22 @@ def _play(env: GymEnv, gate: Gate) -> Trial:
 
 def _reset(env: GymEnv, gate: Gate, seed: int) -> tuple[Any, Floats]:
     """The first observation of an episode, as returned and as checked."""
-    gate.begin(seed)
+    raw: list[Any] = []
+
+    def reset(seed: int | None) -> Any:
+        answer = env.reset(seed=seed)
+        raw[:] = [answer[0] if isinstance(answer, tuple) and answer else None]
+        return answer
+
     try:
-        answer = gate.call(env.reset, seed=seed)
+        flat = gate.begin(seed, seed, reset)
     except TypeError as error:
         if "seed" not in str(error):
             raise
         raise UserError(
             f"{gate.where} cannot be seeded ({error}); write def reset(self, *, seed=None, options=None)"
         ) from None
-    flat = gate.first(answer)
-    return answer[0], flat
+    return raw[0], flat
 
 
 def _how_outside(raw: Any, space: gym.Space[Any]) -> str:
@@ -122,7 +130,18 @@ def _outside_its_space(trial: Trial) -> Iterator[str]:
         yield f"an observation lies outside observation_space ({trial.outside}); make the space say what really comes"
 
 
+def _bad_values(trial: Trial) -> Iterator[str]:
+    if trial.bad_values:
+        first = trial.gate.faults[0]
+        yield (
+            f"{trial.bad_values} of {trial.steps} steps held a bad value (first: {first.text}); "
+            f"env.bad_values={trial.gate.bad_values} keeps such out of the replay"
+        )
+
+
 def _reused_buffer(trial: Trial) -> Iterator[str]:
+    if len(trial.newest) < 2:
+        return
     before, after = (list(_arrays(raw)) for raw in trial.newest)
     if any(np.shares_memory(one, other) for one, other in zip(before, after, strict=False)):
         yield "observations share one buffer; T3D copies them, others may not: return a copy from step()"
@@ -210,6 +229,7 @@ def _badly_scaled(trial: Trial) -> Iterator[str]:
 
 
 CHECKS: list[Callable[[Trial], Iterator[str]]] = [
+    _bad_values,
     _outside_its_space,
     _reused_buffer,
     _mixed_up_endings,

@@ -14,12 +14,14 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from t3d.config import EnvConfig
 from t3d.errors import Diverged, UserError
-from t3d.types import Floats, Part, Spec
-from t3d.world.numbers import Unfit, flatten, number, to_bounds
+from t3d.types import Fault, Floats, Part, Spec
+from t3d.world.numbers import Unfit, flatten, mended, mended_number, number, to_bounds
 
 GymEnv = gym.Env[Any, Any]
 WIDEST = 1e9  # action bounds beyond this are somebody's way of writing infinity
+MOST_RESETS = 100  # in a row without a sound first observation, under `skip`; chosen
 EnvFactory = Callable[..., Any]  # makes a gymnasium.Env or a gymnasium.vector.VectorEnv
 
 
@@ -30,25 +32,30 @@ class Result(NamedTuple):
     reward: float
     terminated: bool
     truncated: bool
+    sound: bool = True  # False: the answer held a bad value, and this transition must not be kept
 
 
 class BadValue(UserError):
     """An environment returned something that must not reach the replay."""
 
+    def __init__(self, where: str, fault: Fault) -> None:
+        super().__init__(f"{where}: {fault.text}")
+        self.fault = fault
+        self.member: int | None = None  # unknown while evaluating
+
 
 class Environment:
     """One Gymnasium environment with flat observations and actions in [-1, 1], stepped and seeded by us."""
 
-    def __init__(self, env: GymEnv, where: str, action_repeat: int = 1) -> None:
+    def __init__(self, env: GymEnv, where: str, cfg: EnvConfig | None = None, index: int = 0) -> None:
+        cfg = cfg or EnvConfig()
         self.gym = env
-        self.spec = spec_of(env)
-        self.gate = Gate(self.spec, where)
-        self.action_repeat = action_repeat
+        self.gate = Gate(spec_of(env), where, index, cfg.bad_values)
+        self.action_repeat = cfg.action_repeat
 
     def reset(self, seed: int, episode: int) -> Floats:
         """Begins an episode; its seed decides everything random in it, its number is for messages."""
-        self.gate.begin(episode)
-        return self.gate.first(self.gate.call(self.gym.reset, seed=seed))
+        return self.gate.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
 
     def step(self, action: Floats) -> Result:
         """Plays an action in [-1, 1]; repeated ones add up their rewards and end with the episode."""
@@ -67,16 +74,27 @@ class Environment:
 
 
 class Gate:
-    """Between T3D and one environment: scales what goes in, checks what comes out, knows where and when it is."""
+    """Between T3D and one environment: scales what goes in, checks what comes out, knows where and when it is.
 
-    def __init__(self, spec: Spec, where: str) -> None:
-        self.spec = spec
+    A bad value ends the run (`raise`), ends the episode as truncated (`skip`), or is mended (`clip`).
+    """
+
+    def __init__(self, spec: Spec, where: str, index: int = 0, bad_values: str = "raise") -> None:
+        self.spec, self.index, self.bad_values = spec, index, bad_values
         self.where = where  # for messages, e.g. "environment 0 of seed 3"
         self.episode, self.step = 0, 0
+        self.last = np.zeros(spec.observation_size, np.float32)  # the newest sound observation
+        self.faults: list[Fault] = []  # met since somebody took them
 
-    def begin(self, episode: int) -> None:
-        """An episode of this number begins."""
+    def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> Floats:
+        """Begins an episode; under `skip` the environment is reset until its first observation is sound."""
         self.episode, self.step = episode, 0
+        self.last = np.zeros(self.spec.observation_size, np.float32)
+        for attempt in range(MOST_RESETS):
+            result = self.first(self.call(reset, None if attempt else seed))
+            if result.sound:
+                return result.observation
+        raise BadValue(self.now(), self.faults[-1]) from None
 
     def action(self, action: Floats) -> Any:
         """An action in [-1, 1] as the environment takes it."""
@@ -85,39 +103,41 @@ class Gate:
             raise Diverged(f"the action for {self.now()} is {action}")
         return to_bounds(action, self.spec)
 
-    def first(self, answer: Any) -> Floats:
-        """The observation that reset returned."""
+    def first(self, answer: Any) -> Result:
+        """What reset returned, as if a step had."""
         if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise BadValue(f"{self.now()}: reset() must return (observation, info), as Gymnasium asks for")
-        return self.observation(answer[0])
+            raise self.refusal("reset", "reset() must return (observation, info), as Gymnasium asks for")
+        return self.judged(answer[0], 0.0, terminated=False, truncated=False)
 
     def result(self, answer: Any) -> Result:
         """What step returned."""
         if not (isinstance(answer, tuple) and len(answer) == 5):
-            raise BadValue(
-                f"{self.now()}: step() must return (observation, reward, terminated, truncated, info), "
-                "as Gymnasium asks for"
-            )
+            asked = "(observation, reward, terminated, truncated, info)"
+            raise self.refusal("step", f"step() must return {asked}, as Gymnasium asks for")
         observation, reward, terminated, truncated, _ = answer
+        return self.judged(observation, reward, terminated=self.flag(terminated), truncated=self.flag(truncated))
+
+    def judged(self, observation: Any, reward: Any, *, terminated: bool, truncated: bool) -> Result:
+        """An answer with only sound numbers in it."""
         try:
             sound_reward = number("reward", reward)
+            self.last = flatten(observation, self.spec)
         except Unfit as error:
-            raise BadValue(f"{self.now()}: {error}") from None
-        return Result(self.observation(observation), sound_reward, self.flag(terminated), self.flag(truncated))
-
-    def observation(self, value: Any) -> Floats:
-        """A sound observation, flat."""
-        try:
-            return flatten(value, self.spec)
-        except Unfit as error:
-            raise BadValue(f"{self.now()}: {error}") from None
+            refusal = self.refusal(error.field, str(error))
+            if self.bad_values == "raise":
+                raise refusal from None
+            self.faults.append(refusal.fault)
+            if self.bad_values == "skip":
+                return Result(self.last, 0.0, terminated=False, truncated=True, sound=False)
+            self.last = mended(observation, self.spec, self.last)
+            sound_reward = mended_number(reward)
+        return Result(self.last, sound_reward, terminated, truncated)
 
     def flag(self, value: Any) -> bool:
         """True or False, as terminated and truncated must be; 0 and 1 are let pass."""
         if np.shape(value) != () or value not in (0, 1):
-            raise BadValue(
-                f"{self.now()}: terminated and truncated must be True or False, and {value!r:.60} was returned"
-            )
+            text = f"terminated and truncated must be True or False, and {value!r:.60} was returned"
+            raise self.refusal("terminated or truncated", text)
         return bool(value)
 
     def call(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -128,9 +148,18 @@ class Gate:
             error.add_note(f"raised by the environment itself: {self.now()}")
             raise
 
+    def refusal(self, field: str, text: str) -> BadValue:
+        """What is wrong, with where and when."""
+        return BadValue(self.now(), Fault(self.index, self.episode, self.step, field, text))
+
     def now(self) -> str:
         """Where and when, for messages."""
         return f"{self.where}, episode {self.episode}, step {self.step}"
+
+    def take_faults(self) -> list[Fault]:
+        """The bad values met since the last call."""
+        taken, self.faults = self.faults, []
+        return taken
 
 
 def name_of(env: Any) -> str:

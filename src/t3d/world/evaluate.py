@@ -62,6 +62,9 @@ class InlineEvaluator:
         self.seeds = [
             [derive(seed, "evaluation", episode) for episode in range(cfg.eval.episodes)] for seed in cfg.seeds
         ]
+        for lanes, seeds in zip(self.lanes, self.seeds, strict=True):  # PyBullet differs on the first reset only:
+            for lane in range(lanes.count):  # with it out of the way, an episode is the same whenever it is played
+                lanes.reset(lane, seeds[0], 0)
         self._ready: list[Evaluation] = []
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> None:
@@ -70,7 +73,8 @@ class InlineEvaluator:
         try:
             for member, (lanes, seeds) in enumerate(zip(self.lanes, self.seeds, strict=True)):
                 returns, lengths = evaluate(MemberPolicy(snapshot, member), lanes, seeds, self.max_steps, self.stop)
-                results.append(Evaluation(step, member, snapshot, returns, lengths))
+                bad_values = len(lanes.take_faults())
+                results.append(Evaluation(step, member, snapshot, returns, lengths, bad_values))
         except Stopped:
             return
         self._ready += results

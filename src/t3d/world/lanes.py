@@ -12,7 +12,7 @@ from gymnasium.vector.utils import iterate
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.types import Floats, Spec
+from t3d.types import Fault, Floats, Spec
 from t3d.world.envs import Environment, Gate, Result, spec_of
 
 
@@ -24,6 +24,7 @@ class Lanes(Protocol):
 
     def reset(self, lane: int, seed: int, episode: int) -> Floats: ...
     def step(self, actions: Floats) -> list[Result]: ...
+    def take_faults(self) -> list[Fault]: ...
     def close(self) -> None: ...
 
 
@@ -33,7 +34,7 @@ class SingleLanes:
     def __init__(self, envs: list[Environment]) -> None:
         self.envs = envs
         self.count = len(envs)
-        self.spec = envs[0].spec
+        self.spec = envs[0].gate.spec
 
     def reset(self, lane: int, seed: int, episode: int) -> Floats:
         """Begins an episode in one environment."""
@@ -42,6 +43,10 @@ class SingleLanes:
     def step(self, actions: Floats) -> list[Result]:
         """One action each; fewer actions than environments leave the rest alone."""
         return [env.step(action) for env, action in zip(self.envs, actions, strict=False)]
+
+    def take_faults(self) -> list[Fault]:
+        """The bad values met since the last call."""
+        return [fault for env in self.envs for fault in env.gate.take_faults()]
 
     def close(self) -> None:
         """Closes them all."""
@@ -52,24 +57,27 @@ class SingleLanes:
 class VectorLanes:
     """A user's VectorEnv; its own resetting must be off, because it resets without seeds and hides the last state."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], where: str) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], where: str, cfg: EnvConfig) -> None:
         self.env = env
         self.count = env.num_envs
         self.spec = spec_of(env)
         names = [f"environment {index} of {where}" for index in range(self.count)]
-        self.gates = [Gate(self.spec, name) for name in names]
+        self.gates = [Gate(self.spec, name, index, cfg.bad_values) for index, name in enumerate(names)]
         self.begun = False
 
     def reset(self, lane: int, seed: int, episode: int) -> Floats:
         """Begins an episode in one of its environments."""
-        gate = self.gates[lane]
-        gate.begin(episode)
-        mask = np.full(self.count, not self.begun)  # the first reset of a VectorEnv must be one of all
-        mask[lane] = True
-        self.begun = True
-        seeds = [seed if chosen else None for chosen in mask]
-        observations, _ = gate.call(self.env.reset, seed=seeds, options={"reset_mask": mask})
-        return gate.observation(list(self._each(observations))[lane])
+
+        def reset_lane(seed: int | None) -> tuple[Any, dict[str, Any]]:
+            mask = np.full(self.count, not self.begun)  # the first reset of a VectorEnv must be one of all
+            mask[lane] = True
+            self.begun = True
+            seeds = [seed if chosen else None for chosen in mask]
+            every: Any = seeds  # Gymnasium takes a list and declares a number
+            observations, info = self.env.reset(seed=every, options={"reset_mask": mask})
+            return list(self._each(observations))[lane], info
+
+        return self.gates[lane].begin(episode, seed, reset_lane)
 
     def step(self, actions: Floats) -> list[Result]:
         """One action each; where fewer are given, the rest play the middle of their range and are not reported."""
@@ -79,6 +87,10 @@ class VectorLanes:
         rows = zip(self._each(observations), rewards, terminated, truncated, strict=True)
         results = [gate.result((*row, {})) for gate, row in zip(self.gates, rows, strict=True)]
         return results[: len(actions)]
+
+    def take_faults(self) -> list[Fault]:
+        """The bad values met since the last call."""
+        return [fault for gate in self.gates for fault in gate.take_faults()]
 
     def close(self) -> None:
         """Closes them all."""
@@ -96,10 +108,10 @@ def open_lanes(make_env: Callable[..., Any], cfg: EnvConfig, where: str, count: 
             raise UserError(f"the VectorEnv holds {first.num_envs} environments; say --env.num-envs {first.num_envs}")
         if cfg.action_repeat > 1:
             raise UserError("env.action_repeat does not work on a VectorEnv; repeat actions inside its environments")
-        return VectorLanes(first, where)
+        return VectorLanes(first, where, cfg)
     if not isinstance(first, gym.Env):
         raise UserError(f"the environment factory returned {type(first).__name__}, not a gymnasium.Env or VectorEnv")
     envs = [first, *(make_env() for _ in range(count - 1))]
     return SingleLanes(
-        [Environment(env, f"environment {index} of {where}", cfg.action_repeat) for index, env in enumerate(envs)]
+        [Environment(env, f"environment {index} of {where}", cfg, index) for index, env in enumerate(envs)]
     )

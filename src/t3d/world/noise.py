@@ -22,6 +22,7 @@ PINK_LENGTH = 1024  # steps before a pink sequence is drawn anew; chosen, about 
 class Noise(Protocol):
     """The next draw, (action_size,), with mean zero and deviation one."""
 
+    rng: np.random.Generator
     state: dict[str, NDArray[Any]]
 
     def __call__(self) -> Floats: ...

@@ -5,6 +5,7 @@ Only plain, finite, sane numbers get through: everything else is refused in word
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,15 @@ ABSURD = (
 )
 
 
+MENDED_TO = 1e6  # chosen: where `clip` cuts infinities to; float32 survives their squares
+
+
 class Unfit(ValueError):
-    """A value that must not reach the replay; the message says what is wrong with it."""
+    """A value that must not reach the replay; the message says what is wrong with it, field says where."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
+        self.field = field
 
 
 def flatten(observation: Any, spec: Spec) -> Floats:
@@ -36,6 +44,25 @@ def number(name: str, value: Any) -> float:
     return float(_sane(name, _numbers(name, value, ()).reshape(1))[0])
 
 
+def mended(observation: Any, spec: Spec, last: Floats) -> Floats:
+    """What of an observation is sound; too large numbers are cut, and the last sound ones stand in for the rest."""
+    flat = last.copy()
+    for part in spec.observation:
+        values = flat[part.start : part.stop]
+        with suppress(Unfit):
+            plain = _plain(observation, part)
+            values[:] = _cut(plain.reshape(-1), values) if part.first_choice is None else _one_hot(part, plain)
+    return flat
+
+
+def mended_number(value: Any) -> float:
+    """The value cut to sane bounds; zero where there is no number."""
+    try:
+        return float(_cut(_numbers("", value, ()).reshape(1), np.zeros(1, np.float32))[0])
+    except Unfit:
+        return 0.0
+
+
 def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
     """From [-1, 1] to the environment's own bounds, shape and dtype: the one place where actions are rescaled."""
     share = (action.astype(np.float64) + 1) / 2
@@ -50,31 +77,34 @@ def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float6
     try:
         array = np.asarray(value)
     except ValueError:  # ragged lists
-        raise Unfit(f"{name} is {type(value).__name__} {value!r:.60}, not numbers of one shape") from None
+        raise Unfit(name, f"is {type(value).__name__} {value!r:.60}, not numbers of one shape") from None
     if array.dtype.kind not in "fiub":
-        raise Unfit(f"{name} is {type(value).__name__} {value!r:.60}, not numbers")
+        raise Unfit(name, f"is {type(value).__name__} {value!r:.60}, not numbers")
     if array.shape != shape:
-        raise Unfit(f"{name} has shape {array.shape} instead of {shape}")
+        raise Unfit(name, f"has shape {array.shape} instead of {shape}")
     return array.astype(np.float64)
 
 
 def _part(observation: Any, part: Part) -> NDArray[np.float64]:
+    plain = _plain(observation, part)
+    return _sane(part.name, plain.reshape(-1)) if part.first_choice is None else _one_hot(part, plain)
+
+
+def _plain(observation: Any, part: Part) -> NDArray[np.float64]:
     value = observation
     for key in part.path:
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
-            raise Unfit(f"{part.name} is missing from {observation!r:.60}") from None
-    plain = _numbers(part.name, value, part.shape)
-    if part.first_choice is None:
-        return _sane(part.name, plain.reshape(-1))
-    return _one_hot(part, plain - part.first_choice)
+            raise Unfit(part.name, f"is missing from {observation!r:.60}") from None
+    return _numbers(part.name, value, part.shape)
 
 
-def _one_hot(part: Part, choice: NDArray[np.float64]) -> NDArray[np.float64]:
+def _one_hot(part: Part, value: NDArray[np.float64]) -> NDArray[np.float64]:
+    choice = value - (part.first_choice or 0)
     choices = np.arange(part.stop - part.start)
     if choice not in choices:
-        raise Unfit(f"{part.name} is outside its {len(choices)} choices")
+        raise Unfit(part.name, f"is outside its {len(choices)} choices")
     return np.equal(choices, choice).astype(np.float64)
 
 
@@ -83,5 +113,10 @@ def _sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
     if not sound.all():
         worst = int(np.argmin(sound))
         place = f"{name}[{worst}]" if len(flat) > 1 else name
-        raise Unfit(f"{place} is {flat[worst]}; every number must be finite and below {ABSURD:g}")
+        raise Unfit(place, f"is {flat[worst]}; every number must be finite and below {ABSURD:g}")
     return flat
+
+
+def _cut(flat: NDArray[np.float64], last: Floats) -> NDArray[np.float64]:
+    cut = np.where(np.abs(flat) <= ABSURD, flat, np.clip(flat, -MENDED_TO, MENDED_TO))
+    return np.where(np.isnan(flat), last, cut)

@@ -15,10 +15,12 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
+from t3d.files import read, replace
 from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of
 from t3d.world.numbers import Unfit, flatten, to_bounds
 
 FORMAT = 1
+MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 
 
 class MemberPolicy:
@@ -75,8 +77,8 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
         **about,
     }
     stem.parent.mkdir(exist_ok=True)
-    _replace(stem.with_suffix(".safetensors"), safetensors.numpy.save(tensors))
-    _replace(stem.with_suffix(".json"), json.dumps(meaning, indent=2).encode())
+    replace(stem.with_suffix(".safetensors"), safetensors.numpy.save(tensors))
+    replace(stem.with_suffix(".json"), json.dumps(meaning, indent=2).encode())
 
 
 def load_policy(path: str | Path) -> SavedPolicy:
@@ -84,10 +86,10 @@ def load_policy(path: str | Path) -> SavedPolicy:
     stem = Path(path)
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
     try:
-        about = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+        about = json.loads(_content(stem.with_suffix(".json"), MOST_JSON_BYTES))
         if about["format"] != FORMAT:
             raise UserError(f"{stem} has policy format {about['format']}, this T3D reads {FORMAT}; update T3D")
-        tensors = safetensors.numpy.load_file(stem.with_suffix(".safetensors"))
+        tensors = safetensors.numpy.load(_content(stem.with_suffix(".safetensors"), MOST_BYTES))
         spec = Spec(
             tuple(_part(fields) for fields in about["observation"]),
             tuple(about["action_shape"]),
@@ -100,16 +102,14 @@ def load_policy(path: str | Path) -> SavedPolicy:
         return SavedPolicy(snapshot, spec, about)
     except FileNotFoundError as error:
         raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise UserError(f"{stem} is not a policy that T3D wrote: {error}") from None
+
+
+def _content(path: Path, most: int) -> bytes:
+    return read(path.resolve(strict=True), most)  # a link that the user names is followed
 
 
 def _part(fields: dict[str, Any]) -> Part:
     path, shape = tuple(fields["path"]), tuple(fields["shape"])
     return Part(path, shape, fields["start"], fields["stop"], fields["first_choice"])
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)

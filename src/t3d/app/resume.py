@@ -1,0 +1,43 @@
+"""`t3d resume RUN`: goes on with a run exactly where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from t3d.app.session import show
+from t3d.app.signals import Wishes
+from t3d.app.train import whole
+from t3d.events import Event
+from t3d.insight.runs import locate
+
+
+@dataclass(frozen=True)
+class ResumeArgs:
+    """Go on with a run from its newest whole checkpoint, exactly as if it had never stopped."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run's folder, or its name."""
+    total_steps: int | None = None
+    """Train to this many steps a seed instead of what the run was begun with."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder of all runs."""
+    video: bool = True
+    """Film the best policy when training has ended."""
+
+
+def main(arguments: list[str]) -> int:
+    """Parses and goes on."""
+    args = tyro.cli(ResumeArgs, args=[whole(word) for word in arguments], prog="t3d resume")
+    path = locate(args.run, args.root)
+
+    def events(wishes: Wishes) -> Iterator[Event]:
+        from t3d.run.loop import resume  # noqa: PLC0415 (imports torch)
+
+        return resume(path, total_steps=args.total_steps, stop=wishes.stop, save=wishes.save)
+
+    return show(events, video=args.video)

@@ -1,0 +1,52 @@
+"""What signals mean to a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+SHOW_CURSOR = b"\x1b[?25h"
+STOPPING = b"\nstopping: the run is being saved; the same again leaves at once\n"
+
+
+@dataclass
+class Wishes:
+    """What the person, or the machine, has asked for by signals."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    save: threading.Event = field(default_factory=threading.Event)
+    received: int | None = None  # the signal that asked for the stop
+
+    @property
+    def exit_code(self) -> int:
+        """As shells count: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 0 if self.received is None else 128 + self.received
+
+
+@contextmanager
+def heard() -> Iterator[Wishes]:
+    """Ctrl-C and SIGTERM ask the run to stop, and a second one ends the process at once; SIGUSR1 asks for a save."""
+    wishes = Wishes()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        wishes.received = number
+        wishes.stop.set()
+        for stopping in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(stopping, signal.SIG_DFL)  # the kernel's own answer works even inside a hanging simulator
+        os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + STOPPING)
+
+    def ask_to_save(number: int, frame: FrameType | None) -> None:
+        wishes.save.set()
+
+    handlers = {signal.SIGINT: ask_to_stop, signal.SIGTERM: ask_to_stop, signal.SIGUSR1: ask_to_save}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield wishes
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
