@@ -16,11 +16,16 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import helpers
 import t3d
+from t3d.algo.learner import Learner
 from t3d.config import Config, merge
-from t3d.events import Resumed
+from t3d.errors import NothingLeft, UserError
+from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
+from t3d.insight.catalogue import read_entry
 from t3d.run.checkpoint import newest, split
+from t3d.run.folder import versions
 from t3d.types import Rollout
 from t3d.world.collect import InlineCollector
+from t3d.world.evaluate import evaluate
 
 CHANGING = {"time", "seconds", "steps_per_second", "folder", "pid"}  # time, speed, and where it happened
 
@@ -77,8 +82,12 @@ def tabled(folder: Path) -> list[dict[str, str]]:
     return [{key: value for key, value in row.items() if key not in CHANGING} for row in rows]
 
 
-def assert_equal(straight: Path, resumed: Path) -> None:
+def assert_equal(straight: Path, resumed: Path, but: tuple[str, ...] = ()) -> None:
     first, second = everything(straight), everything(resumed)
+    for one in (first, second):
+        for key in but:
+            one["plain"].pop(key, None)
+            one["events"][0].pop(key, None)
     assert first.keys() == second.keys()
     assert len(first) >= 18 and first["events"][-1]["reason"] == "finished", "there was something to compare"
     for name, value in first.items():
@@ -159,3 +168,137 @@ def test_a_vector_environment_goes_on_exactly(tmp_path: Path, monkeypatch: pytes
     assert isinstance(events[0], Resumed) and events[0].step == 180
     assert [note for note in events[0].notes if "lock" not in note] == []
     assert_equal(tmp_path / "straight", broken)
+
+
+@pytest.mark.parametrize("which", [0, 3, 4], ids=["first", "in the middle", "last"])
+def test_an_evaluation_that_was_broken_off_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    stop, begun = threading.Event(), []
+
+    def evaluate_and_stop(*arguments: Any) -> Any:
+        begun.append(arguments)
+        if len(begun) - 1 == which:
+            stop.set()
+        return evaluate(*arguments)
+
+    changes = {"seeds": [0, 1]}  # two evaluations at steps 0, 150 and 300
+    list(t3d.train(small(tmp_path, "straight", **changes)))
+    with monkeypatch.context() as patched:
+        patched.setattr("t3d.world.evaluate.evaluate", evaluate_and_stop)
+        end = list(t3d.train(small(tmp_path, "broken", **changes), stop=stop))[-1]
+    assert isinstance(end, End) and end.reason == "stopped" and end.step == which // 2 * 150
+    list(t3d.resume(tmp_path / "broken"))
+    assert_equal(tmp_path / "straight", tmp_path / "broken")
+
+
+def test_a_stop_in_the_middle_of_updates_that_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, update = threading.Event(), Learner.update
+
+    def update_and_stop(self: Learner, *arguments: Any) -> Any:
+        if self.updates == 37:
+            stop.set()
+        return update(self, *arguments)
+
+    changes = {"td3": {"updates_per_step": 30.0}, "total_steps": 110}
+    list(t3d.train(small(tmp_path, "straight", **changes)))
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "update", update_and_stop)
+        end = list(t3d.train(small(tmp_path, "broken", **changes), stop=stop))[-1]
+    assert isinstance(end, End) and end.updates % 30 != 0, "some of the updates of that step were left"
+    list(t3d.resume(tmp_path / "broken"))
+    assert_equal(tmp_path / "straight", tmp_path / "broken")
+
+
+def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: Path) -> None:
+    list(t3d.train(small(tmp_path, "long", eval={"every_steps": 100})))
+    list(t3d.train(small(tmp_path, "short", total_steps=200, eval={"every_steps": 100})))
+    with pytest.raises(NothingLeft, match="at step 200 of 200 already; --total-steps N"):
+        list(t3d.resume(tmp_path / "short"))
+    with pytest.raises(NothingLeft, match="at step 200 of 150 already"):
+        list(t3d.resume(tmp_path / "short", total_steps=150))
+    list(t3d.resume(tmp_path / "short", total_steps=300))
+    assert_equal(tmp_path / "long", tmp_path / "short", but=("config", "replay_bytes"))
+    entry = read_entry(tmp_path / "short")
+    assert (entry.status, entry.step, entry.total_steps) == ("finished", 300, 300)
+
+
+def test_a_run_may_be_moved_and_go_on_several_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list(t3d.train(small(tmp_path, "straight")))
+    folder = broken_off(monkeypatch, small(tmp_path, "broken"), 70, kill=True)
+    for step in (130, 200, 270):
+        stop, moved = threading.Event(), folder.rename(tmp_path / f"moved-{step}")
+        for event in t3d.resume(moved, stop=stop):
+            if event.step >= step:
+                stop.set()
+        folder = moved
+    list(t3d.resume(folder))
+    assert_equal(tmp_path / "straight", folder)
+    journal = [json.loads(line)["event"] for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert journal.count("start") == 1 and journal.count("resumed") == 4 and journal[-1] == "end"
+
+
+class Forgetful(gym.Wrapper[Any, Any, Any, Any]):
+    """Ignores seeds, so no episode can be played again."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.env.reset()
+
+
+def test_an_environment_that_does_not_repeat_is_told_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> Any:
+        return Forgetful(gym.make("Pendulum-v1"))
+
+    broken = broken_off(monkeypatch, small(tmp_path, "broken"), 250, kill=True, make_env=make)
+    events = list(t3d.resume(broken, make_env=make))
+    assert isinstance(events[0], Resumed)
+    assert "environment 0 of seed 0 did not repeat its episode 1: the next one begins" in events[0].notes[-1]
+    end = events[-1]
+    assert isinstance(end, End) and (end.reason, end.step) == ("finished", 300)
+    assert {event.episode for event in events if isinstance(event, EpisodeEnd)} == set(), "episode 2 is still in flight"
+
+
+def test_other_versions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
+    monkeypatch.setattr("t3d.run.parts.versions", lambda: {**versions(), "torch": "9.9"})
+    resumed = next(t3d.resume(broken))
+    assert isinstance(resumed, Resumed) and f"torch {versions()['torch']} is now 9.9" in resumed.notes[0]
+
+
+def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = small(tmp_path, "broken")
+    broken = broken_off(monkeypatch, cfg, 150, kill=False)
+    other = merge(cfg, {"td3": {"tau": 0.01}})
+    with pytest.raises(UserError, match=r"begun with td3.tau=0.005, and this command says 0.01"):
+        list(t3d.resume(broken, cfg=other))
+    with pytest.raises(UserError, match="does not fit this run"):
+        list(t3d.resume(broken, make_env=lambda: gym.make("MountainCarContinuous-v0")))
+    with pytest.raises(UserError, match="is in use by process"):
+        going_on = t3d.resume(broken)
+        next(going_on)
+        next(t3d.resume(broken))
+    going_on.close()
+    for file in (broken / "checkpoints").glob("*/state.json"):
+        file.write_text("{}")
+    with pytest.raises(UserError, match=r"no checkpoint of .* can be used.*state.json: it holds 2 bytes instead of"):
+        list(t3d.resume(broken))
+    before = (broken / "events.jsonl").read_text()
+    assert before.splitlines()[0].startswith('{"event": "start"'), "and nothing was touched"
+    first = next(t3d.resume(broken, cfg=cfg))
+    assert isinstance(first, Start), "the command that began it begins it again"
+
+
+def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last checkpoint of a run writes about as much as the second one did, however full the replay is."""
+    monkeypatch.setattr("t3d.run.checkpoint.SEGMENT_ROWS", 50)
+    cfg = small(tmp_path, "long", total_steps=3000, checkpoint={"every_steps": 50}, eval={"every_steps": 10_000})
+    cfg = merge(cfg, {"replay": {"capacity": 2000}, "td3": {"updates_per_step": 0.01}, "eval": {"episodes": 1}})
+    saved = [event for event in t3d.train(cfg) if isinstance(event, Saved)]
+    assert len(saved) == 60
+    state = saved[0].new_bytes
+    assert all(abs(event.new_bytes - saved[1].new_bytes) < 0.2 * state for event in saved[1:])
+    kept = list((tmp_path / "long" / "checkpoints").iterdir())
+    assert sorted(path.name for path in kept)[:-1] == [event.checkpoint for event in saved[-3:]]
+    assert len(list((tmp_path / "long" / "checkpoints" / "replay").iterdir())) == 2000 // 50 + 2, "the rest is pruned"

@@ -101,9 +101,10 @@ def test_a_schedule_fires_once_for_each_multiple() -> None:
     assert [after for before, after in pairwise(steps) if passed(10, before, after)] == [12, 21, 30, 42]
 
 
-def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path) -> None:
-    """R20, with several members and environments."""
-    cfg = helpers.small_config(seeds=[0, 5], env={"num_envs": 2})
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5"])
+def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path, env_id: str) -> None:
+    """R20, with several members and environments: three runs on each of two environments."""
+    cfg = helpers.small_config(seeds=[0, 5], env={"id": env_id, "num_envs": 2}, eval={"max_steps": 100})
     first, again = run(cfg, tmp_path), run(cfg, tmp_path)
     other = run(merge(cfg, {"seeds": [1, 5]}), tmp_path)
     for seed in (0, 5):

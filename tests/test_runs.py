@@ -46,6 +46,7 @@ def rewrite(path: Path, start: dict[str, Any], keep: slice = slice(1, None)) -> 
     lines = (path / "events.jsonl").read_text().splitlines()
     first = dataclasses.replace(from_line(lines[0]), **start)
     (path / "events.jsonl").write_text("\n".join([to_line(first), *lines[keep]]) + "\n")
+    (path / "journal.jsonl").write_text(to_line(first) + "\n")
 
 
 def dead_pid() -> int:

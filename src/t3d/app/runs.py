@@ -31,6 +31,7 @@ from t3d.insight.catalogue import (
 )
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
+RESUMABLE = ("stopped", "failed", "died")
 IN_THE_HEADING = ("env.id", "preset", "run.root", "run.name")
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line a run
 NARROW = 100  # characters; below this the list leaves some columns to `show`
@@ -147,6 +148,8 @@ def _show(entry: Entry, console: Console) -> None:
         console.print(_clean(line, "red"), soft_wrap=True)
     if entry.status == "died":
         console.print("Its process is gone and it never wrote an end: killed, out of memory, or a lost machine.")
+    if entry.checkpoint and entry.status in RESUMABLE:
+        console.print(_clean(f"t3d resume {entry.path} goes on from checkpoint {entry.checkpoint}"), soft_wrap=True)
     for text in notes(entry.path):
         console.print(_clean(f"note: {text}", "yellow"), soft_wrap=True)
     _show_results(entry, console)

@@ -17,8 +17,10 @@ import psutil
 
 from t3d.config import Config, dotted, flat
 from t3d.errors import UserError, did_you_mean
+from t3d.run.checkpoint import folders
 
 EVAL, NOTE = b'{"event": "eval"', b'{"event": "note"'
+SESSIONS = (b'{"event": "start"', b'{"event": "resumed"')
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
@@ -41,6 +43,7 @@ class Entry(NamedTuple):
     failure: str
     begun: datetime
     took: timedelta
+    checkpoint: str  # the newest one's name; empty: there is none
 
 
 class Score(NamedTuple):
@@ -88,22 +91,23 @@ def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
 
 def find_entry(text: str, root: Path) -> Entry:
     """The run at a path, or of a name under root."""
-    folders = [path for path in (Path(text), root / text) if os.path.isdir(path)]  # noqa: PTH112
-    if not folders:
+    places = [path for path in (Path(text), root / text) if os.path.isdir(path)]  # noqa: PTH112
+    if not places:
         known = [found.parent.name for found in root.glob("*/events.jsonl")]
         hint = did_you_mean(Path(text).name, known) or f"; t3d runs lists those in {root}"
         raise UserError(f"there is no run at {text}{hint}")
-    runs = [path for path in folders if os.path.isfile(path / "events.jsonl")]  # noqa: PTH113
-    return read_entry((runs or folders)[0])
+    runs = [path for path in places if os.path.isfile(path / "events.jsonl")]  # noqa: PTH113
+    return read_entry((runs or places)[0])
 
 
 def read_entry(path: Path) -> Entry:
     """A run from the first and the last event it wrote, and from what is noted beside its best policies."""
     try:
         start, last = _ends(path)
-        config = dict(start["config"])
+        session = _newest_session(path) or start
+        config = dict(session["config"])
         seeds = tuple(map(int, config["seeds"]))
-        status = _status(start, last)
+        status = _status(session, last)
         return Entry(
             path=path,
             config=config,
@@ -117,6 +121,7 @@ def read_entry(path: Path) -> Entry:
             failure=str(last.get("text", "")) if status == "failed" else "",
             begun=datetime.fromtimestamp(float(start["time"])),
             took=_took(start, last, status),
+            checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
@@ -186,6 +191,16 @@ def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if start is None or start["event"] != "start":
             raise Unreadable(path, "its events.jsonl does not begin with a whole start event")
         return start, _last(stream) or start
+
+
+def _newest_session(path: Path) -> dict[str, Any] | None:
+    """What the newest process that worked on the run said of itself; runs of before 0.2 have no journal."""
+    try:
+        lines = (path / "journal.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    events = (_event(line) for line in reversed(lines) if line.startswith(SESSIONS))
+    return next((event for event in events if event), None)
 
 
 def _last(stream: BinaryIO) -> dict[str, Any] | None:

@@ -17,17 +17,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from t3d.data.replay import Replay
 from t3d.errors import UserError
 from t3d.files import Refused, read, sync_folder, write_new
 from t3d.types import Floats, State
+
+if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
+    from t3d.data.replay import Replay
 
 FORMAT = 1
 KEPT = 3
@@ -151,7 +153,7 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     """
     notes: list[str] = []
     usable: Checkpoint | None = None
-    for path in _folders(root):
+    for path in folders(root):
         try:
             checkpoint = open_checkpoint(path)
         except UNREADABLE as error:
@@ -261,13 +263,13 @@ def _write(path: Path, content: bytes, written: list[Path]) -> File:
 
 def _prune(root: Path) -> None:
     """Removes checkpoints beyond the kept ones, broken-off tries, and segments that no kept one refers to."""
-    folders = list(_folders(root))
-    for path in folders[KEPT:]:
+    found = folders(root)
+    for path in found[KEPT:]:
         path.rename(path.with_suffix(".tmp"))  # what is half removed must not look whole
     for path in root.glob("*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     wanted: set[str] = set()
-    for path in folders[:KEPT]:
+    for path in found[:KEPT]:
         try:
             wanted |= {segment.file.name for segment in open_checkpoint(path).segments}
         except (UserError, *UNREADABLE):
@@ -277,7 +279,7 @@ def _prune(root: Path) -> None:
             file.unlink()
 
 
-def _folders(root: Path) -> list[Path]:
+def folders(root: Path) -> list[Path]:
     """Checkpoints that were completed, newest first."""
     if not root.is_dir():
         return []

@@ -55,6 +55,7 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         returns=returns.tolist(),
         lengths=lengths.tolist(),
         best=best,
+        bad_values=evaluation.bad_values,
     )
 
 

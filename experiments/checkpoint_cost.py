@@ -1,0 +1,78 @@
+"""What checkpoints cost: python experiments/checkpoint_cost.py [--steps 100000] [--env HalfCheetah-v5].
+
+Trains once at the default interval and compares the seconds spent in saving with those of the run. Then fills a replay
+of a million transitions, saves it a hundred times as a run of a million steps would, and resumes from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import t3d
+from t3d.events import End, Resumed, Saved
+from t3d.run.parts import assemble, resolve
+from t3d.types import Rollout
+from t3d.world.find import env_factory
+
+
+def training_share(env: str, steps: int, root: Path) -> None:
+    cfg = t3d.merge(t3d.Config(), {"env": {"id": env}, "total_steps": steps, "run": {"root": str(root), "name": "run"}})
+    events = list(t3d.train(cfg))
+    saved, end = [event for event in events if isinstance(event, Saved)], events[-1]
+    assert isinstance(end, End)
+    seconds = [event.save_seconds for event in saved]
+    print(f"{env}, {steps:,} steps, {len(saved)} checkpoints, run {end.seconds:,.1f} s, torch {torch.__version__}")
+    print(f"  saving took {sum(seconds):.2f} s: {100 * sum(seconds) / end.seconds:.2f} % of the run (limit 3 %)")
+    print(f"  one took {1000 * statistics.median(seconds):.0f} ms (median), {1000 * max(seconds):.0f} ms (longest)")
+
+
+def million(env: str, root: Path) -> None:
+    rows, interval = 1_000_000, 10_000
+    changes = {"env": {"id": env}, "total_steps": rows + 10, "run": {"root": str(root), "name": "million"}}
+    cfg = t3d.merge(t3d.Config(), {**changes, "eval": {"episodes": 1}})
+    rng = np.random.default_rng(0)
+    with ExitStack() as opened:
+        parts = assemble(resolve(cfg), threading.Event(), env_factory(env), opened)
+        spec = parts.collector.spec
+        saved = []
+        for _ in range(rows // interval):
+            s, a = rng.normal(size=(interval, spec.observation_size)), rng.normal(size=(interval, spec.action_size))
+            s, r = s.astype(np.float32), np.zeros(interval, np.float32)
+            parts.memory.add(Rollout(0, s, a.astype(np.float32), r, s, r > 0, [], []))
+            parts.progress.step = parts.progress.evaluated = parts.memory.added[0]
+            saved.append(parts.save("schedule"))
+    assert all(isinstance(event, Saved) for event in saved)
+    for number in (2, 10, 50, 100):
+        event = saved[number - 1]
+        print(f"  checkpoint {number}: {event.new_bytes / 2**20:.1f} MiB, {1000 * event.save_seconds:.0f} ms")
+    begun = time.monotonic()
+    first = next(t3d.resume(root / "million"))
+    assert isinstance(first, Resumed) and first.step == rows
+    print(f"  {rows:,} transitions resumed in {time.monotonic() - begun:.2f} s (limit 5 s)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--env", default="HalfCheetah-v5")
+    parser.add_argument("--steps", type=int, default=100_000)
+    arguments = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="checkpoint-cost-"))
+    try:
+        million(arguments.env, root)
+        training_share(arguments.env, arguments.steps, root)
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
