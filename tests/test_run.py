@@ -26,7 +26,7 @@ from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
 from t3d.run.governor import Governor, passed
-from t3d.run.parts import assemble, check_memory, resolve
+from t3d.run.parts import assemble, check_memory, choose_engine, resolve
 from t3d.run.report import update_events
 from t3d.seeds import derive
 from t3d.world.evaluate import evaluate
@@ -146,6 +146,8 @@ COVERED = {
     "total_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "device": "test_run.py::test_cuda_is_refused_where_there_is_none",
     "threads": "test_run.py::test_threads_are_set_and_recorded",
+    "engine": "test_engines.py::test_every_engine_trains_and_is_recorded",
+    "tf32": "test_engines.py::test_tf32_is_a_choice",
     "preset": "test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",
     "env.id": "test_world.py::test_environment_by_id_module_id_and_callable",
     "env.num_envs": "test_run.py::test_environments_are_closed_whatever_happens",
@@ -233,7 +235,8 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     assert journal == ["start", "saved", "end"]
     assert all({"event", "step", "member", "seed", "time"} <= set(json.loads(line)) for line in lines)
     again = merge(Config(total_steps=10**6), load_toml(folder / "config.toml"))
-    assert again == resolve(merge(cfg, {"run": {"root": str(tmp_path)}}))
+    settled = merge(cfg, {"run": {"root": str(tmp_path)}, "engine": "fused", "threads": torch.get_num_threads()})
+    assert again == resolve(settled)
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     figures = [event for event in events if event.event in ("episode", "update", "eval")]
@@ -398,11 +401,11 @@ def test_cuda_is_refused_where_there_is_none() -> None:
 def test_threads_are_set_and_recorded() -> None:
     before = torch.get_num_threads()
     try:
-        assert resolve(Config(threads=2)).threads == 2
+        assert choose_engine(resolve(Config(threads=2)), helpers.make_spec())[1] == 2
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert resolve(Config()).threads == before
+    assert choose_engine(resolve(Config()), helpers.make_spec())[1] == before
 
 
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:

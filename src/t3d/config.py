@@ -182,7 +182,11 @@ class Config:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks and replay live; auto takes the GPU if there is one."""
     threads: int = 0
-    """CPU threads for torch; 0 leaves the choice to torch."""
+    """CPU threads for torch; 0 takes one or all, whichever is faster when tried at the start."""
+    engine: Literal["auto", "eager", "fused", "graph"] = "auto"
+    """How updates are made: eager is the readable code, fused is fast on the CPU, graph on the GPU; auto picks."""
+    tf32: bool = False
+    """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, and no longer exact."""
     preset: str = "default"
     """Named settings to start from: default, paper, quick, bullet, box2d, dm; t3d presets shows them."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,14 +15,3 @@ def put(tensor: Tensor, array: NDArray[np.generic], name: str) -> None:
         expected = f"{tensor.dtype} {tuple(tensor.shape)}"
         raise ValueError(f"{name} is {given.dtype} {tuple(given.shape)} instead of {expected}")
     tensor.copy_(given)
-
-
-def streams(generators: Sequence[torch.Generator]) -> NDArray[np.uint8]:
-    """The states of random generators, one row each."""
-    return np.stack([generator.get_state().numpy() for generator in generators])
-
-
-def set_streams(generators: Sequence[torch.Generator], states: NDArray[np.uint8]) -> None:
-    """Sets random generators to the states they had."""
-    for generator, state in zip(generators, states, strict=True):
-        generator.set_state(torch.from_numpy(state.copy()))

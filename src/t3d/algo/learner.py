@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from t3d.algo.td3 import td3_init, td3_update
+from t3d.algo.engines import UPDATES
+from t3d.algo.graph import Graphs
+from t3d.algo.td3 import td3_init
 from t3d.config import TD3Config
-from t3d.seeds import derive
-from t3d.tensors import put, set_streams, streams
+from t3d.streams import open_streams
+from t3d.tensors import put
 from t3d.types import Batch, Draws, PolicySnapshot, Spec, State, Steps
 
 
@@ -23,12 +25,15 @@ class Learner:
         seeds: Sequence[int],
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        engine: str = "eager",
     ) -> None:
         self.cfg = cfg
         self.nets, self.opts = td3_init(spec, cfg, seeds, device, dtype)
         self.updates = 0
-        self._noise = torch.empty(len(seeds), cfg.batch_size, spec.action_size, device=device, dtype=dtype)
-        self._generators = [torch.Generator(device).manual_seed(derive(seed, "target noise")) for seed in seeds]
+        self._update = UPDATES[engine](self.nets, self.opts, cfg)
+        self._graphs: Graphs | None = None
+        noise = torch.empty(len(seeds), cfg.batch_size, spec.action_size, device=device, dtype=dtype)
+        self._streams = open_streams(seeds, "target noise", noise)
 
     @property
     def until_actor(self) -> int:
@@ -37,21 +42,34 @@ class Learner:
 
     def run(self, n: int, sample: Callable[[], Batch]) -> Steps:
         """Makes n >= 1 updates, each on a fresh batch, and returns what the last one did."""
+        if self._graphs is not None:
+            steps = self._graphs.run(n, self.updates)
+            self.updates += n
+            return steps
         for _ in range(n):
             steps = self.update(sample(), self.draw())
         return steps
+
+    def record(self, sample: Callable[[], Batch]) -> None:
+        """From now on, run replays CUDA graphs of sampling and updating; sample must be safe to record."""
+        state, compiled = self.state(), torch.compile(lambda: (sample(), self.draw()), fullgraph=True, dynamic=False)
+
+        def step(update_actor: bool) -> Steps:
+            return self._update(*compiled(), update_actor=update_actor)
+
+        with torch.no_grad():
+            self._graphs = Graphs(step, self.cfg.policy_delay)
+        self.restore(state)
 
     def update(self, batch: Batch, draws: Draws) -> Steps:
         """Makes one update; every policy_delay-th moves the actor and the targets too."""
         update_actor = self.until_actor == 1
         self.updates += 1
-        return td3_update(self.nets, self.opts, batch, draws, self.cfg, update_actor=update_actor)
+        return self._update(batch, draws, update_actor=update_actor)
 
     def draw(self) -> Draws:
         """The randomness of one update, each member's from its own stream."""
-        for noise, generator in zip(self._noise, self._generators, strict=True):
-            noise.normal_(generator=generator)
-        return Draws(self._noise)
+        return Draws(self._streams.normal())
 
     def snapshot(self) -> PolicySnapshot:
         """The actors as arrays that later updates do not change."""
@@ -62,18 +80,18 @@ class Learner:
     def state(self) -> State:
         """Everything that learning changes, as arrays that later updates do not change."""
         arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in self._tensors().items()}
-        return {"updates": self.updates, "target_noise_streams": streams(self._generators), **arrays}
+        return {"updates": self.updates, "target_noise": self._streams.state(), **arrays}
 
     def restore(self, state: State) -> None:
         """Goes on where a learner of the same shape was."""
         for name, tensor in self._tensors().items():
             put(tensor, state[name], name)
-        set_streams(self._generators, state["target_noise_streams"])
+        self._streams.restore(state["target_noise"])
         self.updates = state["updates"]
 
     def unsound(self) -> list[tuple[str, int]]:
         """The networks and moments that hold a number that is not finite, with their member; empty when all is well."""
-        members = len(self._generators)
+        members = len(self.nets.actor.flat)
         finite = {
             name: torch.isfinite(tensor).view(members, -1).all(dim=1).tolist()
             for name, tensor in self._tensors().items()

@@ -29,6 +29,7 @@ COMMANDS = {
         "t3d.app.doctor", "doctor [ENV]", "say what is wrong with an environment, or describe this machine"
     ),
     "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one of them in full"),
+    "bench": Command("t3d.bench.command", "bench [update|train]", "measure how fast this machine trains"),
     "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
 }
 

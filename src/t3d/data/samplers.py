@@ -8,8 +8,7 @@ import torch
 
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
-from t3d.seeds import derive
-from t3d.tensors import set_streams, streams
+from t3d.streams import open_streams
 from t3d.types import Batch, State
 
 
@@ -20,22 +19,19 @@ class UniformSampler:
         device = replay.rows.device
         shape = (len(seeds), cfg.batch_size)
         self.replay = replay
-        self._generators = [torch.Generator(device).manual_seed(derive(seed, "sampling")) for seed in seeds]
-        self._uniform = torch.empty(shape, device=device, dtype=torch.float64)
+        self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
         self._discount = torch.full(shape, cfg.gamma, device=device)
         self._weight = torch.ones(shape, device=device)
 
     def __call__(self) -> Batch:
-        for uniform, generator in zip(self._uniform, self._generators, strict=True):
-            uniform.uniform_(generator=generator)
-        index = (self._uniform * self.replay.size.unsqueeze(1)).long()  # (M, B)
+        index = (self._streams.uniform() * self.replay.size.unsqueeze(1)).long()  # (M, B)
         s, a, r, terminated, s2 = self.replay.gather(index)
         return Batch(s, a, r, s2, terminated, self._discount, self._weight, index)
 
     def state(self) -> State:
         """Where the random streams are."""
-        return {"streams": streams(self._generators)}
+        return {"streams": self._streams.state()}
 
     def restore(self, state: State) -> None:
         """Draws on from where a sampler was."""
-        set_streams(self._generators, state["streams"])
+        self._streams.restore(state["streams"])

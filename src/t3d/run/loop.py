@@ -42,7 +42,7 @@ def train(
     warnings = examine(make_env, cfg.env.bad_values)
     with ExitStack() as opened:
         parts = assemble(cfg, stop, make_env, opened)
-        begin = [Start(**parts.about()), *(Note(step=0, text=text) for text in warnings)]
+        begin = [Start(**parts.about()), *(Note(step=0, text=text) for text in [*warnings, *parts.notes])]
         yield from _run(parts, begin, stop, save or threading.Event())
 
 

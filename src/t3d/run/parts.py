@@ -17,6 +17,7 @@ import psutil
 import torch
 
 from t3d.algo.learner import Learner
+from t3d.algo.proof import disproof, faster_threads
 from t3d.algo.td3 import numbers_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
@@ -31,6 +32,9 @@ from t3d.world.collect import InlineCollector
 from t3d.world.envs import EnvFactory
 from t3d.world.evaluate import InlineEvaluator
 
+Engine = Literal["eager", "fused", "graph"]
+AUTOMATIC: dict[str, Engine] = {"cpu": "fused", "cuda": "graph"}
+ENGINES = {"cpu": ("auto", "fused", "eager"), "cuda": ("auto", "graph", "eager")}
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
 
 
@@ -165,10 +169,16 @@ def assemble(
     evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, stop)))
     spec = collector.spec
     check_memory(cfg, spec)
-    learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device)
+    engine, threads, notes = choose_engine(cfg, spec)
+    cfg = replace(cfg, engine=engine, threads=threads)
+    learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine)
     memory = Memory(spec, cfg, cfg.device)
     progress = Progress(best=[-math.inf] * len(cfg.seeds))
-    notes = [] if loaded is None else _restore(loaded, progress, learner, memory, collector)
+    notes += [] if loaded is None else _restore(loaded, progress, learner, memory, collector)
+    if engine == "graph":
+        state = memory.state()
+        learner.record(memory.sample)
+        memory.restore(state)  # recording draws
     if path is None:
         path = create_folder(cfg)
         opened.enter_context(closing(Lock(path)))
@@ -202,14 +212,33 @@ def _restore(
 
 
 def resolve(cfg: Config) -> Config:
-    """The configuration with this machine's device and thread count in it; bits depend on both."""
+    """The configuration with this machine's device in it."""
     if cfg.device == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no CUDA device here; use --device cpu, or auto")
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
     automatic: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     device = automatic if cfg.device == "auto" else cfg.device
-    return replace(cfg, device=device, threads=torch.get_num_threads())
+    if cfg.engine not in ENGINES[device]:
+        raise UserError(
+            f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
+        )
+    torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
+    return replace(cfg, device=device)
+
+
+def choose_engine(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
+    """The engine and the CPU threads to train with, and what to say about the choice."""
+    engine = AUTOMATIC[cfg.device] if cfg.engine == "auto" else cfg.engine
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)
+    notes: list[str] = []
+    if engine != "eager":
+        doubt = disproof(engine, spec, cfg.td3, cfg.seeds, cfg.device)
+        if doubt:
+            notes.append(f"engine {engine} is not used, eager is: {doubt}")
+            engine = "eager"
+    if not cfg.threads and cfg.device == "cpu":
+        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.seeds))
+    return engine, torch.get_num_threads(), notes
 
 
 def check_memory(cfg: Config, spec: Spec) -> None:

@@ -10,7 +10,11 @@ from t3d.errors import NothingLeft, UserError
 from t3d.run.checkpoint import UNREADABLE, newest
 from t3d.run.parts import Loaded
 
-OF_THE_MACHINE = {"device": "auto", "threads": 0}  # what a command line leaves open and a run has settled
+OF_THE_MACHINE = {
+    "device": "auto",
+    "threads": 0,
+    "engine": "auto",
+}  # what a command line leaves open and a run has settled
 OF_THE_FOLDER = ("run.root", "run.name", "total_steps")
 
 

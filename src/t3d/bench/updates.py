@@ -1,0 +1,136 @@
+"""How long one update takes: the oracle, the engines and the bare matrix products, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from t3d.algo.learner import Learner
+from t3d.algo.proof import random_batch
+from t3d.bench.floor import Floor
+from t3d.bench.oracle import Oracle
+from t3d.config import TD3Config
+from t3d.data.replay import Replay
+from t3d.data.samplers import UniformSampler
+from t3d.types import Batch, Part, Spec
+
+HALF_CHEETAH = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))
+REPLAY_ROWS = 100_000
+
+Run = Callable[[int], object]  # makes so many updates
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is timed."""
+
+    device: str
+    threads: int
+    batch: int
+    hidden: tuple[int, ...]
+    members: int
+    critics: int
+
+    @property
+    def cfg(self) -> TD3Config:
+        return TD3Config(
+            batch_size=self.batch, actor_hidden=self.hidden, critic_hidden=self.hidden, critics=self.critics
+        )
+
+
+def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict[str, Any]]:
+    """A row for each engine; each gets about so many seconds, in turns with the others."""
+    torch.set_num_threads(case.threads)
+    runs = {engine: _run_of(engine, case) for engine in engines}
+    each = {engine: _updates_within(run, 0.05, case) for engine, run in runs.items()}
+    times: dict[str, list[float]] = {engine: [] for engine in engines}
+    until = time.monotonic() + seconds * len(engines)
+    while time.monotonic() < until or len(times[engines[-1]]) < 3:
+        for engine, run in runs.items():
+            times[engine].append(_seconds(run, each[engine], case) / each[engine])
+    for engine, values in times.items():
+        yield {
+            "what": "update",
+            "engine": engine,
+            **vars(case),
+            "ms_best": round(1000 * min(values), 4),
+            "ms_median": round(1000 * statistics.median(values), 4),
+        }
+
+
+def growth_cases(base: Case) -> list[Case]:
+    """One size at a time, from small to large: where the cost of an update leaves its flat part."""
+    changes: dict[str, list[Any]] = {
+        "batch": [32, 64, 128, 256, 512, 1024],
+        "hidden": [(64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024)],
+        "members": [1, 2, 4, 8, 16],
+        "critics": [1, 2, 4, 8],
+    }
+    return [Case(**{**vars(base), name: value}) for name, values in changes.items() for value in values]
+
+
+def _run_of(engine: str, case: Case) -> Run:
+    if engine == "floor":
+        return _repeated(Floor(HALF_CHEETAH, case.cfg, case.members, case.device))
+    batch = random_batch(HALF_CHEETAH, case.cfg, case.members, case.device)
+    if engine == "oracle":
+        return _repeated(_oracles(batch, case))
+    learner = Learner(HALF_CHEETAH, case.cfg, range(case.members), case.device, engine=engine)
+    if engine == "graph":
+        sampler = UniformSampler(_full_replay(case), case.cfg, range(case.members))
+        learner.record(sampler)  # a graph holds its sampling too
+        return lambda n: learner.run(n, sampler)
+    draws = learner.draw()
+    return _repeated(lambda: learner.update(batch, draws))
+
+
+def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
+    """As many plain implementations as there are members, one after the other."""
+    oracles = [Oracle(17, 6, case.cfg) for _ in range(case.members)]
+    for oracle in oracles:
+        for module in (oracle.actor, oracle.actor_target, *oracle.critics, *oracle.critic_targets):
+            module.to(case.device)
+    noise = torch.randn(case.members, case.batch, 6, device=case.device)
+    columns = batch.s, batch.a, batch.r.unsqueeze(-1), batch.s2, batch.terminated.unsqueeze(-1), noise
+    of_member = [[column[member] for column in columns] for member in range(case.members)]
+
+    def update() -> None:
+        for oracle, mine in zip(oracles, of_member, strict=True):
+            oracle.update(*mine)
+
+    return update
+
+
+def _full_replay(case: Case) -> Replay:
+    replay = Replay(HALF_CHEETAH, REPLAY_ROWS, case.members, case.device)
+    replay.rows.uniform_(-1, 1)
+    replay.set_added([REPLAY_ROWS] * case.members)
+    return replay
+
+
+def _repeated(one: Callable[[], object]) -> Run:
+    def run(n: int) -> None:
+        for _ in range(n):
+            one()
+
+    return run
+
+
+def _updates_within(run: Run, seconds: float, case: Case) -> int:
+    """An even number of updates that takes about so long; warms up on the way."""
+    _seconds(run, 10, case)
+    return max(2, int(seconds / (_seconds(run, 10, case) / 10)) // 2 * 2)
+
+
+def _seconds(run: Run, n: int, case: Case) -> float:
+    begun = time.perf_counter()
+    run(n)
+    if case.device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun

@@ -1,0 +1,98 @@
+"""The random numbers of updates: one stream for each seed, never shared.
+
+On the CPU a stream is a torch generator. On a GPU it is arithmetic, which CUDA graphs and compilers can take in, and
+which serves all members in one operation where generators need one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t3d.seeds import derive
+from t3d.types import State
+
+GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # SplitMix64's, as signed numbers
+
+
+class Streams(Protocol):
+    """Every call goes on where the last one ended; what it returns is overwritten by the next."""
+
+    def uniform(self) -> Tensor: ...  # in [0, 1)
+    def normal(self) -> Tensor: ...  # mean zero, deviation one
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
+
+class Generators:
+    """A torch generator for each seed."""
+
+    def __init__(self, seeds: Sequence[int], purpose: str, out: Tensor) -> None:
+        self._generators = [torch.Generator(out.device).manual_seed(derive(seed, purpose)) for seed in seeds]
+        self._out = out  # (M, ...)
+
+    def uniform(self) -> Tensor:
+        for row, generator in zip(self._out, self._generators, strict=True):
+            row.uniform_(generator=generator)
+        return self._out
+
+    def normal(self) -> Tensor:
+        for row, generator in zip(self._out, self._generators, strict=True):
+            row.normal_(generator=generator)
+        return self._out
+
+    def state(self) -> State:
+        return {"generators": np.stack([generator.get_state().numpy() for generator in self._generators])}
+
+    def restore(self, state: State) -> None:
+        for generator, saved in zip(self._generators, state["generators"], strict=True):
+            generator.set_state(torch.from_numpy(saved.copy()))
+
+
+class Counted:
+    """Number i of a stream is the i-th output of SplitMix64 (Steele, Lea and Flood, 2014) begun at the stream's key."""
+
+    def __init__(self, seeds: Sequence[int], purpose: str, out: Tensor) -> None:
+        keys = [derive(seed, purpose, 0) << 32 | derive(seed, purpose, 1) for seed in seeds]
+        self._shape, self._dtype = out.shape, out.dtype
+        self._keys = torch.tensor(keys, device=out.device).unsqueeze(1)  # (M, 1)
+        self._places = torch.arange(1, out[0].numel() + 1, device=out.device)
+        self.drawn = torch.zeros((), dtype=torch.int64, device=out.device)  # so far, a tensor for CUDA graphs
+
+    def uniform(self) -> Tensor:
+        return (self._bits(53).double() * 2.0**-53).to(self._dtype).view(self._shape)
+
+    def normal(self) -> Tensor:
+        inside = (self._bits(24).to(self._dtype) + 0.5) * 2.0**-24  # in (0, 1)
+        normal: Tensor = (2 * inside - 1).erfinv() * 2.0**0.5
+        return normal.view(self._shape)
+
+    def state(self) -> State:
+        return {"drawn": int(self.drawn)}
+
+    def restore(self, state: State) -> None:
+        self.drawn.fill_(int(state["drawn"]))
+
+    def _bits(self, bits: int) -> Tensor:
+        """(M, numbers of one call), each of so many random bits."""
+        z = self._keys + (self._places + self.drawn) * GOLDEN
+        z = (z ^ _shifted(z, 30)) * MIX_1
+        z = (z ^ _shifted(z, 27)) * MIX_2
+        z = z ^ _shifted(z, 31)
+        self.drawn.add_(len(self._places))
+        return _shifted(z, 64 - bits)
+
+
+def open_streams(seeds: Sequence[int], purpose: str, out: Tensor) -> Streams:
+    """Streams whose calls fill tensors like out (M, ...), one row for each seed."""
+    kind = Generators if out.device.type == "cpu" else Counted
+    return kind(seeds, purpose, out)
+
+
+def _shifted(z: Tensor, by: int) -> Tensor:
+    """z moved right by so many bits, zeros coming in; torch itself copies the sign."""
+    return (z >> by) & ((1 << (64 - by)) - 1)

@@ -1,0 +1,222 @@
+"""The fused engine against td3_update: networks, Adam's memory and every field of Steps; and its lines broken to see red."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+import helpers
+import t3d.algo.fused
+import t3d.algo.td3
+from t3d.algo.fused import Fused
+from t3d.algo.td3 import td3_init, td3_update
+from t3d.config import TD3Config
+from t3d.data.replay import Replay
+from t3d.data.samplers import UniformSampler
+from t3d.types import Batch, Draws
+
+SPEC = helpers.make_spec()
+
+
+def make_config(**changes: Any) -> TD3Config:
+    """Noise so large that every clip and clamp matters, rates that differ."""
+    base: dict[str, Any] = {
+        "batch_size": 10,
+        "actor_hidden": (12, 9),
+        "critic_hidden": (11, 7),
+        "actor_lr": 1e-3,
+        "critic_lr": 2e-3,
+        "target_noise": 0.8,
+        "target_noise_clip": 0.9,
+    }
+    return TD3Config(**{**base, **changes})
+
+
+def weighted_batches(cfg: TD3Config, members: int, count: int, dtype: torch.dtype) -> list[tuple[Batch, Draws]]:
+    """Random batches with a discount and a weight of its own for every transition."""
+    return [
+        (batch._replace(discount=batch.s[..., 0].sigmoid(), weight=batch.s[..., 1].exp()), draws)
+        for batch, draws in helpers.random_batches(SPEC, cfg, members, count, dtype)
+    ]
+
+
+def largest(pairs: list[tuple[Tensor, Tensor]]) -> float:
+    assert all(ours.shape == theirs.shape for ours, theirs in pairs)
+    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+
+
+def distance(
+    engine: Callable[..., Any], cfg: TD3Config, members: int, updates: int, dtype: torch.dtype = torch.float64
+) -> float:
+    """The largest distance between any number of td3_update and of the engine, over Steps, networks and Adam."""
+    nets, opts = td3_init(SPEC, cfg, range(members), dtype=dtype)
+    their_nets, their_opts = td3_init(SPEC, cfg, range(members), dtype=dtype)
+    fused = engine(nets, opts, cfg)
+    found = 0.0
+    for number, (batch, draws) in enumerate(weighted_batches(cfg, members, updates, dtype), 1):
+        update_actor = number % cfg.policy_delay == 0
+        steps = fused(batch, draws, update_actor=update_actor)
+        truth = td3_update(their_nets, their_opts, batch, draws, cfg, update_actor=update_actor)
+        if [value is None for value in steps] != [value is None for value in truth]:
+            return float("inf")  # a step too many or too few
+        found = max(found, largest([(a, b) for a, b in zip(steps, truth, strict=True) if a is not None]))
+    assert their_opts.critic.made == updates and their_opts.actor.made == updates // cfg.policy_delay
+    found = max(found, largest([(a.flat, b.flat) for a, b in zip(nets, their_nets, strict=True)]))
+    states = zip([*opts.actor, *opts.critic], [*their_opts.actor, *their_opts.critic], strict=True)
+    return max(found, largest(list(states)))
+
+
+@pytest.mark.parametrize("policy_delay", [1, 2, 3])
+@pytest.mark.parametrize("layers", [(), (7,), (16, 16), (8, 9, 10)], ids=str)
+@pytest.mark.parametrize("critics", [1, 2, 5])
+@pytest.mark.parametrize("members", [1, 3])
+def test_fused_is_td3_update(members: int, critics: int, layers: tuple[int, ...], policy_delay: int) -> None:
+    cfg = make_config(actor_hidden=layers, critic_hidden=layers[::-1], critics=critics, policy_delay=policy_delay)
+    assert distance(Fused, cfg, members, updates=200) < 1e-10
+    assert distance(Fused, cfg, members, updates=4, dtype=torch.float32) < 1e-5
+
+
+@pytest.mark.parametrize(("actor", "critic"), [((), (5, 6)), ((6, 5), ()), ((40, 30), (3,)), ((2,), (30, 40, 50))])
+@pytest.mark.parametrize("critics", [1, 2])
+def test_actor_and_critics_of_different_depth(actor: tuple[int, ...], critic: tuple[int, ...], critics: int) -> None:
+    assert distance(Fused, make_config(actor_hidden=actor, critic_hidden=critic, critics=critics), 2, 50) < 1e-10
+
+
+def test_networks_as_large_as_real_ones_take_other_paths_in_blas() -> None:
+    cfg = make_config(batch_size=100, actor_hidden=(400, 300), critic_hidden=(400, 300))
+    assert distance(Fused, cfg, members=2, updates=6) < 1e-10
+
+
+def test_one_action_and_one_transition() -> None:
+    spec, cfg = helpers.make_spec(1, 1), make_config(batch_size=1)
+    nets, opts = td3_init(spec, cfg, (0,), dtype=torch.float64)
+    their_nets, their_opts = td3_init(spec, cfg, (0,), dtype=torch.float64)
+    fused = Fused(nets, opts, cfg)
+    for batch, draws in helpers.random_batches(spec, cfg, 1, 20):
+        fused(batch, draws, update_actor=True)
+        td3_update(their_nets, their_opts, batch, draws, cfg, update_actor=True)
+    assert largest([(a.flat, b.flat) for a, b in zip(nets, their_nets, strict=True)]) < 1e-12
+
+
+def test_every_aggregate_of_td3_is_known() -> None:
+    assert t3d.algo.fused.AGGREGATES.keys() == t3d.algo.td3.AGGREGATES.keys()
+
+
+def sampled(cfg: TD3Config, members: int) -> UniformSampler:
+    """Batches as a run sees them: columns of gathered rows, not tensors in one piece."""
+    replay = Replay(SPEC, 500, members)
+    replay.rows.uniform_(-1, 1)
+    replay.rows[..., 9].round_().abs_()  # terminated
+    replay.size.fill_(500)
+    return UniformSampler(replay, cfg, range(members))
+
+
+def test_batches_from_the_replay() -> None:
+    cfg = make_config()
+    (nets, opts), (their_nets, their_opts) = td3_init(SPEC, cfg, (0, 1)), td3_init(SPEC, cfg, (0, 1))
+    sample, fused = sampled(cfg, 2), Fused(nets, opts, cfg)
+    for _ in range(4):
+        batch, draws = sample(), Draws(torch.randn(2, cfg.batch_size, SPEC.action_size))
+        assert not batch.s.is_contiguous()
+        fused(batch, draws, update_actor=True)
+        td3_update(their_nets, their_opts, batch, draws, cfg, update_actor=True)
+    assert largest([(a.flat, b.flat) for a, b in zip(nets, their_nets, strict=True)]) < 1e-5
+
+
+def test_no_memory_is_taken_once_it_runs() -> None:
+    cfg = make_config(batch_size=64, actor_hidden=(32, 32), critic_hidden=(32, 32))
+    nets, opts = td3_init(SPEC, cfg, (0, 1))
+    fused = Fused(nets, opts, cfg)
+    batches = weighted_batches(cfg, 2, 8, torch.float32)
+    places = {tuple(value.data_ptr() for value in fused(*batches[0], update_actor=True)[:8])}
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        for batch, draws in batches:
+            steps = fused(batch, draws, update_actor=True)
+            places.add(tuple(value.data_ptr() for value in steps[:8]))
+    assert len(places) == 1, "Steps are views of buffers that stay"
+    taken = [event.self_cpu_memory_usage for event in profiled.events()]
+    assert len(taken) > 500, "the profiler saw the updates"
+    assert max(taken) <= 8, "at most one number, the 1 that Adam adds to the steps made"
+
+
+def test_the_memory_test_sees_the_eager_update() -> None:
+    cfg = make_config()
+    nets, opts = td3_init(SPEC, cfg, (0,))
+    batch, draws = weighted_batches(cfg, 1, 1, torch.float32)[0]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        td3_update(nets, opts, batch, draws, cfg, update_actor=True)
+    assert max(event.self_cpu_memory_usage for event in profiled.events()) > 1000
+
+
+def test_other_networks_of_the_process_keep_their_gradients_and_mode() -> None:
+    nets, opts = td3_init(SPEC, make_config(), (0,))
+    fused = Fused(nets, opts, make_config())
+    batch, draws = weighted_batches(make_config(), 1, 1, torch.float32)[0]
+    steps = fused(batch, draws, update_actor=True)
+    assert torch.is_grad_enabled()
+    assert not any(value.requires_grad or value.is_inference() for value in steps if value is not None)
+    assert not any(stack.flat.is_inference() for stack in nets)
+    loss = nets.actor(batch.s).square().sum()
+    assert nets.actor.gradient(loss).abs().sum() > 0, "autograd still works on networks that the engine has changed"
+
+
+# ruff: noqa: E501
+# Lines of fused.py that a careless hand could write otherwise: (what breaks, the right text, the wrong text).
+MUTATIONS = [
+    ("4: actions left behind", "self.a.copy_(batch.a.unsqueeze(1))", "pass"),
+    ("5: online actor for the target", "Pass(nets.actor_target.flat, actor.sizes", "Pass(nets.actor.flat, actor.sizes"),
+    ("5: action in s, not s2", "actor.sizes, self.s2[:, 0]", "actor.sizes, self.s[:, 0]"),
+    ("5: no tanh", "self.actor_target.forward().tanh_().mT", "self.actor_target.forward().mT"),
+    ("6: noise not clipped", ".clamp_(-clip, clip)", ""),
+    ("6: action not clamped", "out=self.a2).clamp_(-1, 1)", "out=self.a2)"),
+    ("6: critics see another action", "self.critics_a2.copy_(a2.unsqueeze(1))", "self.critics_a2.copy_(pi2.unsqueeze(1))"),
+    ("7: online critics for the targets", "Pass(nets.critic_target.flat, critic.sizes, x2", "Pass(nets.critic.flat, critic.sizes, x2"),
+    ("7: state s for s2", "critic.sizes, x2, memory", "critic.sizes, x, memory"),
+    ("8: max for min", "torch.amin(q2, 1, out=out)", "torch.amax(q2, 1, out=out)"),
+    ("9: terminated ignored", "torch.sub(self.one, batch.terminated, out=self.y)", "self.y.fill_(1)"),
+    ("9: no discount", ".mul_(batch.discount)", ""),
+    ("10: next state in the critics", "Pass(critic.flat, critic.sizes, x, memory", "Pass(critic.flat, critic.sizes, x2, memory"),
+    ("11: weight ignored", "torch.mul(td, batch.weight.unsqueeze(1), ", "torch.mul(td, self.one, "),
+    ("11: half the gradient", "2 / cfg.batch_size)", "1 / cfg.batch_size)"),
+    ("12: the actor's rate", "opts.critic, cfg.critic_lr", "opts.critic, cfg.actor_lr"),
+    ("12: bias gradient of hidden layers", "torch.sum(g, 1, keepdim=True, out=bias)", "pass"),
+    ("12: bias gradient of the last layer", "torch.sum(d_output, 2, out=self._bias)", "pass"),
+    ("12: weight gradient of the last layer", "self._weight.copy_(", "("),
+    ("12: ReLU let through", "torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)", "pass"),
+    ("12: another epsilon", "eps=EPSILON", "eps=1e-6"),
+    ("13: actor descends", "fill_(-1 / cfg.batch_size)", "fill_(1 / cfg.batch_size)"),
+    ("13: actor on Q2", "critic.flat[:: cfg.critics]", "critic.flat[1 :: cfg.critics]"),
+    ("13: Q1 at the action taken", "self.a[:, 0].copy_(pi.mT)", "pass"),
+    ("13: gradient of states for that of actions", "self.q1.d_input(self.actions,", "self.q1.d_input(slice(0, 3),"),
+    ("13: no gradient of tanh", "torch.addcmul(self.one, pi, pi, value=-1, out=self.actor.d_output).mul_(d_pi)", "self.actor.d_output.copy_(d_pi)"),
+    ("13: Q1 in the actor's memory", "memory[for_actor:]", "memory"),
+    ("13: undelayed actor", "if update_actor else steps", "if True else steps"),
+    ("14: actor target never moves", "polyak(self.nets.actor_target, self.nets.actor, self.cfg.tau)", "pass"),
+    ("15: critic targets never move", "polyak(self.nets.critic_target, self.nets.critic, self.cfg.tau)", "pass"),
+]  # fmt: skip
+
+
+def mutated(right: str, wrong: str) -> Callable[..., Any]:
+    source = Path(t3d.algo.fused.__file__).read_text(encoding="utf-8")
+    assert source.count(right) == 1, f"the text to break stands {source.count(right)} times in fused.py: {right}"
+    module = ModuleType("mutated_fused")
+    exec(compile(source.replace(right, wrong), "mutated_fused", "exec"), module.__dict__)
+    return module.Fused  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("what", "right", "wrong"), MUTATIONS, ids=[what for what, _, _ in MUTATIONS])
+def test_a_broken_line_is_seen(what: str, right: str, wrong: str) -> None:
+    assert distance(mutated(right, wrong), make_config(), members=1, updates=20) > 1e-8
+
+
+def test_the_steps_are_labelled_once_each() -> None:
+    text = Path(t3d.algo.fused.__file__).read_text(encoding="utf-8")
+    assert [int(step) for step in re.findall(r"# Step (\d+):", text)] == list(range(4, 16))

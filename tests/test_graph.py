@@ -1,0 +1,127 @@
+"""The CUDA engine: its update is td3_update (anywhere), and what only a GPU can show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import helpers
+import t3d
+from t3d.algo import graph
+from t3d.algo.learner import Learner
+from t3d.algo.proof import disproof
+from t3d.config import TD3Config
+from t3d.data.replay import Replay
+from t3d.data.samplers import UniformSampler
+from t3d.events import End, Resumed
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+
+def numbers_of(learner: Learner) -> dict[str, torch.Tensor]:
+    moments = {f"{name} adam": torch.cat([adam.mean, adam.square]) for name, adam in learner.opts._asdict().items()}
+    return {**{name: stack.flat for name, stack in learner.nets._asdict().items()}, **moments}
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("critics", [1, 2, 5])
+@pytest.mark.parametrize("hidden", [(), (7,), (8, 9, 10)])
+@pytest.mark.parametrize("policy_delay", [1, 2, 3])
+def test_the_compilable_update_is_td3_update(
+    members: int, critics: int, hidden: tuple[int, ...], policy_delay: int
+) -> None:
+    spec = helpers.make_spec()
+    cfg = TD3Config(
+        batch_size=16, critics=critics, actor_hidden=hidden, critic_hidden=hidden[::-1], policy_delay=policy_delay
+    )
+    seeds = list(range(members))
+    eager, candidate = (Learner(spec, cfg, seeds, dtype=torch.float64) for _ in range(2))
+    for batch, draws in helpers.random_batches(spec, cfg, members, 60):
+        weighted = batch._replace(weight=torch.rand_like(batch.r) + 0.5, discount=torch.rand_like(batch.r))
+        moves = eager.until_actor == 1
+        expected = eager.update(weighted, draws)
+        with torch.no_grad():
+            given = graph.update(candidate.nets, candidate.opts, weighted, draws, cfg, update_actor=moves)
+        for name, value in expected._asdict().items():
+            other = getattr(given, name)
+            assert (value is None) == (other is None), name
+            if value is not None:
+                torch.testing.assert_close(other, value, rtol=0, atol=1e-10)
+    for name, value in numbers_of(eager).items():
+        torch.testing.assert_close(numbers_of(candidate)[name], value, rtol=0, atol=1e-10)
+    assert float(candidate.opts.actor.made) == 60 // policy_delay
+
+
+def on_gpu(engine: str, seeds: range, cfg: TD3Config) -> tuple[Learner, UniformSampler]:
+    """A learner and a sampler over a full replay, the same for every engine."""
+    spec = helpers.make_spec()
+    replay = Replay(spec, 1000, len(seeds), "cuda")
+    replay.rows.copy_(torch.randn(replay.rows.shape, generator=torch.Generator().manual_seed(1)))
+    replay.rows[..., spec.observation_size : -spec.observation_size].clamp_(0, 1)  # a, r and terminated
+    replay.set_added([1000] * len(seeds))
+    learner, sampler = Learner(spec, cfg, seeds, "cuda", engine=engine), UniformSampler(replay, cfg, seeds)
+    if engine == "graph":
+        state = sampler.state()
+        learner.record(sampler)
+        sampler.restore(state)
+    return learner, sampler
+
+
+@GPU
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("policy_delay", [1, 2, 3])
+def test_graphs_make_the_same_updates_in_any_number_and_phase(members: int, policy_delay: int) -> None:
+    cfg = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32), policy_delay=policy_delay)
+    (eager, sample), (graph_learner, graph_sample) = (on_gpu(name, range(members), cfg) for name in ("eager", "graph"))
+    assert graph_learner.updates == 0
+    for name, value in numbers_of(eager).items():
+        assert torch.equal(numbers_of(graph_learner)[name], value), f"recording has touched {name}"
+    for n in (1, 2, 5, 3, 17, 1, 26):
+        expected, given = eager.run(n, sample), graph_learner.run(n, graph_sample)
+        for name, value in expected._asdict().items():
+            other = getattr(given, name)
+            assert (value is None) == (other is None), name
+            if value is not None:
+                torch.testing.assert_close(
+                    other, value, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+                )
+    assert eager.updates == graph_learner.updates == 55
+    for name, value in numbers_of(eager).items():
+        torch.testing.assert_close(numbers_of(graph_learner)[name], value, rtol=1e-3, atol=1e-4)
+    assert int(graph_sample._streams.drawn) == int(sample._streams.drawn) == 55 * 32  # type: ignore[attr-defined]
+
+
+@GPU
+def test_the_proof_passes_for_graph_and_sees_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = TD3Config()
+    assert disproof("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
+    monkeypatch.setattr(graph, "backward", lambda layers, passed, d: [torch.zeros_like(h) for h in passed[1:]])
+    assert "differ from eager's" in disproof("graph", helpers.make_spec(17, 6), TD3Config(batch_size=64), (0,), "cuda")
+
+
+@GPU
+def test_a_run_on_the_gpu_picks_graph_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+    cfg = helpers.small_config(device="cuda", seeds=[0, 1], run={"root": str(tmp_path), "name": "gpu"})
+    for event in t3d.train(cfg):
+        if event.step >= 200:
+            break
+    events = list(t3d.resume(tmp_path / "gpu"))
+    assert isinstance(events[0], Resumed) and events[0].config["engine"] == "graph" and events[0].notes == []
+    assert isinstance(events[-1], End) and (events[-1].updates, events[-1].reason) == (200, "finished")
+
+
+@GPU
+def test_no_synchronisation_in_steady_state() -> None:
+    cfg = TD3Config()
+    learner, sampler = on_gpu("graph", range(2), cfg)
+    learner.run(16, sampler)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        learner.run(64, sampler)
+    torch.cuda.synchronize()
+    calls = {event.key: event.count for event in seen.key_averages()}
+    assert calls.get("cudaGraphLaunch") == 64 // 8
+    assert not [name for name in calls if "Synchronize" in name or ("Memcpy" in name and "Async" not in name)], calls
