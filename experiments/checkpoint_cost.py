@@ -20,8 +20,9 @@ import torch
 
 import t3d
 from t3d.events import End, Resumed, Saved
-from t3d.run.parts import assemble, resolve
-from t3d.types import Rollout
+from t3d.run.machine import resolve
+from t3d.run.parts import assemble
+from t3d.types import Rollout, Wishes
 from t3d.world.find import env_factory
 
 
@@ -42,7 +43,7 @@ def million(env: str, root: Path) -> None:
     cfg = t3d.merge(t3d.Config(), {**changes, "eval": {"episodes": 1}})
     rng = np.random.default_rng(0)
     with ExitStack() as opened:
-        parts = assemble(resolve(cfg), threading.Event(), env_factory(env), opened)
+        parts = assemble(resolve(cfg), Wishes(threading.Event(), threading.Event()), env_factory(env), opened)
         spec = parts.collector.spec
         saved = []
         for _ in range(rows // interval):

@@ -26,6 +26,8 @@ from t3d.config import Config
 from t3d.data.replay import Replay
 from t3d.errors import UserError
 from t3d.run import checkpoint as checkpoints
+from t3d.run import manifest as manifests
+from t3d.run import segments
 from t3d.run.checkpoint import Checkpoint, open_checkpoint
 from t3d.types import Rollout
 
@@ -101,7 +103,7 @@ def reseal(folder: Path, contents: dict[str, bytes], **changes: Any) -> None:
         entry = [name, len(content), hashlib.sha256(content).hexdigest()]
         manifest["files"] = [entry if file[0] == name else file for file in manifest["files"]]
         manifest["segments"] = [[*one[:3], entry if one[3][0] == name else one[3]] for one in manifest["segments"]]
-    (folder / "manifest.json").write_bytes(checkpoints._sealed(manifest | changes))
+    (folder / "manifest.json").write_bytes(manifests._sealed(manifest | changes))
 
 
 def tensors_file(header: dict[str, Any] | bytes, data: bytes = b"", length: int | None = None) -> bytes:
@@ -210,7 +212,7 @@ def say(text: str) -> None:
 
 def serve_saver() -> None:
     """For each folder named on stdin, a child that saves checkpoints until it is killed."""
-    checkpoints.SEGMENT_ROWS = SAVED_SEGMENT_ROWS
+    segments.SEGMENT_ROWS = SAVED_SEGMENT_ROWS
     say("ready")
     for line in sys.stdin:
         child = os.fork()

@@ -19,7 +19,7 @@ from t3d.algo.proof import disproof, faster_threads
 from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Note, Resumed, Start, Update
-from t3d.run.parts import resolve
+from t3d.run.machine import resolve
 from t3d.streams import Counted
 from t3d.types import Draws, Steps
 
@@ -90,7 +90,11 @@ class NotANumber(Fused):
 
 @pytest.mark.parametrize(
     ("engine", "words"),
-    [(Wrong, "of the actor target differ from eager's after 4"), (Broken, "RuntimeError: no such kernel"), (NotANumber, "of the actor differ")],
+    [
+        (Wrong, "of the actor target differ from eager's after 4"),
+        (Broken, "RuntimeError: no such kernel"),
+        (NotANumber, "of the actor differ"),
+    ],
 )
 def test_a_wrong_engine_is_stepped_back_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: type[Fused], words: str

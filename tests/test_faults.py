@@ -27,10 +27,10 @@ import t3d
 from faults import Kept, Prober, reseal, tensors_file
 from t3d.errors import UserError
 from t3d.events import End, Event, Resumed, Saved, SaveFailed
-from t3d.run import checkpoint as checkpoints
-from t3d.run import parts
-from t3d.run.checkpoint import newest, open_checkpoint, split
+from t3d.run import parts, segments
+from t3d.run.checkpoint import newest, open_checkpoint
 from t3d.run.folder import Log
+from t3d.run.states import split
 
 KINDS = ["manifest.json", "state.json", "state.safetensors", "replay"]
 SOURCE = Path(t3d.__file__).parent
@@ -43,13 +43,13 @@ def both(quick: int, full: int) -> pytest.MarkDecorator:
 
 @pytest.fixture(autouse=True)
 def _shared_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
+    monkeypatch.setattr(segments, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(checkpoints, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
+        patched.setattr(segments, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
         return faults.stopped_run(tmp_path_factory.mktemp("runs"), "stopped")
 
 
@@ -452,9 +452,11 @@ import torch
 torch.set_num_threads(1)
 import faults, t3d
 from t3d.run import checkpoint as checkpoints
+from t3d.run import manifest as manifests
+from t3d.run import segments
 disk = Path({disk!r})
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(disk)], check=True)
-checkpoints.SEGMENT_ROWS = faults.SEGMENT_ROWS
+segments.SEGMENT_ROWS = faults.SEGMENT_ROWS
 def fill():
     with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as file:
         while file.write(bytes(4096)) == 4096: pass

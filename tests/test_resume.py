@@ -21,8 +21,9 @@ from t3d.config import Config, merge
 from t3d.errors import NothingLeft, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.insight.catalogue import read_entry
-from t3d.run.checkpoint import newest, split
+from t3d.run.checkpoint import newest
 from t3d.run.folder import versions
+from t3d.run.states import split
 from t3d.types import Rollout
 from t3d.world.collect import InlineCollector
 from t3d.world.evaluate import evaluate
@@ -61,9 +62,9 @@ def everything(folder: Path) -> dict[str, Any]:
     assert checkpoint is not None and not notes
     state = checkpoint.state()
     rows = {}
-    for seed in state["seeds"]:
-        for segment in checkpoint.segments:
-            rows[f"rows of {seed} from {segment.first}"] = checkpoint.read_rows(segment)
+    for segment in checkpoint.segments:
+        rows[f"rows of {segment.seed} from {segment.first}"] = checkpoint.read_rows(segment)
+    assert {segment.seed for segment in checkpoint.segments} == set(state["seeds"])
     del state["logs"], state["progress"]["seconds"], state["config"]["run"]
     plain, arrays = split(state)
     return {"plain": plain, **arrays, **rows, "events": told(folder), "metrics": tabled(folder)}
@@ -129,7 +130,7 @@ def test_a_resumed_run_equals_a_straight_one(
     assert_equal(tmp_path / "straight", broken)
     resumed = next(event for event in events if isinstance(event, Resumed))
     if kill and step < 60:
-        assert (resumed.step, resumed.checkpoint) == (0, "") and "begins again" in resumed.notes[-1]
+        assert (resumed.step, resumed.checkpoint) == (0, "") and "begins at step 0" in resumed.notes[-1]
     elif kill:
         assert step - 62 <= resumed.step <= step and [note for note in resumed.notes if "lock" not in note] == []
     else:
@@ -282,7 +283,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     going_on.close()
     for file in (broken / "checkpoints").glob("*/state.json"):
         file.write_text("{}")
-    with pytest.raises(UserError, match=r"no checkpoint of .* can be used.*state.json: it holds 2 bytes instead of"):
+    with pytest.raises(UserError, match=r"cannot go on: checkpoint .*state.json: it holds 2 bytes instead of"):
         list(t3d.resume(broken))
     before = (broken / "events.jsonl").read_text()
     assert before.splitlines()[0].startswith('{"event": "start"'), "and nothing was touched"
@@ -292,7 +293,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint of a run writes about as much as the second one did, however full the replay is."""
-    monkeypatch.setattr("t3d.run.checkpoint.SEGMENT_ROWS", 50)
+    monkeypatch.setattr("t3d.run.segments.SEGMENT_ROWS", 50)
     cfg = small(tmp_path, "long", total_steps=3000, checkpoint={"every_steps": 50}, eval={"every_steps": 10_000})
     cfg = merge(cfg, {"replay": {"capacity": 2000}, "td3": {"updates_per_step": 0.01}, "eval": {"episodes": 1}})
     saved = [event for event in t3d.train(cfg) if isinstance(event, Saved)]

@@ -26,9 +26,11 @@ from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
 from t3d.run.governor import Governor, passed
-from t3d.run.parts import assemble, check_memory, choose_engine, resolve
+from t3d.run.machine import check_memory, choose_engine, resolve
+from t3d.run.parts import assemble
 from t3d.run.report import update_events
 from t3d.seeds import derive
+from t3d.types import Wishes
 from t3d.world.evaluate import evaluate
 from t3d.world.find import env_factory
 from t3d.world.lanes import open_lanes
@@ -411,7 +413,7 @@ def test_threads_are_set_and_recorded() -> None:
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     cfg = helpers.small_config(run={"root": str(tmp_path)})
     with ExitStack() as opened:
-        parts = assemble(resolve(cfg), threading.Event(), env_factory("Pendulum-v1"), opened)
+        parts = assemble(resolve(cfg), Wishes(threading.Event(), threading.Event()), env_factory("Pendulum-v1"), opened)
     assert isinstance(parts.memory, Memory) and parts.memory.replay.capacity == 300
 
 

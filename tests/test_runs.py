@@ -305,7 +305,7 @@ def test_hundreds_of_big_runs_are_listed_at_once(root: Path, tmp_path: Path) -> 
     runs = tmp_path / "runs"
     for number in range(200):
         (runs / f"run-{number}").mkdir(parents=True)
-        (runs / f"run-{number}" / "events.jsonl").symlink_to(big)
+        (runs / f"run-{number}" / "events.jsonl").hardlink_to(big)
         (runs / f"run-{number}" / "best").symlink_to(root / "whole" / "best")
     begun = time.perf_counter()
     entries = listed(runs)
@@ -406,7 +406,7 @@ def test_a_folder_that_may_not_be_read_is_skipped(root: Path, tmp_path: Path, mo
     def refuse(*_: Any, **__: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("t3d.files.os.open", refuse)
     entries, skipped = catalogue(tmp_path)
     assert entries == [] and [(one.path.name, one.reason) for one in skipped] == [("locked", "Permission denied")]
     with pytest.raises(Unreadable, match="Permission denied"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from t3d.config import Config, merge
 from t3d.data.replay import Replay
 from t3d.errors import UserError
 from t3d.seeds import derive
-from t3d.types import PolicySnapshot, Spec, parameter_count
+from t3d.types import PolicySnapshot, Spec, Wishes, parameter_count
 from t3d.world.collect import InlineCollector
 from t3d.world.envs import BadValue, Environment, spec_of
 from t3d.world.find import env_factory
@@ -329,13 +330,11 @@ def test_a_callable_must_make_an_environment() -> None:
 
 
 def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
-    import threading  # noqa: PLC0415
-
     from t3d.world.evaluate import InlineEvaluator  # noqa: PLC0415
 
     cfg = helpers.small_config(seeds=[0, 1], eval={"episodes": 3}, noise={"exploration_noise": 5.0})
-    stop = threading.Event()
-    evaluator = InlineEvaluator(cfg, env_factory("Pendulum-v1"), stop)
+    wishes = Wishes(threading.Event(), threading.Event())
+    evaluator = InlineEvaluator(cfg, env_factory("Pendulum-v1"), wishes)
     snapshot = snapshot_for(evaluator.lanes[0].spec, 2)
     evaluator.submit(snapshot, 0)
     evaluator.submit(snapshot, 10)
@@ -344,6 +343,6 @@ def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
     assert np.array_equal(results[0].returns, results[2].returns), "same seeds, no noise: same returns"
     assert not np.array_equal(results[0].returns, results[1].returns), "another seed has episodes of its own"
     assert evaluator.poll() == [], "each is handed out once"
-    stop.set()
+    wishes.stop.set()
     evaluator.submit(snapshot, 20)
     assert evaluator.poll() == [], "an interrupted evaluation is dropped"

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from t3d.errors import UserError, did_you_mean
+from t3d.files import read
 
 Section = TypeVar("Section")
+MOST_TOML_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -274,10 +276,10 @@ def to_toml(cfg: Config) -> str:
 def load_toml(path: Path) -> dict[str, Any]:
     """The nested values of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read(path, MOST_TOML_BYTES).decode())
     except OSError as error:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not text, too deep, or not a plain file
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 

@@ -14,6 +14,10 @@ class NothingLeft(UserError):
     """The run has done already what it is asked for."""
 
 
+class StoppedEarly(UserError):
+    """The run was asked to stop before it had begun to go on; nothing has changed."""
+
+
 class Diverged(UserError):
     """Learning has run away: a loss or an action is no longer a finite number."""
 

@@ -51,6 +51,7 @@ class Resumed(Event):
     parameters: int
     replay_bytes: int
     checkpoint: str  # its name; empty: there was none, and the run begins again
+    best: list[float]  # each member's highest evaluation so far
     notes: list[str]  # what is not as it was: a damaged file, another version, an episode that did not repeat
 
 

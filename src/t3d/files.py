@@ -1,22 +1,49 @@
-"""Files that appear whole or not at all, and reading that trusts nothing it finds."""
+"""Files that appear whole or not at all, and a way of opening them that trusts nothing it finds.
+
+A run folder may come from anywhere. So links are not followed and pipes and devices are not touched: whatever is not a
+plain file is refused before a byte of it is read or written.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 class Refused(ValueError):
     """A file that is not what it should be; the message says what is wrong with it."""
 
 
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Opens a plain file, unbuffered; Refused if it is anything else."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Refused("it is a link") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refused("it is not a plain file")
+    mode = "rb" if flags == os.O_RDONLY else "r+b"
+    return os.fdopen(descriptor, mode, buffering=0)  # type: ignore[return-value]
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Opens a plain file to append to, and makes it where there is none."""
+    return open_plain(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+
+
 def write_new(path: Path, content: bytes) -> str:
-    """Writes a file and waits until it is on the disk; returns its SHA-256."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
+    """Writes a file that was not there and waits until it is on the disk; returns its SHA-256."""
+    with open_plain(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
     return hashlib.sha256(content).hexdigest()
 
@@ -24,13 +51,14 @@ def write_new(path: Path, content: bytes) -> str:
 def replace(path: Path, content: bytes) -> None:
     """Puts a file in the place of another; whatever happens, one of the two is there, whole."""
     temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
     write_new(temporary, content)
     temporary.replace(path)
 
 
 def sync_folder(path: Path) -> None:
     """Waits until the names in a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -38,16 +66,13 @@ def sync_folder(path: Path) -> None:
 
 
 def read(path: Path, most: int, size: int | None = None, sha256: str | None = None) -> bytes:
-    """A plain file's content, if its length and hash are right; links, pipes and devices are refused unread."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise Refused("it is not a plain file")
-        if found.st_size > most:
-            raise Refused(f"it holds {found.st_size:,} bytes, more than the {most:,} that are read")
-        if size is not None and found.st_size != size:
-            raise Refused(f"it holds {found.st_size:,} bytes instead of {size:,}")
+    """A plain file's content, if its length and hash are right."""
+    with open_plain(path) as file:
+        found = os.fstat(file.fileno()).st_size
+        if found > most:
+            raise Refused(f"it holds {found:,} bytes, more than the {most:,} that are read")
+        if size is not None and found != size:
+            raise Refused(f"it holds {found:,} bytes instead of {size:,}")
         content = file.read()
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise Refused("its content has changed: the SHA-256 is another")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from t3d.seeds import derive
-from t3d.types import State
+from t3d.types import State, whole
 
 GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # SplitMix64's, as signed numbers
 
@@ -75,7 +75,7 @@ class Counted:
         return {"drawn": int(self.drawn)}
 
     def restore(self, state: State) -> None:
-        self.drawn.fill_(int(state["drawn"]))
+        self.drawn.fill_(whole(state["drawn"]))
 
     def _bits(self, bits: int) -> Tensor:
         """(M, numbers of one call), each of so many random bits."""

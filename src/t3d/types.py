@@ -5,6 +5,7 @@ M members (one per seed), C critics per member, B batch, N environments per memb
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -60,6 +61,13 @@ class Episode(NamedTuple):
     total_reward: float
     length: int
     terminated: bool
+
+
+def whole(value: Any, least: int = 0) -> int:
+    """A count from a file: a whole number that is neither absurd nor a disguised something else."""
+    if type(value) is not int or not least <= value < 2**62:
+        raise ValueError(f"{value!r:.60} is not a count")
+    return value
 
 
 class Fault(NamedTuple):
@@ -159,6 +167,13 @@ class Evaluation(NamedTuple):
     returns: NDArray[np.float64]  # (E,)
     lengths: NDArray[np.int64]  # (E,)
     bad_values: int = 0  # met and kept out
+
+
+class Wishes(NamedTuple):
+    """What a run is asked for from outside: to stop, or to save in passing."""
+
+    stop: threading.Event
+    save: threading.Event
 
 
 class Policy(Protocol):

@@ -52,11 +52,11 @@ def update(
     td = q - y.unsqueeze(1)
     d_q = (batch.weight.unsqueeze(1) * td * (2 / td.shape[-1])).view_as(passed[-1])
     adam_step(opts.critic, nets.critic.flat, weight_gradient(passed, backward(layers, passed, d_q)), cfg.critic_lr)
-    steps = Steps(pi2, eps, a2, q2, q2_min, y, q, td, batch.weight)
-    return _update_actor(nets, opts, batch, cfg, steps) if update_actor else steps
+    pi, q1_pi = _update_actor(nets, opts, batch, cfg) if update_actor else (None, None)
+    return Steps(pi2, eps, a2, q2, q2_min, y, q, td, batch.weight, pi, q1_pi)
 
 
-def _update_actor(nets: Networks, opts: Optimisers, batch: Batch, cfg: TD3Config, steps: Steps) -> Steps:
+def _update_actor(nets: Networks, opts: Optimisers, batch: Batch, cfg: TD3Config) -> tuple[Tensor, Tensor]:
     # Step 13
     layers = layers_of(nets.actor.flat, nets.actor.sizes)
     passed = forward(layers, batch.s)
@@ -70,7 +70,7 @@ def _update_actor(nets: Networks, opts: Optimisers, batch: Batch, cfg: TD3Config
     # Steps 14 and 15
     nets.actor_target.flat.lerp_(nets.actor.flat, cfg.tau)
     nets.critic_target.flat.lerp_(nets.critic.flat, cfg.tau)
-    return steps._replace(pi=pi, q1_pi=passed_q1[-1].squeeze(-1))
+    return pi, passed_q1[-1].squeeze(-1)
 
 
 def forward(layers: Layers, x: Tensor) -> list[Tensor]:

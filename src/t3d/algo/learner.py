@@ -12,7 +12,7 @@ from t3d.algo.td3 import td3_init
 from t3d.config import TD3Config
 from t3d.streams import open_streams
 from t3d.tensors import put
-from t3d.types import Batch, Draws, PolicySnapshot, Spec, State, Steps
+from t3d.types import Batch, Draws, PolicySnapshot, Spec, State, Steps, whole
 
 
 class Learner:
@@ -87,7 +87,7 @@ class Learner:
         for name, tensor in self._tensors().items():
             put(tensor, state[name], name)
         self._streams.restore(state["target_noise"])
-        self.updates = state["updates"]
+        self.updates = whole(state["updates"])
 
     def unsound(self) -> list[tuple[str, int]]:
         """The networks and moments that hold a number that is not finite, with their member; empty when all is well."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import TracebackType
 from typing import Any
@@ -69,12 +70,13 @@ class View:
                 self.console.print(f"saved at step {event.step:,}: {event.checkpoint}", highlight=False)
             case SaveFailed():
                 self.console.print(
-                    f"[red]{event.text}[/red]; the run goes on ({event.failures} failed so far)", highlight=False
+                    f"[red]{escape(event.text)}[/red]; the run goes on ({event.failures} failed so far)",
+                    highlight=False,
                 )
             case BadValueMet():
                 self._say_bad_value(event)
             case Note():
-                self.console.print(f"[yellow]note:[/yellow] {event.text}", highlight=False)
+                self.console.print(f"[yellow]note:[/yellow] {escape(event.text)}", highlight=False)
             case EpisodeEnd():
                 row["episode"] = event.total_reward
             case Update():
@@ -83,7 +85,7 @@ class View:
                 self.progress.update(self.task, description="learning")
             case Eval():
                 row["eval"] = event.mean_return
-                row["best"] = max(event.mean_return, row.get("best", event.mean_return))
+                row["best"] = max(event.mean_return, row.get("best") or -math.inf)
                 if not self.console.is_terminal:
                     self._print_eval(event)
 
@@ -110,6 +112,8 @@ class View:
     def _go_on(self, event: Resumed) -> None:
         if not self.folder:  # else it begins again, and has said so
             self._begin(event)
+            for row, best in zip(self.rows.values(), event.best, strict=False):
+                row["best"] = best if math.isfinite(best) else None
             self.console.print(f"going on at step {event.step:,} from {event.checkpoint}", highlight=False)
         for text in event.notes:
             self.console.print(f"[yellow]note:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from t3d.app.session import show
-from t3d.app.signals import Wishes
+from t3d.app.signals import Heard
 from t3d.app.train import whole
 from t3d.events import Event
 from t3d.insight.runs import locate
@@ -24,6 +24,8 @@ class ResumeArgs:
     """The run's folder, or its name."""
     total_steps: int | None = None
     """Train to this many steps a seed instead of what the run was begun with."""
+    bad_values: Literal["raise", "skip", "clip"] | None = None
+    """From now on: end the run, end the episode, or mend the value when the environment returns a NaN or worse."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder of all runs."""
     video: bool = True
@@ -35,9 +37,10 @@ def main(arguments: list[str]) -> int:
     args = tyro.cli(ResumeArgs, args=[whole(word) for word in arguments], prog="t3d resume")
     path = locate(args.run, args.root)
 
-    def events(wishes: Wishes) -> Iterator[Event]:
+    def events(heard: Heard) -> Iterator[Event]:
         from t3d.run.loop import resume  # noqa: PLC0415 (imports torch)
 
-        return resume(path, total_steps=args.total_steps, stop=wishes.stop, save=wishes.save)
+        changes: dict[str, Any] = {"total_steps": args.total_steps, "bad_values": args.bad_values}
+        return resume(path, **changes, stop=heard.stop, save=heard.save)
 
     return show(events, video=args.video)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,26 +15,31 @@ from pathlib import Path
 from rich.console import Console
 
 from t3d.app.console import View
-from t3d.app.signals import Wishes, heard
-from t3d.errors import UserError
+from t3d.app.signals import Heard, listening
+from t3d.errors import StoppedEarly, UserError
 from t3d.events import End, Event
 from t3d.insight.runs import Run, best_of, open_run
 
 FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
 
 
-def show(events: Callable[[Wishes], Iterator[Event]], *, video: bool) -> int:
+def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
     """Follows a run to its end and says what was learned; returns the exit code."""
     console = Console()
-    with heard() as wishes:
-        folder, end = _follow(events(wishes), console)
-        run = open_run(folder)
-        say_results(run, end, console)
-        _draw(run, console)
-        if video and end.reason == "finished":
-            _film(run, console, wishes.stop)
-        say_next(run, end, console)
-        return wishes.exit_code
+    with listening() as heard:
+        try:
+            folder, end = _follow(events(heard), console)
+            run = open_run(folder)
+            say_results(run, end, console)
+            _draw(run, console)
+            if video and end.reason == "finished":
+                _film(run, console, heard.stop)
+            say_next(run, end, console)
+        except StoppedEarly as stopped:
+            console.print(str(stopped), soft_wrap=True, highlight=False)
+        except BrokenPipeError:  # nobody reads any more; the run has saved itself when its events were left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return heard.exit_code
 
 
 def _follow(events: Iterator[Event], console: Console) -> tuple[str, End]:
@@ -77,8 +84,13 @@ def say_results(run: Run, end: End, console: Console) -> None:
 def _draw(run: Run, console: Console) -> None:
     from t3d.insight.plots import plot_curves  # noqa: PLC0415 (imports matplotlib)
 
-    if run.evals:
+    if not run.evals:
+        return
+    try:
         plot_curves([run], run.path / "curve.png")
+    except OSError as error:
+        console.print(f"  no curve: {error.strerror or error}", highlight=False, soft_wrap=True)
+    else:
         _say_path("curve", run.path / "curve.png", console)
 
 
@@ -88,14 +100,17 @@ def _film(run: Run, console: Console, stop: threading.Event) -> None:
     console.print(
         f"  filming {FILMED_STEPS} steps of the best policy (--no-video leaves this out) ...", highlight=False
     )
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as filming:  # noqa: S603
-        ended = threading.Thread(target=filming.wait)
-        ended.start()
-        while ended.is_alive() and not stop.wait(0.1):
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, text=True) as filming,  # noqa: S603
+    ):
+        while filming.poll() is None and not stop.wait(0.1):
             pass
         if stop.is_set():
             filming.terminate()
-        _, said = filming.communicate()
+        filming.wait()
+        output.seek(0)
+        said = output.read()
     if filming.returncode == 0:
         _say_path("video", run.path / "video.mp4", console)
     else:

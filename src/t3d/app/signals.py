@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -15,7 +15,7 @@ STOPPING = b"\nstopping: the run is being saved; the same again leaves at once\n
 
 
 @dataclass
-class Wishes:
+class Heard:
     """What the person, or the machine, has asked for by signals."""
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -29,24 +29,25 @@ class Wishes:
 
 
 @contextmanager
-def heard() -> Iterator[Wishes]:
+def listening() -> Iterator[Heard]:
     """Ctrl-C and SIGTERM ask the run to stop, and a second one ends the process at once; SIGUSR1 asks for a save."""
-    wishes = Wishes()
+    heard = Heard()
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        wishes.received = number
-        wishes.stop.set()
+        heard.received = number
+        heard.stop.set()
         for stopping in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(stopping, signal.SIG_DFL)  # the kernel's own answer works even inside a hanging simulator
-        os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + STOPPING)
+            signal.signal(stopping, signal.SIG_DFL)  # the kernel's own answer needs no Python to run
+        with suppress(OSError):  # nobody may be reading
+            os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + STOPPING)
 
     def ask_to_save(number: int, frame: FrameType | None) -> None:
-        wishes.save.set()
+        heard.save.set()
 
     handlers = {signal.SIGINT: ask_to_stop, signal.SIGTERM: ask_to_stop, signal.SIGUSR1: ask_to_save}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield wishes
+        yield heard
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import tyro
 
 from t3d.app.presets import preset
 from t3d.app.session import show
-from t3d.app.signals import Wishes
+from t3d.app.signals import Heard
 from t3d.config import Config, flat, load_toml, merge
 from t3d.errors import NothingLeft, UserError, did_you_mean
 from t3d.events import Event
@@ -44,12 +45,12 @@ def main(arguments: list[str]) -> int:
     path = Path(args.cfg.run.root) / args.cfg.run.name
     goes_on = args.resume_or_start and path.is_dir()
 
-    def events(wishes: Wishes) -> Iterator[Event]:
+    def events(heard: Heard) -> Iterator[Event]:
         from t3d.run.loop import resume, train  # noqa: PLC0415 (imports torch)
 
         if goes_on:
-            return resume(path, cfg=args.cfg, stop=wishes.stop, save=wishes.save)
-        return train(args.cfg, stop=wishes.stop, save=wishes.save)
+            return resume(path, cfg=args.cfg, stop=heard.stop, save=heard.save)
+        return train(args.cfg, stop=heard.stop, save=heard.save)
 
     try:
         return show(events, video=args.video)
@@ -64,7 +65,7 @@ def parse(arguments: list[str]) -> TrainArgs:
     """The configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
     arguments = [whole(word) for word in arguments]
     file = _option(arguments, "--config")
-    from_file = load_toml(Path(file)) if file else {}
+    from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
     try:
         base = merge(preset(name), {**from_file, "preset": name})

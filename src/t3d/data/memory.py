@@ -8,7 +8,7 @@ from t3d.config import Config
 from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
-from t3d.types import Batch, PolicySnapshot, Rollout, Spec, State
+from t3d.types import Batch, PolicySnapshot, Rollout, Spec, State, whole
 
 
 class Memory:
@@ -48,8 +48,10 @@ class Memory:
         return {"added": list(self.added), "sampler": self.sampler.state(), "normaliser": normaliser}
 
     def restore(self, state: State) -> None:
-        """Goes on where a memory of the same shape was; the rows are put back before."""
-        self.replay.set_added(state["added"])
+        """Goes on where a memory of the same shape was; the rows are put back after."""
+        if len(state["added"]) != len(self.added):
+            raise ValueError(f"it holds {len(state['added'])} members")
+        self.replay.set_added([whole(count) for count in state["added"]])
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])

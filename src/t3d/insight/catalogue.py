@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -11,18 +12,20 @@ import time
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
 from t3d.config import Config, dotted, flat
 from t3d.errors import UserError, did_you_mean
+from t3d.files import Refused, open_plain, read
 from t3d.run.checkpoint import folders
 
 EVAL, NOTE = b'{"event": "eval"', b'{"event": "note"'
 SESSIONS = (b'{"event": "start"', b'{"event": "resumed"')
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
+LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
 
 BROKEN = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)  # what odd JSON raises when it is used
@@ -132,7 +135,7 @@ def read_entry(path: Path) -> Entry:
 def evaluations(path: Path) -> dict[int, list[Score]]:
     """Every whole evaluation by seed, in order; other lines are passed over unparsed."""
     scores: dict[int, list[Score]] = {}
-    with (path / "events.jsonl").open("rb") as lines:
+    with _log(path) as lines:
         for line in lines:
             if line.startswith(EVAL):
                 with suppress(*BROKEN):
@@ -145,7 +148,7 @@ def evaluations(path: Path) -> dict[int, list[Score]]:
 def notes(path: Path) -> list[str]:
     """What the run noted about itself, the environment doctor's warnings above all."""
     texts: list[str] = []
-    with (path / "events.jsonl").open("rb") as lines:
+    with _log(path) as lines:
         for line in lines:
             if line.startswith(NOTE):
                 with suppress(*BROKEN):
@@ -183,7 +186,7 @@ def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     file = path / "events.jsonl"
     if not file.is_file():
         raise Unreadable(path, "it has no events.jsonl")
-    with file.open("rb") as stream:
+    with _log(path) as stream:
         first = stream.readline(LONGEST_START)
         if not first:
             raise Unreadable(path, "its events.jsonl is empty")
@@ -196,14 +199,18 @@ def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _newest_session(path: Path) -> dict[str, Any] | None:
     """What the newest process that worked on the run said of itself; runs of before 0.2 have no journal."""
     try:
-        lines = (path / "journal.jsonl").read_bytes().splitlines()
-    except FileNotFoundError:
+        lines = read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
+    except (FileNotFoundError, Refused):
         return None
     events = (_event(line) for line in reversed(lines) if line.startswith(SESSIONS))
     return next((event for event in events if event), None)
 
 
-def _last(stream: BinaryIO) -> dict[str, Any] | None:
+def _log(path: Path) -> io.BufferedReader:
+    return io.BufferedReader(open_plain(path / "events.jsonl"))  # type: ignore[arg-type]
+
+
+def _last(stream: io.BufferedReader) -> dict[str, Any] | None:
     size = stream.seek(0, os.SEEK_END)
     for length in TAILS:
         stream.seek(max(0, size - length))
@@ -263,6 +270,6 @@ def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
 
 def _noted(file: Path) -> float | None:
     try:
-        return float(json.loads(file.read_bytes())["mean_return"])
+        return float(json.loads(read(file, LARGEST_NOTE))["mean_return"])
     except (OSError, *BROKEN):
         return None

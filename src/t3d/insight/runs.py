@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +11,11 @@ from typing import NamedTuple
 from t3d.config import Config, load_toml, merge
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, Event, from_line
+from t3d.files import Refused, open_plain
 from t3d.types import Spec
 from t3d.world.policy import SavedPolicy, load_policy
+
+LARGEST = 1e300  # returns beyond this cannot be drawn
 
 
 class Run(NamedTuple):
@@ -70,7 +73,7 @@ def open_run(text: str | Path, root: str = "runs") -> Run:
     path = locate(text, Path(root))
     evals: dict[int, list[Eval]] = {}
     for event in read_events(path):
-        if isinstance(event, Eval) and event.seed is not None:
+        if isinstance(event, Eval) and event.seed is not None and _is_sound(event):
             evals.setdefault(event.seed, []).append(event)
     return Run(path, merge(Config(), load_toml(path / "config.toml")), evals)
 
@@ -87,12 +90,24 @@ def locate(text: str | Path, root: Path) -> Path:
 
 def read_events(path: Path) -> Iterator[Event]:
     """All whole events of a run folder; a line that a kill cut short is passed over."""
-    with (path / "events.jsonl").open(encoding="utf-8") as lines:
+    try:
+        log = open_plain(path / "events.jsonl")
+    except (OSError, Refused) as error:
+        raise UserError(f"{path / 'events.jsonl'} cannot be read: {error}") from None
+    with io.BufferedReader(log) as lines:  # type: ignore[type-var]
         for line in lines:
             try:
-                yield from_line(line)
-            except (json.JSONDecodeError, KeyError, TypeError):
-                if line.endswith("\n"):
+                yield from_line(line.decode())
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                if line.endswith(b"\n"):
                     raise UserError(
                         f"{path / 'events.jsonl'} holds a line that is not an event: {line[:80]!r}"
                     ) from None
+
+
+def _is_sound(event: Eval) -> bool:
+    """Whether its figures can be compared and drawn: a file may say anything, and NaN is written as null."""
+    counts, figures = (event.step, event.seed, event.updates), (event.mean_return, event.std_return)
+    return all(type(one) is int and 0 <= one < 2**62 for one in counts) and all(
+        isinstance(one, int | float) and abs(one) < LARGEST for one in figures
+    )

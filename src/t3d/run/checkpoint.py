@@ -11,52 +11,37 @@ A checkpoint is written under a temporary name, brought to the disk, and renamed
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
-from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import Refused, read, sync_folder, write_new
+from t3d.files import Refused, read, sync_folder
+from t3d.run.manifest import File, Manifest, Segment, read_manifest, sealed, to_json, write_file
+from t3d.run.segments import new_bytes, shared_segments, write_segments
+from t3d.run.states import joined, split
 from t3d.types import Floats, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
     from t3d.data.replay import Replay
 
-FORMAT = 1
 KEPT = 3
-SEGMENT_ROWS = 10_000  # rows of a shared segment; chosen: a checkpoint at the default interval has just one to write
 SPARE_BYTES = 2**24  # to leave free on the disk beyond what a checkpoint needs; chosen
-MOST_MANIFEST_BYTES, MOST_JSON_BYTES, MOST_BYTES = 2**26, 2**28, 2**36  # larger files are refused unread; chosen
+MOST_JSON_BYTES, MOST_BYTES = 2**28, 2**33  # larger files are refused unread; chosen
 
-FOLDER_NAME = re.compile(r"(\d{6,12})-step-\d{1,15}")
-FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError)
-
-
-class File(NamedTuple):
-    """A file of a checkpoint, as its manifest promises it."""
-
-    name: str
-    size: int
-    sha256: str
-
-
-class Segment(NamedTuple):
-    """A file with the rows of one seed's transitions first to stop, counted from the run's beginning."""
-
-    seed: int
-    first: int
-    stop: int
-    file: File
+FOLDER_NAME = re.compile(r"\d{6,}-step-\d{1,15}")
+SEGMENT_NAME = re.compile(r"\d{6,}-seed-\d+-\d+-\d+\.safetensors")
+UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+    safetensors.SafetensorError,
+)  # fmt: skip
 
 
 class Checkpoint(NamedTuple):
@@ -84,13 +69,15 @@ class Checkpoint(NamedTuple):
         mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
         sound: Floats | None = None
         for segment in sorted(mine, key=lambda one: one.file.name in self.damaged):
+            shape = (segment.stop - segment.first, replay.rows.shape[2])
             if segment.file.name not in self.damaged:
                 sound = self.read_rows(segment)
+                if sound.shape != shape or str(sound.dtype) != "float32":
+                    raise Refused(f"{segment.file.name} holds {sound.dtype} {sound.shape} instead of float32 {shape}")
             if sound is None:
                 raise Refused(f"no sound piece of the replay of seed {seed} is left")
-            rows = np.resize(sound, (segment.stop - segment.first, replay.rows.shape[2])) if self.damaged else sound
             dead = max(0, first - segment.first)
-            replay.put(member, segment.first + dead, rows[dead:])
+            replay.put(member, segment.first + dead, np.resize(sound, shape)[dead:])
         if sum(segment.stop - max(first, segment.first) for segment in mine) != stop - first:
             raise Refused(f"the pieces of the replay of seed {seed} do not make a whole")
 
@@ -105,8 +92,8 @@ class Checkpoint(NamedTuple):
         for file in [*self.files, *(segment.file for segment in self.segments)]:
             try:
                 self._read(file)
-            except (OSError, Refused) as error:
-                found[file.name] = getattr(error, "strerror", None) or str(error)
+            except (OSError, Refused, MemoryError) as error:
+                found[file.name] = in_words(error)
         return found
 
     def _read(self, file: File) -> bytes:
@@ -118,32 +105,37 @@ class Checkpoint(NamedTuple):
 
 def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint | None) -> tuple[Checkpoint, int]:
     """Writes the next checkpoint and removes what it makes superfluous; returns it and the bytes written."""
-    serial = max((_serial(path) for path in root.glob("*-step-*")), default=0) + 1
+    (root / "replay").mkdir(parents=True, exist_ok=True)
+    _refuse_links(root)
+    serial = max((_serial(path) for path in folders(root)), default=0) + 1
     path = root / f"{serial:06}-step-{step}"
     temporary = path.with_suffix(".tmp")
-    (root / "replay").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(temporary, ignore_errors=True)
     plain, arrays = split(state)
-    _check_space(root, sum(array.nbytes for array in arrays.values()) + _new_bytes(replay, before))
+    shared = shared_segments(root / "replay", () if before is None or before.damaged else before.segments)
+    _check_space(root, sum(array.nbytes for array in arrays.values()) + new_bytes(replay, shared))
     written: list[Path] = []
     try:
         temporary.mkdir()
-        segments = tuple(_write_segments(root / "replay", serial, state["seeds"], replay, before, written))
-        contents = {"state.json": _json(plain), "state.safetensors": safetensors.numpy.save(arrays)}
-        files = tuple(_write(temporary / name, content, written) for name, content in contents.items())
-        manifest = {"format": FORMAT, "step": step, "files": files, "segments": segments}
-        _write(temporary / "manifest.json", _sealed(manifest), written)
+        segments = tuple(write_segments(root / "replay", serial, state["seeds"], replay, shared, written))
+        contents = {"state.json": to_json(plain), "state.safetensors": safetensors.numpy.save(arrays)}
+        files = tuple(write_file(temporary / name, content, written) for name, content in contents.items())
+        manifest = Manifest(step, files, segments)
+        write_file(temporary / "manifest.json", sealed(manifest), written)
         sync_folder(root / "replay")
         sync_folder(temporary)
-        new_bytes = sum(file.stat().st_size for file in written)
+        size = sum(file.stat().st_size for file in written)
         temporary.rename(path)
         sync_folder(root)
     except BaseException:
+        with suppress(FileNotFoundError):
+            path.rename(temporary)  # what is perhaps not on the disk does not count
         for file in written:
             file.unlink(missing_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _prune(root)
-    return Checkpoint(path, step, files, segments), new_bytes
+    return Checkpoint(path, *manifest), size
 
 
 def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -153,20 +145,23 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     """
     notes: list[str] = []
     usable: Checkpoint | None = None
-    for path in folders(root):
+    try:
+        _refuse_links(root)
+        found = folders(root)
+    except (OSError, Refused) as error:
+        return None, [f"the checkpoints cannot be read: {in_words(error)}"]
+    for path in found:
         try:
             checkpoint = open_checkpoint(path)
+            notes += _extra(checkpoint)
         except UNREADABLE as error:
-            notes.append(
-                f"checkpoint {path.name} is damaged: manifest.json: {getattr(error, 'strerror', None) or error}"
-            )
+            notes.append(f"checkpoint {path.name} is damaged: manifest.json: {in_words(error)}")
             continue
-        notes += _extra(checkpoint)
         problems = checkpoint.problems()
         if not problems:
             return checkpoint, notes
         notes += [f"checkpoint {path.name} is damaged: {name}: {problem}" for name, problem in problems.items()]
-        if usable is None and not problems.keys() & {file.name for file in checkpoint.files}:
+        if usable is None and _lacks_only_rows(checkpoint, problems):
             usable = checkpoint._replace(damaged=frozenset(problems))
     if usable is not None:
         notes.append(
@@ -177,77 +172,23 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint as its manifest describes it; a manifest of a newer format is an error for the user."""
-    manifest = _unsealed(read(path / "manifest.json", MOST_MANIFEST_BYTES))
-    if manifest["format"] > FORMAT:
-        raise UserError(f"{path} has checkpoint format {manifest['format']}, this T3D reads {FORMAT}; update T3D")
-    files = tuple(_file(*entry) for entry in manifest["files"])
-    segments = tuple(
-        Segment(int(seed), int(first), int(stop), _file(*entry)) for seed, first, stop, entry in manifest["segments"]
-    )
-    return Checkpoint(path, int(manifest["step"]), files, segments)
+    """A checkpoint as its manifest describes it."""
+    if path.is_symlink():
+        raise Refused("the folder is a link")
+    return Checkpoint(path, *read_manifest(path / "manifest.json"))
 
 
-def split(state: State) -> tuple[State, dict[str, NDArray[Any]]]:
-    """A nested state as its plain part and its arrays by path, e.g. learner/actor."""
-    plain: State = {}
-    arrays: dict[str, NDArray[Any]] = {}
-    for key, value in state.items():
-        if isinstance(value, dict):
-            plain[key], inner = split(value)
-            arrays |= {f"{key}/{name}": array for name, array in inner.items()}
-        elif isinstance(value, np.ndarray):
-            arrays[key] = value
-        else:
-            plain[key] = value
-    return plain, arrays
-
-
-def joined(plain: State, arrays: dict[str, NDArray[Any]]) -> State:
-    """The inverse of split; plain is changed."""
-    for name, array in arrays.items():
-        *path, last = name.split("/")
-        node = plain
-        for key in path:
-            node = node[key]
-        node[last] = array
-    return plain
-
-
-def _write_segments(
-    folder: Path, serial: int, seeds: list[int], replay: Replay, before: Checkpoint | None, written: list[Path]
-) -> Iterator[Segment]:
-    """The segments that together hold the replay: full ones of earlier checkpoints again, the rest written now."""
-    for member, seed in enumerate(seeds):
-        first, stop = replay.kept(member)
-        for segment in _shared(before, seed, first):
-            first = segment.stop
-            yield segment
-        while first < stop:
-            end = min(stop, first + SEGMENT_ROWS)
-            content = safetensors.numpy.save({"rows": replay.read(member, first, end)})
-            name = f"{serial:06}-seed-{seed}-{first}-{end}.safetensors"
-            yield Segment(seed, first, end, _write(folder / name, content, written))
-            first = end
-
-
-def _shared(before: Checkpoint | None, seed: int, first: int) -> list[Segment]:
-    """A seed's full segments that still hold rows from first on. What is not full, or damaged, is written anew."""
-    if before is None:
+def folders(root: Path) -> list[Path]:
+    """Checkpoints that were completed, newest first."""
+    if not root.is_dir():
         return []
-    full = [
-        segment
-        for segment in before.segments
-        if segment.seed == seed and segment.stop > first and segment.stop - segment.first == SEGMENT_ROWS
-    ]
-    return [] if before.damaged else full
+    found = [path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name)]
+    return sorted(found, key=_serial, reverse=True)
 
 
-def _new_bytes(replay: Replay, before: Checkpoint | None) -> int:
-    members, _, width = replay.rows.shape
-    shared = sum(segment.stop - segment.first for segment in before.segments) if before else 0
-    rows = max(0, sum(min(count, replay.capacity) for count in replay.added) - shared)
-    return (rows + members * SEGMENT_ROWS) * width * replay.rows.element_size()
+def in_words(error: BaseException) -> str:
+    """What an error says, without its number."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _check_space(root: Path, needed: int) -> None:
@@ -256,40 +197,41 @@ def _check_space(root: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, f"{needed / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free")
 
 
-def _write(path: Path, content: bytes, written: list[Path]) -> File:
-    written.append(path)
-    return File(path.name, len(content), write_new(path, content))
-
-
 def _prune(root: Path) -> None:
     """Removes checkpoints beyond the kept ones, broken-off tries, and segments that no kept one refers to."""
     found = folders(root)
-    for path in found[KEPT:]:
-        path.rename(path.with_suffix(".tmp"))  # what is half removed must not look whole
-    for path in root.glob("*.tmp"):
+    with suppress(OSError):
+        for path in found[KEPT:]:
+            path.rename(path.with_suffix(".tmp"))  # what is half removed must not look whole
+    for path in root.glob("*-step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     wanted: set[str] = set()
-    for path in found[:KEPT]:
-        try:
+    try:
+        for path in found[:KEPT]:
             wanted |= {segment.file.name for segment in open_checkpoint(path).segments}
-        except (UserError, *UNREADABLE):
-            continue
+    except (UserError, *UNREADABLE):
+        return  # what it refers to is not known, so nothing is removed this time
     for file in (root / "replay").iterdir():
-        if file.name not in wanted:
-            file.unlink()
+        if SEGMENT_NAME.fullmatch(file.name) and file.name not in wanted:
+            with suppress(OSError):
+                file.unlink()
 
 
-def folders(root: Path) -> list[Path]:
-    """Checkpoints that were completed, newest first."""
-    if not root.is_dir():
-        return []
-    found = [path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name) and not path.is_symlink()]
-    return sorted(found, key=_serial, reverse=True)
+def _lacks_only_rows(checkpoint: Checkpoint, problems: dict[str, str]) -> bool:
+    own = {file.name for file in checkpoint.files}
+    seeds = {segment.seed for segment in checkpoint.segments}
+    sound = {segment.seed for segment in checkpoint.segments if segment.file.name not in problems}
+    return not problems.keys() & own and seeds == sound
+
+
+def _refuse_links(root: Path) -> None:
+    for path in (root, root / "replay"):
+        if path.is_symlink():
+            raise Refused(f"{path} is a link")
 
 
 def _serial(path: Path) -> int:
-    number = path.name.partition("-")[0]
-    return int(number) if number.isdecimal() else 0
+    return int(path.name.partition("-")[0])
 
 
 def _extra(checkpoint: Checkpoint) -> list[str]:
@@ -298,25 +240,3 @@ def _extra(checkpoint: Checkpoint) -> list[str]:
     return [
         f"checkpoint {checkpoint.name} holds {name!r:.80}, which is not its own and is not read" for name in unknown
     ]
-
-
-def _file(name: str, size: int, sha256: str) -> File:
-    if not FILE_NAME.fullmatch(name):
-        raise Refused(f"it names a file {name!r:.80}, which is not a plain name")
-    return File(name, int(size), str(sha256))
-
-
-def _sealed(manifest: dict[str, Any]) -> bytes:
-    content = _json(manifest)
-    return _json({"manifest": manifest, "sha256": hashlib.sha256(content).hexdigest()})
-
-
-def _unsealed(content: bytes) -> dict[str, Any]:
-    manifest = json.loads(content)["manifest"]
-    if _sealed(manifest) != content:
-        raise Refused("its content has changed: the SHA-256 is another")
-    return dict(manifest)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()

@@ -23,7 +23,7 @@ import numpy as np
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
-from t3d.files import replace
+from t3d.files import Refused, open_log, replace
 from t3d.types import Evaluation, PolicySnapshot, Spec
 from t3d.version import __version__
 from t3d.world.policy import save_policy
@@ -40,8 +40,8 @@ class Log:
     def __init__(self, path: Path, length: int | None = None) -> None:
         self.name = path.name
         self.lost = 0
-        self._file = path.open("ab", buffering=0)
-        self._length = self._file.tell()
+        self._file = open_log(path)
+        self._length = os.fstat(self._file.fileno()).st_size
         if length is not None and length < self._length:
             self._cut_to(length)
 
@@ -66,7 +66,8 @@ class Log:
         self._file.close()
 
     def _cut_to(self, length: int) -> None:
-        self._file.truncate(length)
+        with contextlib.suppress(OSError):  # then half a line stays, which readers pass over
+            self._file.truncate(length)
         self._length = length
 
 
@@ -76,11 +77,14 @@ class RunFolder:
     def __init__(self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None) -> None:
         self.path, self.cfg, self.spec = path, cfg, spec
         unnamed = dataclasses.replace(cfg.run, name="")  # a repetition is another folder
-        replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed)).encode())
-        self._events, self._metrics = (
-            Log(path / name, 0 if lengths is None else lengths[name]) for name in ("events.jsonl", "metrics.csv")
-        )
-        self._journal = Log(path / "journal.jsonl")
+        try:
+            replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed)).encode())
+            self._events, self._metrics = (
+                Log(path / name, 0 if lengths is None else lengths[name]) for name in ("events.jsonl", "metrics.csv")
+            )
+            self._journal = Log(path / "journal.jsonl")
+        except (OSError, Refused) as error:
+            raise UserError(f"cannot write the run in {path}: {getattr(error, 'strerror', None) or error}") from None
         self._unwritten: list[str] = []  # policies that could not be written, in words
         self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
         if lengths is None:
@@ -130,8 +134,9 @@ class RunFolder:
         about = {"env": self.cfg.env.id, "seed": seed, "t3d": __version__, **about}
         try:
             save_policy(self.path / kind / f"seed-{seed}", snapshot, member, self.spec, about)
-        except OSError as error:
-            self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {error.strerror or error}")
+        except (OSError, Refused) as error:
+            reason = getattr(error, "strerror", None) or error
+            self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {reason}")
 
 
 def create_folder(cfg: Config) -> Path:
@@ -156,7 +161,7 @@ def create_folder(cfg: Config) -> Path:
 
 def versions() -> dict[str, str]:
     """What this run's numbers depend on."""
-    packages = ("torch", "numpy", "gymnasium", "mujoco")
+    packages = ("torch", "numpy", "gymnasium", "mujoco", "pybullet", "box2d", "dm_control")
     found = {name: metadata.version(name) for name in packages if _installed(name)}
     return {"t3d": __version__, "python": platform.python_version(), **found, "cpu": _cpu()}
 

@@ -2,44 +2,74 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from t3d.errors import UserError
+from t3d.files import Refused, open_log
 
 LONGEST = 1000  # bytes of the file that are read
+NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_held: set[BinaryIO] = set()
 
 
 class Lock:
     """Held as long as this process lives: the kernel lets go of it however the process ends."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / "lock").open("a+", encoding="utf-8")
+        try:
+            self._file = open_log(folder / "lock")
+        except (OSError, Refused) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot lock {folder}: {reason}") from None
+        said, self.note = _holder(self._file), ""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder(self._file.name)
             self._file.close()
-            raise UserError(f"{folder} is in use by {holder}; stop that run first, or choose another name") from None
-        self.note = ""
-        if (folder / "lock").stat().st_size:
-            self.note = f"{_holder(self._file.name)} ended without leaving the run's folder; its lock is taken over"
-        self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-        self._file.flush()
+            raise UserError(
+                f"{folder} is in use by {said or 'another process'}; stop that run first, or choose another name"
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS_HERE:
+                raise UserError(f"cannot lock {folder}: {error.strerror}") from None
+            self.note = "this file system has no locks: see to it yourself that only one process writes this run"
+        if said:
+            self.note = f"{said} ended without leaving the run's folder; its lock is taken over"
+        _held.add(self._file)
+        with suppress(OSError):  # only says who it is; a full disk must not keep a run from going on
+            self._file.truncate(0)
+            self._file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}).encode())
 
     def close(self) -> None:
         """Leaves the folder in order."""
-        self._file.truncate(0)
+        with suppress(OSError):
+            self._file.truncate(0)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        _held.discard(self._file)
         self._file.close()
 
 
-def _holder(path: str) -> str:
+def _holder(file: BinaryIO) -> str:
     try:
-        said = json.loads(Path(path).read_bytes()[:LONGEST])
+        file.seek(0)
+        said = json.loads(file.read(LONGEST))
         return f"process {int(said['pid'])} on {str(said['host'])[:60]}"
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return "another process"
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        return ""
+
+
+def _forget_in_child() -> None:
+    """A forked worker of an environment must not keep the folder locked when the run itself is dead."""
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

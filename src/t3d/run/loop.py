@@ -14,10 +14,11 @@ from t3d.errors import UserError
 from t3d.events import BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.run.governor import Governor, passed
 from t3d.run.lock import Lock
-from t3d.run.parts import Parts, assemble, refuse_divergence, resolve
-from t3d.run.report import eval_event, update_events
-from t3d.run.resuming import load
-from t3d.types import Fault, Rollout
+from t3d.run.machine import resolve
+from t3d.run.parts import Parts, assemble
+from t3d.run.report import eval_event, refuse_divergence, update_events
+from t3d.run.resuming import BadValues, load
+from t3d.types import Fault, Rollout, Wishes
 from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.find import env_factory
@@ -36,20 +37,20 @@ def train(
 
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one in passing.
     """
-    stop = stop or threading.Event()
+    wishes = Wishes(stop or threading.Event(), save or threading.Event())
     cfg = resolve(cfg)
     make_env = make_env or env_factory(cfg.env.id)
     warnings = examine(make_env, cfg.env.bad_values)
     with ExitStack() as opened:
-        parts = assemble(cfg, stop, make_env, opened)
-        begin = [Start(**parts.about()), *(Note(step=0, text=text) for text in [*warnings, *parts.notes])]
-        yield from _run(parts, begin, stop, save or threading.Event())
+        parts = assemble(cfg, wishes, make_env, opened)
+        yield from _run(parts, _beginning(parts, warnings), wishes)
 
 
 def resume(
     path: str | Path,
     *,
     total_steps: int | None = None,
+    bad_values: BadValues | None = None,
     cfg: Config | None = None,
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
@@ -60,23 +61,34 @@ def resume(
     A run that was killed before its first checkpoint begins again. Where cfg is given, the folder may be anything that
     a kill left behind: without a checkpoint, cfg is trained in it from the beginning.
     """
-    stop, path = stop or threading.Event(), Path(path)
+    wishes, path = Wishes(stop or threading.Event(), save or threading.Event()), Path(path)
+    if not path.is_dir():
+        raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, loaded, notes = load(path, total_steps, cfg)
+        cfg, loaded, notes = load(path, total_steps, bad_values, cfg)
         cfg = resolve(cfg)
-        parts = assemble(cfg, stop, make_env or env_factory(cfg.env.id), opened, path, loaded)
-        begin: list[Event] = [] if loaded else [Start(**parts.about())]
-        notes = [text for text in (lock.note, *notes, *parts.notes) if text]
-        resumed = Resumed(**parts.about(), checkpoint=loaded.checkpoint.name if loaded else "", notes=notes)
-        yield from _run(parts, [*begin, resumed], stop, save or threading.Event())
+        if not (cfg.env.id or make_env):
+            raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
+        make_env = make_env or env_factory(cfg.env.id)
+        warnings = [] if loaded else examine(make_env, cfg.env.bad_values)
+        parts = assemble(cfg, wishes, make_env, opened, path, loaded)
+        begin = [] if loaded else _beginning(parts, warnings)
+        notes = [text for text in (lock.note, *notes, *(parts.notes if loaded else [])) if text]
+        name, best = (loaded.checkpoint.name, parts.progress.best) if loaded else ("", [])
+        resumed = Resumed(**parts.about(), checkpoint=name, best=best, notes=notes)
+        yield from _run(parts, [*begin, resumed], wishes)
 
 
-def _run(parts: Parts, begin: list[Event], stop: threading.Event, save: threading.Event) -> Iterator[Event]:
+def _beginning(parts: Parts, warnings: list[str]) -> list[Event]:
+    return [Start(**parts.about()), *(Note(step=0, text=text) for text in [*warnings, *parts.notes])]
+
+
+def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
     """Drives the training, writes down what happens and hands it on; however it ends, the end is told."""
     reason, text = "stopped", ""
     try:
-        for events in chain([begin], _training(parts, stop, save)):
+        for events in chain([begin], _training(parts, wishes)):
             for event in events:
                 parts.folder.write(event)
             yield from events
@@ -110,7 +122,7 @@ def _save_at_the_end(parts: Parts) -> list[Event]:
     return saved
 
 
-def _training(parts: Parts, stop: threading.Event, save: threading.Event) -> Iterator[list[Event]]:
+def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
     """Each list holds what has happened since the last; whenever one is handed out, the run can be saved and resumed.
 
     Learning comes first: a run that was stopped with updates still due makes them before it acts again.
@@ -120,19 +132,23 @@ def _training(parts: Parts, stop: threading.Event, save: threading.Event) -> Ite
     parts.collector.publish(parts.snapshot())
     while True:
         parts.unsaved = True
-        yield _learn(parts, governor, stop)
+        yield _learn(parts, governor, wishes.stop)
 
-        if _evaluation_due(parts) and not stop.is_set():
+        if _evaluation_due(parts) and not wishes.stop.is_set():
             snapshot = parts.snapshot()
             parts.folder.save_last(snapshot, progress.step)
             parts.evaluator.submit(snapshot, progress.step)
         yield [*_evaluations(parts), *parts.unwritten()]
 
-        if passed(cfg.checkpoint.every_steps, progress.saved, progress.step) or save.is_set():
-            reason = "asked" if save.is_set() else "schedule"
-            save.clear()
+        if passed(cfg.checkpoint.every_steps, progress.saved, progress.step) or wishes.save.is_set():
+            reason = "asked" if wishes.save.is_set() else "schedule"
+            wishes.save.clear()
             yield [parts.save(reason)]
-        if stop.is_set() or progress.step == cfg.total_steps:
+        if wishes.stop.is_set():
+            return
+        if _evaluation_due(parts):  # it was broken off by the wish to save
+            continue
+        if progress.step == cfg.total_steps:
             return
 
         yield _collect(parts)

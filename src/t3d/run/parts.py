@@ -10,32 +10,30 @@ import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
-import torch
 
 from t3d.algo.learner import Learner
-from t3d.algo.proof import disproof, faster_threads
 from t3d.algo.td3 import numbers_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
-from t3d.data.replay import BYTES_PER_NUMBER, bytes_needed
-from t3d.errors import Diverged, UserError
+from t3d.data.replay import bytes_needed
+from t3d.errors import UserError
 from t3d.events import Saved, SaveFailed
-from t3d.run.checkpoint import Checkpoint, save
+from t3d.files import Refused
+from t3d.run.checkpoint import UNREADABLE, Checkpoint, in_words, save
 from t3d.run.folder import RunFolder, create_folder, versions
+from t3d.run.governor import Governor
 from t3d.run.lock import Lock
-from t3d.types import PolicySnapshot, Spec, State
+from t3d.run.machine import check_memory, choose_engine
+from t3d.run.report import refuse_divergence
+from t3d.types import PolicySnapshot, State, Wishes, whole
 from t3d.world.collect import InlineCollector
 from t3d.world.envs import EnvFactory
 from t3d.world.evaluate import InlineEvaluator
 
-Engine = Literal["eager", "fused", "graph"]
-AUTOMATIC: dict[str, Engine] = {"cpu": "fused", "cuda": "graph"}
-ENGINES = {"cpu": ("auto", "fused", "eager"), "cuda": ("auto", "graph", "eager")}
-COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
+LONGEST_SECONDS = 1e9  # thirty years
 
 
 @dataclass
@@ -63,10 +61,12 @@ class Progress:
 
     def restore(self, state: State) -> None:
         """Goes on where a run was."""
-        self.best = state["best"].tolist()
-        self.step = self.saved = self.reported = int(state["step"])
-        self.evaluated, self.log_due = int(state["evaluated"]), bool(state["log_due"])
-        self.begun = time.monotonic() - float(state["seconds"])
+        if state["best"].shape != (len(self.best),):
+            raise ValueError(f"progress.best has shape {state['best'].shape}")
+        self.best = [float(value) for value in state["best"]]
+        self.step = self.saved = self.reported = whole(state["step"])
+        self.evaluated, self.log_due = whole(state["evaluated"], least=-1), bool(state["log_due"])
+        self.begun = time.monotonic() - min(abs(float(state["seconds"])), LONGEST_SECONDS)
 
 
 @dataclass
@@ -110,8 +110,8 @@ class Parts:
         try:
             root = self.folder.path / "checkpoints"
             self.checkpoint, new_bytes = save(root, step, self.state(), self.memory.replay, self.checkpoint)
-        except OSError as error:
-            return self._failed(f"the checkpoint could not be written: {error.strerror or error}")
+        except (OSError, Refused) as error:
+            return self._failed(f"the checkpoint could not be written: {in_words(error)}")
         self.unsaved = False
         seconds = time.monotonic() - begun
         name = self.checkpoint.name
@@ -140,12 +140,6 @@ class Parts:
         }
 
 
-def refuse_divergence(learner: Learner, cfg: Config, step: int) -> None:
-    """Ends a run whose networks or moments hold a number that is not finite."""
-    for name, member in learner.unsound():
-        raise Diverged(f"the {name.replace('_', ' ')} of seed {cfg.seeds[member]} is not finite at step {step}")
-
-
 class Loaded(NamedTuple):
     """A checkpoint and the state in it."""
 
@@ -155,7 +149,7 @@ class Loaded(NamedTuple):
 
 def assemble(
     cfg: Config,
-    stop: threading.Event,
+    wishes: Wishes,
     make_env: EnvFactory,
     opened: ExitStack,
     path: Path | None = None,
@@ -166,7 +160,7 @@ def assemble(
     Each is closed by `opened`. Whatever may refuse does so before the folder is made or its logs are cut back.
     """
     collector = opened.enter_context(closing(InlineCollector(cfg, make_env)))
-    evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, stop)))
+    evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, wishes)))
     spec = collector.spec
     check_memory(cfg, spec)
     engine, threads, notes = choose_engine(cfg, spec)
@@ -174,7 +168,7 @@ def assemble(
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine)
     memory = Memory(spec, cfg, cfg.device)
     progress = Progress(best=[-math.inf] * len(cfg.seeds))
-    notes += [] if loaded is None else _restore(loaded, progress, learner, memory, collector)
+    notes += [] if loaded is None else _restore(loaded, cfg, progress, learner, memory, collector, wishes.stop)
     if engine == "graph":
         state = memory.state()
         learner.record(memory.sample)
@@ -189,71 +183,34 @@ def assemble(
 
 
 def _restore(
-    loaded: Loaded, progress: Progress, learner: Learner, memory: Memory, collector: InlineCollector
+    loaded: Loaded,
+    cfg: Config,
+    progress: Progress,
+    learner: Learner,
+    memory: Memory,
+    collector: InlineCollector,
+    stop: threading.Event,
 ) -> list[str]:
     """Puts everything back; says what is not as it was."""
     checkpoint, state = loaded
     try:
+        if state["seeds"] != list(cfg.seeds):
+            raise ValueError(f"it holds seeds {state['seeds']}")
         progress.restore(state["progress"])
         learner.restore(state["learner"])
         memory.restore(state["memory"])
-        for member, seed in enumerate(state["seeds"]):
+        for member, seed in enumerate(cfg.seeds):
             checkpoint.fill(memory.replay, member, seed)
-        notes = collector.restore(state["collector"])
-    except (LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        notes = collector.restore(state["collector"], stop)
+        counts = [team.taken for team in collector.teams]
+        if counts != memory.added or progress.step != min(counts) or learner.updates > Governor(cfg.td3).due(counts, 0):
+            raise ValueError("its counters contradict each other")
+        return notes + _changed_versions(state["versions"])
+    except (RuntimeError, *UNREADABLE) as error:
         raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
+
+
+def _changed_versions(then: dict[str, str]) -> list[str]:
     now = versions()
-    changed = [
-        f"{name} {then} is now {now.get(name)}" for name, then in state["versions"].items() if then != now.get(name)
-    ]
-    if changed:
-        notes.append(f"bit for bit is not promised: {', '.join(changed)}")
-    return notes
-
-
-def resolve(cfg: Config) -> Config:
-    """The configuration with this machine's device in it."""
-    if cfg.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda, but torch sees no CUDA device here; use --device cpu, or auto")
-    automatic: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    device = automatic if cfg.device == "auto" else cfg.device
-    if cfg.engine not in ENGINES[device]:
-        raise UserError(
-            f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
-        )
-    torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
-    return replace(cfg, device=device)
-
-
-def choose_engine(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
-    """The engine and the CPU threads to train with, and what to say about the choice."""
-    engine = AUTOMATIC[cfg.device] if cfg.engine == "auto" else cfg.engine
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
-    notes: list[str] = []
-    if engine != "eager":
-        doubt = disproof(engine, spec, cfg.td3, cfg.seeds, cfg.device)
-        if doubt:
-            notes.append(f"engine {engine} is not used, eager is: {doubt}")
-            engine = "eager"
-    if not cfg.threads and cfg.device == "cpu":
-        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.seeds))
-    return engine, torch.get_num_threads(), notes
-
-
-def check_memory(cfg: Config, spec: Spec) -> None:
-    """Refuses networks or a replay that do not fit before anything is allocated."""
-    free = torch.cuda.mem_get_info()[0] if cfg.device == "cuda" else psutil.virtual_memory().available
-    learning = len(cfg.seeds) * numbers_per_member(spec, cfg.td3) * BYTES_PER_NUMBER * COPIES_IN_LEARNING
-    if learning > free:
-        raise UserError(
-            f"the networks need {learning / 2**30:,.1f} GiB to learn in and {free / 2**30:,.1f} GiB are free; "
-            "make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
-        )
-    needed = bytes_needed(spec, rows_needed(cfg), len(cfg.seeds))
-    if learning + needed > free:
-        fitting = int(rows_needed(cfg) * 0.9 * (free - learning) / needed)
-        raise UserError(
-            f"the replay needs {needed / 2**30:,.1f} GiB and {(free - learning) / 2**30:,.1f} GiB are free; "
-            f"replay.capacity={fitting} would fit, or train fewer seeds at once"
-        )
+    changed = [f"{name} {then[name]} is now {now.get(name)}" for name in then if then[name] != now.get(name)]
+    return [f"bit for bit is not promised: {', '.join(changed)}"] if changed else []

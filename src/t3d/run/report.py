@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from t3d.algo.learner import Learner
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.events import Eval, Event, StepsTaken, Update
@@ -33,7 +34,7 @@ def update_events(steps: Steps, cfg: Config, step: int, updates: int, steps_per_
             td_abs_mean=float(steps.td[member].abs().mean()),
             steps_per_second=steps_per_second,
         )
-        _refuse_divergence(update)
+        _refuse_infinite_loss(update)
         yield update
         values = {name: _summary(value[member]) for name, value in steps._asdict().items()}
         yield StepsTaken(step=step, member=member, seed=seed, updates=updates, values=values)
@@ -68,7 +69,13 @@ def _summary(value: Tensor) -> dict[str, Any]:
     }
 
 
-def _refuse_divergence(update: Update) -> None:
+def refuse_divergence(learner: Learner, cfg: Config, step: int) -> None:
+    """Ends a run whose networks or moments hold a number that is not finite."""
+    for name, member in learner.unsound():
+        raise Diverged(f"the {name.replace('_', ' ')} of seed {cfg.seeds[member]} is not finite at step {step}")
+
+
+def _refuse_infinite_loss(update: Update) -> None:
     figures = {"critic loss": update.critic_loss, "actor loss": update.actor_loss}
     for name, value in figures.items():
         if not math.isfinite(value):

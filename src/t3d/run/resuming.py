@@ -3,43 +3,73 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
+from typing import Literal
 
 from t3d.config import Config, diff, load_toml, merge
 from t3d.errors import NothingLeft, UserError
+from t3d.files import Refused, open_plain
 from t3d.run.checkpoint import UNREADABLE, newest
 from t3d.run.parts import Loaded
 
-OF_THE_MACHINE = {
-    "device": "auto",
-    "threads": 0,
-    "engine": "auto",
-}  # what a command line leaves open and a run has settled
+OF_THE_MACHINE = {"device": "auto", "threads": 0, "engine": "auto"}  # a command line leaves open what a run has settled
 OF_THE_FOLDER = ("run.root", "run.name", "total_steps")
+KEPT_APART = ("events.jsonl", "metrics.csv", "checkpoints", "best", "last")
+END = b'{"event": "end"'
+LONGEST_END = 2**16  # bytes
+
+BadValues = Literal["raise", "skip", "clip"]
 
 
-def load(path: Path, total_steps: int | None, cfg: Config | None) -> tuple[Config, Loaded | None, list[str]]:
+def load(
+    path: Path, total_steps: int | None, bad_values: BadValues | None, cfg: Config | None
+) -> tuple[Config, Loaded | None, list[str]]:
     """The configuration and state to go on with, and what is wrong with the folder.
 
     cfg is what the caller would train if there were no run: it must not differ from what the run was begun with.
     """
     checkpoint, notes = newest(path / "checkpoints")
+    written = _in_place(merge(Config(), load_toml(path / "config.toml")), path) if _has_config(path) else None
     if checkpoint is None:
-        if notes and cfg is None:
-            raise UserError(f"no checkpoint of {path} can be used. {'; '.join(notes)}")
-        begun = _in_place(cfg or merge(Config(), load_toml(path / "config.toml")), path)
-        notes.append("there is no whole checkpoint, so the run begins again at step 0")
-        return _longer(begun, total_steps, done=0), None, notes
+        begun = _begin_again(path, written, cfg, notes)
+        return _changed(begun, total_steps, bad_values), None, notes
     try:
         state = checkpoint.state()
         begun = _in_place(merge(Config(), state["config"]), path)
         done = min(int(state["progress"]["step"]), int(state["progress"]["evaluated"]))
     except UNREADABLE as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
+    totals = [one.total_steps for one in (begun, written, cfg) if one is not None]
     if cfg is not None:
         _refuse_other(begun, cfg, path)
-        total_steps = max(cfg.total_steps, begun.total_steps)
-    return _longer(begun, total_steps, done), Loaded(checkpoint, state), notes
+    going_on = _changed(begun, max(totals) if total_steps is None else total_steps, bad_values)
+    if done >= going_on.total_steps and (_has_ended(path) or done > going_on.total_steps):
+        raise NothingLeft(
+            f"the run is at step {done:,} of {going_on.total_steps:,} already; --total-steps N trains it for longer"
+        )
+    return going_on, Loaded(checkpoint, state), notes
+
+
+def _begin_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:
+    """What to train from the beginning in a folder without a checkpoint; what it holds of a run is kept apart."""
+    if cfg is not None and written is not None:
+        _refuse_other(written, cfg, path)
+    begun = written or cfg
+    if begun is None:
+        raise UserError(f"{path} holds neither a checkpoint nor a config.toml to begin with")
+    if cfg is None and (notes or _has_ended(path)):
+        why = "; ".join(notes) or "it has ended and has no checkpoint"
+        raise UserError(f"{path} cannot go on: {why}. Its logs and policies are as they were")
+    if notes or _has_ended(path):
+        apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
+        apart.mkdir()
+        for name in KEPT_APART:
+            if (path / name).exists() or (path / name).is_symlink():
+                (path / name).rename(apart / name)
+        notes.append(f"what the folder held of a run is in {apart}")
+    notes.append("there is no checkpoint to go on from, so the run begins at step 0")
+    return _in_place(begun, path)
 
 
 def _in_place(cfg: Config, path: Path) -> Config:
@@ -47,11 +77,24 @@ def _in_place(cfg: Config, path: Path) -> Config:
     return dataclasses.replace(cfg, run=dataclasses.replace(cfg.run, root=str(path.parent), name=path.name))
 
 
-def _longer(cfg: Config, total_steps: int | None, done: int) -> Config:
-    total = cfg.total_steps if total_steps is None else total_steps
-    if done >= total:
-        raise NothingLeft(f"the run is at step {done:,} of {total:,} already; --total-steps N trains it for longer")
-    return dataclasses.replace(cfg, total_steps=total)
+def _changed(cfg: Config, total_steps: int | None, bad_values: BadValues | None) -> Config:
+    env = dataclasses.replace(cfg.env, bad_values=bad_values or cfg.env.bad_values)
+    return dataclasses.replace(cfg, total_steps=total_steps or cfg.total_steps, env=env)
+
+
+def _has_config(path: Path) -> bool:
+    return os.path.lexists(path / "config.toml")
+
+
+def _has_ended(path: Path) -> bool:
+    """Whether the last line of the log says that the run has come to an end."""
+    try:
+        with open_plain(path / "events.jsonl") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_END))
+            lines = log.read().splitlines()
+    except (OSError, Refused):
+        return False
+    return bool(lines) and lines[-1].startswith(END)
 
 
 def _refuse_other(begun: Config, cfg: Config, path: Path) -> None:

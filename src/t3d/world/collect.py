@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 
 from t3d.config import Config
+from t3d.errors import StoppedEarly
 from t3d.seeds import derive, stream
-from t3d.types import Episode, Fault, Floats, PolicySnapshot, Rollout, State
+from t3d.types import Episode, Fault, Floats, PolicySnapshot, Rollout, State, whole
 from t3d.world.envs import BadValue, EnvFactory, Result
 from t3d.world.lanes import Lanes, open_lanes
 from t3d.world.noise import NOISES, Noise, scale_at
@@ -78,6 +81,7 @@ class Player:
             "length": self.length,
             "trace": self.trace,
             "bad_values": self.bad_values,
+            "fruitless": self.fruitless,
             "actions": np.array(self.actions, np.float32).reshape(-1, self.lanes.spec.action_size),
             "noise": dict(self.noise.state),
             "noise_stream": self.noise.rng.bit_generator.state,
@@ -86,7 +90,7 @@ class Player:
 
     def restore(self, state: State) -> None:
         """Sets what playing the episode again does not bring back."""
-        self.bad_values = state["bad_values"]
+        self.bad_values, self.fruitless = whole(state["bad_values"]), whole(state["fruitless"])
         self.noise.state = dict(state["noise"])
         self.noise.rng.bit_generator.state = state["noise_stream"]
         self.warm_up.bit_generator.state = state["warm_up_stream"]
@@ -138,21 +142,24 @@ class Team:
         """The members' count and every episode in flight."""
         return {"taken": self.taken, **{f"env-{player.index}": player.state() for player in self.players}}
 
-    def restore(self, state: State) -> list[str]:
+    def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Plays every episode in flight again; says which did not come out as it was, and begins the next one there."""
-        self.taken = state["taken"]
-        flights = [state[f"env-{player.index}"] for player in self.players]
-        play_again(self.players, [(flight["episode"], flight["actions"]) for flight in flights], self.lanes)
-        self.lanes.take_faults()  # told before
+        self.taken = whole(state["taken"])
+        flights = [Flight.of(state[f"env-{player.index}"]) for player in self.players]
+        play_again(self.players, flights, self.lanes, stop)
+        if any(flight.episode or flight.length for flight in flights):
+            self.lanes.take_faults()  # told before
         notes = []
         for player, flight in zip(self.players, flights, strict=True):
-            player.restore(flight)
-            if (player.episode, player.length, player.trace) != (flight["episode"], flight["length"], flight["trace"]):
+            player.restore(state[f"env-{player.index}"])
+            if (player.episode, player.length, player.trace) != (flight.episode, flight.length, flight.trace):
+                known = flight.length == len(flight.actions)
+                why = "did not repeat" if known else f"has forgotten the first of {flight.length:,} steps of"
                 notes.append(
-                    f"environment {player.index} of seed {self.seed} did not repeat its episode {flight['episode']}: "
+                    f"environment {player.index} of seed {self.seed} {why} its episode {flight.episode}: "
                     "the next one begins, and the run goes on, but not bit for bit"
                 )
-                player.begin(flight["episode"] + 1)
+                player.begin(flight.episode + 1)
         return notes
 
     def _actions(self, policy: MemberPolicy, players: list[Player], s: Floats) -> Floats:
@@ -177,24 +184,40 @@ class Team:
         return told
 
 
-def play_again(players: list[Player], flights: list[tuple[int, Floats]], lanes: Lanes) -> None:
-    """Brings freshly begun environments to where they were: (episode, actions so far) for each of them.
+class Flight(NamedTuple):
+    """An episode in flight, as a checkpoint holds it."""
+
+    episode: int
+    length: int
+    trace: int
+    actions: Floats
+
+    @classmethod
+    def of(cls, state: State) -> Flight:
+        return cls(whole(state["episode"]), whole(state["length"]), whole(state["trace"]), state["actions"])
+
+
+def play_again(players: list[Player], flights: list[Flight], lanes: Lanes, stop: threading.Event) -> None:
+    """Brings freshly begun environments to where they were.
 
     All are stepped together, as a VectorEnv must be, so shorter episodes begin later; until then their environments
     idle. Where an episode is not the first, the environment has been reset before, as it was in the run: some
     simulators (PyBullet) differ on the first reset only.
     """
-    longest = max(len(actions) for _, actions in flights)
-    begins = [longest - len(actions) for _, actions in flights]
+    played = [flight.actions if len(flight.actions) == flight.length else flight.actions[:0] for flight in flights]
+    longest = max(map(len, played))
+    begins = [longest - len(actions) for actions in played]
     idle = np.zeros(lanes.spec.action_size, np.float32)
     for t in range(longest + 1):
-        for player, (episode, _), begin in zip(players, flights, begins, strict=True):
-            if t == begin and not (t == 0 and player.episode == episode):
-                player.begin(episode)
+        for player, flight, begin in zip(players, flights, begins, strict=True):
+            if t == begin and not (t == 0 and player.episode == flight.episode):
+                player.begin(flight.episode)
         if t == longest:
             break
+        if stop.is_set():
+            raise StoppedEarly("stopped while the episodes in flight were played again; the run is as it was")
         flying = [t >= begin for begin in begins]
-        a = [actions[t - begin] if t >= begin else idle for (_, actions), begin in zip(flights, begins, strict=True)]
+        a = [actions[t - begin] if t >= begin else idle for actions, begin in zip(played, begins, strict=True)]
         for player, action, result, flies in zip(players, a, lanes.step(np.stack(a)), flying, strict=True):
             if flies and result.sound:
                 player.follow(action, result)
@@ -224,9 +247,9 @@ class InlineCollector:
         """Every member's count and episodes in flight, by seed."""
         return {f"seed-{team.seed}": team.state() for team in self.teams}
 
-    def restore(self, state: State) -> list[str]:
+    def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Goes on where a collector was; says what could not be brought back."""
-        return [note for team in self.teams for note in team.restore(state[f"seed-{team.seed}"])]
+        return [note for team in self.teams for note in team.restore(state[f"seed-{team.seed}"], stop)]
 
     def close(self) -> None:
         """Closes the environments."""

@@ -84,6 +84,10 @@ class VectorLanes:
         idle = np.zeros((self.count - len(actions), actions.shape[1]), np.float32)
         scaled = [gate.action(action) for gate, action in zip(self.gates, [*actions, *idle], strict=True)]
         observations, rewards, terminated, truncated, _ = self.gates[0].call(self.env.step, np.stack(scaled))
+        for name, values in {"reward": rewards, "terminated": terminated, "truncated": truncated}.items():
+            if np.shape(values)[:1] != (self.count,):
+                text = f"{name} of a VectorEnv of {self.count} environments has shape {np.shape(values)}"
+                raise self.gates[0].refusal(name, text)
         rows = zip(self._each(observations), rewards, terminated, truncated, strict=True)
         results = [gate.result((*row, {})) for gate, row in zip(self.gates, rows, strict=True)]
         return results[: len(actions)]

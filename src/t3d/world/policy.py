@@ -6,6 +6,7 @@ A torch call for one observation costs several times as much, and actor processe
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.files import read, replace
-from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of
+from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of, whole
 from t3d.world.numbers import Unfit, flatten, to_bounds
 
 FORMAT = 1
+UNSOUND = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
+    safetensors.SafetensorError,
+)  # fmt: skip
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 
 
@@ -92,17 +97,19 @@ def load_policy(path: str | Path) -> SavedPolicy:
         tensors = safetensors.numpy.load(_content(stem.with_suffix(".safetensors"), MOST_BYTES))
         spec = Spec(
             tuple(_part(fields) for fields in about["observation"]),
-            tuple(about["action_shape"]),
+            tuple(whole(size) for size in about["action_shape"]),
             np.asarray(about["action_low"], np.float64),
             np.asarray(about["action_high"], np.float64),
             about["action_dtype"],
         )
         scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
         snapshot = PolicySnapshot(about["updates"], tuple(about["sizes"]), tensors["actor"][None], scaling)
-        return SavedPolicy(snapshot, spec, about)
+        policy = SavedPolicy(snapshot, spec, about)
+        to_bounds(policy.actor(np.zeros((1, spec.observation_size), np.float32))[0], spec)  # odd shapes show here
+        return policy
     except FileNotFoundError as error:
         raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+    except UNSOUND as error:
         raise UserError(f"{stem} is not a policy that T3D wrote: {error}") from None
 
 
@@ -111,5 +118,11 @@ def _content(path: Path, most: int) -> bytes:
 
 
 def _part(fields: dict[str, Any]) -> Part:
-    path, shape = tuple(fields["path"]), tuple(fields["shape"])
-    return Part(path, shape, fields["start"], fields["stop"], fields["first_choice"])
+    path, shape = tuple(fields["path"]), tuple(whole(size) for size in fields["shape"])
+    choice = None if fields["first_choice"] is None else whole(fields["first_choice"], least=-(2**62))
+    part = Part(path, shape, whole(fields["start"]), whole(fields["stop"]), choice)
+    if not all(isinstance(key, str | int) for key in path) or (
+        choice is None and prod(shape) != part.stop - part.start
+    ):
+        raise ValueError(f"a part of its observations is {fields}")
+    return part

@@ -1,0 +1,83 @@
+"""The manifest of a checkpoint: which files belong to it, how long they are, and their SHA-256; its own too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t3d.errors import UserError
+from t3d.files import Refused, read, write_new
+
+FORMAT = 1
+MOST_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
+FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
+
+
+class File(NamedTuple):
+    """A file of a checkpoint, as its manifest promises it."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Segment(NamedTuple):
+    """A file with the rows of one seed's transitions first to stop, counted from the run's beginning."""
+
+    seed: int
+    first: int
+    stop: int
+    file: File
+
+
+class Manifest(NamedTuple):
+    """What makes a checkpoint."""
+
+    step: int
+    files: tuple[File, ...]
+    segments: tuple[Segment, ...]
+
+
+def sealed(manifest: Manifest) -> bytes:
+    """The content of manifest.json."""
+    return _sealed({"format": FORMAT, **manifest._asdict()})
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A manifest whose hash is right and whose names are plain; one of a newer format is an error for the user."""
+    content = read(path, MOST_MANIFEST_BYTES)
+    fields = json.loads(content)["manifest"]
+    if _sealed(fields) != content:
+        raise Refused("its content has changed: the SHA-256 is another")
+    if fields["format"] > FORMAT:
+        raise UserError(f"{path.parent} has checkpoint format {fields['format']}, this T3D reads {FORMAT}; update T3D")
+    files = tuple(_file(*entry) for entry in fields["files"])
+    segments = tuple(
+        Segment(int(seed), int(first), int(stop), _file(*entry)) for seed, first, stop, entry in fields["segments"]
+    )
+    return Manifest(int(fields["step"]), files, segments)
+
+
+def write_file(path: Path, content: bytes, written: list[Path]) -> File:
+    """Writes a file and notes it in written, before it is there."""
+    path.unlink(missing_ok=True)  # of a try that was broken off
+    written.append(path)
+    return File(path.name, len(content), write_new(path, content))
+
+
+def to_json(value: Any) -> bytes:
+    """The shortest JSON, always the same for the same value."""
+    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _sealed(fields: dict[str, Any]) -> bytes:
+    return to_json({"manifest": fields, "sha256": hashlib.sha256(to_json(fields)).hexdigest()})
+
+
+def _file(name: str, size: int, sha256: str) -> File:
+    if not FILE_NAME.fullmatch(name):
+        raise Refused(f"it names a file {name!r:.80}, which is not a plain name")
+    return File(name, int(size), str(sha256))
