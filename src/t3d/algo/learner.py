@@ -52,6 +52,7 @@ class Learner:
 
     def record(self, sample: Callable[[], Batch]) -> None:
         """From now on, run replays CUDA graphs of sampling and updating; sample must be safe to record."""
+        torch.compiler.reset()  # else a process that has trained other shapes before runs out of recompilations
         state, compiled = self.state(), torch.compile(lambda: (sample(), self.draw()), fullgraph=True, dynamic=False)
 
         def step(update_actor: bool) -> Steps:
