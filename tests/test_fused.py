@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ import helpers
 import t3d.algo.fused
 import t3d.algo.td3
 from t3d.algo.fused import Fused
+from t3d.algo.learner import Learner
+from t3d.algo.proof import random_batch
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
@@ -220,3 +223,18 @@ def test_a_broken_line_is_seen(what: str, right: str, wrong: str) -> None:
 def test_the_steps_are_labelled_once_each() -> None:
     text = Path(t3d.algo.fused.__file__).read_text(encoding="utf-8")
     assert [int(step) for step in re.findall(r"# Step (\d+):", text)] == list(range(4, 16))
+
+
+@pytest.mark.slow
+def test_resident_memory_is_flat_over_a_hundred_thousand_updates() -> None:
+    """Small networks, two members: what would leak does so at any size."""
+    cfg = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32))
+    spec = helpers.make_spec(17, 6)
+    learner = Learner(spec, cfg, range(2), engine="fused")
+    batch = random_batch(spec, cfg, 2, "cpu")
+    process = psutil.Process()
+    learner.run(5_000, lambda: batch)
+    before = process.memory_info().rss
+    learner.run(100_000, lambda: batch)
+    assert learner.updates == 105_000
+    assert abs(process.memory_info().rss - before) < 2**20, "less than a megabyte"

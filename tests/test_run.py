@@ -26,7 +26,7 @@ from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
 from t3d.run.governor import Governor, passed
-from t3d.run.machine import check_memory, choose_engine, resolve
+from t3d.run.machine import choose_engine, replay_device, resolve
 from t3d.run.parts import assemble
 from t3d.run.report import update_events
 from t3d.seeds import derive
@@ -390,7 +390,7 @@ def test_divergence_is_named_stops_the_run_and_spares_the_last_sound_policy(
 def test_a_replay_that_does_not_fit_is_refused_with_a_size_that_does() -> None:
     cfg = helpers.small_config(total_steps=10**12, replay={"capacity": 10**12})
     with pytest.raises(UserError, match=r"GiB are free; replay.capacity=\d+ would fit"):
-        check_memory(cfg, helpers.make_spec())
+        replay_device(resolve(cfg), helpers.make_spec())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

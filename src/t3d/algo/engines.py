@@ -7,9 +7,10 @@ graph   gradients by hand, compiled, in CUDA graphs (graph.py); GPU
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -33,8 +34,13 @@ def eager(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
 
 
 def compiled(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
-    """graph.update, its kernels fused by Inductor."""
-    return torch.no_grad()(partial(torch.compile(graph.update, fullgraph=True, dynamic=False), nets, opts, cfg=cfg))
+    """graph.update, its kernels fused by Inductor where that can be."""
+    return torch.no_grad()(partial(fast(graph.update), nets, opts, cfg=cfg))
+
+
+def fast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled; as it is where Triton is missing, without which Inductor cannot compile for a GPU."""
+    return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
 
 UPDATES: dict[str, Callable[[Networks, Optimisers, TD3Config], Update]] = {

@@ -101,8 +101,10 @@ def weight_gradient(passed: list[Tensor], back: list[Tensor]) -> Tensor:
 class Graphs:
     """Updates recorded once and replayed: one that moves the actor, one that does not, and a block of both kinds."""
 
-    def __init__(self, step: Callable[[bool], Steps], policy_delay: int) -> None:
-        self.policy_delay = policy_delay
+    def __init__(
+        self, step: Callable[[bool], Steps], policy_delay: int, refill: Callable[[], object] | None = None
+    ) -> None:
+        self.policy_delay, self.refill = policy_delay, refill
         cycle = [moves == policy_delay for moves in range(1, policy_delay + 1)]
         for moves_actor in cycle * WARM_UP_CALLS:
             step(moves_actor)
@@ -110,12 +112,17 @@ class Graphs:
         self.single = {moves_actor: Recorded(step, [moves_actor]) for moves_actor in set(cycle)}
 
     def run(self, n: int, made: int) -> Steps:
-        """Makes n >= 1 updates after `made`, and returns what the last one did; valid until the next call."""
+        """Makes n >= 1 updates after `made`, and returns what the last one did; valid until the next call.
+
+        Where batches come from outside the graphs, each update is a launch of its own, after refill.
+        """
         while n:
-            at_start = made % self.policy_delay == 0
+            at_start = made % self.policy_delay == 0 and self.refill is None
             one = (
                 self.block if at_start and n >= self.block.updates else self.single[(made + 1) % self.policy_delay == 0]
             )
+            if self.refill is not None:
+                self.refill()
             one.graph.replay()
             made, n = made + one.updates, n - one.updates
         return one.steps

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from t3d.algo.engines import UPDATES
+from t3d.algo.engines import UPDATES, fast
 from t3d.algo.graph import Graphs
 from t3d.algo.td3 import td3_init
 from t3d.config import TD3Config
@@ -50,16 +50,19 @@ class Learner:
             steps = self.update(sample(), self.draw())
         return steps
 
-    def record(self, sample: Callable[[], Batch]) -> None:
-        """From now on, run replays CUDA graphs of sampling and updating; sample must be safe to record."""
+    def record(self, sample: Callable[[], Batch], refill: Callable[[], object] | None = None) -> None:
+        """From now on, run replays CUDA graphs of sampling and updating, and calls refill before each update.
+
+        sample is recorded, so it must do the same operations on the same tensors every time.
+        """
         torch.compiler.reset()  # else a process that has trained other shapes before runs out of recompilations
-        state, compiled = self.state(), torch.compile(lambda: (sample(), self.draw()), fullgraph=True, dynamic=False)
+        state, drawn = self.state(), fast(lambda: (sample(), self.draw()))
 
         def step(update_actor: bool) -> Steps:
-            return self._update(*compiled(), update_actor=update_actor)
+            return self._update(*drawn(), update_actor=update_actor)
 
         with torch.no_grad():
-            self._graphs = Graphs(step, self.cfg.policy_delay)
+            self._graphs = Graphs(step, self.cfg.policy_delay, refill)
         self.restore(state)
 
     def update(self, batch: Batch, draws: Draws) -> Steps:

@@ -57,6 +57,8 @@ class BenchArgs:
     """Of 500 steps for each candidate of train."""
     tf32: bool = False
     """Let the GPU round the inputs of products (TF32)."""
+    inductor: bool = True
+    """Let Inductor fuse the graph engine's kernels."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write machine, versions and rows here."""
 
@@ -65,6 +67,7 @@ def main(arguments: list[str]) -> int:
     """Measures, prints a table, writes the file."""
     args = tyro.cli(BenchArgs, args=arguments, prog="t3d bench")
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    torch.compiler.set_stance("default" if args.inductor else "force_eager")
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
@@ -127,4 +130,7 @@ def _chosen(possible: list[str], args: BenchArgs) -> list[str]:
 
 def _machine(args: BenchArgs) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"machine": {"system": platform.platform(), "gpu": gpu, "tf32": args.tf32}, "versions": versions()}
+    return {
+        "machine": {"system": platform.platform(), "gpu": gpu, "tf32": args.tf32, "inductor": args.inductor},
+        "versions": versions(),
+    }

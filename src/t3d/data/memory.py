@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
 
 from t3d.config import Config
 from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
+from t3d.data.staging import Staged
 from t3d.types import Batch, PolicySnapshot, Rollout, Spec, State, whole
 
 
 class Memory:
     """Takes rollouts in and gives batches out."""
 
-    def __init__(self, spec: Spec, cfg: Config, device: torch.device | str) -> None:
-        members = len(cfg.seeds)
+    def __init__(self, spec: Spec, cfg: Config, device: str, learning_on: str | None = None) -> None:
+        members, learning_on = len(cfg.seeds), learning_on or device
         self.replay = Replay(spec, rows_needed(cfg), members, device)
         self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds)
-        self.normaliser = Normaliser(members, spec.observation_size, device) if cfg.td3.normalise_observations else None
+        self.staged = Staged(self.sampler, learning_on) if device != learning_on else None
+        scales = cfg.td3.normalise_observations
+        self.normaliser = Normaliser(members, spec.observation_size, learning_on) if scales else None
 
     @property
     def added(self) -> list[int]:
@@ -35,8 +38,19 @@ class Memory:
 
     def sample(self) -> Batch:
         """A batch for one update (step 4)."""
-        batch = self.sampler()
+        if self.staged is not None:
+            self.staged.refill()
+        return self.recorded()
+
+    def recorded(self) -> Batch:
+        """What of sampling a CUDA graph can record: all of it, or only reading what refill brings to the GPU."""
+        batch = self.sampler() if self.staged is None else self.staged.batch
         return batch if self.normaliser is None else self.normaliser.normalised(batch)
+
+    @property
+    def refill(self) -> Callable[[], None] | None:
+        """What must be called before each update that a CUDA graph makes."""
+        return None if self.staged is None else self.staged.refill
 
     def scaled(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         """The snapshot with the observation scaling that goes with it."""

@@ -21,6 +21,7 @@ class Replay:
         self.capacity = capacity
         self.columns = column_sizes(spec)
         self.rows = torch.empty(members, capacity, sum(self.columns), device=device)
+        self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # of each ring, in all rows
         self.added = [0] * members  # transitions ever added
         self.size = torch.zeros(members, device=device, dtype=torch.float64)  # rows in use; a tensor, for CUDA graphs
 
@@ -62,8 +63,7 @@ class Replay:
     def gather(self, index: Tensor) -> tuple[Tensor, ...]:
         """Rows index (M, B) of each member's ring as s, a, r, terminated, s2."""
         members, batch = index.shape
-        first = torch.arange(members, device=index.device).unsqueeze(1) * self.capacity
-        rows = self.rows.view(-1, sum(self.columns)).index_select(0, (first + index).view(-1))
+        rows = self.rows.view(-1, self.rows.shape[-1]).index_select(0, (self._first + index).view(-1))
         s, a, r, terminated, s2 = torch.split(rows.view(members, batch, rows.shape[-1]), self.columns, dim=-1)
         return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
 

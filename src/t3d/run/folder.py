@@ -28,6 +28,7 @@ from t3d.types import Evaluation, PolicySnapshot, Spec
 from t3d.version import __version__
 from t3d.world.policy import save_policy
 
+LOGS = ("events.jsonl", "metrics.csv")  # cut back by a resumed run
 COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
 ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed)
@@ -79,9 +80,7 @@ class RunFolder:
         unnamed = dataclasses.replace(cfg.run, name="")  # a repetition is another folder
         try:
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed)).encode())
-            self._events, self._metrics = (
-                Log(path / name, 0 if lengths is None else lengths[name]) for name in ("events.jsonl", "metrics.csv")
-            )
+            self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")
         except (OSError, Refused) as error:
             raise UserError(f"cannot write the run in {path}: {getattr(error, 'strerror', None) or error}") from None

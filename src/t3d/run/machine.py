@@ -55,19 +55,26 @@ def choose_engine(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
     return engine, torch.get_num_threads(), notes
 
 
-def check_memory(cfg: Config, spec: Spec) -> None:
-    """Refuses networks or a replay that do not fit before anything is allocated."""
-    free = torch.cuda.mem_get_info()[0] if cfg.device == "cuda" else psutil.virtual_memory().available
+def replay_device(cfg: Config, spec: Spec) -> str:
+    """Where the replay fits: beside the networks, or else in host memory; what fits nowhere is refused."""
+    room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
     learning = len(cfg.seeds) * numbers_per_member(spec, cfg.td3) * BYTES_PER_NUMBER * COPIES_IN_LEARNING
-    if learning > free:
+    if learning > room[cfg.device]:
         raise UserError(
-            f"the networks need {learning / 2**30:,.1f} GiB to learn in and {free / 2**30:,.1f} GiB are free; "
-            "make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
+            f"the networks need {learning / 2**30:,.1f} GiB to learn in and {room[cfg.device] / 2**30:,.1f} GiB are "
+            "free; make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
         )
+    room[cfg.device] -= learning
     needed = bytes_needed(spec, rows_needed(cfg), len(cfg.seeds))
-    if learning + needed > free:
-        fitting = int(rows_needed(cfg) * 0.9 * (free - learning) / needed)
+    fitting = [device for device, free in room.items() if needed <= free]
+    if not fitting:
+        most = max(room.values())
         raise UserError(
-            f"the replay needs {needed / 2**30:,.1f} GiB and {(free - learning) / 2**30:,.1f} GiB are free; "
-            f"replay.capacity={fitting} would fit, or train fewer seeds at once"
+            f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "
+            f"replay.capacity={int(rows_needed(cfg) * 0.9 * most / needed)} would fit, or train fewer seeds at once"
         )
+    return fitting[0]
+
+
+def _free_bytes(device: str) -> int:
+    return int(torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available)

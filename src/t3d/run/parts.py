@@ -23,10 +23,10 @@ from t3d.errors import UserError
 from t3d.events import Saved, SaveFailed
 from t3d.files import Refused
 from t3d.run.checkpoint import UNREADABLE, Checkpoint, in_words, save
-from t3d.run.folder import RunFolder, create_folder, versions
+from t3d.run.folder import LOGS, RunFolder, create_folder, versions
 from t3d.run.governor import Governor
 from t3d.run.lock import Lock
-from t3d.run.machine import check_memory, choose_engine
+from t3d.run.machine import choose_engine, replay_device
 from t3d.run.report import refuse_divergence
 from t3d.types import PolicySnapshot, State, Wishes, whole
 from t3d.world.collect import InlineCollector
@@ -66,7 +66,9 @@ class Progress:
         self.best = [float(value) for value in state["best"]]
         self.step = self.saved = self.reported = whole(state["step"])
         self.evaluated, self.log_due = whole(state["evaluated"], least=-1), bool(state["log_due"])
-        self.begun = time.monotonic() - min(abs(float(state["seconds"])), LONGEST_SECONDS)
+        if not 0 <= state["seconds"] <= LONGEST_SECONDS:
+            raise ValueError(f"progress.seconds is {state['seconds']}")
+        self.begun = time.monotonic() - state["seconds"]
 
 
 @dataclass
@@ -162,21 +164,21 @@ def assemble(
     collector = opened.enter_context(closing(InlineCollector(cfg, make_env)))
     evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, wishes)))
     spec = collector.spec
-    check_memory(cfg, spec)
+    replay_on = replay_device(cfg, spec)
     engine, threads, notes = choose_engine(cfg, spec)
     cfg = replace(cfg, engine=engine, threads=threads)
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine)
-    memory = Memory(spec, cfg, cfg.device)
+    memory = Memory(spec, cfg, replay_on, cfg.device)
     progress = Progress(best=[-math.inf] * len(cfg.seeds))
     notes += [] if loaded is None else _restore(loaded, cfg, progress, learner, memory, collector, wishes.stop)
     if engine == "graph":
         state = memory.state()
-        learner.record(memory.sample)
+        learner.record(memory.recorded, memory.refill)
         memory.restore(state)  # recording draws
     if path is None:
         path = create_folder(cfg)
         opened.enter_context(closing(Lock(path)))
-    folder = RunFolder(path, cfg, spec, loaded.state["logs"] if loaded else None)
+    folder = RunFolder(path, cfg, spec, _log_lengths(loaded) if loaded else None)
     opened.enter_context(closing(folder))
     newest = loaded.checkpoint if loaded else None
     return Parts(cfg, collector, memory, learner, evaluator, folder, progress, notes, newest)
@@ -208,6 +210,13 @@ def _restore(
         return notes + _changed_versions(state["versions"])
     except (RuntimeError, *UNREADABLE) as error:
         raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
+
+
+def _log_lengths(loaded: Loaded) -> dict[str, int]:
+    try:
+        return {name: whole(loaded.state["logs"][name]) for name in LOGS}
+    except UNREADABLE as error:
+        raise UserError(f"{loaded.checkpoint.path} does not say how long its logs were ({error})") from None
 
 
 def _changed_versions(then: dict[str, str]) -> list[str]:
