@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import pytest
+import tyro
 
 from t3d.app import config_page
 from t3d.app.cli import main
 from t3d.app.train import parse
+from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
 from t3d.insight.catalogue import read_entry
@@ -120,6 +122,9 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
         return
     if command[0] == "train":
         command = [*command, *SMALL]
+    if command[0] == "bench":  # takes its time, and test_bench.py has it
+        tyro.cli(BenchArgs, args=command[1:])
+        return
     if command[0] == "resume":  # a little further than it is
         command = [*command, "--total-steps", str(read_entry(Path(command[1])).step + 50), "--no-video"]
     code = main(command)

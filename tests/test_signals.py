@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from t3d.run.checkpoint import newest
+from test_resume import assert_equal
 
 WORLD = '''
 import os, time
@@ -156,10 +157,13 @@ def test_sigusr1_saves_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_one_command_again_and_again_finishes_a_run_that_is_killed(tmp_path: Path) -> None:
-    """As on a machine that may be taken away at any moment: SIGKILL, then the same command once more."""
-    flags = "--total-steps 400 --checkpoint.every-steps 50 --resume-or-start --no-video"
+    """As on a machine that may be taken away at any moment: SIGKILL, then the same command once more.
+
+    R6 between processes: the run that was killed three times equals the one that was not.
+    """
+    flags = "--total-steps 400 --checkpoint.every-steps 50 --threads 1 --resume-or-start --no-video"
     for mark in ('"event": "start"', '"checkpoint": "000002', '"step": 300'):
-        with training(tmp_path, flags, {"STEPPING": "0.005"}) as process:
+        with training(tmp_path, flags, {"STEPPING": "0.003"}) as process:
             wait_for(process, lambda mark=mark: mark in written(tmp_path))  # type: ignore[misc]
     with training(tmp_path, flags, {}) as process:
         out, errors = process.communicate(timeout=60)
@@ -172,3 +176,6 @@ def test_one_command_again_and_again_finishes_a_run_that_is_killed(tmp_path: Pat
     assert [event["event"] for event in events].count("start") == 1
     episodes = [event["episode"] for event in events if event["event"] == "episode"]
     assert episodes == list(range(8)), "every episode is told once"
+    with training(tmp_path, f"{flags} --run.name straight", {}) as process:
+        process.communicate(timeout=60)
+    assert_equal(tmp_path / "runs" / "straight", tmp_path / "runs" / "held")
