@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import shutil
 import threading
@@ -18,7 +19,7 @@ import helpers
 import t3d
 from t3d.algo.learner import Learner
 from t3d.config import Config, merge
-from t3d.errors import NothingLeft, UserError
+from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.insight.catalogue import read_entry
 from t3d.run.checkpoint import newest
@@ -303,3 +304,115 @@ def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.Monk
     kept = list((tmp_path / "long" / "checkpoints").iterdir())
     assert sorted(path.name for path in kept)[:-1] == [event.checkpoint for event in saved[-3:]]
     assert len(list((tmp_path / "long" / "checkpoints" / "replay").iterdir())) == 2000 // 50 + 2, "the rest is pruned"
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_again_unasked(tmp_path: Path) -> None:
+    cfg = small(tmp_path, "done")
+    list(t3d.train(cfg))
+    shutil.rmtree(tmp_path / "done" / "checkpoints")
+    before = {path: path.read_bytes() for path in (tmp_path / "done").rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="cannot go on: it holds a run, and no checkpoint of it"):
+        list(t3d.resume(tmp_path / "done"))
+    assert all(path.read_bytes() == content for path, content in before.items() if path.name != "lock")
+    first = list(t3d.resume(tmp_path / "done", cfg=cfg))[:3]
+    assert isinstance(first[0], Start) and any(isinstance(event, Resumed) for event in first)
+    kept = tmp_path / "done" / "before-1"
+    assert (kept / "events.jsonl").read_bytes() == before[tmp_path / "done" / "events.jsonl"]
+    assert (kept / "best" / "seed-0.safetensors").exists()
+
+
+def test_a_disk_that_cannot_be_read_for_a_moment_does_not_restart_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = small(tmp_path, "run")
+    broken = broken_off(monkeypatch, cfg, 150, kill=False)
+
+    def stale(*_: Any, **__: Any) -> bytes:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("t3d.run.manifest.read", stale)
+        with pytest.raises(UserError, match=r"Stale file handle.* may be well again later"):
+            list(t3d.resume(broken, cfg=cfg))
+    assert not (broken / "before-1").exists()
+    assert next(t3d.resume(broken, cfg=cfg)).step == 150
+
+
+def test_an_extension_is_remembered_when_it_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list(t3d.train(small(tmp_path, "run", total_steps=200)))
+    stop = threading.Event()
+    for event in t3d.resume(tmp_path / "run", total_steps=300, stop=stop):
+        if event.step > 200:
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+            stop.set()
+            break
+    events = list(t3d.resume(tmp_path / "killed"))
+    end = events[-1]
+    assert isinstance(end, End) and (end.reason, end.step) == ("finished", 300)
+
+
+def test_a_run_that_was_killed_before_it_could_say_that_it_has_ended_ends(tmp_path: Path) -> None:
+    list(t3d.train(small(tmp_path, "run")))
+    log = tmp_path / "run" / "events.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    events = list(t3d.resume(tmp_path / "run"))
+    assert [event.event for event in events] == ["resumed", "end"] or isinstance(events[-1], End)
+    assert read_entry(tmp_path / "run").status == "finished"
+
+
+def test_a_wish_to_save_in_an_evaluation_is_granted_and_the_evaluation_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, begun = threading.Event(), []
+
+    def evaluate_and_ask(*arguments: Any) -> Any:
+        begun.append(arguments)
+        if len(begun) == 2:
+            save.set()
+        return evaluate(*arguments)
+
+    list(t3d.train(small(tmp_path, "straight")))
+    with monkeypatch.context() as patched:
+        patched.setattr("t3d.world.evaluate.evaluate", evaluate_and_ask)
+        events = list(t3d.train(small(tmp_path, "asked"), save=save))
+    asked = [event for event in events if isinstance(event, Saved) and event.reason == "asked"]
+    assert [event.step for event in asked] == [150] and len(begun) == 4
+    assert_equal(tmp_path / "straight", tmp_path / "asked")
+
+
+def test_a_stop_while_episodes_are_played_again_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
+    before = {path: path.read_bytes() for path in broken.rglob("*") if path.is_file()}
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(StoppedEarly, match="the run is as it was"):
+        list(t3d.resume(broken, stop=stop))
+    assert {path: path.read_bytes() for path in broken.rglob("*") if path.is_file()} == before
+
+
+def test_an_episode_that_is_too_long_to_remember_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t3d.world.collect.REMEMBERED_STEPS", 50)
+    broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
+    resumed, *events = t3d.resume(broken)
+    assert isinstance(resumed, Resumed) and "has forgotten the first of 150 steps of its episode 0" in resumed.notes[0]
+    assert isinstance(events[-1], End) and events[-1].reason == "finished"
+
+
+def test_a_run_that_ended_on_a_bad_value_goes_on_with_another_handling(tmp_path: Path) -> None:
+    class Fails(gym.Wrapper[Any, Any, Any, Any]):
+        taken = 0
+
+        def step(self, action: Any) -> Any:
+            Fails.taken += 1
+            observation, reward, *rest = self.env.step(action)
+            return observation, float("nan") if Fails.taken % 1500 == 0 else reward, *rest
+
+    def make() -> Any:
+        return Fails(gym.make("Pendulum-v1"))
+
+    with pytest.raises(UserError, match="reward is nan"):
+        list(t3d.train(small(tmp_path, "run", total_steps=1300), make_env=make))
+    end = list(t3d.resume(tmp_path / "run", bad_values="skip", make_env=make))[-1]
+    assert isinstance(end, End) and end.reason == "finished"

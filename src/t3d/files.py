@@ -77,3 +77,8 @@ def read(path: Path, most: int, size: int | None = None, sha256: str | None = No
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise Refused("its content has changed: the SHA-256 is another")
     return content
+
+
+def in_words(error: BaseException) -> str:
+    """What an error says, without its number."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

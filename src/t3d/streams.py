@@ -67,7 +67,7 @@ class Counted:
         return (self._bits(53).double() * 2.0**-53).to(self._dtype).view(self._shape)
 
     def normal(self) -> Tensor:
-        inside = (self._bits(24).to(self._dtype) + 0.5) * 2.0**-24  # in (0, 1)
+        inside = (self._bits(23).to(self._dtype) + 0.5) * 2.0**-23  # in (0, 1): float32 holds 24 bits exactly
         normal: Tensor = (2 * inside - 1).erfinv() * 2.0**0.5
         return normal.view(self._shape)
 

@@ -33,12 +33,12 @@ def eager(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
     return partial(td3_update, nets, opts, cfg=cfg)
 
 
-def compiled(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
+def recordable(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
     """graph.update, its kernels fused by Inductor where that can be."""
-    return torch.no_grad()(partial(fast(graph.update), nets, opts, cfg=cfg))
+    return torch.no_grad()(partial(compiled_if_possible(graph.update), nets, opts, cfg=cfg))
 
 
-def fast(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function compiled; as it is where Triton is missing, without which Inductor cannot compile for a GPU."""
     return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
@@ -46,5 +46,5 @@ def fast(function: Callable[..., Any]) -> Callable[..., Any]:
 UPDATES: dict[str, Callable[[Networks, Optimisers, TD3Config], Update]] = {
     "eager": eager,
     "fused": Fused,
-    "graph": compiled,
+    "graph": recordable,
 }

@@ -22,9 +22,6 @@ from t3d.types import Batch, Draws, Steps, layers_of
 CYCLES_A_LAUNCH = 4  # policy_delay updates each; chosen: a launch then takes the GPU longer than Python
 WARM_UP_CALLS = 2
 
-Sample = Callable[[], Batch]
-Draw = Callable[[], Draws]
-
 
 def update(
     nets: Networks, opts: Optimisers, batch: Batch, draws: Draws, cfg: TD3Config, *, update_actor: bool

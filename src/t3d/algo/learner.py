@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from t3d.algo.engines import UPDATES, fast
+from t3d.algo.engines import UPDATES, compiled_if_possible
 from t3d.algo.graph import Graphs
 from t3d.algo.td3 import td3_init
 from t3d.config import TD3Config
@@ -56,7 +56,7 @@ class Learner:
         sample is recorded, so it must do the same operations on the same tensors every time.
         """
         torch.compiler.reset()  # else a process that has trained other shapes before runs out of recompilations
-        state, drawn = self.state(), fast(lambda: (sample(), self.draw()))
+        state, drawn = self.state(), compiled_if_possible(lambda: (sample(), self.draw()))
 
         def step(update_actor: bool) -> Steps:
             return self._update(*drawn(), update_actor=update_actor)

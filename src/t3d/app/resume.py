@@ -18,7 +18,10 @@ from t3d.insight.runs import locate
 
 @dataclass(frozen=True)
 class ResumeArgs:
-    """Go on with a run from its newest whole checkpoint, exactly as if it had never stopped."""
+    """Go on with a run from its newest whole checkpoint, as if it had never stopped.
+
+    A run that was killed before its first checkpoint begins again.
+    """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or its name."""

@@ -17,8 +17,10 @@ from rich.table import Table
 
 from t3d.bench.trainings import train_rows
 from t3d.bench.updates import Case, growth_cases, update_rows
-from t3d.errors import UserError
+from t3d.config import Config
+from t3d.errors import UserError, did_you_mean
 from t3d.run.folder import versions
+from t3d.run.machine import resolve
 
 UPDATE_ENGINES = {"cpu": ["oracle", "eager", "fused", "floor"], "cuda": ["oracle", "eager", "graph", "floor"]}
 TRAIN_ENGINES = {"cpu": ["eager", "fused", "sb3"], "cuda": ["eager", "graph", "sb3"]}
@@ -30,7 +32,7 @@ COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "members", 
 class BenchArgs:
     """Measure how fast this machine trains: single updates, or whole trainings with their environment.
 
-    Candidates take turns, so that a busy machine slows all of them alike. Sizes are HalfCheetah-v5's.
+    Candidates take turns, so that a busy machine slows all of them alike. Single updates have HalfCheetah-v5's sizes.
     """
 
     what: Annotated[Literal["all", "update", "train", "growth"], tyro.conf.Positional] = "all"
@@ -52,9 +54,9 @@ class BenchArgs:
     env: str = "HalfCheetah-v5"
     """Environment to train on."""
     seconds: float = 4.0
-    """For each candidate of update."""
+    """How long to measure each candidate of update."""
     turns: int = 6
-    """Of 500 steps for each candidate of train."""
+    """How many turns of 500 steps each candidate of train gets."""
     tf32: bool = False
     """Let the GPU round the inputs of products (TF32)."""
     inductor: bool = True
@@ -66,7 +68,7 @@ class BenchArgs:
 def main(arguments: list[str]) -> int:
     """Measures, prints a table, writes the file."""
     args = tyro.cli(BenchArgs, args=arguments, prog="t3d bench")
-    torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    _refuse(args)
     torch.compiler.set_stance("default" if args.inductor else "force_eager")
     console = Console()
     if not console.is_terminal:
@@ -78,6 +80,18 @@ def main(arguments: list[str]) -> int:
             args.json.write_text(json.dumps({**_machine(args), "rows": found}, indent=1), encoding="utf-8")
     console.print(table(found))
     return 0
+
+
+def _refuse(args: BenchArgs) -> None:
+    resolve(Config(device=args.device))
+    known = {engine for engines in (*UPDATE_ENGINES.values(), *TRAIN_ENGINES.values()) for engine in engines}
+    for engine in args.engines:
+        if engine not in known:
+            raise UserError(
+                f"unknown engine {engine}{did_you_mean(engine, known)}; there are {', '.join(sorted(known))}"
+            )
+    if min(args.threads, default=1) < 1 or args.turns < 1:
+        raise UserError("--threads and --turns begin at 1")
 
 
 def table(found: list[dict[str, Any]]) -> Table:
@@ -100,6 +114,7 @@ def table(found: list[dict[str, Any]]) -> Table:
 def _rows(args: BenchArgs, console: Console) -> Iterator[dict[str, Any]]:
     automatic = "cuda" if torch.cuda.is_available() else "cpu"
     device = automatic if args.device == "auto" else args.device
+    torch.backends.cuda.matmul.allow_tf32 = args.tf32
     usual = torch.get_num_threads()
     for threads in args.threads or ((1, usual) if device == "cpu" and usual > 1 else (usual,)):
         case = Case(device, threads, args.batch, args.hidden, args.members, args.critics)

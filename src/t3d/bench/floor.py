@@ -1,4 +1,4 @@
-"""The matrix products of an update and nothing else: what no engine can do without."""
+"""The matrix products of an update in their textbook layouts, and nothing else."""
 
 from __future__ import annotations
 

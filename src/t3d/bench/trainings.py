@@ -17,7 +17,7 @@ import torch
 from t3d.bench.updates import Case
 from t3d.config import Config, merge
 from t3d.errors import UserError
-from t3d.events import Update
+from t3d.events import Start, Update
 from t3d.run.loop import train
 
 NEVER = 10**12
@@ -29,7 +29,7 @@ Turn = Callable[[], int]  # trains on for a turn and returns the steps it took
 
 def train_rows(case: Case, env_id: str, engines: list[str], turns: int) -> Iterator[dict[str, Any]]:
     """A row for each engine: the median over turns of its steps a second. Evaluation and checkpoints are off."""
-    with ExitStack() as opened, tempfile.TemporaryDirectory(prefix="t3d-bench-") as root:
+    with tempfile.TemporaryDirectory(prefix="t3d-bench-") as root, ExitStack() as opened:
         going = {engine: _open(engine, case, env_id, Path(root), opened) for engine in engines}
         speeds: dict[str, list[float]] = {engine: [] for engine in engines}
         for turn in range(turns + 1):
@@ -41,7 +41,9 @@ def train_rows(case: Case, env_id: str, engines: list[str], turns: int) -> Itera
                     speeds[engine].append(steps / (time.perf_counter() - begun))
     for engine, values in speeds.items():
         speed = round(statistics.median(values), 1)
-        yield {"what": "train", "engine": engine, **vars(case), "env": env_id, "steps_per_second": speed}
+        members = 1 if engine == "sb3" else case.members
+        row = {"what": "train", "engine": engine, **vars(case), "members": members, "env": env_id}
+        yield {**row, "steps_per_second": speed}
 
 
 def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -> Turn:
@@ -56,6 +58,7 @@ def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -
             "device": case.device,
             "threads": case.threads,
             "engine": engine,
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
             "td3": td3,
             "eval": {"every_steps": NEVER, "episodes": 1, "max_steps": 1},
             "checkpoint": {"every_steps": NEVER},
@@ -66,6 +69,8 @@ def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -
     events = opened.enter_context(closing(train(cfg)))  # type: ignore[type-var]
     at = RANDOM_STEPS
     for event in events:
+        if isinstance(event, Start) and event.config["engine"] != engine:
+            raise UserError(f"engine {engine} was not taken here; t3d train says why")
         if isinstance(event, Update):
             break
 

@@ -23,7 +23,7 @@ import safetensors
 import safetensors.numpy
 
 from t3d.errors import UserError
-from t3d.files import Refused, read, sync_folder
+from t3d.files import Refused, in_words, read, sync_folder
 from t3d.run.manifest import File, Manifest, Segment, read_manifest, sealed, to_json, write_file
 from t3d.run.segments import new_bytes, shared_segments, write_segments
 from t3d.run.states import joined, split
@@ -38,6 +38,7 @@ MOST_JSON_BYTES, MOST_BYTES = 2**28, 2**33  # larger files are refused unread; c
 
 FOLDER_NAME = re.compile(r"\d{6,}-step-\d{1,15}")
 SEGMENT_NAME = re.compile(r"\d{6,}-seed-\d+-\d+-\d+\.safetensors")
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
     safetensors.SafetensorError,
@@ -86,14 +87,14 @@ class Checkpoint(NamedTuple):
         rows: Floats = safetensors.numpy.load(self._read(segment.file))["rows"]
         return rows
 
-    def problems(self) -> dict[str, str]:
+    def problems(self) -> dict[str, Exception]:
         """What is wrong with which file, after reading all of them."""
-        found = {}
+        found: dict[str, Exception] = {}
         for file in [*self.files, *(segment.file for segment in self.segments)]:
             try:
                 self._read(file)
             except (OSError, Refused, MemoryError) as error:
-                found[file.name] = in_words(error)
+                found[file.name] = error
         return found
 
     def _read(self, file: File) -> bytes:
@@ -144,25 +145,31 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     Where none is whole, the newest that lacks nothing but pieces of the replay: a run should not be lost for these.
     """
     notes: list[str] = []
+    errors: list[Exception] = []
     usable: Checkpoint | None = None
     try:
         _refuse_links(root)
         found = folders(root)
     except (OSError, Refused) as error:
-        return None, [f"the checkpoints cannot be read: {in_words(error)}"]
+        errors, found = [error], []
+        notes.append(f"the checkpoints cannot be read: {in_words(error)}")
     for path in found:
         try:
             checkpoint = open_checkpoint(path)
             notes += _extra(checkpoint)
         except UNREADABLE as error:
+            errors.append(error)
             notes.append(f"checkpoint {path.name} is damaged: manifest.json: {in_words(error)}")
             continue
         problems = checkpoint.problems()
         if not problems:
             return checkpoint, notes
-        notes += [f"checkpoint {path.name} is damaged: {name}: {problem}" for name, problem in problems.items()]
+        errors += problems.values()
+        notes += [f"checkpoint {path.name} is damaged: {name}: {in_words(why)}" for name, why in problems.items()]
         if usable is None and _lacks_only_rows(checkpoint, problems):
             usable = checkpoint._replace(damaged=frozenset(problems))
+    if usable is None and any(isinstance(error, OSError) and error.errno not in NOT_THERE for error in errors):
+        raise UserError(f"{'; '.join(notes)}. The disk may be well again later")
     if usable is not None:
         notes.append(
             f"no checkpoint is whole; {usable.name} lacks only pieces of the replay, for which others stand in: "
@@ -186,11 +193,6 @@ def folders(root: Path) -> list[Path]:
     return sorted(found, key=_serial, reverse=True)
 
 
-def in_words(error: BaseException) -> str:
-    """What an error says, without its number."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
 def _check_space(root: Path, needed: int) -> None:
     free = shutil.disk_usage(root).free
     if free < needed + SPARE_BYTES:
@@ -211,13 +213,13 @@ def _prune(root: Path) -> None:
             wanted |= {segment.file.name for segment in open_checkpoint(path).segments}
     except (UserError, *UNREADABLE):
         return  # what it refers to is not known, so nothing is removed this time
-    for file in (root / "replay").iterdir():
-        if SEGMENT_NAME.fullmatch(file.name) and file.name not in wanted:
-            with suppress(OSError):
+    with suppress(OSError):
+        for file in (root / "replay").iterdir():
+            if SEGMENT_NAME.fullmatch(file.name) and file.name not in wanted:
                 file.unlink()
 
 
-def _lacks_only_rows(checkpoint: Checkpoint, problems: dict[str, str]) -> bool:
+def _lacks_only_rows(checkpoint: Checkpoint, problems: dict[str, Exception]) -> bool:
     own = {file.name for file in checkpoint.files}
     seeds = {segment.seed for segment in checkpoint.segments}
     sound = {segment.seed for segment in checkpoint.segments if segment.file.name not in problems}

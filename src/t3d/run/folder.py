@@ -10,6 +10,7 @@ import contextlib
 import csv
 import dataclasses
 import errno
+import json
 import os
 import platform
 import re
@@ -23,12 +24,13 @@ import numpy as np
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
-from t3d.files import Refused, open_log, replace
+from t3d.files import Refused, in_words, open_log, open_plain, replace
 from t3d.types import Evaluation, PolicySnapshot, Spec
 from t3d.version import __version__
 from t3d.world.policy import save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # cut back by a resumed run
+LONGEST_LINE = 2**20  # bytes
 COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
 ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed)
@@ -83,7 +85,7 @@ class RunFolder:
             self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")
         except (OSError, Refused) as error:
-            raise UserError(f"cannot write the run in {path}: {getattr(error, 'strerror', None) or error}") from None
+            raise UserError(f"cannot write the run in {path}: {in_words(error)}") from None
         self._unwritten: list[str] = []  # policies that could not be written, in words
         self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
         if lengths is None:
@@ -134,8 +136,7 @@ class RunFolder:
         try:
             save_policy(self.path / kind / f"seed-{seed}", snapshot, member, self.spec, about)
         except (OSError, Refused) as error:
-            reason = getattr(error, "strerror", None) or error
-            self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {reason}")
+            self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {in_words(error)}")
 
 
 def create_folder(cfg: Config) -> Path:
@@ -156,6 +157,39 @@ def create_folder(cfg: Config) -> Path:
         f"a run named {root / names[0]} exists already; choose another --run.name, "
         f"remove that folder, or go on with it: t3d resume {root / names[0]}"
     )
+
+
+def last_event(path: Path) -> dict[str, Any]:
+    """The last whole line of a run's log, or nothing."""
+    try:
+        with open_plain(path / "events.jsonl") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LINE))
+            found = json.loads(log.read().splitlines()[-1])
+    except (OSError, ValueError, LookupError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def worth_keeping(path: Path, cfg: Config) -> bool:
+    """Whether a folder without a usable checkpoint holds more than a run that was killed before its first one."""
+    last = last_event(path)
+    step = last.get("step")
+    far = isinstance(step, int) and step >= cfg.checkpoint.every_steps
+    has_checkpoints = any((path / "checkpoints").glob("*-step-*"))
+    of_an_earlier_build = bool(last) and not (path / "journal.jsonl").exists()
+    return far or has_checkpoints or of_an_earlier_build or last.get("event") == "end"
+
+
+def set_aside(path: Path, cfg: Config) -> list[str]:
+    """Moves what a folder holds of a run out of the way of the one that begins in it; says where to."""
+    if not worth_keeping(path, cfg):
+        return []
+    apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
+    apart.mkdir()
+    for name in (*LOGS, "checkpoints", "best", "last"):
+        with contextlib.suppress(FileNotFoundError):
+            (path / name).rename(apart / name)
+    return [f"what the folder held of a run is in {apart}"]
 
 
 def versions() -> dict[str, str]:

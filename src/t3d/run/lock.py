@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t3d.errors import UserError
-from t3d.files import Refused, open_log
+from t3d.files import Refused, in_words, open_log
 
 LONGEST = 1000  # bytes of the file that are read
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -26,8 +26,7 @@ class Lock:
         try:
             self._file = open_log(folder / "lock")
         except (OSError, Refused) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot lock {folder}: {reason}") from None
+            raise UserError(f"cannot lock {folder}: {in_words(error)}") from None
         said, self.note = _holder(self._file), ""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +39,9 @@ class Lock:
             if error.errno not in NO_LOCKS_HERE:
                 raise UserError(f"cannot lock {folder}: {error.strerror}") from None
             self.note = "this file system has no locks: see to it yourself that only one process writes this run"
-        if said:
+        if said and self.note:
+            self.note += f"; {said} was here last"
+        elif said:
             self.note = f"{said} ended without leaving the run's folder; its lock is taken over"
         _held.add(self._file)
         with suppress(OSError):  # only says who it is; a full disk must not keep a run from going on

@@ -21,9 +21,9 @@ from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
 from t3d.errors import UserError
 from t3d.events import Saved, SaveFailed
-from t3d.files import Refused
-from t3d.run.checkpoint import UNREADABLE, Checkpoint, in_words, save
-from t3d.run.folder import LOGS, RunFolder, create_folder, versions
+from t3d.files import Refused, in_words
+from t3d.run.checkpoint import UNREADABLE, Checkpoint, save
+from t3d.run.folder import LOGS, RunFolder, create_folder, set_aside, versions
 from t3d.run.governor import Governor
 from t3d.run.lock import Lock
 from t3d.run.machine import choose_engine, replay_device
@@ -178,6 +178,8 @@ def assemble(
     if path is None:
         path = create_folder(cfg)
         opened.enter_context(closing(Lock(path)))
+    elif loaded is None:
+        notes += set_aside(path, cfg)
     folder = RunFolder(path, cfg, spec, _log_lengths(loaded) if loaded else None)
     opened.enter_context(closing(folder))
     newest = loaded.checkpoint if loaded else None

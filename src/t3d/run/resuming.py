@@ -9,15 +9,11 @@ from typing import Literal
 
 from t3d.config import Config, diff, load_toml, merge
 from t3d.errors import NothingLeft, UserError
-from t3d.files import Refused, open_plain
 from t3d.run.checkpoint import UNREADABLE, newest
+from t3d.run.folder import last_event, worth_keeping
 from t3d.run.parts import Loaded
 
-OF_THE_MACHINE = {"device": "auto", "threads": 0, "engine": "auto"}  # a command line leaves open what a run has settled
-OF_THE_FOLDER = ("run.root", "run.name", "total_steps")
-KEPT_APART = ("events.jsonl", "metrics.csv", "checkpoints", "best", "last")
-END = b'{"event": "end"'
-LONGEST_END = 2**16  # bytes
+MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine")  # a run keeps the threads and engine it has
 
 BadValues = Literal["raise", "skip", "clip"]
 
@@ -33,7 +29,8 @@ def load(
     written = _in_place(merge(Config(), load_toml(path / "config.toml")), path) if _has_config(path) else None
     if checkpoint is None:
         begun = _begin_again(path, written, cfg, notes)
-        return _changed(begun, total_steps, bad_values), None, notes
+        totals = [one.total_steps for one in (begun, cfg) if one is not None]
+        return _changed(begun, total_steps or max(totals), bad_values), None, notes
     try:
         state = checkpoint.state()
         begun = _in_place(merge(Config(), state["config"]), path)
@@ -44,7 +41,7 @@ def load(
     if cfg is not None:
         _refuse_other(begun, cfg, path)
     going_on = _changed(begun, max(totals) if total_steps is None else total_steps, bad_values)
-    if done >= going_on.total_steps and (_has_ended(path) or done > going_on.total_steps):
+    if done >= going_on.total_steps and (last_event(path).get("event") == "end" or done > going_on.total_steps):
         raise NothingLeft(
             f"the run is at step {done:,} of {going_on.total_steps:,} already; --total-steps N trains it for longer"
         )
@@ -52,22 +49,15 @@ def load(
 
 
 def _begin_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:
-    """What to train from the beginning in a folder without a checkpoint; what it holds of a run is kept apart."""
+    """What to train from the beginning in a folder without a checkpoint."""
     if cfg is not None and written is not None:
         _refuse_other(written, cfg, path)
     begun = written or cfg
     if begun is None:
         raise UserError(f"{path} holds neither a checkpoint nor a config.toml to begin with")
-    if cfg is None and (notes or _has_ended(path)):
-        why = "; ".join(notes) or "it has ended and has no checkpoint"
+    if cfg is None and worth_keeping(path, begun):
+        why = "; ".join(notes) or "it holds a run, and no checkpoint of it"
         raise UserError(f"{path} cannot go on: {why}. Its logs and policies are as they were")
-    if notes or _has_ended(path):
-        apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
-        apart.mkdir()
-        for name in KEPT_APART:
-            if (path / name).exists() or (path / name).is_symlink():
-                (path / name).rename(apart / name)
-        notes.append(f"what the folder held of a run is in {apart}")
     notes.append("there is no checkpoint to go on from, so the run begins at step 0")
     return _in_place(begun, path)
 
@@ -86,21 +76,10 @@ def _has_config(path: Path) -> bool:
     return os.path.lexists(path / "config.toml")
 
 
-def _has_ended(path: Path) -> bool:
-    """Whether the last line of the log says that the run has come to an end."""
-    try:
-        with open_plain(path / "events.jsonl") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_END))
-            lines = log.read().splitlines()
-    except (OSError, Refused):
-        return False
-    return bool(lines) and lines[-1].startswith(END)
-
-
 def _refuse_other(begun: Config, cfg: Config, path: Path) -> None:
     """A command that says --resume-or-start must be the one that began the run."""
     for key, (then, now) in diff(cfg, begun).items():
-        if key not in OF_THE_FOLDER and now != OF_THE_MACHINE.get(key):
+        if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
             raise UserError(
                 f"{path} was begun with {key}={then}, and this command says {now}; leave it as it was, "
                 "or choose another --run.name"

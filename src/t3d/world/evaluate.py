@@ -76,6 +76,8 @@ class InlineEvaluator:
                 bad_values = len(lanes.take_faults())
                 results.append(Evaluation(step, member, snapshot, returns, lengths, bad_values))
         except Stopped:
+            for lanes in self.lanes:
+                lanes.take_faults()  # they come again when the evaluation does
             return
         self._ready += results
 
