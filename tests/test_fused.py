@@ -52,8 +52,11 @@ def weighted_batches(cfg: TD3Config, members: int, count: int, dtype: torch.dtyp
 
 
 def largest(pairs: list[tuple[Tensor, Tensor]]) -> float:
-    assert all(ours.shape == theirs.shape for ours, theirs in pairs)
-    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+    """The largest distance; infinite where one of the two is not a number."""
+    assert all(a.shape == b.shape for a, b in pairs)
+    found = max(float((a - b).abs().max()) for a, b in pairs)
+    sound = all(bool(torch.isfinite(a).all()) for a, _ in pairs)
+    return found if sound else float("inf")
 
 
 def distance(

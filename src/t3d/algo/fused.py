@@ -12,6 +12,7 @@ memory, because a product whose matrices have left the cache takes a tenth longe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -124,16 +125,16 @@ class Fused:
 
     def _make_buffers(self) -> None:
         cfg, (observation_size, *_, action_size) = self.cfg, self.nets.actor.sizes
-        new = self.nets.actor.flat.new_empty
-        self.y = new(self.nets.actor.flat.shape[0], cfg.batch_size)  # (M, B)
+        new = partial(torch.full, fill_value=torch.nan, dtype=self.nets.actor.flat.dtype)  # a forgotten write shows
+        self.y = new((self.nets.actor.flat.shape[0], cfg.batch_size))  # (M, B)
         self.q2_min = torch.empty_like(self.y)
-        self.eps = new(*self.y.shape, action_size)
+        self.eps = new((*self.y.shape, action_size))
         self.a2 = torch.empty_like(self.eps)
         self.d_action = torch.empty_like(self.eps.mT, memory_format=torch.contiguous_format)  # (M, action, B)
-        self.td = new(self.y.shape[0], cfg.critics, cfg.batch_size)
+        self.td = new((self.y.shape[0], cfg.critics, cfg.batch_size))
         self.actions = slice(observation_size, observation_size + action_size)
         # What critics read, (M, C, B, observation + action): once for every critic, which batched products want.
-        self.x, self.x2 = (new(*self.td.shape, self.actions.stop) for _ in range(2))
+        self.x, self.x2 = (new((*self.td.shape, self.actions.stop)) for _ in range(2))
         self.s, self.a = self.x[..., :observation_size], self.x[..., observation_size:]
         self.s2, self.critics_a2 = self.x2[..., :observation_size], self.x2[..., observation_size:]
         # Constants as tensors, because an operation on a Python number makes a tensor of it every time.
