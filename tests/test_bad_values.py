@@ -15,9 +15,9 @@ import t3d
 from t3d.config import Config, EnvConfig, merge
 from t3d.events import BadValueMet, End, EpisodeEnd, Eval, Event, Note, from_line
 from t3d.run.checkpoint import newest
-from t3d.world.collect import MOST_FRUITLESS
 from t3d.world.envs import MOST_RESETS, BadValue, Environment
 from t3d.world.numbers import MENDED_TO
+from t3d.world.player import MOST_FRUITLESS
 from test_world import BAD, Toy, one_bad
 
 

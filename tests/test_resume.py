@@ -393,7 +393,7 @@ def test_a_stop_while_episodes_are_played_again_changes_nothing(
 
 
 def test_an_episode_that_is_too_long_to_remember_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.world.collect.REMEMBERED_STEPS", 50)
+    monkeypatch.setattr("t3d.world.player.REMEMBERED_STEPS", 50)
     broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
     resumed, *events = t3d.resume(broken)
     assert isinstance(resumed, Resumed) and "has forgotten the first of 150 steps of its episode 0" in resumed.notes[0]

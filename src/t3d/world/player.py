@@ -1,0 +1,145 @@
+"""The episode in flight in one environment: played, remembered, and played again when a run is resumed."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+from t3d.config import Config
+from t3d.errors import StoppedEarly
+from t3d.seeds import derive, stream
+from t3d.types import Episode, Fault, Floats, State, whole
+from t3d.world.envs import BadValue, Result
+from t3d.world.lanes import Lanes
+from t3d.world.noise import NOISES, Noise
+
+REMEMBERED_STEPS = 100_000  # of an episode in flight; a longer one begins anew when the run is resumed; chosen
+MOST_FRUITLESS = 100  # episodes in a row that `skip` ends before their first transition; chosen
+
+
+class Player:
+    """The episode in flight in one environment of one member; its number decides every random stream in it."""
+
+    noise: Noise
+    warm_up: np.random.Generator
+    observation: Floats
+
+    def __init__(self, cfg: Config, seed: int, index: int, lanes: Lanes) -> None:
+        self.cfg, self.seed, self.index, self.lanes = cfg, seed, index, lanes
+        self.bad_values, self.fruitless = 0, 0
+        self.begin(0)
+
+    def begin(self, episode: int) -> None:
+        """Resets the environment, the noise and the sums."""
+        self.episode = episode
+        self.total_reward, self.length = 0.0, 0
+        self.actions: list[Floats] = []  # enough to play the episode again
+        place = (self.index, self.episode)
+        self.noise = NOISES[self.cfg.noise.kind](self.lanes.spec.action_size, stream(self.seed, "exploration", *place))
+        self.warm_up = stream(self.seed, "warm-up", *place)
+        self.observation = self.lanes.reset(self.index, derive(self.seed, "environment", *place), self.episode)
+        self.trace = zlib.crc32(self.observation.tobytes())  # of all that the environment has said in this episode
+
+    def random_action(self) -> Floats:
+        """Uniform over the action space."""
+        return self.warm_up.uniform(-1, 1, self.lanes.spec.action_size).astype(np.float32)
+
+    def noisy(self, action: Floats, scale: float) -> Floats:
+        """The policy's action with exploration noise, still a legal one."""
+        noisy: Floats = np.clip(action + np.float32(scale) * self.noise(), -1, 1)
+        return noisy
+
+    def took(self, action: Floats, result: Result) -> Episode | None:
+        """Takes in what the environment answered; the episode, if that ended it."""
+        if result.sound:
+            self.follow(action, result)
+        if not (result.terminated or result.truncated):
+            return None
+        ended = Episode(self.index, self.episode, self.total_reward, self.length, result.terminated)
+        self._refuse_endless_skipping()
+        self.begin(self.episode + 1)
+        return ended if ended.length else None
+
+    def follow(self, action: Floats, result: Result) -> None:
+        """One sound step further in the episode."""
+        self.observation = result.observation
+        self.total_reward += result.reward
+        self.length += 1
+        if self.length <= REMEMBERED_STEPS:
+            self.actions.append(action)
+        self.trace = zlib.crc32(struct.pack("d", result.reward), zlib.crc32(result.observation.tobytes(), self.trace))
+
+    def state(self) -> State:
+        """All that decides how this episode goes on; the environment itself is brought back by playing it again."""
+        return {
+            "episode": self.episode,
+            "length": self.length,
+            "trace": self.trace,
+            "bad_values": self.bad_values,
+            "fruitless": self.fruitless,
+            "actions": np.array(self.actions, np.float32).reshape(-1, self.lanes.spec.action_size),
+            "noise": dict(self.noise.state),
+            "noise_stream": self.noise.rng.bit_generator.state,
+            "warm_up_stream": self.warm_up.bit_generator.state,
+        }
+
+    def restore(self, state: State) -> None:
+        """Sets what playing the episode again does not bring back."""
+        self.bad_values, self.fruitless = whole(state["bad_values"]), whole(state["fruitless"])
+        self.noise.state = dict(state["noise"])
+        self.noise.rng.bit_generator.state = state["noise_stream"]
+        self.warm_up.bit_generator.state = state["warm_up_stream"]
+
+    def _refuse_endless_skipping(self) -> None:
+        self.fruitless = 0 if self.length else self.fruitless + 1
+        if self.fruitless == MOST_FRUITLESS:
+            text = (
+                f"{MOST_FRUITLESS} episodes in a row had a bad value in their first step; there is nothing to skip to"
+            )
+            fault = Fault(self.index, self.episode, 1, "every episode", text)
+            raise BadValue(f"environment {self.index} of seed {self.seed}", fault)
+
+
+class Flight(NamedTuple):
+    """An episode in flight, as a checkpoint holds it."""
+
+    episode: int
+    length: int
+    trace: int
+    actions: Floats
+
+    @classmethod
+    def of(cls, state: State) -> Flight:
+        return cls(whole(state["episode"]), whole(state["length"]), whole(state["trace"]), state["actions"])
+
+
+def play_again(players: list[Player], flights: list[Flight], lanes: Lanes, stop: threading.Event) -> None:
+    """Brings freshly begun environments to where they were.
+
+    All are stepped together, as a VectorEnv must be, so shorter episodes begin later; until then their environments
+    idle. Where an episode is not the first, the environment has been reset before, as it was in the run: some
+    simulators (PyBullet) differ on the first reset only.
+    """
+    played = [flight.actions if len(flight.actions) == flight.length else flight.actions[:0] for flight in flights]
+    longest = max(map(len, played))
+    begins = [longest - len(actions) for actions in played]
+    idle = np.zeros(lanes.spec.action_size, np.float32)
+    for t in range(longest + 1):
+        for player, flight, begin in zip(players, flights, begins, strict=True):
+            if t == begin and not (t == 0 and player.episode == flight.episode):
+                player.begin(flight.episode)
+        if t == longest:
+            break
+        if stop.is_set():
+            raise StoppedEarly("stopped while the episodes in flight were played again; the run is as it was")
+        flying = [t >= begin for begin in begins]
+        a = [actions[t - begin] if t >= begin else idle for actions, begin in zip(played, begins, strict=True)]
+        for player, action, result, flies in zip(players, a, lanes.step(np.stack(a)), flying, strict=True):
+            if flies and result.sound:
+                player.follow(action, result)
+            if result.terminated or result.truncated:  # an idle one, or one that does not repeat
+                player.begin(player.episode)
