@@ -50,7 +50,7 @@ def million(env: str, root: Path) -> None:
             s, a = rng.normal(size=(interval, spec.observation_size)), rng.normal(size=(interval, spec.action_size))
             s, r = s.astype(np.float32), np.zeros(interval, np.float32)
             parts.memory.add(Rollout(0, s, a.astype(np.float32), r, s, r > 0, [], []))
-            parts.progress.step = parts.progress.evaluated = parts.memory.added[0]
+            parts.progress.step = parts.progress.evaluated = parts.collector.teams[0].taken = parts.memory.added[0]
             saved.append(parts.save("schedule"))
     assert all(isinstance(event, Saved) for event in saved)
     for number in (2, 10, 50, 100):
