@@ -102,7 +102,7 @@ class View:
         )
         show(
             f"{event.parameters:,} parameters a seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
-            f"{cfg['device']}, {cfg['threads']} threads, torch {event.versions['torch']}",
+            f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}",
             highlight=False,
         )
         show(f"writing to {event.folder}", highlight=False, soft_wrap=True)
