@@ -7,23 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from t3d.bench.command import COLUMNS, compared, plain
+
 
 def table(rows: list[dict[str, Any]], note: str) -> str:
-    """Markdown; each row beside the first of its case."""
-    lines = ["| what | engine | threads | batch | hidden | members | critics | best | median | times the first |"]
-    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
-    first: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        hidden = "-".join(map(str, row["hidden"]))
-        case = " | ".join(map(str, [row["threads"], row["batch"], hidden, row["members"], row["critics"]]))
-        reference = first.setdefault(f"{row['what']} {case}", row)
-        if row["what"] == "update":
-            best, median = f"{row['ms_best']:.3f} ms", f"{row['ms_median']:.3f} ms"
-            times = reference["ms_best"] / row["ms_best"]
-        else:
-            best, median = "", f"{row['steps_per_second']:.0f} steps/s"
-            times = row["steps_per_second"] / reference["steps_per_second"]
-        lines.append(f"| {row['what']} | {row['engine']}{note} | {case} | {best} | {median} | {times:.2f} |")
+    """Markdown, with the figures of `t3d bench`; each row beside the first of its case."""
+    columns = [key for key in COLUMNS if key != "device"]
+    lines = [f"| {' | '.join(columns)} | best | median | times the first |", "|---" * (len(columns) + 3) + "|"]
+    for row, figures in compared(rows):
+        cells = [plain(row[key]).replace(" ", "-") + (note if key == "engine" else "") for key in columns]
+        lines.append(f"| {' | '.join([*cells, *figures])} |")
     return "\n".join(lines)
 
 

@@ -25,6 +25,7 @@ import t3d
 from t3d.config import Config
 from t3d.data.replay import Replay
 from t3d.errors import UserError
+from t3d.files import UNSOUND
 from t3d.run import checkpoint as checkpoints
 from t3d.run import manifest as manifests
 from t3d.run import segments
@@ -84,7 +85,7 @@ class Kept:
         for name in [name for name, needed in self.needs.items() if lost in needed]:
             try:
                 problems = open_checkpoint(self.root / name).problems()
-            except checkpoints.UNREADABLE:
+            except UNSOUND:
                 problems = {"manifest.json": "refused"}
             assert damaged.name in problems, (damaged, problems)
 

@@ -11,7 +11,7 @@ class UserError(Exception):
 
 
 class NothingLeft(UserError):
-    """The run has done already what it is asked for."""
+    """The run is already where it is asked to go."""
 
 
 class StoppedEarly(UserError):

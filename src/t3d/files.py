@@ -13,6 +13,13 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+import safetensors
+
+UNSOUND = (  # what reading and using a file raises that is not what it should be
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
+    safetensors.SafetensorError,
+)  # fmt: skip
+
 
 class Refused(ValueError):
     """A file that is not what it should be; the message says what is wrong with it."""

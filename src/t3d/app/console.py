@@ -120,8 +120,8 @@ class View:
 
     def _say_bad_value(self, event: BadValueMet) -> None:
         where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
-        done = {"skip": "the episode ends", "clip": "mended"}.get(event.handling, event.handling)
-        text = f"[yellow]bad value[/yellow] no. {event.count}: {where}: {escape(event.text)} ({done})"
+        answer = {"skip": "the episode ends", "clip": "mended"}.get(event.handling, event.handling)
+        text = f"[yellow]bad value[/yellow] no. {event.count}: {where}: {escape(event.text)} ({answer})"
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def _speed(self, step: float) -> float:

@@ -11,7 +11,7 @@ import tyro
 
 from t3d.app.session import show
 from t3d.app.signals import Heard
-from t3d.app.train import whole
+from t3d.app.train import in_digits
 from t3d.events import Event
 from t3d.insight.runs import locate
 
@@ -37,7 +37,7 @@ class ResumeArgs:
 
 def main(arguments: list[str]) -> int:
     """Parses and goes on."""
-    args = tyro.cli(ResumeArgs, args=[whole(word) for word in arguments], prog="t3d resume")
+    args = tyro.cli(ResumeArgs, args=[in_digits(word) for word in arguments], prog="t3d resume")
     path = locate(args.run, args.root)
 
     def events(heard: Heard) -> Iterator[Event]:

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> TrainArgs:
     """The configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = [whole(word) for word in arguments]
+    arguments = [in_digits(word) for word in arguments]
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
@@ -106,7 +106,7 @@ def _option(arguments: list[str], flag: str) -> str | None:
     return value
 
 
-def whole(word: str) -> str:
+def in_digits(word: str) -> str:
     """1e6 is how people write a million."""
     is_whole = re.fullmatch(r"\d+(\.\d+)?e\d+", word) and float(word).is_integer()
     return str(int(float(word))) if is_whole else word

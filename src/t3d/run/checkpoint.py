@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from t3d.errors import UserError
-from t3d.files import Refused, in_words, read, sync_folder
+from t3d.files import UNSOUND, Refused, in_words, read, sync_folder
 from t3d.run.manifest import File, Manifest, Segment, read_manifest, sealed, to_json, write_file
 from t3d.run.segments import new_bytes, shared_segments, write_segments
 from t3d.run.states import joined, split
@@ -39,10 +38,6 @@ MOST_JSON_BYTES, MOST_BYTES = 2**28, 2**33  # larger files are refused unread; c
 FOLDER_NAME = re.compile(r"\d{6,}-step-\d{1,15}")
 SEGMENT_NAME = re.compile(r"\d{6,}-seed-\d+-\d+-\d+\.safetensors")
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-UNREADABLE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
-    safetensors.SafetensorError,
-)  # fmt: skip
 
 
 class Checkpoint(NamedTuple):
@@ -157,7 +152,7 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
         try:
             checkpoint = open_checkpoint(path)
             notes += _extra(checkpoint)
-        except UNREADABLE as error:
+        except UNSOUND as error:
             errors.append(error)
             notes.append(f"checkpoint {path.name} is damaged: manifest.json: {in_words(error)}")
             continue
@@ -211,7 +206,7 @@ def _prune(root: Path) -> None:
     try:
         for path in found[:KEPT]:
             wanted |= {segment.file.name for segment in open_checkpoint(path).segments}
-    except (UserError, *UNREADABLE):
+    except (UserError, *UNSOUND):
         return  # what it refers to is not known, so nothing is removed this time
     with suppress(OSError):
         for file in (root / "replay").iterdir():

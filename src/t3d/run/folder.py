@@ -10,6 +10,7 @@ import contextlib
 import csv
 import dataclasses
 import errno
+import functools
 import json
 import os
 import platform
@@ -69,7 +70,7 @@ class Log:
         self._file.close()
 
     def _cut_to(self, length: int) -> None:
-        with contextlib.suppress(OSError):  # then half a line stays, which readers pass over
+        with contextlib.suppress(OSError):  # if not even that can be done, half a line stays
             self._file.truncate(length)
         self._length = length
 
@@ -192,6 +193,7 @@ def set_aside(path: Path, cfg: Config) -> list[str]:
     return [f"what the folder held of a run is in {apart}"]
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """What this run's numbers depend on."""
     packages = ("torch", "numpy", "gymnasium", "mujoco", "pybullet", "box2d", "dm_control")

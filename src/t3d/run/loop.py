@@ -74,7 +74,7 @@ def resume(
         warnings = [] if loaded else examine(make_env, cfg.env.bad_values)
         parts = assemble(cfg, wishes, make_env, opened, path, loaded)
         begin = [] if loaded else _beginning(parts, warnings)
-        notes = [text for text in (lock.note, *notes, *parts.notes) if text]
+        notes = [text for text in (lock.note, *notes, *(parts.notes if loaded else [])) if text]  # else told by notes
         name, best = (loaded.checkpoint.name, parts.progress.best) if loaded else ("", [])
         resumed = Resumed(**parts.about(), checkpoint=name, best=best, notes=notes)
         yield from _run(parts, [*begin, resumed], wishes)

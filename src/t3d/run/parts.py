@@ -21,8 +21,8 @@ from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
 from t3d.errors import UserError
 from t3d.events import Saved, SaveFailed
-from t3d.files import Refused, in_words
-from t3d.run.checkpoint import UNREADABLE, Checkpoint, save
+from t3d.files import UNSOUND, Refused, in_words
+from t3d.run.checkpoint import Checkpoint, save
 from t3d.run.folder import LOGS, RunFolder, create_folder, set_aside, versions
 from t3d.run.governor import Governor
 from t3d.run.lock import Lock
@@ -210,14 +210,14 @@ def _restore(
         if counts != memory.added or progress.step != min(counts) or learner.updates > Governor(cfg.td3).due(counts, 0):
             raise ValueError("its counters contradict each other")
         return notes + _changed_versions(state["versions"])
-    except (RuntimeError, *UNREADABLE) as error:
+    except UNSOUND as error:
         raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
 
 
 def _log_lengths(loaded: Loaded) -> dict[str, int]:
     try:
         return {name: whole(loaded.state["logs"][name]) for name in LOGS}
-    except UNREADABLE as error:
+    except UNSOUND as error:
         raise UserError(f"{loaded.checkpoint.path} does not say how long its logs were ({error})") from None
 
 

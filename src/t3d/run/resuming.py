@@ -9,7 +9,8 @@ from typing import Literal
 
 from t3d.config import Config, diff, load_toml, merge
 from t3d.errors import NothingLeft, UserError
-from t3d.run.checkpoint import UNREADABLE, newest
+from t3d.files import UNSOUND
+from t3d.run.checkpoint import Checkpoint, newest
 from t3d.run.folder import last_event, worth_keeping
 from t3d.run.parts import Loaded
 
@@ -26,32 +27,41 @@ def load(
     cfg is what the caller would train if there were no run: it must not differ from what the run was begun with.
     """
     checkpoint, notes = newest(path / "checkpoints")
-    written = _in_place(merge(Config(), load_toml(path / "config.toml")), path) if _has_config(path) else None
+    has_config = os.path.lexists(path / "config.toml")
+    written = merge(Config(), load_toml(path / "config.toml")) if has_config else None
     if checkpoint is None:
-        begun = _begin_again(path, written, cfg, notes)
-        totals = [one.total_steps for one in (begun, cfg) if one is not None]
-        return _changed(begun, total_steps or max(totals), bad_values), None, notes
-    try:
-        state = checkpoint.state()
-        begun = _in_place(merge(Config(), state["config"]), path)
-        done = min(int(state["progress"]["step"]), int(state["progress"]["evaluated"]))
-    except UNREADABLE as error:
-        raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
-    totals = [one.total_steps for one in (begun, written, cfg) if one is not None]
+        loaded, begun, reached = None, _begin_again(path, written, cfg, notes), -1
+    else:
+        loaded, begun, reached = _contents(checkpoint)
     if cfg is not None:
         _refuse_other(begun, cfg, path)
-    going_on = _changed(begun, max(totals) if total_steps is None else total_steps, bad_values)
-    if done >= going_on.total_steps and (last_event(path).get("event") == "end" or done > going_on.total_steps):
+    totals = [one.total_steps for one in (begun, written, cfg) if one is not None]
+    going_on = dataclasses.replace(
+        begun,
+        total_steps=max(totals) if total_steps is None else total_steps,
+        env=dataclasses.replace(begun.env, bad_values=bad_values or begun.env.bad_values),
+        run=dataclasses.replace(begun.run, root=str(path.parent), name=path.name),  # wherever the folder is now
+    )
+    is_told = last_event(path).get("event") == "end"
+    if reached > going_on.total_steps or (reached == going_on.total_steps and is_told):
         raise NothingLeft(
-            f"the run is at step {done:,} of {going_on.total_steps:,} already; --total-steps N trains it for longer"
+            f"the run is at step {reached:,} of {going_on.total_steps:,} already; --total-steps N trains it for longer"
         )
-    return going_on, Loaded(checkpoint, state), notes
+    return going_on, loaded, notes
+
+
+def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int]:
+    """Its state, the configuration in it, and the step up to which nothing is left, evaluation included."""
+    try:
+        state = checkpoint.state()
+        reached = min(int(state["progress"]["step"]), int(state["progress"]["evaluated"]))
+        return Loaded(checkpoint, state), merge(Config(), state["config"]), reached
+    except UNSOUND as error:
+        raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
 
 
 def _begin_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:
     """What to train from the beginning in a folder without a checkpoint."""
-    if cfg is not None and written is not None:
-        _refuse_other(written, cfg, path)
     begun = written or cfg
     if begun is None:
         raise UserError(f"{path} holds neither a checkpoint nor a config.toml to begin with")
@@ -59,21 +69,7 @@ def _begin_again(path: Path, written: Config | None, cfg: Config | None, notes: 
         why = "; ".join(notes) or "it holds a run, and no checkpoint of it"
         raise UserError(f"{path} cannot go on: {why}. Its logs and policies are as they were")
     notes.append("there is no checkpoint to go on from, so the run begins at step 0")
-    return _in_place(begun, path)
-
-
-def _in_place(cfg: Config, path: Path) -> Config:
-    """A run goes on where its folder is now, whatever its name was."""
-    return dataclasses.replace(cfg, run=dataclasses.replace(cfg.run, root=str(path.parent), name=path.name))
-
-
-def _changed(cfg: Config, total_steps: int | None, bad_values: BadValues | None) -> Config:
-    env = dataclasses.replace(cfg.env, bad_values=bad_values or cfg.env.bad_values)
-    return dataclasses.replace(cfg, total_steps=total_steps or cfg.total_steps, env=env)
-
-
-def _has_config(path: Path) -> bool:
-    return os.path.lexists(path / "config.toml")
+    return begun
 
 
 def _refuse_other(begun: Config, cfg: Config, path: Path) -> None:

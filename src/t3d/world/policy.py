@@ -11,20 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import read, replace
+from t3d.files import UNSOUND, read, replace
 from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of, whole
 from t3d.world.numbers import Unfit, flatten, to_bounds
 
 FORMAT = 1
-UNSOUND = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
-    safetensors.SafetensorError,
-)  # fmt: skip
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 
 

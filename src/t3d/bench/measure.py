@@ -1,0 +1,74 @@
+"""What `t3d bench` measures, case by case."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from t3d.bench.command import BenchArgs
+from t3d.bench.trainings import train_rows
+from t3d.bench.updates import Case, growth_cases, update_rows
+from t3d.config import Config
+from t3d.errors import UserError, did_you_mean
+from t3d.run.folder import versions
+from t3d.run.machine import resolve
+
+UPDATE_ENGINES = {"cpu": ["oracle", "eager", "fused", "floor"], "cuda": ["oracle", "eager", "graph", "floor"]}
+TRAIN_ENGINES = {"cpu": ["eager", "fused", "sb3"], "cuda": ["eager", "graph", "sb3"]}
+
+
+def rows(args: BenchArgs, say: Callable[[str], object]) -> Iterator[dict[str, Any]]:
+    """Everything that is asked for, as it is measured."""
+    _refuse(args)
+    device = resolve(Config(device=args.device, tf32=args.tf32)).device
+    torch.compiler.set_stance("default" if args.inductor else "force_eager")
+    usual = torch.get_num_threads()
+    for threads in args.threads or ((1, usual) if device == "cpu" and usual > 1 else (usual,)):
+        case = Case(device, threads, args.batch, args.hidden, args.members, args.critics)
+        for what in ("update", "train") if args.what == "all" else (args.what,):
+            say(f"measuring {what}, {threads} threads ...")
+            yield from _measured(what, case, args)
+
+
+def _measured(what: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]]:
+    if what == "growth":
+        for one in growth_cases(case):
+            yield from update_rows(one, _chosen(UPDATE_ENGINES[case.device][2:3], args), args.seconds / 4)
+    elif what == "update":
+        yield from update_rows(case, _chosen(UPDATE_ENGINES[case.device], args), args.seconds)
+    else:
+        engines = _chosen(TRAIN_ENGINES[case.device], args)
+        if not args.engines and importlib.util.find_spec("stable_baselines3") is None:
+            engines.remove("sb3")
+        yield from train_rows(case, args.env, engines, args.turns)
+
+
+def _chosen(possible: list[str], args: BenchArgs) -> list[str]:
+    chosen = [engine for engine in possible if engine in (args.engines or possible)]
+    if not chosen:
+        raise UserError(f"--engines {' '.join(args.engines)}: there is {', '.join(possible)} to measure here")
+    return chosen
+
+
+def machine(args: BenchArgs) -> dict[str, Any]:
+    """Where it was measured."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "machine": {"system": platform.platform(), "gpu": gpu, "tf32": args.tf32, "inductor": args.inductor},
+        "versions": versions(),
+    }
+
+
+def _refuse(args: BenchArgs) -> None:
+    known = {engine for engines in (*UPDATE_ENGINES.values(), *TRAIN_ENGINES.values()) for engine in engines}
+    for engine in args.engines:
+        if engine not in known:
+            raise UserError(
+                f"unknown engine {engine}{did_you_mean(engine, known)}; there are {', '.join(sorted(known))}"
+            )
+    if min(args.threads, default=1) < 1 or args.turns < 1:
+        raise UserError("--threads and --turns begin at 1")
