@@ -112,6 +112,14 @@ SPLITS = {
         160,
         {"seeds": [1, 2], "env": {"num_envs": 2}, "td3": {"normalise_observations": True, "updates_per_step": 0.3}},
     ),
+    "normalised, between updates": (
+        163,
+        {"td3": {"normalise_observations": True, "updates_per_step": 0.3}, "checkpoint": {"every_steps": 162}},
+    ),
+    "with a report due": (
+        157,
+        {"td3": {"updates_per_step": 0.1}, "log": {"every_steps": 50}, "checkpoint": {"every_steps": 155}},
+    ),
     "ring wrapped": (250, {"replay": {"capacity": 90}}),
     "pink noise": (190, {"noise": {"kind": "pink"}}),
     "drifting noise": (190, {"noise": {"kind": "ou"}}),
