@@ -88,7 +88,7 @@ def test_losses_are_reported_however_updates_fall(
 
 
 def test_the_governor_counts_the_slowest_member_exactly() -> None:
-    governor = Governor(TD3Config(random_steps=100, updates_per_step=0.29))
+    governor = Governor(Config(td3=TD3Config(random_steps=100, updates_per_step=0.29)))
     assert governor.due([200, 500], updates=0) == 29
     assert governor.due([200, 500], updates=29) == 0
     assert governor.due([50, 500], updates=0) == 0
@@ -210,7 +210,7 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
         best = max(evals, key=lambda event: event.mean_return)
         policy = t3d.load_policy(folder_of(events) / "best" / f"seed-{seed}")
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
-        lanes = open_lanes(env_factory("Pendulum-v1"), cfg.env, "test", count=1)
+        lanes = open_lanes(env_factory("Pendulum-v1"), cfg.env, "test")
         seeds = [derive(cfg.seeds[member], "evaluation", episode) for episode in range(cfg.eval.episodes)]
         returns, _ = evaluate(policy.actor, lanes, seeds, max_steps=1000)
         assert returns.tolist() == best.returns

@@ -17,6 +17,7 @@ from t3d.files import read
 
 Section = TypeVar("Section")
 MOST_TOML_BYTES = 2**20
+MOST_ACTORS = 1024  # processes; chosen
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class NoiseConfig:
     """The scale it moves to in a straight line when decay_steps is set."""
     decay_steps: int = 0
     """Steps until final_noise is reached; 0 keeps the scale."""
+    per_actor: bool = False
+    """Gives each member's environments a ladder of scales, from a quarter to four times; also --noise per-actor."""
 
     def __post_init__(self) -> None:
         _check_types(self, "noise.")
@@ -112,10 +115,12 @@ class EnvConfig:
     """Times each action is played; their rewards add up, and a step of T3D is all of them."""
     bad_values: Literal["raise", "skip", "clip"] = "raise"
     """When the environment returns a NaN or worse: end the run, end the episode, or mend the value."""
+    hang_seconds: float = 8.0
+    """An actor process whose environment takes longer for one step or reset is ended and begun anew."""
 
     def __post_init__(self) -> None:
         _check_types(self, "env.")
-        _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000))
+        _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(0.1, 10**6))
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,10 @@ class Config:
     """One policy (a member) is trained per seed, all in one run."""
     total_steps: int = 1_000_000
     """Environment steps per member."""
+    actors: str = "inline"
+    """Who collects: inline is this process (deterministic), local:N are N processes that act while it learns."""
+    max_ahead: int = 96
+    """Transitions that actor processes may be ahead of the ratio of updates to steps before they wait."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks and replay live; auto takes the GPU if there is one."""
     threads: int = 0
@@ -202,7 +211,9 @@ class Config:
 
     def __post_init__(self) -> None:
         _check_types(self, "")
-        _check_range(self, "", total_steps=(1, 10**12), threads=(0, 4096))
+        _check_range(self, "", total_steps=(1, 10**12), threads=(0, 4096), max_ahead=(1, 10**9))
+        if self.actors != "inline" and not 1 <= self.local_actors <= MOST_ACTORS:
+            raise UserError(f"actors={self.actors} is neither inline nor local:N with N from 1 to {MOST_ACTORS}")
         if not self.seeds:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
         if len(set(self.seeds)) != len(self.seeds):
@@ -219,6 +230,12 @@ class Config:
                 f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
                 "raise capacity or lower the batch size"
             )
+
+    @property
+    def local_actors(self) -> int:
+        """N of local:N; 0 when this process collects itself."""
+        kind, _, count = self.actors.partition(":")
+        return int(count) if kind == "local" and count.isascii() and count.isdigit() and len(count) < 9 else 0
 
 
 def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:

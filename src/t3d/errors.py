@@ -18,6 +18,10 @@ class StoppedEarly(UserError):
     """The run was asked to stop before it had begun to go on; nothing has changed."""
 
 
+class NobodyLeft(UserError):
+    """Every worker process has failed too often; the run is saved as it is."""
+
+
 class Diverged(UserError):
     """Learning has run away: a loss or an action is no longer a finite number."""
 

@@ -125,6 +125,33 @@ class StepsTaken(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ActingEvent(Event):
+    """How actor processes and the learner got along since some step."""
+
+    event: ClassVar[str] = "acting"
+    since: int  # the last such event, or where this process began: then it is the whole run's
+    ratio: float  # updates for each step after the random ones, as achieved so far
+    age_median: int  # updates that the learner was ahead of the acting policy when its transition arrived
+    age_p99: int
+    ring_fill: float  # share of the rings that was full when the learner looked, on average
+    actors_waited: float  # share of their time that actors waited for the learner
+    learner_waited: float  # share of its time that the learner waited for transitions
+    actors: int  # processes that run
+    restarts: int  # so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorEvent(Event):
+    """Something has happened to an actor process."""
+
+    event: ClassVar[str] = "actor"
+    actor: int
+    what: str  # lost | back | given-up
+    text: str
+    restarts: int  # of this actor so far
+
+
+@dataclass(frozen=True, kw_only=True)
 class Eval(Event):
     """A deterministic evaluation of one member."""
 
@@ -162,7 +189,10 @@ class End(Event):
 
 KINDS: dict[str, type[Event]] = {
     kind.event: kind
-    for kind in (Start, Resumed, EpisodeEnd, Update, StepsTaken, Eval, Saved, SaveFailed, BadValueMet, Note, End)
+    for kind in (
+        *(Start, Resumed, EpisodeEnd, Update, StepsTaken, ActingEvent, ActorEvent, Eval),
+        *(Saved, SaveFailed, BadValueMet, Note, End),
+    )
 }
 
 

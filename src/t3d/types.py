@@ -169,6 +169,27 @@ class Evaluation(NamedTuple):
     bad_values: int = 0  # met and kept out
 
 
+class ActorNews(NamedTuple):
+    """Something that has happened to an actor process."""
+
+    actor: int
+    what: str  # lost | back | given-up
+    text: str
+    restarts: int  # of this actor so far
+
+
+class Acting(NamedTuple):
+    """How acting and learning get along, over some span of a run."""
+
+    age_median: int  # updates between the policy that acted and the newest one when its transition arrived
+    age_p99: int
+    ring_fill: float  # share of the rings that was full when the learner looked, on average
+    actors_waited: float  # share of their time that actors waited for the learner
+    learner_waited: float  # share of its time that the learner waited for transitions
+    actors: int  # processes that run
+    restarts: int  # so far
+
+
 class Wishes(NamedTuple):
     """What a run is asked for from outside: to stop, or to save in passing."""
 

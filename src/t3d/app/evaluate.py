@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     run = open_run(args.run)
     seed = run.choose_seed(args.seed)
     policy = run.policy(seed, args.policy)
-    lanes = open_lanes(env_factory(run.env_id(args.env)), run.cfg.env, "the test", count=1)
+    lanes = open_lanes(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
     check_fits(policy, lanes.spec, run.env_id(args.env))
     seeds = [derive(seed, "test", episode) for episode in range(args.episodes)]
     returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)

@@ -1,25 +1,35 @@
-"""How many updates are due, and when something is due again. Whole numbers of steps, never seconds."""
+"""How many updates are due, how far actors may go, and when something is due again. Whole numbers, never seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
 
-from t3d.config import TD3Config
+from t3d.config import Config
 
 
 class Governor:
     """Keeps updates at a fixed ratio to the steps of a member, however many environments or members there are."""
 
-    def __init__(self, cfg: TD3Config) -> None:
-        self.random_steps = cfg.random_steps
-        self.ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
+    def __init__(self, cfg: Config) -> None:
+        self.random_steps, self.total_steps, self.max_ahead = cfg.td3.random_steps, cfg.total_steps, cfg.max_ahead
+        self.ratio = Fraction(str(cfg.td3.updates_per_step))  # exact: 0.1 means a tenth
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
         """Updates to make now, given each member's transitions so far. Random steps are not paid back."""
         learned_from = max(0, min(transitions) - self.random_steps)
         return max(0, floor(self.ratio * learned_from) - updates)
+
+    def limit(self, updates: int) -> int:
+        """Transitions that a member may have after so many updates: max_ahead from the last, to the next one at least.
+
+        With max_ahead 1 actors and learner take turns, as they do in one process.
+        """
+        if not self.ratio:
+            return self.total_steps
+        next_due = self.random_steps + ceil((updates + 1) / self.ratio)
+        return min(self.total_steps, next_due + self.max_ahead - 1)
 
 
 def passed(every: int, before: int, after: int) -> bool:

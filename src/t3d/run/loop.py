@@ -10,20 +10,20 @@ from itertools import chain
 from pathlib import Path
 
 from t3d.config import Config
-from t3d.errors import UserError
-from t3d.events import BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
+from t3d.errors import NobodyLeft, UserError
+from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.run.governor import Governor, passed
 from t3d.run.lock import Lock
 from t3d.run.machine import resolve
 from t3d.run.parts import Parts, assemble
-from t3d.run.report import eval_event, refuse_divergence, update_events
+from t3d.run.report import acting_events, eval_event, refuse_divergence, update_events
 from t3d.run.resuming import BadValues, load
-from t3d.types import Fault, Rollout, Wishes
+from t3d.types import Fault, Rollout, Steps, Wishes
 from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.find import env_factory
 
-UPDATES_AT_ONCE = 8  # updates between two looks at `stop`; chosen: a tenth of a second on one slow core
+UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
 
 
 def train(
@@ -88,13 +88,17 @@ def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
     """Drives the training, writes down what happens and hands it on; however it ends, the end is told."""
     reason, text = "stopped", ""
     try:
-        for events in chain([begin], _training(parts, wishes)):
+        for events in chain([begin], _training(parts, wishes), _summary(parts)):
             for event in events:
                 parts.folder.write(event)
             yield from events
         if parts.progress.step == parts.cfg.total_steps and parts.progress.evaluated == parts.progress.step:
             reason = "finished"
         yield from _save_at_the_end(parts)
+    except NobodyLeft as error:
+        reason, text = "failed", str(error)
+        _save_at_the_end(parts)
+        raise
     except GeneratorExit:  # whoever iterates has left, at a point where everything is whole
         _save_at_the_end(parts)
         raise
@@ -128,8 +132,8 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
     Learning comes first: a run that was stopped with updates still due makes them before it acts again.
     """
     progress, cfg = parts.progress, parts.cfg
-    governor = Governor(cfg.td3)
-    parts.collector.publish(parts.snapshot())
+    governor = Governor(cfg)
+    parts.publisher.publish()
     while True:
         parts.unsaved = True
         yield _learn(parts, governor, wishes.stop)
@@ -137,7 +141,8 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
         if _evaluation_due(parts) and not wishes.stop.is_set():
             snapshot = parts.snapshot()
             parts.folder.save_last(snapshot, progress.step)
-            parts.evaluator.submit(snapshot, progress.step)
+            if parts.evaluator.submit(snapshot, progress.step):
+                progress.submitted = progress.step
         yield [*_evaluations(parts), *parts.unwritten()]
 
         if passed(cfg.checkpoint.every_steps, progress.saved, progress.step) or wishes.save.is_set():
@@ -146,9 +151,9 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
             yield [parts.save(reason)]
         if wishes.stop.is_set():
             return
-        if _evaluation_due(parts):  # it was broken off by the wish to save
+        if _evaluation_due(parts):  # broken off by the wish to save, or too many are under way
             continue
-        if progress.step == cfg.total_steps:
+        if progress.step == progress.evaluated == cfg.total_steps:
             return
 
         yield _collect(parts)
@@ -159,21 +164,34 @@ def _learn(parts: Parts, governor: Governor, stop: threading.Event) -> list[Even
     learner, progress, cfg = parts.learner, parts.progress, parts.cfg
     events: list[Event] = []
     made, due = learner.updates, governor.due(parts.memory.added, learner.updates)
-    if progress.log_due and due >= learner.until_actor:
-        due -= learner.until_actor
-        steps = learner.run(learner.until_actor, parts.memory.sample)
-        now = time.monotonic()
-        speed = (progress.step - progress.reported) / (now - progress.reported_at)
-        events += update_events(steps, cfg, progress.step, learner.updates, speed)
-        refuse_divergence(learner, cfg, progress.step)
-        progress.log_due, progress.reported, progress.reported_at = False, progress.step, now
     while due and not stop.is_set():
-        now_due = min(due, UPDATES_AT_ONCE)
-        learner.run(now_due, parts.memory.sample)
+        reports = progress.log_due and due >= learner.until_actor
+        now_due = learner.until_actor if reports else min(due, UPDATES_AT_ONCE[cfg.device])
+        steps = learner.run(now_due, parts.memory.sample)
         due -= now_due
-    if learner.updates > made or cfg.td3.normalise_observations:  # a snapshot copies every actor, across the bus too
-        parts.collector.publish(parts.snapshot())
+        events += _report(steps, parts) if reports else []
+        parts.publisher.publish()
+    if learner.updates == made:
+        parts.publisher.finish()
+        if cfg.td3.normalise_observations:
+            parts.publisher.publish()
     return events
+
+
+def _report(steps: Steps, parts: Parts) -> list[Event]:
+    """The newest update and how acting goes; ends the run if learning has run away."""
+    learner, progress, cfg, now = parts.learner, parts.progress, parts.cfg, time.monotonic()
+    speed = (progress.step - progress.reported) / (now - progress.reported_at)
+    events = [*update_events(steps, cfg, progress.step, learner.updates, speed)]
+    events += acting_events(parts.collector.figures(), cfg, progress.step, learner.updates, progress.reported)
+    refuse_divergence(learner, cfg, progress.step)
+    progress.log_due, progress.reported, progress.reported_at = False, progress.step, now
+    return events
+
+
+def _summary(parts: Parts) -> Iterator[list[Event]]:
+    progress, figures = parts.progress, parts.collector.figures(whole_run=True)
+    yield acting_events(figures, parts.cfg, progress.step, parts.learner.updates, progress.begun_at)
 
 
 def _collect(parts: Parts) -> list[Event]:
@@ -183,6 +201,7 @@ def _collect(parts: Parts) -> list[Event]:
     for rollout in parts.collector.poll():
         parts.memory.add(rollout)
         events += _episodes(rollout, parts)
+    events += [ActorEvent(step=progress.step, **news._asdict()) for news in parts.collector.news()]
     progress.step = min(parts.memory.added)
     progress.log_due = progress.log_due or passed(parts.cfg.log.every_steps, before, progress.step)
     return events
@@ -214,8 +233,8 @@ def _bad_value(fault: Fault, parts: Parts, member: int | None) -> BadValueMet:
 def _evaluation_due(parts: Parts) -> bool:
     """An evaluation that was broken off is still due, because nothing has come of it."""
     progress, cfg = parts.progress, parts.cfg
-    at_the_end = progress.step == cfg.total_steps and progress.evaluated < progress.step
-    return at_the_end or passed(cfg.eval.every_steps, progress.evaluated, progress.step)
+    at_the_end = progress.step == cfg.total_steps and progress.submitted < progress.step
+    return at_the_end or passed(cfg.eval.every_steps, progress.submitted, progress.step)
 
 
 def _evaluations(parts: Parts) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Literal
 
@@ -36,7 +37,14 @@ def resolve(cfg: Config) -> Config:
             f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
         )
     torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
-    return replace(cfg, device=device)
+    return replace(cfg, device=device, env=replace(cfg.env, num_envs=_num_envs(cfg)))
+
+
+def _num_envs(cfg: Config) -> int:
+    """Enough environments that every actor has one, where nothing else was asked for."""
+    if cfg.local_actors and not hasattr(os, "memfd_create"):
+        raise UserError(f"actors={cfg.actors} needs Linux; here only actors=inline works")
+    return cfg.env.num_envs if cfg.env.num_envs > 1 else max(1, -(-cfg.local_actors // len(cfg.seeds)))
 
 
 def choose_engine(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:

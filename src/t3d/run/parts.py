@@ -22,11 +22,14 @@ from t3d.data.replay import bytes_needed
 from t3d.errors import UserError
 from t3d.events import Saved, SaveFailed
 from t3d.files import UNSOUND, Refused, in_words
+from t3d.run.actors import LocalCollector
 from t3d.run.checkpoint import Checkpoint, save
+from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.folder import LOGS, RunFolder, create_folder, set_aside, versions
 from t3d.run.governor import Governor
 from t3d.run.lock import Lock
 from t3d.run.machine import choose_engine, replay_device
+from t3d.run.publish import OneBehind, Promptly
 from t3d.run.report import refuse_divergence
 from t3d.types import PolicySnapshot, State, Wishes, whole
 from t3d.world.collect import InlineCollector
@@ -34,6 +37,8 @@ from t3d.world.envs import EnvFactory
 from t3d.world.evaluate import InlineEvaluator
 
 LONGEST_SECONDS = 1e9  # thirty years
+Collector = InlineCollector | LocalCollector
+Evaluator = InlineEvaluator | ProcessEvaluator
 
 
 @dataclass
@@ -42,11 +47,13 @@ class Progress:
 
     best: list[float]  # each member's highest evaluation
     step: int = 0
-    evaluated: int = -1  # step of the newest evaluation
+    evaluated: int = -1  # step of the newest evaluation, and of the newest that was asked for
+    submitted: int = -1
     saved: int = 0  # step of the newest checkpoint, written or tried
     log_due: bool = False
     reported: int = 0  # step of the newest report, and when it was made
     reported_at: float = field(default_factory=time.monotonic)
+    begun_at: int = 0  # step where this process began
     begun: float = field(default_factory=time.monotonic)  # of this process, moved back by what earlier ones took
 
     @property
@@ -56,16 +63,17 @@ class Progress:
 
     def state(self) -> State:
         """What must not be forgotten."""
-        kept = {"step": self.step, "evaluated": self.evaluated, "log_due": self.log_due, "seconds": self.seconds}
-        return {**kept, "best": np.array(self.best)}
+        kept = {"step": self.step, "evaluated": self.evaluated, "submitted": self.submitted, "log_due": self.log_due}
+        return {**kept, "seconds": self.seconds, "best": np.array(self.best)}
 
     def restore(self, state: State) -> None:
         """Goes on where a run was."""
         if state["best"].shape != (len(self.best),):
             raise ValueError(f"progress.best has shape {state['best'].shape}")
         self.best = [float(value) for value in state["best"]]
-        self.step = self.saved = self.reported = whole(state["step"])
+        self.step = self.saved = self.reported = self.begun_at = whole(state["step"])
         self.evaluated, self.log_due = whole(state["evaluated"], least=-1), bool(state["log_due"])
+        self.submitted = whole(state.get("submitted", state["evaluated"]), least=self.evaluated)  # as format 1 began
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
             raise ValueError(f"progress.seconds is {state['seconds']}")
         self.begun = time.monotonic() - state["seconds"]
@@ -76,10 +84,11 @@ class Parts:
     """What the loop drives."""
 
     cfg: Config  # resolved: nothing is "auto" any more
-    collector: InlineCollector
+    collector: Collector
     memory: Memory
     learner: Learner
-    evaluator: InlineEvaluator
+    publisher: Promptly | OneBehind
+    evaluator: Evaluator
     folder: RunFolder
     progress: Progress
     notes: list[str]  # what is worth knowing before it begins or goes on
@@ -102,6 +111,7 @@ class Parts:
             "learner": self.learner.state(),
             "memory": self.memory.state(),
             "collector": self.collector.state(),
+            "evaluator": self.evaluator.state(),
         }
 
     def save(self, reason: str) -> Saved | SaveFailed:
@@ -161,8 +171,7 @@ def assemble(
 
     Each is closed by `opened`. Whatever may refuse does so before the folder is made or its logs are cut back.
     """
-    collector = opened.enter_context(closing(InlineCollector(cfg, make_env)))
-    evaluator = opened.enter_context(closing(InlineEvaluator(cfg, make_env, wishes)))
+    collector, evaluator = _world(cfg, wishes, make_env, opened)
     spec = collector.spec
     replay_on = replay_device(cfg, spec)
     engine, threads, notes = choose_engine(cfg, spec)
@@ -170,7 +179,8 @@ def assemble(
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine)
     memory = Memory(spec, cfg, replay_on, cfg.device)
     progress = Progress(best=[-math.inf] * len(cfg.seeds))
-    notes += [] if loaded is None else _restore(loaded, cfg, progress, learner, memory, collector, wishes.stop)
+    if loaded is not None:
+        notes += _restore(loaded, cfg, progress, learner, memory, collector, evaluator, wishes.stop)
     if engine == "graph":
         state = memory.state()
         learner.record(memory.recorded, memory.refill)
@@ -183,7 +193,18 @@ def assemble(
     folder = RunFolder(path, cfg, spec, _log_lengths(loaded) if loaded else None)
     opened.enter_context(closing(folder))
     newest = loaded.checkpoint if loaded else None
-    return Parts(cfg, collector, memory, learner, evaluator, folder, progress, notes, newest)
+    one_behind = cfg.local_actors > 0 and cfg.device == "cuda"
+    publisher = (OneBehind if one_behind else Promptly)(learner, memory, collector)
+    return Parts(cfg, collector, memory, learner, publisher, evaluator, folder, progress, notes, newest)
+
+
+def _world(cfg: Config, wishes: Wishes, make_env: EnvFactory, opened: ExitStack) -> tuple[Collector, Evaluator]:
+    """Acting and evaluating: in this process, or in processes of their own."""
+    if not cfg.local_actors:
+        inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
+        return inline, opened.enter_context(closing(InlineEvaluator(cfg, make_env, wishes)))
+    collector = opened.enter_context(closing(LocalCollector(cfg, make_env)))
+    return collector, opened.enter_context(closing(ProcessEvaluator(cfg, collector.spec, make_env)))
 
 
 def _restore(
@@ -192,7 +213,8 @@ def _restore(
     progress: Progress,
     learner: Learner,
     memory: Memory,
-    collector: InlineCollector,
+    collector: Collector,
+    evaluator: Evaluator,
     stop: threading.Event,
 ) -> list[str]:
     """Puts everything back; says what is not as it was."""
@@ -206,8 +228,9 @@ def _restore(
         for member, seed in enumerate(cfg.seeds):
             checkpoint.fill(memory.replay, member, seed)
         notes = collector.restore(state["collector"], stop)
-        counts = [team.taken for team in collector.teams]
-        if counts != memory.added or progress.step != min(counts) or learner.updates > Governor(cfg.td3).due(counts, 0):
+        evaluator.restore(state.get("evaluator", {}))  # format 1 began without
+        counts = collector.taken
+        if counts != memory.added or progress.step != min(counts) or learner.updates > Governor(cfg).due(counts, 0):
             raise ValueError("its counters contradict each other")
         return notes + _changed_versions(state["versions"])
     except UNSOUND as error:

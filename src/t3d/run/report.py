@@ -11,8 +11,8 @@ from torch import Tensor
 from t3d.algo.learner import Learner
 from t3d.config import Config
 from t3d.errors import Diverged
-from t3d.events import Eval, Event, StepsTaken, Update
-from t3d.types import Evaluation, Steps
+from t3d.events import ActingEvent, Eval, Event, StepsTaken, Update
+from t3d.types import Acting, Evaluation, Steps
 
 FIRST_VALUES = 3
 
@@ -58,6 +58,14 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         best=best,
         bad_values=evaluation.bad_values,
     )
+
+
+def acting_events(figures: Acting | None, cfg: Config, step: int, updates: int, since: int) -> list[Event]:
+    """How acting and learning got along since some step; nothing where they take turns in one process."""
+    if figures is None:
+        return []
+    ratio = updates / max(1, step - cfg.td3.random_steps)
+    return [ActingEvent(step=step, since=since, ratio=ratio, **figures._asdict())]
 
 
 def _summary(value: Tensor) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3d.config import Config
-from t3d.types import Fault, Floats, PolicySnapshot, Rollout, State, whole
+from t3d.types import Acting, ActorNews, Fault, Floats, PolicySnapshot, Rollout, State, whole
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.lanes import open_lanes
 from t3d.world.noise import scale_at
@@ -16,13 +18,19 @@ from t3d.world.policy import MemberPolicy
 
 
 class Team:
-    """One member's environments and the players in them."""
+    """Environments of one member and the players in them."""
 
-    def __init__(self, cfg: Config, member: int, make_env: EnvFactory) -> None:
+    def __init__(
+        self, cfg: Config, member: int, make_env: EnvFactory, indices: Sequence[int], episodes: NDArray[np.int64]
+    ) -> None:
+        """Opens the environments of these numbers; their first episodes come after those in `episodes` (num_envs,).
+
+        The number of each episode is written there before it begins, for whoever must go on after a crash.
+        """
         self.cfg, self.member, self.seed = cfg, member, cfg.seeds[member]
-        self.taken = 0  # transitions so far
-        self.lanes = open_lanes(make_env, cfg.env, f"seed {self.seed}", cfg.env.num_envs)
-        self.players = [Player(cfg, self.seed, index, self.lanes) for index in range(cfg.env.num_envs)]
+        self.taken = 0  # the member's transitions so far
+        self.lanes = open_lanes(make_env, cfg.env, f"seed {self.seed}", indices)
+        self.players = [Player(cfg, self.seed, index, self.lanes, lane, episodes) for lane, index in enumerate(indices)]
 
     def step(self, policy: MemberPolicy) -> Rollout:
         """One step of every environment; none is taken beyond total_steps."""
@@ -85,9 +93,9 @@ class Team:
 
     def _faults(self) -> list[Fault]:
         """The bad values met: each environment's first ten, then its 100th, 1,000th and so on."""
-        told = []
+        told, players = [], {player.index: player for player in self.players}
         for fault in self.lanes.take_faults():
-            player = self.players[fault.env]
+            player = players[fault.env]
             player.bad_values += 1
             if player.bad_values <= 10 or str(player.bad_values).strip("0") == "1":
                 told.append(fault._replace(met=player.bad_values))
@@ -99,9 +107,15 @@ class InlineCollector:
 
     def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
         self.cfg = cfg
-        self.teams = [Team(cfg, member, make_env) for member in range(len(cfg.seeds))]
+        indices, episodes = range(cfg.env.num_envs), np.full((len(cfg.seeds), cfg.env.num_envs), -1)
+        self.teams = [Team(cfg, member, make_env, indices, row) for member, row in enumerate(episodes)]
         self.spec = self.teams[0].lanes.spec
         self.policies: list[MemberPolicy] = []
+
+    @property
+    def taken(self) -> list[int]:
+        """Transitions of each member so far."""
+        return [team.taken for team in self.teams]
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """From now on act with this policy."""
@@ -111,6 +125,14 @@ class InlineCollector:
         """The next transitions, one block for each member that has not reached total_steps."""
         pairs = zip(self.teams, self.policies, strict=True)
         return [team.step(policy) for team, policy in pairs if team.taken < self.cfg.total_steps]
+
+    def news(self) -> list[ActorNews]:
+        """Nothing: there are no actors but this process."""
+        return []
+
+    def figures(self, *, whole_run: bool = False) -> Acting | None:
+        """Nothing: acting and learning take turns."""
+        return None
 
     def state(self) -> State:
         """Every member's count and episodes in flight, by seed."""

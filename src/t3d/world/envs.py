@@ -40,7 +40,7 @@ class BadValue(UserError):
 
     def __init__(self, where: str, fault: Fault) -> None:
         super().__init__(f"{where}: {fault.text}")
-        self.fault = fault
+        self.where, self.fault = where, fault
         self.member: int | None = None  # unknown while evaluating
 
 

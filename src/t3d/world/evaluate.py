@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.seeds import derive
-from t3d.types import Evaluation, Policy, PolicySnapshot, Wishes
+from t3d.types import Evaluation, Policy, PolicySnapshot, State, Wishes
 from t3d.world.envs import EnvFactory
 from t3d.world.lanes import Lanes, open_lanes
 from t3d.world.policy import MemberPolicy
@@ -20,26 +20,28 @@ class Stopped(Exception):
 
 
 def evaluate(
-    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, wishes: Wishes | None = None
+    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, before_a_step: Callable[[], object] = int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """One episode per seed, cut at max_steps, as many side by side as there are lanes: returns and lengths."""
+    """One episode per seed, cut at max_steps, as many side by side as there are lanes: returns and lengths.
+
+    Whatever before_a_step raises breaks it off.
+    """
     results: list[tuple[float, int]] = []
     for first in range(0, len(seeds), lanes.count):
-        results += _play(policy, lanes, seeds[first : first + lanes.count], max_steps, wishes)
+        results += _play(policy, lanes, seeds[first : first + lanes.count], max_steps, before_a_step)
     returns, lengths = zip(*results, strict=True)
     return np.array(returns), np.array(lengths)
 
 
 def _play(
-    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, wishes: Wishes | None
+    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, before_a_step: Callable[[], object]
 ) -> list[tuple[float, int]]:
     """One episode in each of the first lanes, without noise; the other lanes play along unseen."""
     all_seeds = [*seeds, *[seeds[0]] * (lanes.count - len(seeds))]
     observations = [lanes.reset(lane, seed, lane) for lane, seed in enumerate(all_seeds)]
     totals, lengths, playing = [0.0] * lanes.count, [0] * lanes.count, set(range(len(seeds)))
     while playing:
-        if wishes is not None and (wishes.stop.is_set() or wishes.save.is_set()):
-            raise Stopped
+        before_a_step()
         for lane, result in enumerate(lanes.step(policy(np.stack(observations)))):
             observations[lane] = result.observation
             if lane in playing:
@@ -52,41 +54,61 @@ def _play(
     return list(zip(totals, lengths, strict=True))[: len(seeds)]
 
 
+class Examiner:
+    """Evaluates one member."""
+
+    def __init__(self, cfg: Config, member: int, make_env: EnvFactory) -> None:
+        seed = cfg.seeds[member]
+        self.member, self.max_steps = member, cfg.eval.max_steps
+        self.lanes = open_lanes(make_env, cfg.env, f"the evaluation of seed {seed}")
+        self.seeds = [derive(seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
+        for lane in range(self.lanes.count):  # PyBullet differs on the first reset only: with it out of the way,
+            self.lanes.reset(lane, self.seeds[0], 0)  # an episode is the same whenever it is played
+        self.lanes.take_faults()
+
+    def evaluate(self, snapshot: PolicySnapshot, step: int, before_a_step: Callable[[], object]) -> Evaluation:
+        """Plays the member's evaluation episodes with its part of the snapshot."""
+        try:
+            policy = MemberPolicy(snapshot, self.member)
+            returns, lengths = evaluate(policy, self.lanes, self.seeds, self.max_steps, before_a_step)
+        finally:
+            bad_values = len(self.lanes.take_faults())  # broken off, they come again when the evaluation does
+        return Evaluation(step, self.member, snapshot, returns, lengths, bad_values)
+
+
 class InlineEvaluator:
     """Evaluates in this process while training waits."""
 
     def __init__(self, cfg: Config, make_env: EnvFactory, wishes: Wishes) -> None:
-        self.wishes, self.max_steps = wishes, cfg.eval.max_steps
-        self.lanes = [open_lanes(make_env, cfg.env, f"the evaluation of seed {seed}", count=1) for seed in cfg.seeds]
-        self.seeds = [
-            [derive(seed, "evaluation", episode) for episode in range(cfg.eval.episodes)] for seed in cfg.seeds
-        ]
-        for lanes, seeds in zip(self.lanes, self.seeds, strict=True):  # PyBullet differs on the first reset only:
-            for lane in range(lanes.count):  # with it out of the way, an episode is the same whenever it is played
-                lanes.reset(lane, seeds[0], 0)
-            lanes.take_faults()
+        self.wishes = wishes
+        self.examiners = [Examiner(cfg, member, make_env) for member in range(len(cfg.seeds))]
         self._ready: list[Evaluation] = []
 
-    def submit(self, snapshot: PolicySnapshot, step: int) -> None:
+    def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Evaluates every member of the snapshot; dropped as a whole if the run is asked to stop or save meanwhile."""
-        results = []
         try:
-            for member, (lanes, seeds) in enumerate(zip(self.lanes, self.seeds, strict=True)):
-                returns, lengths = evaluate(MemberPolicy(snapshot, member), lanes, seeds, self.max_steps, self.wishes)
-                bad_values = len(lanes.take_faults())
-                results.append(Evaluation(step, member, snapshot, returns, lengths, bad_values))
+            self._ready += [one.evaluate(snapshot, step, self._heed_wishes) for one in self.examiners]
         except Stopped:
-            for lanes in self.lanes:
-                lanes.take_faults()  # they come again when the evaluation does
-            return
-        self._ready += results
+            return False
+        return True
+
+    def _heed_wishes(self) -> None:
+        if self.wishes.stop.is_set() or self.wishes.save.is_set():
+            raise Stopped
 
     def poll(self) -> list[Evaluation]:
         """The evaluations that are ready; each is handed out once."""
         ready, self._ready = self._ready, []
         return ready
 
+    def state(self) -> State:
+        """Nothing: no evaluation is under way when a run is saved."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Nothing to go on with."""
+
     def close(self) -> None:
         """Closes the environments."""
-        for lanes in self.lanes:
-            lanes.close()
+        for one in self.examiners:
+            one.lanes.close()

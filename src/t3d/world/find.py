@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,23 @@ from t3d.world.mujoco_log import redirect_warnings
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> our extra that brings it
 
 
-def env_factory(env_id: str) -> EnvFactory:
+@dataclass(frozen=True)
+class ById:
+    """Makes environments of an id, and remembers it: another process can be told."""
+
+    env_id: str
+    make: EnvFactory
+
+    def __call__(self, **keywords: Any) -> Any:
+        return self.make(**keywords)
+
+
+def env_factory(env_id: str) -> ById:
+    """What makes environments of this id."""
+    return ById(env_id, _factory(env_id))
+
+
+def _factory(env_id: str) -> EnvFactory:
     """What makes environments of this id: a Gymnasium id, dm:domain-task, module:id, or module:callable."""
     if not env_id:
         raise UserError("no environment given; name one, e.g. Pendulum-v1 or module:callable for your own")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -104,8 +104,8 @@ class VectorLanes:
         return iterate(self.env.observation_space, observations)
 
 
-def open_lanes(make_env: Callable[..., Any], cfg: EnvConfig, where: str, count: int) -> Lanes:
-    """So many environments, or the VectorEnv that the user's factory makes."""
+def open_lanes(make_env: Callable[..., Any], cfg: EnvConfig, where: str, indices: Sequence[int] = (0,)) -> Lanes:
+    """The environments of these numbers, or the VectorEnv that the user's factory makes."""
     first = make_env()
     if isinstance(first, VectorEnv):
         if first.num_envs != cfg.num_envs:
@@ -115,7 +115,6 @@ def open_lanes(make_env: Callable[..., Any], cfg: EnvConfig, where: str, count: 
         return VectorLanes(first, where, cfg)
     if not isinstance(first, gym.Env):
         raise UserError(f"the environment factory returned {type(first).__name__}, not a gymnasium.Env or VectorEnv")
-    envs = [first, *(make_env() for _ in range(count - 1))]
-    return SingleLanes(
-        [Environment(env, f"environment {index} of {where}", cfg, index) for index, env in enumerate(envs)]
-    )
+    envs = [first, *(make_env() for _ in indices[1:])]
+    numbered = zip(envs, indices, strict=True)
+    return SingleLanes([Environment(env, f"environment {index} of {where}", cfg, index) for env, index in numbered])

@@ -16,6 +16,7 @@ from t3d.config import NoiseConfig
 from t3d.types import Floats
 
 OU_RATE = 0.15  # how fast OU noise forgets; DDPG's value (Lillicrap et al., 2015)
+LADDER = 4.0  # how much louder than the scale that is set a member's loudest environment is; chosen
 PINK_LENGTH = 1024  # steps before a pink sequence is drawn anew; chosen, about an episode of MuJoCo
 
 
@@ -86,6 +87,11 @@ def scale_at(step: int, cfg: NoiseConfig) -> float:
     """The scale after so many steps of a member: from exploration_noise to final_noise in a straight line."""
     share = min(1.0, step / cfg.decay_steps) if cfg.decay_steps else 0.0
     return cfg.exploration_noise + share * (cfg.final_noise - cfg.exploration_noise)
+
+
+def rung(index: int, count: int) -> float:
+    """What environment `index` of `count` multiplies its scale with: a ladder in equal ratios, one in the middle."""
+    return float(LADDER ** (2 * index / (count - 1) - 1)) if count > 1 else 1.0
 
 
 NOISES: dict[str, Callable[[int, np.random.Generator], Noise]] = {

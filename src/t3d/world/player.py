@@ -8,6 +8,7 @@ import zlib
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.errors import StoppedEarly
@@ -15,7 +16,7 @@ from t3d.seeds import derive, stream
 from t3d.types import Episode, Fault, Floats, State, whole
 from t3d.world.envs import BadValue, Result
 from t3d.world.lanes import Lanes
-from t3d.world.noise import NOISES, Noise
+from t3d.world.noise import NOISES, Noise, rung
 
 REMEMBERED_STEPS = 100_000  # of an episode in flight; a longer one begins anew when the run is resumed; chosen
 MOST_FRUITLESS = 100  # episodes in a row that `skip` ends before their first transition; chosen
@@ -28,20 +29,24 @@ class Player:
     warm_up: np.random.Generator
     observation: Floats
 
-    def __init__(self, cfg: Config, seed: int, index: int, lanes: Lanes) -> None:
-        self.cfg, self.seed, self.index, self.lanes = cfg, seed, index, lanes
+    def __init__(
+        self, cfg: Config, seed: int, index: int, lanes: Lanes, lane: int, episodes: NDArray[np.int64]
+    ) -> None:
+        self.cfg, self.seed, self.index = cfg, seed, index
+        self.lanes, self.lane, self.episodes = lanes, lane, episodes
+        self.scale = rung(index, cfg.env.num_envs) if cfg.noise.per_actor else 1.0
         self.bad_values, self.fruitless = 0, 0
-        self.begin(0)
+        self.begin(int(episodes[index]) + 1)
 
     def begin(self, episode: int) -> None:
         """Resets the environment, the noise and the sums."""
-        self.episode = episode
+        self.episode = self.episodes[self.index] = episode
         self.total_reward, self.length = 0.0, 0
         self.actions: list[Floats] = []  # enough to play the episode again
         place = (self.index, self.episode)
         self.noise = NOISES[self.cfg.noise.kind](self.lanes.spec.action_size, stream(self.seed, "exploration", *place))
         self.warm_up = stream(self.seed, "warm-up", *place)
-        self.observation = self.lanes.reset(self.index, derive(self.seed, "environment", *place), self.episode)
+        self.observation = self.lanes.reset(self.lane, derive(self.seed, "environment", *place), self.episode)
         self.trace = zlib.crc32(self.observation.tobytes())  # of all that the environment has said in this episode
 
     def random_action(self) -> Floats:
@@ -50,7 +55,7 @@ class Player:
 
     def noisy(self, action: Floats, scale: float) -> Floats:
         """The policy's action with exploration noise, still a legal one."""
-        noisy: Floats = np.clip(action + np.float32(scale) * self.noise(), -1, 1)
+        noisy: Floats = np.clip(action + np.float32(scale * self.scale) * self.noise(), -1, 1)
         return noisy
 
     def took(self, action: Floats, result: Result) -> Episode | None:

@@ -1,0 +1,265 @@
+"""Many actors: processes on this machine that fill the replay while the learner learns.
+
+Each actor has its share of the (member, environment) pairs, a ring of transitions to the learner, and reads the newest
+policy and how far it may go from a board that all share (world/shared.py). An actor that dies or hangs is begun anew;
+one that keeps failing is given up, and its environments move to the others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+
+from t3d.config import Config
+from t3d.errors import NobodyLeft, UserError
+from t3d.run.governor import Governor
+from t3d.run.tally import Tally
+from t3d.run.workers import BackOff, Worker, end_all, for_workers
+from t3d.types import Acting, ActorNews, Episode, Fault, Floats, PolicySnapshot, Rollout, State, whole
+from t3d.world.envs import EnvFactory
+from t3d.world.lanes import VectorLanes, open_lanes
+from t3d.world.shared import POLICY_SLOTS, RANDOM, Bell, Board, Policies, Ring, Torn
+
+LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two looks at the actors
+RING_ROWS, RING_BYTES = 1024, 2**26  # a ring holds so many rows and max_ahead, within so many bytes; chosen
+GOOD_WORK = 100  # transitions after which a fault is the first of a new row; chosen
+Unit = list[tuple[int, int]]  # pairs of a member and one of its environments' numbers that one actor must step
+
+
+class Post:
+    """One actor's place: its environments, and its process and ring while there is one."""
+
+    def __init__(self, number: int, units: list[Unit]) -> None:
+        self.number, self.units = number, units
+        self.back_off, self.starts, self.delivered = BackOff(), 0, 0
+        self.worker: Worker | None = None
+        self.ring: Ring | None = None
+        self.door: Bell | None = None
+
+    def close(self) -> None:
+        """Gives up what belonged to a process that has ended."""
+        for owned in (self.worker, self.ring, self.door):
+            if owned is not None:
+                owned.close()
+        self.worker = self.ring = self.door = None
+
+
+class LocalCollector:
+    """Collects in processes of their own: fast, and not deterministic."""
+
+    def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
+        self.cfg, self.worker_cfg, self.governor = cfg, for_workers(cfg, make_env), Governor(cfg)
+        lanes = open_lanes(make_env, cfg.env, "the start")
+        self.spec, as_one = lanes.spec, isinstance(lanes, VectorLanes)
+        lanes.close()
+        members, actors = len(cfg.seeds), cfg.local_actors
+        sizes = (self.spec.observation_size, *cfg.td3.actor_hidden, self.spec.action_size)
+        self.policies = Policies(members, sizes, POLICY_SLOTS)
+        self.board = Board(self.policies, members, cfg.env.num_envs, actors)
+        self.board.episodes[:] = -1
+        self.bell = Bell()
+        self.posts = [Post(number, units) for number, units in enumerate(shares(cfg, as_one=as_one))]
+        self.taken = [0] * members  # transitions handed out
+        self._received = np.zeros((members, actors), np.int64)
+        self.updates, self._waited, self._looked = 0, 0.0, 0.0
+        self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not handed out
+        self._told: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
+        self._news: list[ActorNews] = []
+        self._error: UserError | None = None
+        self._whole, self._span = Tally(0.0), Tally(0.0)
+
+    def publish(self, snapshot: PolicySnapshot) -> None:
+        """From now on act with this policy, as far as the governor allows; the first one starts the actors."""
+        self.updates = snapshot.updates
+        self.board.publish(snapshot, self.governor.limit(snapshot.updates))
+        self._look_after()
+        for post in self.posts:
+            if post.door is not None:
+                post.door.ring()
+
+    def poll(self) -> list[Rollout]:
+        """The transitions that have come in, a block for each member; waits a moment for the first."""
+        self._look_after()
+        self._receive_all()
+        if not any(self._rows):
+            if self._error is not None:
+                raise self._error
+            begun = time.monotonic()
+            self.bell.wait(LONGEST_WAIT)
+            for tally in (self._whole, self._span):
+                tally.learner_waited += time.monotonic() - begun
+            self._receive_all()
+        members = [member for member, rows in enumerate(self._rows) if rows or any(self._told[member])]
+        return [self._rollout(member) for member in members]
+
+    def news(self) -> list[ActorNews]:
+        """What has happened to actors since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def figures(self, *, whole_run: bool = False) -> Acting:
+        """How acting and learning get along, since the last call or from the beginning."""
+        restarts = sum(max(0, post.starts - 1) for post in self.posts)
+        running = sum(post.worker is not None for post in self.posts)
+        figures = (self._whole if whole_run else self._span).figures(self._actors_waited(), running, restarts)
+        self._span = Tally(self._actors_waited())
+        return figures
+
+    def state(self) -> State:
+        """Every member's count, and the numbers of the episodes in flight, which begin anew."""
+        state: State = {}
+        for seed, taken, episodes in zip(self.cfg.seeds, self.taken, self.board.episodes.tolist(), strict=True):
+            flights = {f"env-{index}": {"episode": episode} for index, episode in enumerate(episodes)}
+            state[f"seed-{seed}"] = {"taken": taken, **flights}
+        return state
+
+    def restore(self, state: State, stop: threading.Event) -> list[str]:
+        """Goes on after a collector's transitions, with the next episode of every environment."""
+        for member, seed in enumerate(self.cfg.seeds):
+            saved = state[f"seed-{seed}"]
+            self.taken[member] = self.board.taken[member, -1] = whole(saved["taken"])
+            for index in range(self.cfg.env.num_envs):
+                self.board.episodes[member, index] = whole(saved[f"env-{index}"]["episode"], least=-1)
+        return []
+
+    def close(self) -> None:
+        """Ends the actors and closes their environments."""
+        end_all([post.worker for post in self.posts if post.worker is not None])
+        for post in self.posts:
+            post.close()
+        for shared in (self.board, self.policies):
+            shared.close()
+        self.bell.close()
+
+    def _look_after(self) -> None:
+        """Starts actors that are due, and sees which have ended or hang; ten times a second."""
+        if time.monotonic() - self._looked < LONGEST_WAIT:
+            return
+        self._looked = time.monotonic()
+        for post in self.posts:
+            if post.worker is None:
+                if post.back_off.due:
+                    self._start(post)
+            elif fault := post.worker.fault(self.cfg.env.hang_seconds):
+                self._lost(post, fault)
+
+    def _start(self, post: Post) -> None:
+        again, post.starts, post.delivered = post.starts > 0, post.starts + 1, 0
+        rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (4 * self._width))
+        post.ring, post.door = Ring(self._width, max(rows, 2 * self.cfg.env.num_envs)), Bell()
+        members, num_envs = self.board.episodes.shape
+        task = {
+            "role": "actor",
+            "actor": post.number,
+            "envs": [pair for unit in post.units for pair in unit],
+            "ring": [self._width, post.ring.capacity, post.ring.fd],
+            "board": [members, num_envs, self.cfg.local_actors, self.board.fd],
+            "policies": [members, self.policies.sizes, POLICY_SLOTS, self.policies.fd],
+            "door": post.door.fd,
+            "bell": self.bell.fd,
+        }
+        shared = (post.ring, self.board, self.policies, post.door, self.bell)
+        post.worker = Worker(self.worker_cfg, task, [one.fd for one in shared])
+        if again:
+            self._tell(post, "back", "begun anew")
+
+    def _lost(self, post: Post, why: str) -> None:
+        """Takes what is whole of an actor's work, and decides how to go on without it."""
+        assert post.worker is not None  # noqa: S101 (the caller has seen it)
+        post.worker.end()
+        self._receive(post)
+        self._waited += post.worker.pulse.waited
+        post.close()
+        self.board.taken[:, post.number] = self._received[:, post.number]
+        post.back_off.failed(after_good_work=post.delivered >= GOOD_WORK)
+        self._tell(post, "lost", why)
+        if not post.back_off.given_up:
+            return
+        self._tell(post, "given-up", f"{post.back_off.in_a_row} faults in a row; its environments move to other actors")
+        others = [other for other in self.posts if not other.back_off.given_up]
+        if not others:
+            self._error = self._error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
+            return
+        for unit in post.units:
+            heir = min(others, key=lambda other: len(other.units))
+            heir.units.append(unit)
+            if heir.worker is not None:
+                heir.worker.send(envs=unit)
+        post.units = []
+
+    def _tell(self, post: Post, what: str, text: str) -> None:
+        self._news.append(ActorNews(post.number, what, text, post.starts - 1))
+
+    def _receive_all(self) -> None:
+        rings = [post.ring for post in self.posts if post.ring is not None]
+        fill = sum(ring.waiting for ring in rings) / max(1, sum(ring.capacity for ring in rings))
+        for tally in (self._whole, self._span):
+            tally.see_fill(fill)
+        for post in self.posts:
+            if post.worker is not None:
+                self._receive(post)
+
+    def _receive(self, post: Post) -> None:
+        """Takes what an actor has sent. What the user must mend is raised once all that came before is handed out."""
+        assert post.worker is not None and post.ring is not None and post.door is not None  # noqa: S101
+        try:
+            rows, about = post.ring.receive()
+        except Torn as error:
+            post.worker.last_words = str(error)
+            post.worker.process.kill()
+            return
+        if len(rows):
+            post.door.ring()  # there is room again
+            post.delivered += len(rows)
+            for member in np.unique(about["member"]):
+                mine = rows[about["member"] == member]
+                self._rows[member].append(mine)
+                self._received[member, post.number] += len(mine)
+            acted = about["updates"][about["updates"] != RANDOM]
+            for tally in (self._whole, self._span):
+                tally.see_ages(self.updates - acted)
+        try:
+            for message in post.worker.receive():
+                episodes, faults = self._told[message["member"]]
+                episodes += [Episode(*fields) for fields in message["episodes"]]
+                faults += [Fault(*fields) for fields in message["faults"]]
+        except UserError as error:
+            self._error = self._error or error
+
+    def _rollout(self, member: int) -> Rollout:
+        """What has come in of one member, as far as it is still wanted."""
+        rows = np.concatenate([np.empty((0, self._width), np.float32), *self._rows[member]])
+        rows = rows[: self.cfg.total_steps - self.taken[member]]
+        (episodes, faults), self._rows[member], self._told[member] = self._told[member], [], ([], [])
+        self.taken[member] += len(rows)
+        observation, action = self.spec.observation_size, self.spec.action_size
+        s, a, r, terminated, s2 = np.split(rows, np.cumsum([observation, action, 1, 1]), axis=1)
+        return Rollout(member, s, a, r[:, 0], s2, terminated[:, 0] > 0, episodes, faults)
+
+    @property
+    def _width(self) -> int:
+        """Numbers of a row: s, a, r, terminated, s2."""
+        return 2 * self.spec.observation_size + self.spec.action_size + 2
+
+    def _actors_waited(self) -> float:
+        """Seconds that actors have waited for the learner, all together."""
+        return self._waited + sum(post.worker.pulse.waited for post in self.posts if post.worker is not None)
+
+
+def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
+    """Which actor steps what; a VectorEnv is stepped as one, by a single actor."""
+    members, envs, actors = range(len(cfg.seeds)), range(cfg.env.num_envs), cfg.local_actors
+    each_env: list[Unit] = [[(member, env)] for member in members for env in envs]
+    units = [[(member, env) for env in envs] for member in members] if as_one else each_env
+    if len(units) < actors:
+        what = (
+            "a VectorEnv is stepped by one actor; take as many actors as seeds, or fewer"
+            if as_one
+            else (f"say --env.num-envs {-(-actors // len(members))}, or take fewer actors")
+        )
+        raise UserError(f"actors={cfg.actors}, and there is work for {len(units)}: {what}")
+    bounds = [len(units) * number // actors for number in range(actors + 1)]
+    return [units[first:stop] for first, stop in pairwise(bounds)]

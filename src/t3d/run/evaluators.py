@@ -1,0 +1,160 @@
+"""Evaluation in processes of their own, so that training does not wait for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from t3d.config import Config
+from t3d.errors import NobodyLeft
+from t3d.run.workers import BackOff, Worker, end_all, for_workers
+from t3d.types import Evaluation, PolicySnapshot, Scaling, Spec, State, whole
+from t3d.world.envs import EnvFactory
+from t3d.world.shared import Bell, Policies
+
+MOST_PENDING = 2  # evaluations under way; when the next is due, training waits: none is left out; chosen
+WAIT_SECONDS = 0.05
+
+
+@dataclass
+class Pending:
+    """An evaluation under way."""
+
+    step: int
+    snapshot: PolicySnapshot
+    slot: int
+    done: dict[int, Evaluation] = field(default_factory=dict)  # by member
+
+
+class Post:
+    """One evaluating process's place."""
+
+    def __init__(self) -> None:
+        self.back_off, self.delivered = BackOff(), 0
+        self.worker: Worker | None = None
+        self.door: Bell | None = None
+
+    def close(self) -> None:
+        """Gives up what belonged to a process that has ended."""
+        for owned in (self.worker, self.door):
+            if owned is not None:
+                owned.close()
+        self.worker = self.door = None
+
+
+class ProcessEvaluator:
+    """Evaluates snapshots beside the training, and hands the results out in the order they were asked for."""
+
+    def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory) -> None:
+        self.cfg, self.members = for_workers(cfg, make_env), len(cfg.seeds)
+        sizes = (spec.observation_size, *cfg.td3.actor_hidden, spec.action_size)
+        self.policies = Policies(self.members, sizes, MOST_PENDING)
+        spare_cores = len(os.sched_getaffinity(0)) - cfg.local_actors - 1
+        self.posts = [Post() for _ in range(min(self.members, max(1, spare_cores)))]
+        self.pending: list[Pending] = []
+
+    def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
+        """Begins to evaluate every member of the snapshot, unless enough evaluations are under way."""
+        if len(self.pending) == MOST_PENDING:
+            time.sleep(WAIT_SECONDS)
+            return False
+        slot = min({*range(MOST_PENDING)} - {one.slot for one in self.pending})
+        one = Pending(step, snapshot, slot)
+        self.policies.put(slot, snapshot)
+        self.pending.append(one)
+        for post in self.posts:
+            self._ask(post, one)
+        return True
+
+    def poll(self) -> list[Evaluation]:
+        """The evaluations that are complete; each is handed out once."""
+        for post in self.posts:
+            self._look_after(post)
+        ready: list[Evaluation] = []
+        while self.pending and len(self.pending[0].done) == self.members:
+            done = self.pending.pop(0).done
+            ready += [done[member] for member in range(self.members)]
+        return ready
+
+    def state(self) -> State:
+        """What is under way: it is begun again when the run goes on."""
+        return {str(number): _packed(one) for number, one in enumerate(self.pending)}
+
+    def restore(self, state: State) -> None:
+        """Begins what was under way."""
+        for number in range(len(state)):
+            saved = state[str(number)]
+            scaling = Scaling(saved["mean"], saved["std"]) if "mean" in saved else None
+            snapshot = PolicySnapshot(whole(saved["updates"]), self.policies.sizes, saved["flat"], scaling)
+            self.submit(snapshot, whole(saved["step"]))
+
+    def close(self) -> None:
+        """Ends the processes."""
+        end_all([post.worker for post in self.posts if post.worker is not None])
+        for post in self.posts:
+            post.close()
+        self.policies.close()
+
+    def _look_after(self, post: Post) -> None:
+        if post.worker is None:
+            if self.pending and post.back_off.due:
+                self._start(post)
+            return
+        fault = post.worker.fault(self.cfg.env.hang_seconds)
+        for message in post.worker.receive():
+            post.delivered += 1
+            self._take(**message)
+        if fault:
+            self._lost(post, fault)
+
+    def _start(self, post: Post) -> None:
+        """A process, and all that it has not answered yet."""
+        post.door, post.delivered = Bell(), 0
+        task = {
+            "role": "evaluator",
+            "members": self._members_of(post),
+            "policies": [self.members, self.policies.sizes, MOST_PENDING, self.policies.fd],
+            "door": post.door.fd,
+        }
+        post.worker = Worker(self.cfg, task, [self.policies.fd, post.door.fd])
+        for one in self.pending:
+            self._ask(post, one)
+
+    def _ask(self, post: Post, one: Pending) -> None:
+        if post.worker is not None and post.door is not None:
+            for member in self._members_of(post):
+                if member not in one.done:
+                    post.worker.send(member=member, step=one.step, slot=one.slot)
+            post.door.ring()
+
+    def _take(self, member: int, step: int, returns: list[float], lengths: list[int], bad_values: int) -> None:
+        for one in self.pending:  # none, if another process was asked too and was faster
+            if one.step == step:
+                figures = np.array(returns), np.array(lengths), bad_values
+                one.done[member] = Evaluation(step, member, one.snapshot, *figures)
+
+    def _lost(self, post: Post, why: str) -> None:
+        """Begins the process anew, unless that has failed too often: then the others take its members over."""
+        assert post.worker is not None  # noqa: S101 (the caller has seen it)
+        post.worker.end()
+        post.close()
+        post.back_off.failed(after_good_work=post.delivered > 0)
+        if not post.back_off.given_up:
+            return
+        self.posts.remove(post)
+        if not self.posts:
+            raise NobodyLeft(f"the evaluation fails again and again: {why}")
+        for other in self.posts:
+            for one in self.pending:
+                self._ask(other, one)
+
+    def _members_of(self, post: Post) -> list[int]:
+        return list(range(self.posts.index(post), self.members, len(self.posts)))
+
+
+def _packed(one: Pending) -> State:
+    scaling = {} if one.snapshot.scaling is None else one.snapshot.scaling._asdict()
+    return {"step": one.step, "updates": one.snapshot.updates, "flat": one.snapshot.flat, **scaling}

@@ -1,0 +1,50 @@
+"""How acting and learning get along: how old the acting policy is, how full the rings are, and who waits for whom."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.types import Acting
+
+OLDEST = 100_000  # updates; older policies count as this old
+
+
+class Tally:
+    """What has been seen since it was made."""
+
+    def __init__(self, actors_waited: float) -> None:
+        self._begun, self._actors_waited = time.monotonic(), actors_waited
+        self._ages = np.zeros(1, np.int64)  # transitions by the age of the policy that acted
+        self._fills, self._looks, self.learner_waited = 0.0, 0, 0.0
+
+    def see_ages(self, ages: NDArray[np.int64]) -> None:
+        """Ages of the policies that acted, in updates."""
+        counted = np.bincount(np.clip(ages, 0, OLDEST), minlength=len(self._ages))
+        counted[: len(self._ages)] += self._ages
+        self._ages = counted
+
+    def see_fill(self, fill: float) -> None:
+        """Which part of the rings was full when the learner looked."""
+        self._fills += fill
+        self._looks += 1
+
+    def figures(self, actors_waited: float, actors: int, restarts: int) -> Acting:
+        """All of it; actors_waited is the sum of the seconds of all actors, ever."""
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        waited = (actors_waited - self._actors_waited) / seconds / max(actors, 1)
+        return Acting(
+            age_median=self._age(0.5),
+            age_p99=self._age(0.99),
+            ring_fill=self._fills / max(self._looks, 1),
+            actors_waited=min(1.0, waited),
+            learner_waited=min(1.0, self.learner_waited / seconds),
+            actors=actors,
+            restarts=restarts,
+        )
+
+    def _age(self, share: float) -> int:
+        below = np.cumsum(self._ages)
+        return int(np.searchsorted(below, share * below[-1])) if below[-1] else 0

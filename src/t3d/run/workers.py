@@ -1,0 +1,164 @@
+"""Worker processes as their parent sees them: started, watched, begun anew after a fault, and given up when that fails.
+
+Nothing here sleeps: whoever owns a post calls tend() often, and learns what has happened.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import t3d
+from t3d.config import Config, to_dict
+from t3d.errors import UserError
+from t3d.types import Fault
+from t3d.world.envs import BadValue, EnvFactory
+from t3d.world.find import ById
+from t3d.world.shared import Channel, Pulse
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+START_SECONDS = 120.0  # until a worker must have made its environments; chosen
+LONGEST_GAP = 1.0  # of the time between two looks, what counts: a parent that slept must not blame its workers
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 10.0  # seconds before a worker is begun anew, doubled with each fault in a row
+MOST_FAULTS = 5  # in a row; after one more the worker is given up; chosen
+GRACE_SECONDS = 1.0  # for workers to close their environments when the run is over; chosen
+
+
+class Worker:
+    """One process, from its start to its end."""
+
+    def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int]) -> None:
+        self.pulse = Pulse()
+        self.ready, self.last_words = False, ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "t3d.world.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[*fds, self.pulse.fd],
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": _python_path()},
+            start_new_session=True,  # a terminal's Ctrl-C is for us alone
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None  # noqa: S101 (both are pipes)
+        self.channel = Channel(self.process.stdout.fileno(), self.process.stdin.fileno())
+        self._beats, self._silent, self._looked = -1, 0.0, time.monotonic()
+        about = {"path": sys.path, "parent": os.getpid(), "config": to_dict(cfg), "pulse": self.pulse.fd}
+        self.send(**about, **task)
+
+    def send(self, **message: Any) -> None:
+        """Tells it something; if it has ended, that is seen when it is looked after."""
+        with suppress(BrokenPipeError):
+            self.channel.send(**message)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """What it has told, but for its own troubles; what the user must mend is raised."""
+        told = []
+        for message in self.channel.receive():
+            if "bad_value" in message:
+                error = BadValue(message["where"], Fault(*message["bad_value"]))
+                error.member = message["member"]
+                raise error
+            if "user_error" in message:
+                raise UserError(message["user_error"])
+            if "crash" in message:
+                self.last_words = message["crash"]
+            elif "ready" in message:
+                self.ready = True
+            else:
+                told.append(message)
+        return told
+
+    def fault(self, hang_seconds: float) -> str:
+        """Why it cannot go on, or nothing."""
+        code = self.process.poll()
+        if code is not None:
+            return self.last_words or _in_words(code)
+        now, beats = time.monotonic(), self.pulse.beats
+        self._silent = 0.0 if beats != self._beats else self._silent + min(now - self._looked, LONGEST_GAP)
+        self._beats, self._looked = beats, now
+        allowed = hang_seconds if self.ready else max(hang_seconds, START_SECONDS)
+        if self._silent <= allowed:
+            return ""
+        return f"no sign of life for {self._silent:.1f} s (env.hang_seconds={hang_seconds:g})"
+
+    def end(self) -> None:
+        """Ends the process at once, if it has not ended, and takes it off the system's list."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Gives all descriptors back."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.pulse.close()
+
+
+def end_all(workers: list[Worker]) -> None:
+    """Lets workers close their environments, for a moment; then ends them."""
+    for worker in workers:
+        worker.process.terminate()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for worker in workers:
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(max(0.0, deadline - time.monotonic()))
+        worker.end()
+
+
+class BackOff:
+    """Counts faults in a row, and says when to try again."""
+
+    def __init__(self) -> None:
+        self.in_a_row, self.again_at = 0, 0.0
+
+    @property
+    def given_up(self) -> bool:
+        """Whether trying again makes no sense."""
+        return self.in_a_row > MOST_FAULTS
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to try again."""
+        return not self.given_up and time.monotonic() >= self.again_at
+
+    def failed(self, after_good_work: bool) -> None:
+        """One more fault; after good work, the first of a new row."""
+        self.in_a_row = 1 if after_good_work else self.in_a_row + 1
+        self.again_at = time.monotonic() + min(FIRST_BACK_OFF * 2 ** (self.in_a_row - 1), LONGEST_BACK_OFF)
+
+
+def for_workers(cfg: Config, make_env: EnvFactory) -> Config:
+    """The configuration by which another process finds the environment, also where a factory was given in Python."""
+    env_id = make_env.env_id if isinstance(make_env, ById) else _importable(make_env)
+    return replace(cfg, env=replace(cfg.env, id=env_id))
+
+
+def _importable(make_env: EnvFactory) -> str:
+    """module:callable."""
+    module, name = getattr(make_env, "__module__", "__main__"), getattr(make_env, "__qualname__", "<lambda>")
+    found: Any = None
+    with suppress(ImportError, AttributeError):
+        found = getattr(importlib.import_module(module), name)
+    if module == "__main__" or found is not make_env:
+        raise UserError(
+            f"actor processes cannot import make_env={name} of {module}; define it at the top of a module of its own, "
+            "or train with actors=inline"
+        )
+    return f"{module}:{name}"
+
+
+def _python_path() -> str:
+    """So that the worker finds this T3D, whichever it is."""
+    here = str(Path(t3d.__file__).resolve().parents[1])
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _in_words(code: int) -> str:
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,164 @@
+"""What runs in a worker process: acting, or evaluating. `python -m t3d.world.worker`, told what to do on its stdin.
+
+A fresh process without torch: it starts in a second, and one thread is all it uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from contextlib import closing
+from typing import Any, NoReturn
+
+import numpy as np
+
+from t3d.config import Config, merge
+from t3d.errors import UserError
+from t3d.world.collect import Team
+from t3d.world.envs import BadValue
+from t3d.world.evaluate import Examiner
+from t3d.world.find import env_factory
+from t3d.world.policy import MemberPolicy
+from t3d.world.shared import RANDOM, Bell, Board, Channel, Policies, Pulse, Ring
+
+LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
+EVALUATION_NICENESS = 5  # training goes first; chosen
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+
+class Actor:
+    """Steps the environments it was given with the newest policies, as far as the board allows."""
+
+    def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, pulse: Pulse) -> None:
+        self.cfg, self.parent, self.pulse, self.number = cfg, parent, pulse, task["actor"]
+        self.ring, self.board = Ring(*task["ring"]), Board(Policies(*task["policies"]), *task["board"])
+        self.door, self.bell = Bell(task["door"]), Bell(task["bell"])
+        self.make_env = env_factory(cfg.env.id)
+        self.teams: list[Team] = []
+        self.version, self.updates = 0, 0  # of the policy that acts
+        self.policies: dict[int, MemberPolicy] = {}
+        self._open(task["envs"])
+
+    def run(self) -> NoReturn:
+        """Until the process is ended."""
+        while True:
+            self.pulse.beat()
+            for message in self.parent.receive():
+                self._open(message["envs"])
+            if self._round():
+                self.bell.ring()
+            else:
+                self.pulse.wait(self.door, LONGEST_WAIT)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for team in self.teams:
+            team.lanes.close()
+
+    def _open(self, envs: list[list[int]]) -> None:
+        """Takes over environments, given as (member, number)."""
+        for member in sorted({member for member, _ in envs}):
+            indices = [index for owner, index in envs if owner == member]
+            self.teams.append(Team(self.cfg, member, self.make_env, indices, self.board.episodes[member]))
+        self.version = 0  # there may be members whose policy is not here yet
+
+    def _round(self) -> bool:
+        """One step of every team that may take one; whether there was any."""
+        limit = self.board.limit  # before the policy: the one that goes with this limit is there
+        if self.version != self.board.version:
+            self._take_policies()
+        acted = False
+        for team in self.teams:
+            team.taken = int(self.board.taken[team.member].sum())
+            if team.taken < limit and self.ring.room >= len(team.players):
+                self._act(team)
+                acted = True
+        return acted
+
+    def _take_policies(self) -> None:
+        self.version = self.board.version
+        for member in {team.member for team in self.teams}:
+            snapshot = self.board.newest(member)
+            self.policies[member] = MemberPolicy(snapshot, 0)
+            self.updates = snapshot.updates
+
+    def _act(self, team: Team) -> None:
+        updates = self.updates if team.taken >= self.cfg.td3.random_steps else RANDOM
+        rollout = team.step(self.policies[team.member])
+        rows = np.concatenate(
+            [rollout.s, rollout.a, rollout.r[:, None], rollout.terminated[:, None], rollout.s2], axis=1
+        )
+        self.ring.send(rows, team.member, updates)
+        self.board.taken[team.member, self.number] += len(rows)
+        if rollout.episodes or rollout.faults:
+            self.parent.send(member=team.member, episodes=rollout.episodes, faults=rollout.faults)
+
+
+class Evaluator:
+    """Plays the evaluation episodes of the members it is asked for."""
+
+    def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, pulse: Pulse) -> None:
+        self.cfg, self.parent, self.pulse = cfg, parent, pulse
+        self.policies, self.door = Policies(*task["policies"]), Bell(task["door"])
+        self.make_env = env_factory(cfg.env.id)
+        self.examiners = {member: Examiner(cfg, member, self.make_env) for member in task["members"]}
+        os.nice(EVALUATION_NICENESS)
+
+    def run(self) -> NoReturn:
+        """Until the process is ended."""
+        while True:
+            self.pulse.beat()
+            for message in self.parent.receive():
+                self._evaluate(**message)
+            self.pulse.wait(self.door, LONGEST_WAIT)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for examiner in self.examiners.values():
+            examiner.lanes.close()
+
+    def _evaluate(self, member: int, step: int, slot: int) -> None:
+        if member not in self.examiners:
+            self.examiners[member] = Examiner(self.cfg, member, self.make_env)
+        done = self.examiners[member].evaluate(self.policies.get(slot), step, self.pulse.beat)
+        returns, lengths = done.returns.tolist(), done.lengths.tolist()
+        self.parent.send(member=member, step=step, returns=returns, lengths=lengths, bad_values=done.bad_values)
+
+
+ROLES: dict[str, type[Actor | Evaluator]] = {"actor": Actor, "evaluator": Evaluator}
+
+
+def main() -> None:
+    """Does what the first line on stdin says; an error that is not the process's own end is told to the parent."""
+    parent = Channel(0, os.dup(1))
+    os.dup2(2, 1)  # what environments print must not come between the messages
+    task = parent.first()
+    _die_with(task["parent"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sys.path[:] = task["path"]
+    try:
+        worker = ROLES[task["role"]](merge(Config(), task["config"]), task, parent, Pulse(task["pulse"]))
+        parent.send(ready=True)
+        with closing(worker):
+            worker.run()
+    except BadValue as error:
+        parent.send(bad_value=error.fault, where=error.where, member=error.member)
+    except UserError as error:
+        parent.send(user_error=str(error))
+    except Exception as error:
+        notes = getattr(error, "__notes__", [])
+        parent.send(crash="; ".join([f"{type(error).__name__}: {error}", *notes]))
+    sys.exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """Linux ends this process when its parent ends, however that happens."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended already
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
