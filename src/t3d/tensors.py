@@ -1,11 +1,19 @@
-"""Between tensors and the arrays of a checkpoint."""
+"""Between tensors and arrays."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+
+def sendable(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A tensor that copy_(..., non_blocking=True) brings to the device while this process goes on."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def put(tensor: Tensor, array: NDArray[np.generic], name: str) -> None:

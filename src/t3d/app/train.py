@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args, get_type_hints
 
 import tyro
 
 from t3d.app.presets import preset
 from t3d.app.session import show
 from t3d.app.signals import Heard
-from t3d.config import Config, flat, load_toml, merge
+from t3d.config import Config, NoiseConfig, flat, load_toml, merge
 from t3d.errors import NothingLeft, UserError, did_you_mean
 from t3d.events import Event
 
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> TrainArgs:
     """The configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = [in_digits(word) for word in arguments]
+    arguments = _noise_in_full([in_digits(word) for word in arguments])
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
@@ -104,6 +104,24 @@ def _option(arguments: list[str], flag: str) -> str | None:
         elif word.startswith(flag + "="):
             value = word.partition("=")[2]
     return value
+
+
+def _noise_in_full(arguments: list[str]) -> list[str]:
+    """--noise KIND and --noise per-actor are short for --noise.kind KIND and --noise.per-actor."""
+    kinds = get_args(get_type_hints(NoiseConfig)["kind"])
+    full = {"per-actor": ["--noise.per-actor"], **{kind: ["--noise.kind", kind] for kind in kinds}}
+    out, rest = list[str](), [*arguments]
+    while rest:
+        word = rest.pop(0)
+        flag, _, value = word.partition("=")
+        if flag != "--noise":
+            out.append(word)
+            continue
+        value = value or (rest.pop(0) if rest else "")
+        if value not in full:
+            raise UserError(f"--noise {value} is none of {', '.join([*kinds, 'per-actor'])}")
+        out += full[value]
+    return out
 
 
 def in_digits(word: str) -> str:

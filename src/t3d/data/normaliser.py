@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from t3d.tensors import sendable
 from t3d.types import SCALED_LIMIT, Batch, PolicySnapshot, Rollout, Scaling, State
 
 EPSILON = 1e-8  # keeps the deviation of a constant observation above zero
@@ -62,8 +63,8 @@ class Normaliser:
             self._scale_with_these(member)
 
     def _scale_with_these(self, member: int) -> None:
-        self._mean[member] = torch.from_numpy(self.mean[member])
-        self._std[member] = torch.from_numpy(self.std[member])
+        for target, values in ((self._mean, self.mean), (self._std, self.std)):
+            target[member, 0].copy_(sendable(values[member].astype(np.float32), target.device), non_blocking=True)
 
     def _scaled(self, s: torch.Tensor) -> torch.Tensor:
         return ((s - self._mean) / self._std).clamp(-SCALED_LIMIT, SCALED_LIMIT)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from t3d.tensors import sendable
 from t3d.types import Floats, Rollout, Spec
 
 BYTES_PER_NUMBER = 4
@@ -28,14 +29,15 @@ class Replay:
     def add(self, rollout: Rollout) -> None:
         """Appends a block of one member's transitions."""
         columns = [rollout.s, rollout.a, rollout.r[:, None], rollout.terminated[:, None], rollout.s2]
-        rows = torch.from_numpy(np.concatenate(columns, axis=1, dtype=np.float32))
+        rows = sendable(np.concatenate(columns, axis=1, dtype=np.float32), self.rows.device)
         ring = self.rows[rollout.member]
         skipped = max(0, len(rows) - self.capacity)  # a block longer than the ring overwrites itself
         start = (self.added[rollout.member] + skipped) % self.capacity
         before_the_end = rows[skipped:][: self.capacity - start]
         after_wrapping = rows[skipped:][self.capacity - start :]
-        ring[start : start + len(before_the_end)] = before_the_end
-        ring[: len(after_wrapping)] = after_wrapping
+        ring[start : start + len(before_the_end)].copy_(before_the_end, non_blocking=True)
+        if len(after_wrapping):
+            ring[: len(after_wrapping)].copy_(after_wrapping, non_blocking=True)
 
         self.added[rollout.member] += len(rows)
         self.size[rollout.member] = min(self.added[rollout.member], self.capacity)

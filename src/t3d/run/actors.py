@@ -25,6 +25,8 @@ from t3d.world.shared import POLICY_SLOTS, RANDOM, Bell, Board, Policies, Ring, 
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two looks at the actors
 RING_ROWS, RING_BYTES = 1024, 2**26  # a ring holds so many rows and max_ahead, within so many bytes; chosen
+BLOCK = 32  # transitions a member that poll likes to take at once; less where max_ahead is small; chosen
+LONGEST_GATHERING, NAP = 0.002, 0.0005  # seconds that it waits for them, and between two looks; chosen
 GOOD_WORK = 100  # transitions after which a fault is the first of a new row; chosen
 Unit = list[tuple[int, int]]  # pairs of a member and one of its environments' numbers that one actor must step
 
@@ -65,6 +67,7 @@ class LocalCollector:
         self.taken = [0] * members  # transitions handed out
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._waited, self._looked = 0, 0.0, 0.0
+        self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
         self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not handed out
         self._told: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
         self._news: list[ActorNews] = []
@@ -81,17 +84,13 @@ class LocalCollector:
                 post.door.ring()
 
     def poll(self) -> list[Rollout]:
-        """The transitions that have come in, a block for each member; waits a moment for the first."""
+        """The transitions that have come in, a block for each member; waits a moment for a block worth taking."""
         self._look_after()
-        self._receive_all()
         if not any(self._rows):
-            if self._error is not None:
+            if self._error is not None and not self._waiting():
                 raise self._error
-            begun = time.monotonic()
-            self.bell.wait(LONGEST_WAIT)
-            for tally in (self._whole, self._span):
-                tally.learner_waited += time.monotonic() - begun
-            self._receive_all()
+            self._span.learner_waited += self._wait()
+        self._receive_all()
         members = [member for member, rows in enumerate(self._rows) if rows or any(self._told[member])]
         return [self._rollout(member) for member in members]
 
@@ -104,9 +103,10 @@ class LocalCollector:
         """How acting and learning get along, since the last call or from the beginning."""
         restarts = sum(max(0, post.starts - 1) for post in self.posts)
         running = sum(post.worker is not None for post in self.posts)
-        figures = (self._whole if whole_run else self._span).figures(self._actors_waited(), running, restarts)
-        self._span = Tally(self._actors_waited())
-        return figures
+        waited = self._waited + sum(post.worker.pulse.waited for post in self.posts if post.worker is not None)
+        span, self._span = self._span, Tally(waited)
+        self._whole.add(span)
+        return (self._whole if whole_run else span).figures(waited, running, restarts)
 
     def state(self) -> State:
         """Every member's count, and the numbers of the episodes in flight, which begin anew."""
@@ -171,6 +171,7 @@ class LocalCollector:
         assert post.worker is not None  # noqa: S101 (the caller has seen it)
         post.worker.end()
         self._receive(post)
+        why = post.worker.last_words or why
         self._waited += post.worker.pulse.waited
         post.close()
         self.board.taken[:, post.number] = self._received[:, post.number]
@@ -190,14 +191,27 @@ class LocalCollector:
                 heir.worker.send(envs=unit)
         post.units = []
 
+    def _wait(self) -> float:
+        """Waits for the first transition, and then a little for enough of them; returns the seconds that took."""
+        begun = time.monotonic()
+        if not self._waiting():
+            self.bell.wait(LONGEST_WAIT)
+        enough, until = self._block * len(self.taken), time.monotonic() + LONGEST_GATHERING
+        while 0 < self._waiting() < enough and time.monotonic() < until:
+            time.sleep(NAP)
+        return time.monotonic() - begun
+
+    def _waiting(self) -> int:
+        """Transitions that wait in the rings."""
+        return sum(post.ring.waiting for post in self.posts if post.ring is not None)
+
     def _tell(self, post: Post, what: str, text: str) -> None:
         self._news.append(ActorNews(post.number, what, text, post.starts - 1))
 
     def _receive_all(self) -> None:
         rings = [post.ring for post in self.posts if post.ring is not None]
         fill = sum(ring.waiting for ring in rings) / max(1, sum(ring.capacity for ring in rings))
-        for tally in (self._whole, self._span):
-            tally.see_fill(fill)
+        self._span.see_fill(fill)
         for post in self.posts:
             if post.worker is not None:
                 self._receive(post)
@@ -214,13 +228,11 @@ class LocalCollector:
         if len(rows):
             post.door.ring()  # there is room again
             post.delivered += len(rows)
-            for member in np.unique(about["member"]):
-                mine = rows[about["member"] == member]
-                self._rows[member].append(mine)
-                self._received[member, post.number] += len(mine)
-            acted = about["updates"][about["updates"] != RANDOM]
-            for tally in (self._whole, self._span):
-                tally.see_ages(self.updates - acted)
+            for member in {member for unit in post.units for member, _ in unit}:
+                mine = about["member"] == member
+                self._rows[member].append(rows[mine])
+                self._received[member, post.number] += mine.sum()
+            self._span.see_ages(self.updates - about["updates"][about["updates"] != RANDOM])
         try:
             for message in post.worker.receive():
                 episodes, faults = self._told[message["member"]]
@@ -243,10 +255,6 @@ class LocalCollector:
     def _width(self) -> int:
         """Numbers of a row: s, a, r, terminated, s2."""
         return 2 * self.spec.observation_size + self.spec.action_size + 2
-
-    def _actors_waited(self) -> float:
-        """Seconds that actors have waited for the learner, all together."""
-        return self._waited + sum(post.worker.pulse.waited for post in self.posts if post.worker is not None)
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:

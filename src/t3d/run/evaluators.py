@@ -104,11 +104,11 @@ class ProcessEvaluator:
                 self._start(post)
             return
         fault = post.worker.fault(self.cfg.env.hang_seconds)
-        for message in post.worker.receive():
+        for message in post.worker.receive():  # after the look: all that an ended process has said is there
             post.delivered += 1
             self._take(**message)
         if fault:
-            self._lost(post, fault)
+            self._lost(post, post.worker.last_words or fault)
 
     def _start(self, post: Post) -> None:
         """A process, and all that it has not answered yet."""

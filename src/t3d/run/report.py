@@ -19,6 +19,7 @@ FIRST_VALUES = 3
 
 def update_events(steps: Steps, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
     """The newest update, which moved the actor, member by member: its losses, then what each step produced."""
+    steps = Steps._make(None if value is None else value.cpu() for value in steps)  # one wait for each, not hundreds
     assert steps.actor_loss is not None  # noqa: S101 (the loop waits for such an update)
     critic_loss, actor_loss = steps.critic_loss.tolist(), steps.actor_loss.tolist()
     for member, seed in enumerate(cfg.seeds):

@@ -22,9 +22,13 @@ class Tally:
 
     def see_ages(self, ages: NDArray[np.int64]) -> None:
         """Ages of the policies that acted, in updates."""
-        counted = np.bincount(np.clip(ages, 0, OLDEST), minlength=len(self._ages))
-        counted[: len(self._ages)] += self._ages
-        self._ages = counted
+        self._ages = _sum(self._ages, np.bincount(np.minimum(ages, OLDEST)))
+
+    def add(self, later: Tally) -> None:
+        """Takes in what another has seen."""
+        self._ages = _sum(self._ages, later._ages)
+        self._fills, self._looks = self._fills + later._fills, self._looks + later._looks
+        self.learner_waited += later.learner_waited
 
     def see_fill(self, fill: float) -> None:
         """Which part of the rings was full when the learner looked."""
@@ -48,3 +52,11 @@ class Tally:
     def _age(self, share: float) -> int:
         below = np.cumsum(self._ages)
         return int(np.searchsorted(below, share * below[-1])) if below[-1] else 0
+
+
+def _sum(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts of two, the shorter one filled up with zeros."""
+    long, short = (one, other) if len(one) >= len(other) else (other, one)
+    total = long.copy()
+    total[: len(short)] += short
+    return total

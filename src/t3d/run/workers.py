@@ -79,7 +79,7 @@ class Worker:
         """Why it cannot go on, or nothing."""
         code = self.process.poll()
         if code is not None:
-            return self.last_words or _in_words(code)
+            return _in_words(code)
         now, beats = time.monotonic(), self.pulse.beats
         self._silent = 0.0 if beats != self._beats else self._silent + min(now - self._looked, LONGEST_GAP)
         self._beats, self._looked = beats, now

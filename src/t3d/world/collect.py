@@ -43,15 +43,17 @@ class Team:
         except BadValue as error:
             error.member = self.member
             raise
-        sound = np.array([result.sound for result in results])
-        self.taken += int(sound.sum())
+        sound = [lane for lane, result in enumerate(results) if result.sound]
+        if len(sound) < len(results):
+            s, a, results = s[sound], a[sound], [results[lane] for lane in sound]
+        self.taken += len(sound)
         return Rollout(
             self.member,
-            s[sound],
-            a[sound],
-            np.array([result.reward for result in results], np.float32)[sound],
-            np.stack([result.observation for result in results])[sound],
-            np.array([result.terminated for result in results])[sound],
+            s,
+            a,
+            np.array([result.reward for result in results], np.float32),
+            np.array([result.observation for result in results], np.float32).reshape(s.shape),
+            np.array([result.terminated for result in results], np.bool_),
             [episode for episode in episodes if episode is not None],
             self._faults(),
         )

@@ -135,6 +135,8 @@ class Gate:
 
     def flag(self, value: Any) -> bool:
         """True or False, as terminated and truncated must be; 0 and 1 are let pass."""
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
         if np.shape(value) != () or value not in (0, 1):
             text = f"terminated and truncated must be True or False, and {value!r:.60} was returned"
             raise self.refusal("terminated or truncated", text)

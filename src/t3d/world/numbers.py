@@ -69,7 +69,7 @@ def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
     scaled = spec.action_low + share * (spec.action_high - spec.action_low)
     if np.issubdtype(spec.action_dtype, np.integer):
         scaled = np.rint(scaled)
-    typed: NDArray[Any] = np.clip(scaled, spec.action_low, spec.action_high).astype(spec.action_dtype)
+    typed: NDArray[Any] = scaled.clip(spec.action_low, spec.action_high).astype(spec.action_dtype)
     return typed.reshape(spec.action_shape)
 
 

@@ -55,7 +55,7 @@ class Player:
 
     def noisy(self, action: Floats, scale: float) -> Floats:
         """The policy's action with exploration noise, still a legal one."""
-        noisy: Floats = np.clip(action + np.float32(scale * self.scale) * self.noise(), -1, 1)
+        noisy: Floats = (action + np.float32(scale * self.scale) * self.noise()).clip(-1, 1)
         return noisy
 
     def took(self, action: Floats, result: Result) -> Episode | None:

@@ -39,7 +39,9 @@ class MemberPolicy:
             x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
         *hidden, (weight, bias) = self.layers
         for hidden_weight, hidden_bias in hidden:
-            x = np.maximum(x @ hidden_weight + hidden_bias, 0)
+            x = x @ hidden_weight
+            x += hidden_bias
+            np.maximum(x, 0, out=x)
         action: Floats = np.tanh(x @ weight + bias)
         return action
 

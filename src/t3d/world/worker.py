@@ -24,6 +24,7 @@ from t3d.world.policy import MemberPolicy
 from t3d.world.shared import RANDOM, Bell, Board, Channel, Policies, Pulse, Ring
 
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
+ROUNDS_BETWEEN_MESSAGES = 64  # looking for them is a call into the system
 EVALUATION_NICENESS = 5  # training goes first; chosen
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -45,12 +46,14 @@ class Actor:
         """Until the process is ended."""
         while True:
             self.pulse.beat()
-            for message in self.parent.receive():
-                self._open(message["envs"])
-            if self._round():
+            acted = self._round()
+            if acted:
                 self.bell.ring()
             else:
                 self.pulse.wait(self.door, LONGEST_WAIT)
+            if not acted or self.pulse.beats % ROUNDS_BETWEEN_MESSAGES == 0:
+                for message in self.parent.receive():
+                    self._open(message["envs"])
 
     def close(self) -> None:
         """Closes the environments."""

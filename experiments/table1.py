@@ -1,0 +1,264 @@
+"""The paper's Table 1 by one command: python experiments/table1.py
+
+Trains the seven tasks, ten seeds each, 1M steps, on a machine with a GPU, and writes docs/table1.md and its picture.
+A task that has a result is skipped, one that was killed goes on from its checkpoint: the same command, again and again,
+finishes the table. Where matplotlib is missing, `--only-write` on another machine makes the page from the results.
+
+    python experiments/table1.py Hopper-v5 --name hopper-paper --preset paper     # a variant beside the table
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+import t3d
+from t3d.config import diff
+from t3d.events import ActingEvent, Eval, Event
+
+HERE = Path(__file__).parent
+RESULTS, PAGE, PICTURE = Path("docs/table1"), Path("docs/table1.md"), Path("docs/img/table1.png")
+BEGINNING = 0.2  # of a run, in which memory and speed may still settle
+
+
+class Task(NamedTuple):
+    """What the paper calls it in its curves, and what its Table 1 says."""
+
+    curve: str
+    paper: str
+
+
+TASKS = {
+    "HalfCheetah-v5": Task("HalfCheetah", "9637 ± 859"),
+    "Hopper-v5": Task("Hopper", "3564 ± 115"),
+    "Walker2d-v5": Task("Walker", "4683 ± 540"),
+    "Ant-v5": Task("Ant", "4372 ± 1000"),
+    "Reacher-v5": Task("Reacher", "-3.6 ± 0.6"),
+    "InvertedPendulum-v5": Task("InvertedPendulum", "1000 ± 0"),
+    "InvertedDoublePendulum-v5": Task("InvertedDoublePendulum", "9337 ± 15"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=[*TASKS], metavar="TASK", help="Gymnasium ids; all seven")
+    parser.add_argument("--name", default="", help="of a variant's result, which is not part of the table")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--runs", type=Path, default=Path("runs/table1"), help="folder of the runs")
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--eval-every", type=int, default=50_000)
+    parser.add_argument("--actors", default="local:13")
+    parser.add_argument("--max-ahead", type=int, default=96)
+    parser.add_argument("--exact", action="store_true", help="float32 throughout, without TF32")
+    parser.add_argument("--only-write", action="store_true", help="train nothing")
+    args = parser.parse_args()
+    for task in [] if args.only_write else args.tasks:
+        name = args.name or task
+        done = any((folder / f"{name}.json").exists() for folder in (args.results, RESULTS))
+        if done:
+            print(f"{name} is done")
+            continue
+        result = train(args, task, name)
+        args.results.mkdir(parents=True, exist_ok=True)
+        (args.results / f"{name}.json").write_text(json.dumps(result))
+    write(args.results)
+
+
+def train(args: argparse.Namespace, task: str, name: str) -> dict[str, Any]:
+    changes = {
+        "env": {"id": task},
+        "seeds": list(range(args.seeds)),
+        "total_steps": args.steps,
+        "actors": args.actors,
+        "max_ahead": args.max_ahead,
+        "tf32": not args.exact,
+        "eval": {"every_steps": args.eval_every},
+        "log": {"every_steps": max(1, args.steps // 100)},
+        "checkpoint": {"every_steps": 200_000},
+        "run": {"root": str(args.runs), "name": name},
+    }
+    cfg, begun = t3d.merge(t3d.preset(args.preset), changes), time.monotonic()
+    folder = args.runs / name
+    events = t3d.resume(folder, cfg=cfg) if folder.is_dir() else t3d.train(cfg)
+    evals, samples, last, start = [], [], None, None
+    for event in told(events, name):
+        start = start or event
+        if isinstance(event, ActingEvent):
+            samples.append({**resources(), **vars(event), "seconds": time.monotonic() - begun})
+        if isinstance(event, Eval):
+            evals.append(event)
+        last = event
+    assert last is not None and start is not None and last.event == "end" and last.reason == "finished", last
+    steps = sorted({event.step for event in evals})
+    returns = [
+        [e.mean_return for step in steps for e in evals if (e.step, e.seed) == (step, seed)] for seed in cfg.seeds
+    ]
+    resolved = t3d.merge(t3d.Config(), start.config)
+    return {
+        "env": task,
+        "settings": {key: value for key, (_, value) in diff(resolved, t3d.Config()).items() if key != "run.root"},
+        "steps": steps,
+        "returns": returns,
+        "seconds": time.monotonic() - begun,
+        "begun_at": start.step,
+        "versions": start.versions,
+        "machine": f"{gpu_name()}, {psutil.cpu_count()} cores ({platform.machine()})",
+        "samples": samples,
+    }
+
+
+def told(events: Iterator[Event], name: str) -> Iterator[Event]:
+    """The events, with a line for each evaluation of all seeds."""
+    returns: dict[int, list[float]] = {}
+    begun = time.monotonic()
+    for event in events:
+        if isinstance(event, Eval):
+            returns.setdefault(event.step, []).append(event.mean_return)
+            mean, spread, seen = np.mean(returns[event.step]), np.std(returns[event.step]), len(returns[event.step])
+            if seen == len(returns[min(returns)]) and event.step > min(returns):
+                print(
+                    f"{name} {event.step:>9,} {mean:9.1f} ± {spread:7.1f}  {time.monotonic() - begun:.0f} s", flush=True
+                )
+        yield event
+
+
+def resources() -> dict[str, float]:
+    """What a run holds: memory, open files and threads of this process and of its workers together."""
+    me = psutil.Process()
+    family = [me, *me.children(recursive=True)]
+    held: dict[str, float] = {"rss_mib": 0, "files": 0, "threads": 0}
+    for process in family:
+        try:
+            held["rss_mib"] += process.memory_info().rss / 2**20
+            held["files"] += process.num_fds()
+            held["threads"] += process.num_threads()
+        except psutil.NoSuchProcess:
+            pass
+    return {**held, "processes": len(family)}
+
+
+def soak(result: dict[str, Any]) -> str:
+    """Whether memory, files, threads and speed stay the same after the beginning, in a sentence."""
+    samples = [sample for sample in result["samples"] if sample["since"] >= BEGINNING * result["steps"][-1]]
+    if len(samples) < 4:
+        return "too short to say"
+    halves = samples[: len(samples) // 2], samples[len(samples) // 2 :]
+    rates = [
+        (half[-1]["step"] - half[0]["step"]) / (half[-1]["seconds"] - half[0]["seconds"])
+        for half in halves
+        if len(half) > 1
+    ]
+    changes = [f"{key} {samples[0][key]:,.0f} to {samples[-1][key]:,.0f}" for key in ("rss_mib", "files", "threads")]
+    return (
+        f"{', '.join(changes)}; steps/s a seed {rates[0]:,.0f}, then {rates[1]:,.0f} ({rates[1] / rates[0] - 1:+.1%})"
+    )
+
+
+def gpu_name() -> str:
+    import torch  # noqa: PLC0415 (not wanted for --only-write)
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+
+
+def write(results: Path) -> None:
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
+    lines = [
+        "# The paper's Table 1",
+        "",
+        "Made by `python experiments/table1.py`: ten seeds a task, 1M steps, default settings, evaluated without noise",
+        "(10 episodes of a seed every 50,000 steps). Mean ± one deviation over seeds; *best* is the evaluation whose",
+        "mean is highest, as in the paper. The paper used v1 of the environments, which are not the same tasks as v5.",
+        "",
+        "| task | last | best | paper's Table 1 | authors' last | seconds | member-steps/s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [_row(name, task, found.get(name)) for name, task in TASKS.items()]
+    lines += ["", f"![curves beside the authors'](img/{PICTURE.name})", ""]
+    machines = {f"{one['machine']}, torch {one['versions']['torch']}" for one in found.values()}
+    lines += [f"Machine: {'; '.join(sorted(machines))}. Seconds are of the whole command, start-up included.", ""]
+    for name, result in found.items():
+        given = {key: value for key, value in result["settings"].items() if key not in ("env.id", "run.name", "seeds")}
+        lines += [f"- `{name}`: " + ", ".join(f"{key}={value}" for key, value in given.items())]
+        lines += [f"  - from a fifth of the run on: {soak(result)}"]
+    variants = {name: result for name, result in found.items() if name not in TASKS}
+    if variants:
+        lines += ["", "## Variants", "", "| result | task | last | best | seconds |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {name} | {one['env']} | {last(one)} | {best(one)} | {one['seconds']:,.0f} |"
+            for name, one in variants.items()
+        ]
+    PAGE.write_text("\n".join(lines) + "\n")
+    try:
+        draw({name: result for name, result in found.items() if name in TASKS})
+    except ImportError:
+        print(f"no {PICTURE} without matplotlib; run this with --only-write where it is installed")
+
+
+def _row(name: str, task: Task, result: dict[str, Any] | None) -> str:
+    authors = paper_curve(task.curve)
+    their_last = f"{authors['mean'][-1]:,.1f} ± {authors['std'][-1]:,.1f}"
+    if result is None:
+        return f"| {name} | not run | | {task.paper} | {their_last} | | |"
+    rate = len(result["returns"]) * (result["steps"][-1] - result["begun_at"]) / result["seconds"]
+    cells = [name, last(result), best(result), task.paper, their_last, f"{result['seconds']:,.0f}", f"{rate:,.0f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def last(result: dict[str, Any]) -> str:
+    returns = np.array(result["returns"])[:, -1]
+    return f"{returns.mean():,.1f} ± {returns.std():,.1f}"
+
+
+def best(result: dict[str, Any]) -> str:
+    returns = np.array(result["returns"])
+    where = int(returns.mean(axis=0).argmax())
+    return f"{returns[:, where].mean():,.1f} ± {returns[:, where].std():,.1f}"
+
+
+def paper_curve(name: str) -> dict[str, list[float]]:
+    """The authors' own learning curve: step, mean, std."""
+    with (HERE / "paper_curves.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["env"] == name]
+    return {key: [float(row[key]) for row in rows] for key in ("step", "mean", "std")}
+
+
+def draw(found: dict[str, dict[str, Any]]) -> None:
+    import matplotlib  # noqa: PLC0415 (a GPU machine may have none)
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    figure, grid = pyplot.subplots(2, 4, figsize=(15, 6.5))
+    for axes, (name, task) in zip(grid.flat, TASKS.items(), strict=False):
+        authors = {key: np.array(values) for key, values in paper_curve(task.curve).items()}
+        _band(axes, authors["step"], authors["mean"], authors["std"], "the authors, v1", "tab:gray")
+        if name in found:
+            returns = np.array(found[name]["returns"])
+            _band(axes, np.array(found[name]["steps"]), returns.mean(0), returns.std(0), "T3D, v5", "tab:blue")
+        axes.set(title=name if name in found else f"{name} (not run)", xlabel="steps")
+    grid[0, 0].set_ylabel("mean return, 10 seeds")
+    grid[0, 0].legend()
+    grid.flat[-1].axis("off")
+    figure.tight_layout()
+    PICTURE.parent.mkdir(exist_ok=True)
+    figure.savefig(PICTURE, dpi=110)
+
+
+def _band(axes: Any, steps: Any, mean: Any, spread: Any, label: str, colour: str) -> None:
+    axes.plot(steps, mean, label=label, color=colour)
+    axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=colour)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Environments for actor processes, which import no torch: they say where a transition comes from, and they fail."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from t3d.seeds import derive
+
+
+class Told(gym.Env[Any, Any]):
+    """Every observation says which episode (by its seed, in two numbers that float32 holds) and which step it is."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+        self.buffer = np.zeros(3, np.float32)  # reused on purpose: T3D must copy
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        assert seed is not None
+        self.seed, self.t = seed, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        over, even = self.t == length_of(self.seed), self.seed % 2 == 0
+        return self._observe(), float(self.seed % 1000 + self.t), over and even, over and not even, {}
+
+    def _observe(self) -> Any:
+        self.buffer[:] = (self.seed >> 16, self.seed & 0xFFFF, self.t)
+        return self.buffer
+
+
+def length_of(seed: int) -> int:
+    return 3 + seed % 7
+
+
+class Slow(Told):
+    """A step takes 10 ms, without work."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.01)
+        return super().step(action)
+
+
+def first_time() -> bool:
+    """Whether no process has been here before; the file tells later when it was."""
+    try:
+        Path(os.environ["FAULT_FILE"]).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def fail() -> None:
+    kind = os.environ["FAULT"]
+    if kind.endswith("exception"):
+        raise RuntimeError("the simulator has lost its mind")
+    if kind.endswith("sleep"):
+        time.sleep(60)
+    if kind.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[kind])
+    if kind == "exit":
+        sys.exit(0)
+    if kind == "hard exit":
+        os._exit(3)
+    if kind == "segfault":
+        ctypes.string_at(0)
+
+
+class Faulty(Told):
+    """Fails once, in the way and the place that the environment variable FAULT says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        in_worker = "t3d.run.loop" not in sys.modules
+        if os.environ["FAULT"] == "slow start" and in_worker and first_time():
+            time.sleep(3)
+        if os.environ["FAULT"] == "make exception" and in_worker and first_time():
+            fail()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        answer = super().reset(seed=seed)
+        if os.environ["FAULT"].startswith("reset") and "t3d.run.loop" not in sys.modules and first_time():
+            fail()
+        return answer
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        in_step = not os.environ["FAULT"].startswith(("reset", "make", "slow"))
+        if in_step and "t3d.run.loop" not in sys.modules and self.t == 2 and first_time():
+            fail()
+        return super().step(action)
+
+
+class Lonely(Told):
+    """Cannot bear to be the only environment of its process, if it is the first of seed 0."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Lonely.count += 1
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        mine = {derive(0, "environment", 0, episode) for episode in range(200)}
+        if Lonely.count == 1 and self.seed in mine and "t3d.run.loop" not in sys.modules:
+            raise RuntimeError("alone")
+        return super().step(action)
+
+
+class Mortal(Told):
+    """No process gets beyond its thirtieth step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Mortal.steps += "t3d.run.loop" not in sys.modules
+        if Mortal.steps > 30:
+            raise RuntimeError("old age")
+        return super().step(action)
+
+
+class Watched(Told):
+    """Writes down what its process is made of."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        status = Path("/proc/self/status").read_text()
+        threads = next(line.split()[1] for line in status.splitlines() if line.startswith("Threads"))
+        Path(os.environ["SEEN_FILE"]).write_text(f"{threads} {'torch' in sys.modules}")
+        print("environments may print")
+        return super().step(action)
+
+
+class Bad(Told):
+    """Returns a NaN in the middle of its fifth episode."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        bad = self.episodes == 5 and self.t == 2 and "t3d.run.loop" not in sys.modules
+        return (observation, float("nan") if bad else reward, *rest)  # type: ignore[return-value]
+
+
+class FragilePendulum(gym.Wrapper[Any, Any, Any, Any]):
+    """R10: Pendulum that crashes now and then, in two of three environments."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("Pendulum-v1", disable_env_checker=True))
+        self.fragile = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        known = {derive(s, "environment", env, ep) for s in range(3) for env in (0, 1) for ep in range(200)}
+        self.fragile = "t3d.run.loop" not in sys.modules and seed in known
+        self._crash(0.005)
+        return self.env.reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self._crash(0.0005)
+        return self.env.step(action)
+
+    def _crash(self, chance: float) -> None:
+        if self.fragile and int.from_bytes(os.urandom(4)) < chance * 2**32:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Examined(Told):
+    """Fails in evaluations: once, or whenever FAULT says always."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        examined = self.seed in {derive(seed, "evaluation", episode) for seed in (0, 1) for episode in range(2)}
+        if examined and "t3d.run.loop" not in sys.modules and (os.environ["FAULT"] == "always" or first_time()):
+            raise RuntimeError("examination nerves")
+        return super().step(action)

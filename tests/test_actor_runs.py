@@ -1,0 +1,325 @@
+"""Whole runs with actor processes: evaluated beside training, saved, killed, resumed, and learning all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import actor_worlds
+import helpers
+from t3d.app.train import parse
+from t3d.config import Config, merge
+from t3d.data.memory import Memory
+from t3d.errors import NobodyLeft, UserError
+from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
+from t3d.run import workers
+from t3d.run.actors import LocalCollector, shares
+from t3d.run.checkpoint import newest
+from t3d.run.evaluators import ProcessEvaluator
+from t3d.run.loop import resume, train
+from t3d.types import Wishes
+from t3d.world.collect import InlineCollector
+from t3d.world.evaluate import InlineEvaluator
+from t3d.world.find import env_factory
+from t3d.world.noise import rung
+from test_actors import actor_config, check_rows, memories, of_kind  # noqa: F401 (a fixture)
+from test_world import snapshot_for
+
+# Evaluation
+
+
+def test_evaluation_in_processes_is_evaluation_inline() -> None:
+    cfg = helpers.small_config(seeds=[0, 4, 7], eval={"episodes": 3}, actors="local:1")
+    make_env = env_factory("Pendulum-v1")
+    inline = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event()))
+    spec = inline.examiners[0].lanes.spec
+    apart = ProcessEvaluator(merge(cfg, {"td3": {"actor_hidden": [4]}}), spec, make_env)
+    try:
+        one, other = snapshot_for(spec, 3), snapshot_for(spec, 3)._replace(updates=5)
+        other.flat[:] *= -1
+        for evaluator in (inline, apart):
+            assert evaluator.submit(one, 100) and evaluator.submit(other, 200)
+        assert not apart.submit(one, 300), "two are under way: the third has to wait"
+        results, until = [], time.monotonic() + 60
+        while len(results) < 6 and time.monotonic() < until:
+            results += apart.poll()
+            time.sleep(0.01)
+        for ours, theirs in zip(results, inline.poll(), strict=True):
+            assert (ours.step, ours.member, ours.snapshot.updates) == (
+                theirs.step,
+                theirs.member,
+                theirs.snapshot.updates,
+            )
+            assert np.array_equal(ours.returns, theirs.returns) and np.array_equal(ours.lengths, theirs.lengths)
+    finally:
+        inline.close()
+        apart.close()
+
+
+def test_training_goes_on_while_a_policy_is_evaluated(tmp_path: Path) -> None:
+    """Evaluations that take a second each, every 50 steps; each event carries the step of its snapshot."""
+    cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=300, eval={"every_steps": 100, "episodes": 15})
+    events = list(train(cfg))
+    evals = of_kind(events, Eval)
+    assert [event.step // 100 for event in evals] == [0, 1, 2, 3], "none is left out"
+    assert all(event.updates == max(0, event.step - 100) for event in evals), "the policy of its step"
+    place = {event.step: events.index(event) for event in evals}
+    later = [event.step for event in events[: place[evals[1].step]]]
+    assert max(later) > evals[1].step, "more had happened by then"
+
+
+def test_an_evaluation_is_made_again_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "once")
+    monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
+    events = list(train(actor_config(tmp_path, "Examined", eval={"every_steps": 150})))
+    assert (tmp_path / "fault").exists() and len(of_kind(events, Eval)) == 6
+
+
+def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT", "always")
+    monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
+    with pytest.raises(NobodyLeft, match="evaluation fails again and again: RuntimeError: examination nerves"):
+        list(train(actor_config(tmp_path, "Examined", total_steps=100_000, td3={"random_steps": 50_000})))
+    assert newest(tmp_path / "a" / "checkpoints")[0] is not None
+
+
+# Saved and resumed
+
+
+def stopped_at(cfg: Config, step: int) -> list[Event]:
+    stop, events = threading.Event(), []
+    for event in train(cfg, stop=stop):
+        events.append(event)
+        if event.step >= step:
+            stop.set()
+    return events
+
+
+def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory]) -> None:  # noqa: F811
+    """Nothing that was counted is lost; episodes in flight are given up, and their numbers are not used again."""
+    cfg = actor_config(tmp_path, total_steps=9000, td3={"updates_per_step": 0.1}, log={"every_steps": 20})
+    first = stopped_at(cfg, 500)
+    step = of_kind(first, Saved)[-1].step
+    assert 300 <= step < 9000 and of_kind(first, End)[0].reason == "stopped"
+    rows = [memories[0].replay.read(member, 0, memories[0].added[member]) for member in range(2)]
+    again = list(resume(tmp_path / "a"))
+    assert of_kind(again, Resumed)[0].step == step and of_kind(again, End)[0].reason == "finished"
+    for member in range(2):
+        assert np.array_equal(memories[1].replay.read(member, 0, len(rows[member])), rows[member])
+    check_rows(memories[1], cfg, crashes=2)
+    assert of_kind(again, End)[0].updates == 890
+    assert of_kind(again, ActingEvent)[-1].since == step, "the summary says where this process began"
+
+
+def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path) -> None:
+    cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=400, eval={"every_steps": 200, "episodes": 30})
+    first = stopped_at(cfg, 230)
+    again = list(resume(tmp_path / "a"))
+    resumed, evals = of_kind(again, Resumed)[0], of_kind(again, Eval)
+    assert [event.step // 200 for event in [*of_kind(first, Eval), *evals]] == [0, 1, 2], "each once"
+    late = [event for event in evals if event.step < resumed.step]
+    assert late, "that of step 200 takes two seconds"
+    assert all(event.updates == max(0, event.step - 100) for event in late), "the policy of then, not of now"
+
+
+COMMAND = """train actor_worlds:Told --actors local:2 --seeds 0 1 --run.name held --resume-or-start --no-video
+    --td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --td3.random-steps 200 --td3.updates-per-step 0.1
+    --total-steps 1000000000 --eval.every-steps 500 --checkpoint.every-steps 100"""
+
+
+def family_of(process: subprocess.Popen[Any]) -> list[psutil.Process]:
+    me = psutil.Process(process.pid)
+    return [me, *me.children(recursive=True)]
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))  # noqa: PTH208
+
+
+def started(folder: Path) -> subprocess.Popen[bytes]:
+    surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-m", "t3d", *COMMAND.split()]
+    return subprocess.Popen(command, cwd=folder, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def wait_until(true: Any, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.01)
+
+
+def newest_step(folder: Path) -> int:
+    steps = [int(path.name.rpartition("-")[2]) for path in (folder / "runs/held/checkpoints").glob("0*-step-*[0-9]")]
+    return max(steps, default=0)
+
+
+def has_gone_on(folder: Path, beyond: int) -> bool:
+    return newest_step(folder) > beyond
+
+
+def all_gone(family: list[psutil.Process]) -> bool:
+    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+
+
+def kill_the_tree_and_resume(folder: Path, kills: int, *, parent_only: bool = False) -> None:
+    """R2: no process and no shared memory stays behind, and the same command goes on by itself."""
+    before, reached = shared_memory(), 0
+    for delay in np.random.default_rng(kills).uniform(0, 0.6, kills):
+        with started(folder) as process:
+            wait_until(partial(has_gone_on, folder, reached))
+            time.sleep(delay)
+            family = family_of(process)
+            assert len(family) >= 3, "two actors at least"
+            for member in family[:1] if parent_only else family:
+                member.kill()
+            process.wait(10)
+        reached = newest_step(folder)
+        wait_until(partial(all_gone, family), 5)
+    assert shared_memory() == before
+    with started(folder) as process:
+        wait_until(partial(has_gone_on, folder, reached))
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM and b"going on at step" in out, out.decode()
+
+
+def test_a_killed_family_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
+    kill_the_tree_and_resume(tmp_path, kills=2)
+
+
+def test_actors_die_with_their_parent(tmp_path: Path) -> None:
+    kill_the_tree_and_resume(tmp_path, kills=1, parent_only=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_fifty_killed_families_leave_nothing_and_go_on(tmp_path: Path) -> None:
+    for trial in range(5):
+        (tmp_path / str(trial)).mkdir()
+        kill_the_tree_and_resume(tmp_path / str(trial), kills=10)
+
+
+@pytest.mark.parametrize("phase", ["start-up", "running"])
+def test_a_signal_ends_the_whole_family_in_time(tmp_path: Path, phase: str) -> None:
+    with started(tmp_path) as process:
+        wait_until(lambda: len(family_of(process)) > 2 and (phase == "start-up" or newest_step(tmp_path) > 200))
+        family, sent = family_of(process), time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+        assert time.monotonic() - sent < 5 and process.returncode == 128 + signal.SIGTERM
+    assert b"t3d resume runs/held" in out and b"Traceback" not in out
+    wait_until(partial(all_gone, family), 2)
+
+
+# Settings
+
+
+def test_a_ladder_of_noise() -> None:
+    assert [rung(index, 5) for index in range(5)] == pytest.approx([0.25, 0.5, 1, 2, 4]) and rung(0, 1) == 1
+    changes: dict[str, Any] = {"env": {"num_envs": 3}, "td3": {"random_steps": 0}, "total_steps": 9000}
+    cfg = helpers.small_config(**changes, noise={"exploration_noise": 0.04, "per_actor": True})
+    collector = InlineCollector(cfg, actor_worlds.Told)
+    snapshot = snapshot_for(collector.spec, 1)
+    snapshot.flat[:] = 0
+    collector.publish(snapshot)
+    actions = np.array([collector.poll()[0].a[:, 0] for _ in range(3000)])
+    assert actions.std(axis=0) == pytest.approx([0.01, 0.04, 0.16], rel=0.1)
+
+
+def test_flags_of_actors() -> None:
+    cfg = parse(["Pendulum-v1", "--actors", "local:4", "--max-ahead", "7", "--noise", "per-actor"]).cfg
+    assert (cfg.actors, cfg.local_actors, cfg.max_ahead, cfg.noise.per_actor) == ("local:4", 4, 7, True)
+    assert parse(["Pendulum-v1", "--noise", "pink"]).cfg.noise.kind == "pink"
+    assert parse(["Pendulum-v1", "--noise=per-actor"]).cfg.noise.per_actor
+    with pytest.raises(UserError, match=r"--noise purple is none of gaussian, ou, pink, per-actor"):
+        parse(["Pendulum-v1", "--noise", "purple"])
+
+
+@pytest.mark.parametrize("actors", ["local", "local:", "local:0", "local:-1", "local:x", "ray:3", "local:99999", ""])
+def test_actors_that_cannot_be(actors: str) -> None:
+    with pytest.raises(UserError, match="neither inline nor local:N with N from 1 to 1024"):
+        Config(actors=actors)
+
+
+def test_environments_are_spread_evenly() -> None:
+    cfg = merge(Config(), {"actors": "local:3", "seeds": [0, 1], "env": {"num_envs": 4}})
+    assert [len(units) for units in shares(cfg, as_one=False)] == [2, 3, 3]
+    assert [unit for units in shares(cfg, as_one=False) for unit in units] == [
+        [(member, env)] for member in range(2) for env in range(4)
+    ]
+    with pytest.raises(UserError, match="there is work for 2: a VectorEnv is stepped by one actor"):
+        shares(cfg, as_one=True)
+    with pytest.raises(UserError, match=r"there is work for 8: say --env.num-envs 8, or take fewer actors"):
+        shares(merge(cfg, {"actors": "local:16"}), as_one=False)
+
+
+def test_more_actors_than_seeds_bring_environments_of_their_own(tmp_path: Path) -> None:
+    events = list(train(actor_config(tmp_path, seeds=[0], actors="local:3")))
+    config = events[0].config  # type: ignore[attr-defined]
+    assert config["env"]["num_envs"] == 3 and of_kind(events, ActingEvent)[-1].actors == 3
+
+
+def test_a_factory_that_another_process_cannot_import_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="actor processes cannot import make_env"):
+        next(train(actor_config(tmp_path), make_env=lambda: actor_worlds.Told()))  # noqa: PLW0108
+
+
+# Long trials
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_learning_through_crashes(tmp_path: Path, seed: int) -> None:
+    """R10: two of three actors crash now and then; the return is as without."""
+    last = {}
+    for world in ("Pendulum-v1", "actor_worlds:FragilePendulum"):
+        changes: dict[str, Any] = {"env": {"id": world, "num_envs": 3}, "seeds": [seed], "actors": "local:3"}
+        cfg = merge(parse(["--preset", "quick"]).cfg, {**changes, "run": {"root": str(tmp_path)}})
+        events = list(train(cfg))
+        last[world] = max(event.mean_return for event in of_kind(events, Eval)[-3:])
+    assert len([event for event in of_kind(events, ActorEvent) if event.what == "lost"]) >= 2, "it did crash"
+    assert min(last.values()) > -250, "both have learned to swing up"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) -> None:
+    rates = {}
+    for actors in (1, 16):
+        changes: dict[str, Any] = {"actors": f"local:{actors}", "seeds": [0], "total_steps": 2000 * actors}
+        cfg = actor_config(tmp_path, "Slow", **changes, td3={"updates_per_step": 0.0}, run={"name": str(actors)})
+        collector = LocalCollector(merge(cfg, {"env": {"num_envs": actors}}), env_factory(cfg.env.id))
+        try:
+            sizes = (3, 16, 16, 1)
+            collector.publish(
+                snapshot_for(collector.spec, 1)._replace(sizes=sizes, flat=np.zeros((1, 353), np.float32))
+            )
+            rates[actors] = rate_of(collector, seconds=10)
+        finally:
+            collector.close()
+    assert rates[16] / rates[1] >= 14, rates
+
+
+def rate_of(collector: LocalCollector, seconds: float) -> float:
+    """Transitions a second, once every actor works."""
+    while not all(post.delivered for post in collector.posts):
+        collector.poll()
+    begun, taken = time.monotonic(), collector.taken[0]
+    while time.monotonic() < begun + seconds:
+        collector.poll()
+    return (collector.taken[0] - taken) / (time.monotonic() - begun)
