@@ -335,7 +335,7 @@ def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
     cfg = helpers.small_config(seeds=[0, 1], eval={"episodes": 3}, noise={"exploration_noise": 5.0})
     wishes = Wishes(threading.Event(), threading.Event())
     evaluator = InlineEvaluator(cfg, env_factory("Pendulum-v1"), wishes)
-    snapshot = snapshot_for(evaluator.lanes[0].spec, 2)
+    snapshot = snapshot_for(evaluator.examiners[0].lanes.spec, 2)
     evaluator.submit(snapshot, 0)
     evaluator.submit(snapshot, 10)
     results = evaluator.poll()

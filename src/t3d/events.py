@@ -130,7 +130,7 @@ class ActingEvent(Event):
 
     event: ClassVar[str] = "acting"
     since: int  # the last such event, or where this process began: then it is the whole run's
-    ratio: float  # updates for each step after the random ones, as achieved so far
+    ratio: float  # updates for each step after the random ones, as achieved since then
     age_median: int  # updates that the learner was ahead of the acting policy when its transition arrived
     age_p99: int
     ring_fill: float  # share of the rings that was full when the learner looked, on average

@@ -15,7 +15,20 @@ from rich.table import Table
 
 from t3d.app.presets import preset
 from t3d.config import Config, diff, merge
-from t3d.events import BadValueMet, EpisodeEnd, Eval, Event, Note, Resumed, Saved, SaveFailed, Start, Update
+from t3d.events import (
+    ActingEvent,
+    ActorEvent,
+    BadValueMet,
+    EpisodeEnd,
+    Eval,
+    Event,
+    Note,
+    Resumed,
+    Saved,
+    SaveFailed,
+    Start,
+    Update,
+)
 
 COLUMNS = {
     "evaluation": "eval",
@@ -25,7 +38,7 @@ COLUMNS = {
     "actor loss": "actor_loss",
     "Q": "q_mean",
 }
-LINES_AROUND_THE_ROWS = 8
+LINES_AROUND_THE_ROWS = 9
 
 
 class View:
@@ -34,6 +47,7 @@ class View:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rows: dict[int, dict[str, Any]] = {}
+        self.acting: ActingEvent | None = None
         self.updates, self.begun, self.begun_at, self.folder = 0, time.monotonic(), 0, ""
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -61,28 +75,23 @@ class View:
         """Takes in an event."""
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
         row = self.rows.get(-1 if event.seed is None else event.seed, {})
+        if text := _said(event):
+            self.console.print(text, highlight=False, soft_wrap=True)
         match event:
             case Start():
                 self._begin(event)
             case Resumed():
                 self._go_on(event)
-            case Saved() if event.reason == "asked":
-                self.console.print(f"saved at step {event.step:,}: {event.checkpoint}", highlight=False)
-            case SaveFailed():
-                self.console.print(
-                    f"[red]{escape(event.text)}[/red]; the run goes on ({event.failures} failed so far)",
-                    highlight=False,
-                )
-            case BadValueMet():
-                self._say_bad_value(event)
-            case Note():
-                self.console.print(f"[yellow]note:[/yellow] {escape(event.text)}", highlight=False)
             case EpisodeEnd():
                 row["episode"] = event.total_reward
             case Update():
                 row.update(vars(event))
                 self.updates = event.updates
                 self.progress.update(self.task, description="learning")
+            case ActingEvent():
+                self.acting = event
+                if not self.console.is_terminal:
+                    self._print_acting(event)
             case Eval():
                 row["eval"] = event.mean_return
                 row["best"] = max(event.mean_return, row.get("best") or -math.inf)
@@ -105,6 +114,10 @@ class View:
             f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}",
             highlight=False,
         )
+        if cfg["actors"] != "inline":
+            envs, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
+            text = f"actors {cfg['actors']}, {envs} environments a seed, at most {ahead} transitions ahead"
+            show(text, highlight=False)
         show(f"writing to {event.folder}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:
             self.live.start()
@@ -118,12 +131,6 @@ class View:
         for text in event.notes:
             self.console.print(f"[yellow]note:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
 
-    def _say_bad_value(self, event: BadValueMet) -> None:
-        where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
-        answer = {"skip": "the episode ends", "clip": "mended"}.get(event.handling, event.handling)
-        text = f"[yellow]bad value[/yellow] no. {event.count}: {where}: {escape(event.text)} ({answer})"
-        self.console.print(text, highlight=False, soft_wrap=True)
-
     def _speed(self, step: float) -> float:
         return (step - self.begun_at) / max(time.monotonic() - self.begun, 1e-3)
 
@@ -134,6 +141,9 @@ class View:
             highlight=False,
         )
 
+    def _print_acting(self, event: ActingEvent) -> None:
+        self.console.print(f"step {event.step:>9,}  {acting_in_words(event)}", highlight=False, soft_wrap=True)
+
     def _picture(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
         table = Table(expand=True, caption=f"{speed:,.0f} steps/s a seed so far, {self.updates:,} updates")
@@ -143,16 +153,36 @@ class View:
         room = max(1, self.console.height - LINES_AROUND_THE_ROWS)
         for seed, row in list(self.rows.items())[:room]:
             table.add_row(str(seed), *(_number(row.get(field)) for field in COLUMNS.values()))
+        if self.acting is not None:
+            table.caption = f"{table.caption}\n{acting_in_words(self.acting)}"
         if len(self.rows) > room:
             table.caption = f"{table.caption}; {len(self.rows) - room} more seeds"
         return Group(self.progress, table)
+
+
+def _said(event: Event) -> str:
+    """What a person should read at once, in a line; nothing for most events."""
+    match event:
+        case Saved() if event.reason == "asked":
+            return f"saved at step {event.step:,}: {event.checkpoint}"
+        case SaveFailed():
+            return f"[red]{escape(event.text)}[/red]; the run goes on ({event.failures} failed so far)"
+        case BadValueMet():
+            where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
+            answer = {"skip": "the episode ends", "clip": "mended"}.get(event.handling, event.handling)
+            return f"[yellow]bad value[/yellow] no. {event.count}: {where}: {escape(event.text)} ({answer})"
+        case ActorEvent():
+            return f"[yellow]actor {event.actor}[/yellow] {event.what} at step {event.step:,}: {escape(event.text)}"
+        case Note():
+            return f"[yellow]note:[/yellow] {escape(event.text)}"
+    return ""
 
 
 def _say_differences(cfg: Config, console: Console) -> None:
     """Prints what this run does differently from the defaults, and which of it the preset brought."""
     changes = diff(cfg, Config())
     from_preset = diff(preset(cfg.preset), Config())
-    for key in ("env.id", "preset", "device", "threads", "run.root", "run.name"):
+    for key in ("env.id", "preset", "device", "threads", "engine", "run.root", "run.name"):  # said elsewhere
         changes.pop(key, None)
     if not changes:
         console.print("All settings are the defaults.", highlight=False)
@@ -164,6 +194,15 @@ def _say_differences(cfg: Config, console: Console) -> None:
         same_as_preset = key in from_preset and from_preset[key][1] == value
         table.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "you")
     console.print(table)
+
+
+def acting_in_words(event: ActingEvent) -> str:
+    """How actors and learner get along, in a line."""
+    return (
+        f"{event.actors} actors ({event.restarts} restarts), ratio {event.ratio:.3g}, policy age {event.age_median} "
+        f"(99 %: {event.age_p99}) updates, rings {event.ring_fill:.0%} full, actors waited {event.actors_waited:.0%}, "
+        f"learner {event.learner_waited:.0%}"
+    )
 
 
 def plain(value: Any) -> str:

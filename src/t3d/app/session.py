@@ -14,10 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from t3d.app.console import View
+from t3d.app.console import View, acting_in_words
 from t3d.app.signals import Heard, listening
 from t3d.errors import StoppedEarly, UserError
-from t3d.events import End, Event
+from t3d.events import ActingEvent, End, Event
 from t3d.insight.runs import Run, best_of, open_run
 
 FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
@@ -28,9 +28,11 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
     console = Console()
     with listening() as heard:
         try:
-            folder, end = _follow(events(heard), console)
+            folder, end, acting = _follow(events(heard), console)
             run = open_run(folder)
             say_results(run, end, console)
+            if acting is not None:
+                console.print(f"  {acting_in_words(acting)}", highlight=False, soft_wrap=True)
             _draw(run, console)
             if video and end.reason == "finished":
                 _film(run, console, heard.stop)
@@ -42,7 +44,7 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
         return heard.exit_code
 
 
-def _follow(events: Iterator[Event], console: Console) -> tuple[str, End]:
+def _follow(events: Iterator[Event], console: Console) -> tuple[str, End, ActingEvent | None]:
     with View(console) as view:
         try:
             for event in events:
@@ -52,7 +54,7 @@ def _follow(events: Iterator[Event], console: Console) -> tuple[str, End]:
                 error.add_note(f"The run's folder, with its last sound policy, is {view.folder}")
             raise
     assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends so)
-    return view.folder, event
+    return view.folder, event, view.acting
 
 
 def say_results(run: Run, end: End, console: Console) -> None:

@@ -183,15 +183,18 @@ def _report(steps: Steps, parts: Parts) -> list[Event]:
     learner, progress, cfg, now = parts.learner, parts.progress, parts.cfg, time.monotonic()
     speed = (progress.step - progress.reported) / (now - progress.reported_at)
     events = [*update_events(steps, cfg, progress.step, learner.updates, speed)]
-    events += acting_events(parts.collector.figures(), cfg, progress.step, learner.updates, progress.reported)
+    made = learner.updates - progress.reported_updates
+    events += acting_events(parts.collector.figures(), cfg, progress.step, progress.reported, made)
     refuse_divergence(learner, cfg, progress.step)
     progress.log_due, progress.reported, progress.reported_at = False, progress.step, now
+    progress.reported_updates = learner.updates
     return events
 
 
 def _summary(parts: Parts) -> Iterator[list[Event]]:
     progress, figures = parts.progress, parts.collector.figures(whole_run=True)
-    yield acting_events(figures, parts.cfg, progress.step, parts.learner.updates, progress.begun_at)
+    made = parts.learner.updates - progress.begun_updates
+    yield acting_events(figures, parts.cfg, progress.step, progress.begun_at, made)
 
 
 def _collect(parts: Parts) -> list[Event]:

@@ -51,9 +51,11 @@ class Progress:
     submitted: int = -1
     saved: int = 0  # step of the newest checkpoint, written or tried
     log_due: bool = False
-    reported: int = 0  # step of the newest report, and when it was made
+    reported: int = 0  # step of the newest report, the updates until then, and when it was made
+    reported_updates: int = 0
     reported_at: float = field(default_factory=time.monotonic)
-    begun_at: int = 0  # step where this process began
+    begun_at: int = 0  # step where this process began, and the updates until then
+    begun_updates: int = 0
     begun: float = field(default_factory=time.monotonic)  # of this process, moved back by what earlier ones took
 
     @property
@@ -224,6 +226,7 @@ def _restore(
             raise ValueError(f"it holds seeds {state['seeds']}")
         progress.restore(state["progress"])
         learner.restore(state["learner"])
+        progress.begun_updates = progress.reported_updates = learner.updates
         memory.restore(state["memory"])
         for member, seed in enumerate(cfg.seeds):
             checkpoint.fill(memory.replay, member, seed)

@@ -61,11 +61,11 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
     )
 
 
-def acting_events(figures: Acting | None, cfg: Config, step: int, updates: int, since: int) -> list[Event]:
-    """How acting and learning got along since some step; nothing where they take turns in one process."""
+def acting_events(figures: Acting | None, cfg: Config, step: int, since: int, updates: int) -> list[Event]:
+    """How acting and learning got along since some step, in which so many updates were made; nothing if inline."""
     if figures is None:
         return []
-    ratio = updates / max(1, step - cfg.td3.random_steps)
+    ratio = updates / max(1, step - max(since, cfg.td3.random_steps))
     return [ActingEvent(step=step, since=since, ratio=ratio, **figures._asdict())]
 
 
