@@ -23,11 +23,11 @@ import psutil
 
 import t3d
 from t3d.config import diff
-from t3d.events import ActingEvent, Eval, Event
+from t3d.events import ActingEvent, End, Eval, Event
 
 HERE = Path(__file__).parent
 RESULTS, PAGE, PICTURE = Path("docs/table1"), Path("docs/table1.md"), Path("docs/img/table1.png")
-BEGINNING = 0.2  # of a run, in which memory and speed may still settle
+BEGINNING = 0.4  # of a run, in which memory and speed may still settle: a compiler's helpers take two minutes to leave
 
 
 class Task(NamedTuple):
@@ -65,17 +65,21 @@ def main() -> None:
     args = parser.parse_args()
     for task in [] if args.only_write else args.tasks:
         name = args.name or task
-        done = any((folder / f"{name}.json").exists() for folder in (args.results, RESULTS))
-        if done:
+        if any(finished(folder / f"{name}.json") for folder in (args.results, RESULTS)):
             print(f"{name} is done")
             continue
-        result = train(args, task, name)
         args.results.mkdir(parents=True, exist_ok=True)
-        (args.results / f"{name}.json").write_text(json.dumps(result))
+        for result in train(args, task, name):  # after every evaluation: what a killed machine leaves is of use too
+            (args.results / f"{name}.json").write_text(json.dumps(result))
     write(args.results)
 
 
-def train(args: argparse.Namespace, task: str, name: str) -> dict[str, Any]:
+def finished(file: Path) -> bool:
+    return file.exists() and json.loads(file.read_text())["finished"]
+
+
+def train(args: argparse.Namespace, task: str, name: str) -> Iterator[dict[str, Any]]:
+    """The result as far as it is known, again and again."""
     changes = {
         "env": {"id": task},
         "seeds": list(range(args.seeds)),
@@ -91,30 +95,31 @@ def train(args: argparse.Namespace, task: str, name: str) -> dict[str, Any]:
     cfg, begun = t3d.merge(t3d.preset(args.preset), changes), time.monotonic()
     folder = args.runs / name
     events = t3d.resume(folder, cfg=cfg) if folder.is_dir() else t3d.train(cfg)
-    evals, samples, last, start = [], [], None, None
+    evals: list[Eval] = []
+    samples: list[dict[str, Any]] = []
+    about: dict[str, Any] = {}
     for event in told(events, name):
-        start = start or event
+        about = about or _about(event)
         if isinstance(event, ActingEvent):
             samples.append({**resources(), **vars(event), "seconds": time.monotonic() - begun})
         if isinstance(event, Eval):
             evals.append(event)
-        last = event
-    assert last is not None and start is not None and last.event == "end" and last.reason == "finished", last
-    steps = sorted({event.step for event in evals})
-    returns = [
-        [e.mean_return for step in steps for e in evals if (e.step, e.seed) == (step, seed)] for seed in cfg.seeds
-    ]
-    resolved = t3d.merge(t3d.Config(), start.config)
+        if isinstance(event, End) or (isinstance(event, Eval) and event.seed == cfg.seeds[-1]):
+            seconds, done = time.monotonic() - begun, isinstance(event, End) and event.reason == "finished"
+            returns = [[one.mean_return for one in evals if one.seed == seed] for seed in cfg.seeds]
+            steps = [one.step for one in evals if one.seed == cfg.seeds[-1]]
+            result = {"env": task, "finished": done, **about, "seconds": seconds, "steps": steps, "returns": returns}
+            yield {**result, "samples": samples}
+
+
+def _about(start: Any) -> dict[str, Any]:
+    """Settings, versions and machine of a run, from its first event."""
+    changes = diff(t3d.merge(t3d.Config(), start.config), t3d.Config())
     return {
-        "env": task,
-        "settings": {key: value for key, (_, value) in diff(resolved, t3d.Config()).items() if key != "run.root"},
-        "steps": steps,
-        "returns": returns,
-        "seconds": time.monotonic() - begun,
+        "settings": {key: value for key, (_, value) in changes.items() if key != "run.root"},
         "begun_at": start.step,
         "versions": start.versions,
         "machine": f"{gpu_name()}, {psutil.cpu_count()} cores ({platform.machine()})",
-        "samples": samples,
     }
 
 
@@ -184,13 +189,18 @@ def write(results: Path) -> None:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [_row(name, task, found.get(name)) for name, task in TASKS.items()]
+    lines += [
+        f"\n{name} was cut off at step {result['steps'][-1]:,}."
+        for name, result in found.items()
+        if not result["finished"]
+    ]
     lines += ["", f"![curves beside the authors'](img/{PICTURE.name})", ""]
     machines = {f"{one['machine']}, torch {one['versions']['torch']}" for one in found.values()}
     lines += [f"Machine: {'; '.join(sorted(machines))}. Seconds are of the whole command, start-up included.", ""]
     for name, result in found.items():
         given = {key: value for key, value in result["settings"].items() if key not in ("env.id", "run.name", "seeds")}
         lines += [f"- `{name}`: " + ", ".join(f"{key}={value}" for key, value in given.items())]
-        lines += [f"  - from a fifth of the run on: {soak(result)}"]
+        lines += [f"  - from two fifths of the run on: {soak(result)}"]
     variants = {name: result for name, result in found.items() if name not in TASKS}
     if variants:
         lines += ["", "## Variants", "", "| result | task | last | best | seconds |", "|---|---|---|---|---|"]

@@ -20,6 +20,8 @@ from t3d.seeds import derive
 class Told(gym.Env[Any, Any]):
     """Every observation says which episode (by its seed, in two numbers that float32 holds) and which step it is."""
 
+    spread = 7  # episodes end after 3 to 9 steps
+
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
@@ -33,7 +35,7 @@ class Told(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.t += 1
-        over, even = self.t == length_of(self.seed), self.seed % 2 == 0
+        over, even = self.t == 3 + self.seed % self.spread, self.seed % 2 == 0
         return self._observe(), float(self.seed % 1000 + self.t), over and even, over and not even, {}
 
     def _observe(self) -> Any:
@@ -41,8 +43,10 @@ class Told(gym.Env[Any, Any]):
         return self.buffer
 
 
-def length_of(seed: int) -> int:
-    return 3 + seed % 7
+class Lengthy(Told):
+    """Of so few episodes in a million steps that no two have the same 31 bits of a seed."""
+
+    spread = 300
 
 
 class Slow(Told):

@@ -22,7 +22,7 @@ from t3d.app.train import parse
 from t3d.config import Config, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
-from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
+from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Note, Resumed, Saved
 from t3d.run import workers
 from t3d.run.actors import LocalCollector, shares
 from t3d.run.checkpoint import newest
@@ -84,6 +84,7 @@ def test_an_evaluation_is_made_again_after_a_crash(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
     events = list(train(actor_config(tmp_path, "Examined", eval={"every_steps": 150})))
     assert (tmp_path / "fault").exists() and len(of_kind(events, Eval)) == 6
+    assert "examination nerves" in of_kind(events, Note)[-1].text
 
 
 def test_an_evaluation_that_always_fails_saves_and_ends_the_run(

@@ -223,23 +223,25 @@ def test_the_log_says_who_waits(tmp_path: Path) -> None:
 
 def seeds_of(cfg: Config, episodes: int) -> dict[int, tuple[int, int, int]]:
     """Which member, environment and episode a seed stands for."""
-    places = {}
+    places: dict[int, tuple[int, int, int]] = {}
     for member, seed in enumerate(cfg.seeds):
         for env in range(cfg.env.num_envs):
             for episode in range(episodes):
                 places[derive(seed, "environment", env, episode)] = (member, env, episode)
+    assert len(places) == len(cfg.seeds) * cfg.env.num_envs * episodes, "each stands for one"
     return places
 
 
 def check_rows(memory: Memory, cfg: Config, *, crashes: int = 0) -> None:
     """Every stored transition is one that happened, once, in order; episodes are cut short only by crashes."""
     assert memory.added == [cfg.total_steps] * len(cfg.seeds)
-    places, cut = seeds_of(cfg, 2 * cfg.total_steps // 3 // cfg.env.num_envs + 50), 0
+    spread, cut = getattr(actor_worlds, cfg.env.id.partition(":")[2]).spread, 0
+    places = seeds_of(cfg, int(1.1 * cfg.total_steps / (2 + spread / 2)) + 50)  # if one took nearly all the steps
     for member in range(len(cfg.seeds)):
         rows = memory.replay.read(member, 0, cfg.total_steps)
         s, a, r, terminated, s2 = np.split(rows, np.cumsum(memory.replay.columns)[:-1], axis=1)
         seeds = s[:, 0].astype(np.int64) * 2**16 + s[:, 1].astype(np.int64)
-        t, length = s[:, 2], 3 + seeds % 7
+        t, length = s[:, 2], 3 + seeds % spread
         assert np.array_equal(s2, np.stack([s[:, 0], s[:, 1], t + 1], 1)), "the true next state, also at the end"
         assert np.array_equal(terminated[:, 0], (t + 1 == length) & (seeds % 2 == 0)), "truncation is not it"
         assert np.array_equal(r[:, 0], (seeds % 1000 + t + 1).astype(np.float32))
@@ -258,29 +260,29 @@ def check_order(own: NDArray[Any]) -> int:
         goes_on = (next_episode, next_t) == (episode, t + 1)
         begins = next_episode > episode and next_t == 0
         assert goes_on or begins, "in the order it happened, nothing twice, nothing left out"
-        cut += begins and t + 1 != length
+        cut += begins and not (t + 1 == length and next_episode == episode + 1)
     return cut
 
 
-def collect_told(tmp_path: Path, memories: list[Memory], rows: int) -> None:
+def collect_told(tmp_path: Path, memories: list[Memory], rows: int, world: str) -> None:
     td3 = {"updates_per_step": 0.01, "random_steps": rows // 4}
     changes: dict[str, Any] = {"actors": "local:3", "env": {"num_envs": 3}, "td3": td3, "total_steps": rows // 2}
-    cfg = actor_config(tmp_path, **changes, eval={"every_steps": 10**9}, checkpoint={"every_steps": 10**9})
+    cfg = actor_config(tmp_path, world, **changes, eval={"every_steps": 10**9}, checkpoint={"every_steps": 10**9})
     events = list(train(cfg))
     check_rows(memories[-1], cfg)
     told = {(e.seed, e.env, e.episode) for e in of_kind(events, EpisodeEnd)}
-    assert len(told) == len(of_kind(events, EpisodeEnd)) > rows / 8
+    assert len(told) == len(of_kind(events, EpisodeEnd)) > rows / 200
 
 
 def test_every_transition_of_actors_is_true(tmp_path: Path, memories: list[Memory]) -> None:
     """R19 over local actors; a million rows in test-all."""
-    collect_told(tmp_path, memories, 20_000)
+    collect_told(tmp_path, memories, 20_000, "Told")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_transition_of_actors_is_true_a_million_times(tmp_path: Path, memories: list[Memory]) -> None:
-    collect_told(tmp_path, memories, 1_000_000)
+    collect_told(tmp_path, memories, 1_000_000, "Lengthy")
 
 
 def test_a_worker_has_one_thread_and_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class BenchArgs:
     critics: int = 2
     """Critics per member."""
     engines: tuple[str, ...] = ()
-    """Only these of oracle, eager, fused, graph, floor (update) and eager, fused, graph, sb3 (train)."""
+    """Only these of oracle, eager, fused, graph, floor (update); eager, fused, fused@local:1, graph, sb3 (train)."""
     env: str = "HalfCheetah-v5"
     """Environment to train on."""
     seconds: float = 4.0

@@ -18,7 +18,10 @@ from t3d.run.folder import versions
 from t3d.run.machine import resolve
 
 UPDATE_ENGINES = {"cpu": ["oracle", "eager", "fused", "floor"], "cuda": ["oracle", "eager", "graph", "floor"]}
-TRAIN_ENGINES = {"cpu": ["eager", "fused", "sb3"], "cuda": ["eager", "graph", "sb3"]}
+TRAIN_ENGINES = {
+    "cpu": ["eager", "fused", "fused@local:1", "sb3"],
+    "cuda": ["eager", "graph", "graph@local:1", "graph@local:4", "sb3"],
+}
 
 
 def rows(args: BenchArgs, say: Callable[[str], object]) -> Iterator[dict[str, Any]]:

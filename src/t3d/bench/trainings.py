@@ -1,4 +1,7 @@
-"""Steps a second of whole trainings, environment included: T3D's engines and Stable-Baselines3, in turns."""
+"""Steps a second of whole trainings, environment included: T3D's engines and Stable-Baselines3, in turns.
+
+An engine's name may say who collects: fused is fused@inline, fused@local:1 has an actor process.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def train_rows(case: Case, env_id: str, engines: list[str], turns: int) -> Itera
 def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -> Turn:
     if engine == "sb3":
         return _stable_baselines(case, env_id)
-    td3 = {**vars(case.cfg), "random_steps": RANDOM_STEPS}
+    td3, (used, _, actors) = {**vars(case.cfg), "random_steps": RANDOM_STEPS}, engine.partition("@")
     cfg = merge(
         Config(),
         {
@@ -57,20 +60,21 @@ def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -
             "seeds": list(range(case.members)),
             "device": case.device,
             "threads": case.threads,
-            "engine": engine,
+            "engine": used,
+            "actors": actors or "inline",
             "tf32": torch.backends.cuda.matmul.allow_tf32,
             "td3": td3,
             "eval": {"every_steps": NEVER, "episodes": 1, "max_steps": 1},
             "checkpoint": {"every_steps": NEVER},
             "log": {"every_steps": STEPS_A_TURN},
-            "run": {"root": str(root), "name": engine},
+            "run": {"root": str(root), "name": engine.replace(":", "-")},
         },
     )
     events = opened.enter_context(closing(train(cfg)))  # type: ignore[type-var]
     at = RANDOM_STEPS
     for event in events:
-        if isinstance(event, Start) and event.config["engine"] != engine:
-            raise UserError(f"engine {engine} was not taken here; t3d train says why")
+        if isinstance(event, Start) and event.config["engine"] != used:
+            raise UserError(f"engine {used} was not taken here; t3d train says why")
         if isinstance(event, Update):
             break
 

@@ -17,7 +17,7 @@ from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.run.governor import Governor
 from t3d.run.tally import Tally
-from t3d.run.workers import BackOff, Worker, end_all, for_workers
+from t3d.run.workers import Post, end_all, for_workers
 from t3d.types import Acting, ActorNews, Episode, Fault, Floats, PolicySnapshot, Rollout, State, whole
 from t3d.world.envs import EnvFactory
 from t3d.world.lanes import VectorLanes, open_lanes
@@ -31,22 +31,20 @@ GOOD_WORK = 100  # transitions after which a fault is the first of a new row; ch
 Unit = list[tuple[int, int]]  # pairs of a member and one of its environments' numbers that one actor must step
 
 
-class Post:
-    """One actor's place: its environments, and its process and ring while there is one."""
+class ActorPost(Post):
+    """One actor's place: its environments too, and its ring while there is a process."""
 
     def __init__(self, number: int, units: list[Unit]) -> None:
+        super().__init__()
         self.number, self.units = number, units
-        self.back_off, self.starts, self.delivered = BackOff(), 0, 0
-        self.worker: Worker | None = None
-        self.ring: Ring | None = None
-        self.door: Bell | None = None
+        self.transitions: Ring | None = None
 
     def close(self) -> None:
         """Gives up what belonged to a process that has ended."""
-        for owned in (self.worker, self.ring, self.door):
-            if owned is not None:
-                owned.close()
-        self.worker = self.ring = self.door = None
+        super().close()
+        if self.transitions is not None:
+            self.transitions.close()
+        self.transitions = None
 
 
 class LocalCollector:
@@ -63,7 +61,7 @@ class LocalCollector:
         self.board = Board(self.policies, members, cfg.env.num_envs, actors)
         self.board.episodes[:] = -1
         self.bell = Bell()
-        self.posts = [Post(number, units) for number, units in enumerate(shares(cfg, as_one=as_one))]
+        self.posts = [ActorPost(number, units) for number, units in enumerate(shares(cfg, as_one=as_one))]
         self.taken = [0] * members  # transitions handed out
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._waited, self._looked = 0, 0.0, 0.0
@@ -80,8 +78,7 @@ class LocalCollector:
         self.board.publish(snapshot, self.governor.limit(snapshot.updates))
         self._look_after()
         for post in self.posts:
-            if post.door is not None:
-                post.door.ring()
+            post.ring()
 
     def poll(self) -> list[Rollout]:
         """The transitions that have come in, a block for each member; waits a moment for a block worth taking."""
@@ -127,9 +124,7 @@ class LocalCollector:
 
     def close(self) -> None:
         """Ends the actors and closes their environments."""
-        end_all([post.worker for post in self.posts if post.worker is not None])
-        for post in self.posts:
-            post.close()
+        end_all(self.posts)
         for shared in (self.board, self.policies):
             shared.close()
         self.bell.close()
@@ -140,33 +135,29 @@ class LocalCollector:
             return
         self._looked = time.monotonic()
         for post in self.posts:
-            if post.worker is None:
-                if post.back_off.due:
-                    self._start(post)
-            elif fault := post.worker.fault(self.cfg.env.hang_seconds):
+            if post.due:
+                self._start(post)
+            elif post.worker is not None and (fault := post.worker.fault(self.cfg.env.hang_seconds)):
                 self._lost(post, fault)
 
-    def _start(self, post: Post) -> None:
-        again, post.starts, post.delivered = post.starts > 0, post.starts + 1, 0
+    def _start(self, post: ActorPost) -> None:
         rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (4 * self._width))
-        post.ring, post.door = Ring(self._width, max(rows, 2 * self.cfg.env.num_envs)), Bell()
+        ring = post.transitions = Ring(self._width, max(rows, 2 * self.cfg.env.num_envs))
         members, num_envs = self.board.episodes.shape
         task = {
             "role": "actor",
             "actor": post.number,
             "envs": [pair for unit in post.units for pair in unit],
-            "ring": [self._width, post.ring.capacity, post.ring.fd],
+            "ring": [self._width, ring.capacity, ring.fd],
             "board": [members, num_envs, self.cfg.local_actors, self.board.fd],
             "policies": [members, self.policies.sizes, POLICY_SLOTS, self.policies.fd],
-            "door": post.door.fd,
             "bell": self.bell.fd,
         }
-        shared = (post.ring, self.board, self.policies, post.door, self.bell)
-        post.worker = Worker(self.worker_cfg, task, [one.fd for one in shared])
-        if again:
+        post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell))
+        if post.starts > 1:
             self._tell(post, "back", "begun anew")
 
-    def _lost(self, post: Post, why: str) -> None:
+    def _lost(self, post: ActorPost, why: str) -> None:
         """Takes what is whole of an actor's work, and decides how to go on without it."""
         assert post.worker is not None  # noqa: S101 (the caller has seen it)
         post.worker.end()
@@ -175,12 +166,12 @@ class LocalCollector:
         self._waited += post.worker.pulse.waited
         post.close()
         self.board.taken[:, post.number] = self._received[:, post.number]
-        post.back_off.failed(after_good_work=post.delivered >= GOOD_WORK)
+        post.failed(GOOD_WORK)
         self._tell(post, "lost", why)
-        if not post.back_off.given_up:
+        if not post.given_up:
             return
-        self._tell(post, "given-up", f"{post.back_off.in_a_row} faults in a row; its environments move to other actors")
-        others = [other for other in self.posts if not other.back_off.given_up]
+        self._tell(post, "given-up", f"{post.faults_in_a_row} faults in a row; its environments move to other actors")
+        others = [other for other in self.posts if not other.given_up]
         if not others:
             self._error = self._error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
             return
@@ -203,30 +194,30 @@ class LocalCollector:
 
     def _waiting(self) -> int:
         """Transitions that wait in the rings."""
-        return sum(post.ring.waiting for post in self.posts if post.ring is not None)
+        return sum(post.transitions.waiting for post in self.posts if post.transitions is not None)
 
-    def _tell(self, post: Post, what: str, text: str) -> None:
+    def _tell(self, post: ActorPost, what: str, text: str) -> None:
         self._news.append(ActorNews(post.number, what, text, post.starts - 1))
 
     def _receive_all(self) -> None:
-        rings = [post.ring for post in self.posts if post.ring is not None]
+        rings = [post.transitions for post in self.posts if post.transitions is not None]
         fill = sum(ring.waiting for ring in rings) / max(1, sum(ring.capacity for ring in rings))
         self._span.see_fill(fill)
         for post in self.posts:
             if post.worker is not None:
                 self._receive(post)
 
-    def _receive(self, post: Post) -> None:
+    def _receive(self, post: ActorPost) -> None:
         """Takes what an actor has sent. What the user must mend is raised once all that came before is handed out."""
-        assert post.worker is not None and post.ring is not None and post.door is not None  # noqa: S101
+        assert post.worker is not None and post.transitions is not None  # noqa: S101 (the caller has seen them)
         try:
-            rows, about = post.ring.receive()
+            rows, about = post.transitions.receive()
         except Torn as error:
             post.worker.last_words = str(error)
             post.worker.process.kill()
             return
         if len(rows):
-            post.door.ring()  # there is room again
+            post.ring()  # there is room again
             post.delivered += len(rows)
             for member in {member for unit in post.units for member, _ in unit}:
                 mine = about["member"] == member

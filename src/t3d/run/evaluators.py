@@ -10,10 +10,10 @@ import numpy as np
 
 from t3d.config import Config
 from t3d.errors import NobodyLeft
-from t3d.run.workers import BackOff, Worker, end_all, for_workers
+from t3d.run.workers import Post, end_all, for_workers
 from t3d.types import Evaluation, PolicySnapshot, Scaling, Spec, State, whole
 from t3d.world.envs import EnvFactory
-from t3d.world.shared import Bell, Policies
+from t3d.world.shared import Policies
 
 MOST_PENDING = 2  # evaluations under way; when the next is due, training waits: none is left out; chosen
 WAIT_SECONDS = 0.05
@@ -29,22 +29,6 @@ class Pending:
     done: dict[int, Evaluation] = field(default_factory=dict)  # by member
 
 
-class Post:
-    """One evaluating process's place."""
-
-    def __init__(self) -> None:
-        self.back_off, self.delivered = BackOff(), 0
-        self.worker: Worker | None = None
-        self.door: Bell | None = None
-
-    def close(self) -> None:
-        """Gives up what belonged to a process that has ended."""
-        for owned in (self.worker, self.door):
-            if owned is not None:
-                owned.close()
-        self.worker = self.door = None
-
-
 class ProcessEvaluator:
     """Evaluates snapshots beside the training, and hands the results out in the order they were asked for."""
 
@@ -55,6 +39,7 @@ class ProcessEvaluator:
         spare_cores = len(os.sched_getaffinity(0)) - cfg.local_actors - 1
         self.posts = [Post() for _ in range(min(self.members, max(1, spare_cores)))]
         self.pending: list[Pending] = []
+        self._news: list[str] = []
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Begins to evaluate every member of the snapshot, unless enough evaluations are under way."""
@@ -79,6 +64,11 @@ class ProcessEvaluator:
             ready += [done[member] for member in range(self.members)]
         return ready
 
+    def news(self) -> list[str]:
+        """What has happened to the processes since the last call."""
+        news, self._news = self._news, []
+        return news
+
     def state(self) -> State:
         """What is under way: it is begun again when the run goes on."""
         return {str(number): _packed(one) for number, one in enumerate(self.pending)}
@@ -93,15 +83,13 @@ class ProcessEvaluator:
 
     def close(self) -> None:
         """Ends the processes."""
-        end_all([post.worker for post in self.posts if post.worker is not None])
-        for post in self.posts:
-            post.close()
+        end_all(self.posts)
         self.policies.close()
 
     def _look_after(self, post: Post) -> None:
+        if self.pending and post.due:
+            self._start(post)
         if post.worker is None:
-            if self.pending and post.back_off.due:
-                self._start(post)
             return
         fault = post.worker.fault(self.cfg.env.hang_seconds)
         for message in post.worker.receive():  # after the look: all that an ended process has said is there
@@ -112,23 +100,21 @@ class ProcessEvaluator:
 
     def _start(self, post: Post) -> None:
         """A process, and all that it has not answered yet."""
-        post.door, post.delivered = Bell(), 0
         task = {
             "role": "evaluator",
             "members": self._members_of(post),
             "policies": [self.members, self.policies.sizes, MOST_PENDING, self.policies.fd],
-            "door": post.door.fd,
         }
-        post.worker = Worker(self.cfg, task, [self.policies.fd, post.door.fd])
+        post.begin(self.cfg, task, [self.policies])
         for one in self.pending:
             self._ask(post, one)
 
     def _ask(self, post: Post, one: Pending) -> None:
-        if post.worker is not None and post.door is not None:
+        if post.worker is not None:
             for member in self._members_of(post):
                 if member not in one.done:
                     post.worker.send(member=member, step=one.step, slot=one.slot)
-            post.door.ring()
+            post.ring()
 
     def _take(self, member: int, step: int, returns: list[float], lengths: list[int], bad_values: int) -> None:
         for one in self.pending:  # none, if another process was asked too and was faster
@@ -141,8 +127,9 @@ class ProcessEvaluator:
         assert post.worker is not None  # noqa: S101 (the caller has seen it)
         post.worker.end()
         post.close()
-        post.back_off.failed(after_good_work=post.delivered > 0)
-        if not post.back_off.given_up:
+        post.failed(good_work=1)
+        self._news.append(f"a process that evaluates was lost: {why}; its evaluation is made again")
+        if not post.given_up:
             return
         self.posts.remove(post)
         if not self.posts:

@@ -252,4 +252,4 @@ def _evaluations(parts: Parts) -> list[Event]:
             parts.folder.save_best(evaluation)
         progress.evaluated = evaluation.step
         events.append(eval_event(evaluation, parts.cfg, is_best))
-    return events
+    return events + [Note(step=progress.step, text=text) for text in parts.evaluator.news()]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from t3d.errors import UserError
 from t3d.types import Fault
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.find import ById
-from t3d.world.shared import Channel, Pulse
+from t3d.world.shared import Bell, Channel, Pulse, Shared
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # until a worker must have made its environments; chosen
@@ -86,7 +87,7 @@ class Worker:
         allowed = hang_seconds if self.ready else max(hang_seconds, START_SECONDS)
         if self._silent <= allowed:
             return ""
-        return f"no sign of life for {self._silent:.1f} s (env.hang_seconds={hang_seconds:g})"
+        return f"no sign of life for {self._silent:.1f} s{f' (env.hang_seconds={hang_seconds:g})' * self.ready}"
 
     def end(self) -> None:
         """Ends the process at once, if it has not ended, and takes it off the system's list."""
@@ -101,8 +102,52 @@ class Worker:
         self.pulse.close()
 
 
-def end_all(workers: list[Worker]) -> None:
+class Post:
+    """A worker's place: its process while there is one, and when to begin it anew."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self.door: Bell | None = None  # rung when there is something to do
+        self.starts, self.delivered, self.faults_in_a_row, self._again_at = 0, 0, 0, 0.0
+
+    @property
+    def given_up(self) -> bool:
+        """Whether beginning anew makes no sense."""
+        return self.faults_in_a_row > MOST_FAULTS
+
+    @property
+    def due(self) -> bool:
+        """Whether a process should be begun."""
+        return self.worker is None and not self.given_up and time.monotonic() >= self._again_at
+
+    def begin(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Bell]) -> None:
+        """Starts a process for the task, with everything it shares."""
+        self.starts, self.delivered, self.door = self.starts + 1, 0, Bell()
+        task = {**task, "door": self.door.fd}
+        self.worker = Worker(cfg, task, [one.fd for one in (*shared, self.door)])
+
+    def ring(self) -> None:
+        """Wakes the process, if there is one."""
+        if self.door is not None:
+            self.door.ring()
+
+    def failed(self, good_work: int) -> None:
+        """One more fault; if good_work was delivered, the first of a new row."""
+        self.faults_in_a_row = 1 if self.delivered >= good_work else self.faults_in_a_row + 1
+        back_off = min(FIRST_BACK_OFF * 2 ** (self.faults_in_a_row - 1), LONGEST_BACK_OFF)
+        self._again_at = time.monotonic() + back_off
+
+    def close(self) -> None:
+        """Gives up what belonged to a process that has ended."""
+        if self.worker is not None and self.door is not None:
+            self.worker.close()
+            self.door.close()
+        self.worker = self.door = None
+
+
+def end_all(posts: Sequence[Post]) -> None:
     """Lets workers close their environments, for a moment; then ends them."""
+    workers = [post.worker for post in posts if post.worker is not None]
     for worker in workers:
         worker.process.terminate()
     deadline = time.monotonic() + GRACE_SECONDS
@@ -110,28 +155,8 @@ def end_all(workers: list[Worker]) -> None:
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(max(0.0, deadline - time.monotonic()))
         worker.end()
-
-
-class BackOff:
-    """Counts faults in a row, and says when to try again."""
-
-    def __init__(self) -> None:
-        self.in_a_row, self.again_at = 0, 0.0
-
-    @property
-    def given_up(self) -> bool:
-        """Whether trying again makes no sense."""
-        return self.in_a_row > MOST_FAULTS
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time to try again."""
-        return not self.given_up and time.monotonic() >= self.again_at
-
-    def failed(self, after_good_work: bool) -> None:
-        """One more fault; after good work, the first of a new row."""
-        self.in_a_row = 1 if after_good_work else self.in_a_row + 1
-        self.again_at = time.monotonic() + min(FIRST_BACK_OFF * 2 ** (self.in_a_row - 1), LONGEST_BACK_OFF)
+    for post in posts:
+        post.close()
 
 
 def for_workers(cfg: Config, make_env: EnvFactory) -> Config:

@@ -23,14 +23,19 @@ class Team:
     def __init__(
         self, cfg: Config, member: int, make_env: EnvFactory, indices: Sequence[int], episodes: NDArray[np.int64]
     ) -> None:
-        """Opens the environments of these numbers; their first episodes come after those in `episodes` (num_envs,).
+        """Opens the environments of these numbers; `episodes` (num_envs,) says which episodes were the last in them.
 
-        The number of each episode is written there before it begins, for whoever must go on after a crash.
+        The number of each new one is written there before it begins, for whoever must go on after a crash.
         """
         self.cfg, self.member, self.seed = cfg, member, cfg.seeds[member]
         self.taken = 0  # the member's transitions so far
         self.lanes = open_lanes(make_env, cfg.env, f"seed {self.seed}", indices)
         self.players = [Player(cfg, self.seed, index, self.lanes, lane, episodes) for lane, index in enumerate(indices)]
+
+    def begin(self) -> None:
+        """Begins the first episode of every environment."""
+        for player in self.players:
+            player.begin(int(player.episodes[player.index]) + 1)
 
     def step(self, policy: MemberPolicy) -> Rollout:
         """One step of every environment; none is taken beyond total_steps."""
@@ -111,6 +116,8 @@ class InlineCollector:
         self.cfg = cfg
         indices, episodes = range(cfg.env.num_envs), np.full((len(cfg.seeds), cfg.env.num_envs), -1)
         self.teams = [Team(cfg, member, make_env, indices, row) for member, row in enumerate(episodes)]
+        for team in self.teams:
+            team.begin()
         self.spec = self.teams[0].lanes.spec
         self.policies: list[MemberPolicy] = []
 

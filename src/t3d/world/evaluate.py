@@ -101,6 +101,10 @@ class InlineEvaluator:
         ready, self._ready = self._ready, []
         return ready
 
+    def news(self) -> list[str]:
+        """Nothing: there are no processes but this one."""
+        return []
+
     def state(self) -> State:
         """Nothing: no evaluation is under way when a run is saved."""
         return {}

@@ -36,7 +36,6 @@ class Player:
         self.lanes, self.lane, self.episodes = lanes, lane, episodes
         self.scale = rung(index, cfg.env.num_envs) if cfg.noise.per_actor else 1.0
         self.bad_values, self.fruitless = 0, 0
-        self.begin(int(episodes[index]) + 1)
 
     def begin(self, episode: int) -> None:
         """Resets the environment, the noise and the sums."""

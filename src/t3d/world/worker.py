@@ -44,6 +44,7 @@ class Actor:
 
     def run(self) -> NoReturn:
         """Until the process is ended."""
+        self._begin(self.teams)
         while True:
             self.pulse.beat()
             acted = self._round()
@@ -53,19 +54,27 @@ class Actor:
                 self.pulse.wait(self.door, LONGEST_WAIT)
             if not acted or self.pulse.beats % ROUNDS_BETWEEN_MESSAGES == 0:
                 for message in self.parent.receive():
-                    self._open(message["envs"])
+                    self._begin(self._open(message["envs"]))
 
     def close(self) -> None:
         """Closes the environments."""
         for team in self.teams:
             team.lanes.close()
 
-    def _open(self, envs: list[list[int]]) -> None:
-        """Takes over environments, given as (member, number)."""
+    def _open(self, envs: list[list[int]]) -> list[Team]:
+        """Makes environments, given as (member, number)."""
+        opened = []
         for member in sorted({member for member, _ in envs}):
             indices = [index for owner, index in envs if owner == member]
-            self.teams.append(Team(self.cfg, member, self.make_env, indices, self.board.episodes[member]))
+            opened.append(Team(self.cfg, member, self.make_env, indices, self.board.episodes[member]))
+        self.teams += opened
         self.version = 0  # there may be members whose policy is not here yet
+        return opened
+
+    def _begin(self, teams: list[Team]) -> None:
+        for team in teams:
+            self.pulse.beat()
+            team.begin()
 
     def _round(self) -> bool:
         """One step of every team that may take one; whether there was any."""
