@@ -18,8 +18,9 @@ from t3d.config import TD3Config
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
-from t3d.events import End, Resumed
-from t3d.types import Rollout
+from t3d.events import ActingEvent, End, Resumed
+from t3d.run.publish import OneBehind
+from t3d.types import PolicySnapshot, Rollout
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -155,3 +156,56 @@ def test_a_replay_in_host_memory_gives_the_same_updates(monkeypatch: pytest.Monk
         learned.append(numbers_of(learner))
     for name, value in learned[0].items():
         torch.testing.assert_close(learned[1][name], value, rtol=1e-3, atol=1e-5)
+
+
+class Listener:
+    """A collector that only remembers what is published."""
+
+    def __init__(self) -> None:
+        self.heard: list[PolicySnapshot] = []
+
+    def publish(self, snapshot: PolicySnapshot) -> None:
+        self.heard.append(snapshot._replace(flat=snapshot.flat.copy()))
+
+
+@GPU
+def test_policies_leave_the_gpu_whole_and_one_call_late() -> None:
+    cfg = helpers.small_config(device="cuda", seeds=[0, 1], total_steps=1000)
+    learner, sampler = on_gpu("graph", range(2), cfg.td3)
+    listener = Listener()
+    publisher = OneBehind(learner, Memory(helpers.make_spec(), cfg, "cuda"), listener)
+    expected: list[PolicySnapshot] = []
+    for calls in range(20):
+        learner.run(8, sampler)
+        expected.append(learner.snapshot())
+        publisher.publish()
+        assert len(listener.heard) == calls
+    publisher.finish()
+    publisher.finish()
+    assert [one.updates for one in listener.heard] == [8 * call for call in range(1, 21)]
+    for ours, theirs in zip(listener.heard, expected, strict=True):
+        assert np.array_equal(ours.flat, theirs.flat)
+
+
+@GPU
+def test_rows_that_are_sent_without_waiting_arrive() -> None:
+    spec, rng = helpers.make_spec(), np.random.default_rng(0)
+    on_cpu, on_cuda = Replay(spec, 700, 2), Replay(spec, 700, 2, "cuda")
+    for number in range(300):
+        s = rng.normal(size=(int(rng.integers(1, 20)), 5)).astype(np.float32)
+        rollout = Rollout(number % 2, s, s[:, :3], s[:, 0], s + 1, s[:, 1] > 0, [], [])
+        on_cpu.add(rollout)
+        on_cuda.add(rollout)
+    assert torch.equal(on_cuda.rows.cpu(), on_cpu.rows) and torch.equal(on_cuda.size.cpu(), on_cpu.size)
+
+
+@GPU
+def test_actors_and_graph_together(tmp_path: Path) -> None:
+    cfg = helpers.small_config(
+        device="cuda", seeds=[0, 1, 2], actors="local:3", total_steps=3000, run={"root": str(tmp_path), "name": "gpu"}
+    )
+    events = list(t3d.train(cfg))
+    end = events[-1]
+    assert isinstance(end, End) and (end.reason, end.step, end.updates) == ("finished", 3000, 2900)
+    acting = [event for event in events if isinstance(event, ActingEvent)]
+    assert acting[-1].ratio == 1.0 and 0 < acting[-1].age_p99 < 96 + 2 * 32 + 3
