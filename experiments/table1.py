@@ -24,6 +24,7 @@ import psutil
 import t3d
 from t3d.config import diff
 from t3d.events import ActingEvent, End, Eval, Event
+from t3d.insight.runs import open_run
 
 HERE = Path(__file__).parent
 RESULTS, PAGE, PICTURE = Path("docs/table1"), Path("docs/table1.md"), Path("docs/img/table1.png")
@@ -69,8 +70,9 @@ def main() -> None:
             print(f"{name} is done")
             continue
         args.results.mkdir(parents=True, exist_ok=True)
-        for result in train(args, task, name):  # after every evaluation: what a killed machine leaves is of use too
-            (args.results / f"{name}.json").write_text(json.dumps(result))
+        file = args.results / f"{name}.json"
+        for result in train(args, task, name, file):  # after every evaluation: what a killed machine leaves is of use
+            file.write_text(json.dumps(result))
     write(args.results)
 
 
@@ -78,7 +80,7 @@ def finished(file: Path) -> bool:
     return file.exists() and json.loads(file.read_text())["finished"]
 
 
-def train(args: argparse.Namespace, task: str, name: str) -> Iterator[dict[str, Any]]:
+def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterator[dict[str, Any]]:
     """The result as far as it is known, again and again."""
     changes = {
         "env": {"id": task},
@@ -95,19 +97,19 @@ def train(args: argparse.Namespace, task: str, name: str) -> Iterator[dict[str, 
     cfg, begun = t3d.merge(t3d.preset(args.preset), changes), time.monotonic()
     folder = args.runs / name
     events = t3d.resume(folder, cfg=cfg) if folder.is_dir() else t3d.train(cfg)
-    evals: list[Eval] = []
+    before = json.loads(file.read_text())["seconds"] if file.exists() and folder.is_dir() else 0.0
     samples: list[dict[str, Any]] = []
     about: dict[str, Any] = {}
     for event in told(events, name):
         about = about or _about(event)
         if isinstance(event, ActingEvent):
             samples.append({**resources(), **vars(event), "seconds": time.monotonic() - begun})
-        if isinstance(event, Eval):
-            evals.append(event)
         if isinstance(event, End) or (isinstance(event, Eval) and event.seed == cfg.seeds[-1]):
-            seconds, done = time.monotonic() - begun, isinstance(event, End) and event.reason == "finished"
-            returns = [[one.mean_return for one in evals if one.seed == seed] for seed in cfg.seeds]
-            steps = [one.step for one in evals if one.seed == cfg.seeds[-1]]
+            seconds = before + time.monotonic() - begun
+            done = isinstance(event, End) and event.reason == "finished"
+            evals = open_run(folder).evals  # those of an earlier process too
+            returns = [[one.mean_return for one in evals[seed]] for seed in cfg.seeds]
+            steps = [one.step for one in evals[cfg.seeds[-1]]]
             result = {"env": task, "finished": done, **about, "seconds": seconds, "steps": steps, "returns": returns}
             yield {**result, "samples": samples}
 
@@ -117,7 +119,6 @@ def _about(start: Any) -> dict[str, Any]:
     changes = diff(t3d.merge(t3d.Config(), start.config), t3d.Config())
     return {
         "settings": {key: value for key, (_, value) in changes.items() if key != "run.root"},
-        "begun_at": start.step,
         "versions": start.versions,
         "machine": f"{gpu_name()}, {psutil.cpu_count()} cores ({platform.machine()})",
     }
@@ -220,7 +221,7 @@ def _row(name: str, task: Task, result: dict[str, Any] | None) -> str:
     their_last = f"{authors['mean'][-1]:,.1f} ± {authors['std'][-1]:,.1f}"
     if result is None:
         return f"| {name} | not run | | {task.paper} | {their_last} | | |"
-    rate = len(result["returns"]) * (result["steps"][-1] - result["begun_at"]) / result["seconds"]
+    rate = len(result["returns"]) * result["steps"][-1] / result["seconds"]
     cells = [name, last(result), best(result), task.paper, their_last, f"{result['seconds']:,.0f}", f"{rate:,.0f}"]
     return f"| {' | '.join(cells)} |"
 

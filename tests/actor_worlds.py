@@ -199,3 +199,28 @@ class Examined(Told):
         if examined and "t3d.run.loop" not in sys.modules and (os.environ["FAULT"] == "always" or first_time()):
             raise RuntimeError("examination nerves")
         return super().step(action)
+
+
+class SlowReset(Told):
+    """A reset takes 0.4 s."""
+
+    spread = 100
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        time.sleep(0.4 if in_actor() else 0)
+        return super().reset(seed=seed)
+
+
+class LateBad(Told):
+    """Returns a NaN after 300 sound steps."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        self.steps += in_actor()
+        return (observation, float("nan") if self.steps > 300 else reward, *rest)  # type: ignore[return-value]
+
+
+def make_vector() -> Any:
+    return gym.vector.SyncVectorEnv([Told] * 3, autoreset_mode=gym.vector.AutoresetMode.DISABLED)

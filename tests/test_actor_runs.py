@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,8 @@ from t3d.run.actors import LocalCollector, shares
 from t3d.run.checkpoint import newest
 from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.loop import resume, train
-from t3d.types import Wishes
+from t3d.run.parts import Progress, restore_evaluations
+from t3d.types import State, Wishes
 from t3d.world.collect import InlineCollector
 from t3d.world.evaluate import InlineEvaluator
 from t3d.world.find import env_factory
@@ -50,7 +52,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
         other.flat[:] *= -1
         for evaluator in (inline, apart):
             assert evaluator.submit(one, 100) and evaluator.submit(other, 200)
-        assert not apart.submit(one, 300), "two are under way: the third has to wait"
+        assert inline.has_room() and not apart.has_room(), "two are under way: a third has to wait"
         results, until = [], time.monotonic() + 60
         while len(results) < 6 and time.monotonic() < until:
             results += apart.poll()
@@ -68,7 +70,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
 
 
 def test_training_goes_on_while_a_policy_is_evaluated(tmp_path: Path) -> None:
-    """Evaluations that take a second each, every 50 steps; each event carries the step of its snapshot."""
+    """Evaluations that take a second each, every 100 steps; each event carries the step of its snapshot."""
     cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=300, eval={"every_steps": 100, "episodes": 15})
     events = list(train(cfg))
     evals = of_kind(events, Eval)
@@ -136,7 +138,48 @@ def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path)
     assert all(event.updates == max(0, event.step - 100) for event in late), "the policy of then, not of now"
 
 
-COMMAND = """train actor_worlds:Told --actors local:2 --seeds 0 1 --run.name held --resume-or-start --no-video
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"flat": np.zeros((1, 1), np.float32)}, "is float32 (1, 1) instead of (1, "),
+        ({"flat": np.zeros(337, np.float32)}, "is float32 (337,) instead of (1, "),
+        ({"flat": np.zeros((1, 353), np.int8)}, "is int8"),
+        ({"flat": np.full((1, 353), np.nan, np.float32)}, "not finite"),
+        ({"step": 10**15}, "contradict each other"),
+        ({"step": -1}, "is not a count"),
+        ({"step": 100}, "contradict each other"),
+        ({"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)}, "instead of (1, 3)"),
+    ],
+)
+def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken: State, words: str) -> None:
+    cfg = actor_config(tmp_path, seeds=[0])
+    evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id))
+    try:
+        progress = Progress(best=[0.0], step=250, evaluated=0, submitted=200)
+        sound = {"step": 200, "updates": 100, "flat": np.zeros((1, 353), np.float32)}
+        assert evaluator.policies.arrays["flat"].shape[-1] == 353
+        with pytest.raises(ValueError, match=re.escape(words)):
+            restore_evaluations(progress, evaluator, {"0": {**sound, **broken}})
+        with pytest.raises(ValueError, match="3 evaluations are under way"):
+            evaluator.restore({str(number): sound for number in range(3)})
+    finally:
+        evaluator.close()
+
+
+@pytest.mark.parametrize(("evaluated", "submitted"), [(0, 200), (0, 10**12), (300, 300)])
+def test_evaluations_that_nobody_would_make_are_refused(evaluated: int, submitted: int) -> None:
+    """Else the run would wait for them for ever."""
+    progress = Progress(best=[0.0], step=250, evaluated=evaluated, submitted=submitted)
+    inline = InlineEvaluator(
+        helpers.small_config(), env_factory("Pendulum-v1"), Wishes(threading.Event(), threading.Event())
+    )
+    with pytest.raises(ValueError, match="contradict each other"):
+        restore_evaluations(progress, inline, {})
+    with pytest.raises(ValueError, match="which one process does not have"):
+        inline.restore({"0": {}})
+
+
+COMMAND = """train actor_worlds:Told --actors local:2 --seeds 0 --run.name held --resume-or-start --no-video
     --td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --td3.random-steps 200 --td3.updates-per-step 0.1
     --total-steps 1000000000 --eval.every-steps 500 --checkpoint.every-steps 100"""
 
@@ -246,6 +289,8 @@ def test_flags_of_actors() -> None:
     assert (cfg.actors, cfg.local_actors, cfg.max_ahead, cfg.noise.per_actor) == ("local:4", 4, 7, True)
     assert parse(["Pendulum-v1", "--noise", "pink"]).cfg.noise.kind == "pink"
     assert parse(["Pendulum-v1", "--noise=per-actor"]).cfg.noise.per_actor
+    with pytest.raises(UserError, match="a ladder over the environments of a seed, and each has one"):
+        next(train(merge(cfg, {"seeds": [0, 1, 2, 3]})))
     with pytest.raises(UserError, match=r"--noise purple is none of gaussian, ou, pink, per-actor"):
         parse(["Pendulum-v1", "--noise", "purple"])
 

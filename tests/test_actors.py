@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from t3d.run.governor import Governor
 from t3d.run.loop import resume, train
 from t3d.seeds import derive
 from t3d.types import PolicySnapshot, Rollout, Scaling, parameter_count
+from t3d.world.find import env_factory
 from t3d.world.shared import Board, Channel, Policies, Ring, Torn
 
 
@@ -303,7 +305,7 @@ def goes_through(
     monkeypatch: pytest.MonkeyPatch,
     memories: list[Memory],
     hang: float,
-    deaths_within: float,
+    dead: float,
 ) -> None:
     """R9: the fault is seen in time, the actor is begun anew, and every transition is true."""
     monkeypatch.setenv("FAULT", kind)
@@ -364,6 +366,7 @@ def test_when_no_actor_is_left_the_run_saves_and_says_why(tmp_path: Path, monkey
         for event in train(cfg):
             seen.append(event)
     assert seen[-1].step >= 150, "six lives of thirty steps"
+    assert [event.what for event in of_kind(seen, ActorEvent)] == ["lost", "back"] * 5 + ["lost", "given-up"]
     again = list(resume(tmp_path / "a", make_env=actor_worlds.Told))
     assert of_kind(again, Resumed)[0].step >= 180 and of_kind(again, End)[0].reason == "finished"
 
@@ -388,3 +391,90 @@ def t3d_event(line: str) -> Event:
     from t3d.events import from_line  # noqa: PLC0415
 
     return from_line(line)
+
+
+# One collector, held in the hand
+
+
+def collector_of(world: str, **changes: Any) -> LocalCollector:
+    base: dict[str, Any] = {"env": {"id": f"actor_worlds:{world}"}, "actors": "local:1", "seeds": [0]}
+    cfg = helpers.small_config(**merge_dicts(base, changes))
+    collector = LocalCollector(cfg, env_factory(cfg.env.id))
+    sizes = collector.policies.sizes
+    collector.publish(PolicySnapshot(0, sizes, np.zeros((1, parameter_count(sizes)), np.float32)), 0)
+    return collector
+
+
+def until(collector: LocalCollector, true: Callable[[LocalCollector], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true(collector):
+        assert time.monotonic() < deadline, "it never happened"
+        collector.look_after()
+        time.sleep(0.005)
+
+
+def test_what_a_dead_actor_had_sent_is_kept() -> None:
+    collector = collector_of("Told", total_steps=10_000, td3={"random_steps": 200})
+    try:
+        until(collector, lambda one: one._waiting() == 296)  # as far as it may go: 200 random steps and max_ahead
+        post = collector.posts[0]
+        assert post.worker is not None
+        collector.board.taken[0, 0] -= 3  # as if it had died before it could count its last rows
+        post.worker.process.kill()
+        until(collector, lambda one: bool(one._news))
+        assert post.worker is None and collector.board.taken[0, 0] == 296
+        assert sum(len(rollout.r) for rollout in collector.poll()) == 296
+        until(collector, lambda one: one.posts[0].worker is not None)
+        collector.publish(collector.policies.get(1), 0)
+        assert sum(len(rollout.r) for rollout in collector.poll()) == 0, "the limit counts what the dead one took"
+    finally:
+        collector.close()
+
+
+def test_a_full_ring_holds_an_actor_back() -> None:
+    """The warm-up is longer than the ring, and the learner does not look."""
+    steps = 5000
+    collector = collector_of("Told", total_steps=2 * steps, td3={"random_steps": steps})
+    try:
+        until(collector, lambda one: one._waiting() > 0)
+        ring = collector.posts[0].transitions
+        assert ring is not None and ring.capacity < steps
+        until(collector, lambda one: one._waiting() == ring.capacity)
+        time.sleep(0.3)
+        assert ring.waiting == ring.capacity
+        rows: list[NDArray[Any]] = []
+        while sum(map(len, rows)) < steps:
+            rows += [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll()]
+        told = np.concatenate(rows)
+        goes_on = (told[1:, :3] == told[:-1, 3:]).all(axis=1)
+        begins = told[1:, 2] == 0
+        assert (goes_on | begins).all() and not collector.news()
+    finally:
+        collector.close()
+
+
+def test_slow_resets_one_after_the_other_are_no_hang(tmp_path: Path) -> None:
+    """Five resets of 0.4 s in one process: each is far from a second, all together are not."""
+    cfg = actor_config(tmp_path, "SlowReset", seeds=[0], actors="local:1", env={"num_envs": 5, "hang_seconds": 1.0})
+    events = list(train(merge(cfg, {"total_steps": 150, "eval": {"every_steps": 10**9}})))
+    assert of_kind(events, End)[0].reason == "finished" and not of_kind(events, ActorEvent)
+
+
+def test_a_bad_value_ends_a_run_that_has_much_to_learn(tmp_path: Path) -> None:
+    """The actor stops there, and so does the run, though there are always transitions to take."""
+    cfg = actor_config(tmp_path, "LateBad", actors="local:2", total_steps=100_000, eval={"every_steps": 10**9})
+    seen: list[Event] = []
+    with pytest.raises(UserError, match=r"environment 0 of seed \d, episode \d+, step \d+: reward is nan"):
+        for event in train(cfg):
+            seen.append(event)
+    assert max(event.step for event in seen) < 1500, "300 steps of each environment were sound"
+    assert not of_kind(seen, ActorEvent)
+
+
+def test_a_vector_environment_is_stepped_by_one_actor(tmp_path: Path, memories: list[Memory]) -> None:
+    events = list(train(actor_config(tmp_path, "make_vector", env={"num_envs": 3}, eval={"every_steps": 300})))
+    assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 2
+    for member in (0, 1):
+        s, s2 = np.split(memories[-1].replay.read(member, 0, 300)[:, [0, 1, 2, -3, -2, -1]], 2, axis=1)
+        assert np.array_equal(s2[:, 2], s[:, 2] + 1) and np.array_equal(s2[:, :2], s[:, :2])
+        assert len({(high, low) for high, low in s[:3, :2]}) == 3, "three environments, each with a seed of its own"

@@ -164,7 +164,8 @@ class Listener:
     def __init__(self) -> None:
         self.heard: list[PolicySnapshot] = []
 
-    def publish(self, snapshot: PolicySnapshot) -> None:
+    def publish(self, snapshot: PolicySnapshot, made: int) -> None:
+        assert made >= snapshot.updates
         self.heard.append(snapshot._replace(flat=snapshot.flat.copy()))
 
 

@@ -120,7 +120,7 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         _check_types(self, "env.")
-        _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(0.1, 10**6))
+        _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
 
 
 @dataclass(frozen=True)

@@ -55,13 +55,13 @@ class LocalCollector:
         lanes = open_lanes(make_env, cfg.env, "the start")
         self.spec, as_one = lanes.spec, isinstance(lanes, VectorLanes)
         lanes.close()
+        self.posts = [ActorPost(number, units) for number, units in enumerate(shares(cfg, as_one=as_one))]
         members, actors = len(cfg.seeds), cfg.local_actors
         sizes = (self.spec.observation_size, *cfg.td3.actor_hidden, self.spec.action_size)
         self.policies = Policies(members, sizes, POLICY_SLOTS)
         self.board = Board(self.policies, members, cfg.env.num_envs, actors)
         self.board.episodes[:] = -1
         self.bell = Bell()
-        self.posts = [ActorPost(number, units) for number, units in enumerate(shares(cfg, as_one=as_one))]
         self.taken = [0] * members  # transitions handed out
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._waited, self._looked = 0, 0.0, 0.0
@@ -72,20 +72,23 @@ class LocalCollector:
         self._error: UserError | None = None
         self._whole, self._span = Tally(0.0), Tally(0.0)
 
-    def publish(self, snapshot: PolicySnapshot) -> None:
-        """From now on act with this policy, as far as the governor allows; the first one starts the actors."""
-        self.updates = snapshot.updates
+    def publish(self, snapshot: PolicySnapshot, made: int) -> None:
+        """From now on act with this policy, as far as the governor allows; the first one starts the actors.
+
+        made is how many updates the learner has made, or begun on a GPU: policies may come late from there.
+        """
+        self.updates = made
         self.board.publish(snapshot, self.governor.limit(snapshot.updates))
-        self._look_after()
+        self.look_after()
         for post in self.posts:
             post.ring()
 
     def poll(self) -> list[Rollout]:
         """The transitions that have come in, a block for each member; waits a moment for a block worth taking."""
-        self._look_after()
+        if self._error is not None and not self._news:  # all that came before it has been handed out
+            raise self._error
+        self.look_after()
         if not any(self._rows):
-            if self._error is not None and not self._waiting():
-                raise self._error
             self._span.learner_waited += self._wait()
         self._receive_all()
         members = [member for member, rows in enumerate(self._rows) if rows or any(self._told[member])]
@@ -106,11 +109,12 @@ class LocalCollector:
         return (self._whole if whole_run else span).figures(waited, running, restarts)
 
     def state(self) -> State:
-        """Every member's count, and the numbers of the episodes in flight, which begin anew."""
+        """Every member's count, and the numbers of the episodes in flight, which are given up."""
         state: State = {}
-        for seed, taken, episodes in zip(self.cfg.seeds, self.taken, self.board.episodes.tolist(), strict=True):
-            flights = {f"env-{index}": {"episode": episode} for index, episode in enumerate(episodes)}
-            state[f"seed-{seed}"] = {"taken": taken, **flights}
+        for member, seed in enumerate(self.cfg.seeds):
+            pairs = zip(self.board.episodes[member].tolist(), self.board.bad_values[member].tolist(), strict=True)
+            envs = {f"env-{index}": {"episode": number, "bad_values": bad} for index, (number, bad) in enumerate(pairs)}
+            state[f"seed-{seed}"] = {"taken": self.taken[member], **envs}
         return state
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
@@ -120,6 +124,7 @@ class LocalCollector:
             self.taken[member] = self.board.taken[member, -1] = whole(saved["taken"])
             for index in range(self.cfg.env.num_envs):
                 self.board.episodes[member, index] = whole(saved[f"env-{index}"]["episode"], least=-1)
+                self.board.bad_values[member, index] = whole(saved[f"env-{index}"]["bad_values"])
         return []
 
     def close(self) -> None:
@@ -129,9 +134,9 @@ class LocalCollector:
             shared.close()
         self.bell.close()
 
-    def _look_after(self) -> None:
+    def look_after(self) -> None:
         """Starts actors that are due, and sees which have ended or hang; ten times a second."""
-        if time.monotonic() - self._looked < LONGEST_WAIT:
+        if time.monotonic() - self._looked < LONGEST_WAIT or self._error is not None:
             return
         self._looked = time.monotonic()
         for post in self.posts:
@@ -224,13 +229,11 @@ class LocalCollector:
                 self._rows[member].append(rows[mine])
                 self._received[member, post.number] += mine.sum()
             self._span.see_ages(self.updates - about["updates"][about["updates"] != RANDOM])
-        try:
-            for message in post.worker.receive():
-                episodes, faults = self._told[message["member"]]
-                episodes += [Episode(*fields) for fields in message["episodes"]]
-                faults += [Fault(*fields) for fields in message["faults"]]
-        except UserError as error:
-            self._error = self._error or error
+        for message in post.worker.receive():
+            episodes, faults = self._told[message["member"]]
+            episodes += [Episode(*fields) for fields in message["episodes"]]
+            faults += [Fault(*fields) for fields in message["faults"]]
+        self._error = self._error or post.worker.error
 
     def _rollout(self, member: int) -> Rollout:
         """What has come in of one member, as far as it is still wanted."""

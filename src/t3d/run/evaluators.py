@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.errors import NobodyLeft
 from t3d.run.workers import Post, end_all, for_workers
-from t3d.types import Evaluation, PolicySnapshot, Scaling, Spec, State, whole
+from t3d.types import Evaluation, PolicySnapshot, Scaling, Spec, State, parameter_count, whole
 from t3d.world.envs import EnvFactory
 from t3d.world.shared import Policies
 
@@ -41,11 +43,15 @@ class ProcessEvaluator:
         self.pending: list[Pending] = []
         self._news: list[str] = []
 
-    def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
-        """Begins to evaluate every member of the snapshot, unless enough evaluations are under way."""
+    def has_room(self) -> bool:
+        """Whether another evaluation can be begun; says no after a moment."""
         if len(self.pending) == MOST_PENDING:
             time.sleep(WAIT_SECONDS)
             return False
+        return True
+
+    def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
+        """Begins to evaluate every member of the snapshot, for which there must be room."""
         slot = min({*range(MOST_PENDING)} - {one.slot for one in self.pending})
         one = Pending(step, snapshot, slot)
         self.policies.put(slot, snapshot)
@@ -56,7 +62,7 @@ class ProcessEvaluator:
 
     def poll(self) -> list[Evaluation]:
         """The evaluations that are complete; each is handed out once."""
-        for post in self.posts:
+        for post in [*self.posts]:  # one may be given up
             self._look_after(post)
         ready: list[Evaluation] = []
         while self.pending and len(self.pending[0].done) == self.members:
@@ -73,13 +79,21 @@ class ProcessEvaluator:
         """What is under way: it is begun again when the run goes on."""
         return {str(number): _packed(one) for number, one in enumerate(self.pending)}
 
-    def restore(self, state: State) -> None:
-        """Begins what was under way."""
+    def restore(self, state: State) -> list[int]:
+        """Begins what was under way, and returns the steps of it."""
+        steps: list[int] = []
+        if len(state) > MOST_PENDING:
+            raise ValueError(f"{len(state)} evaluations are under way")
         for number in range(len(state)):
             saved = state[str(number)]
+            _check(saved["flat"], (self.members, parameter_count(self.policies.sizes)))
+            for name in ("mean", "std") if "mean" in saved else ():
+                _check(saved[name], (self.members, self.policies.sizes[0]))
             scaling = Scaling(saved["mean"], saved["std"]) if "mean" in saved else None
             snapshot = PolicySnapshot(whole(saved["updates"]), self.policies.sizes, saved["flat"], scaling)
-            self.submit(snapshot, whole(saved["step"]))
+            steps.append(whole(saved["step"], least=steps[-1] + 1 if steps else 0))
+            self.submit(snapshot, steps[-1])
+        return steps
 
     def close(self) -> None:
         """Ends the processes."""
@@ -95,6 +109,8 @@ class ProcessEvaluator:
         for message in post.worker.receive():  # after the look: all that an ended process has said is there
             post.delivered += 1
             self._take(**message)
+        if post.worker.error is not None:
+            raise post.worker.error
         if fault:
             self._lost(post, post.worker.last_words or fault)
 
@@ -140,6 +156,11 @@ class ProcessEvaluator:
 
     def _members_of(self, post: Post) -> list[int]:
         return list(range(self.posts.index(post), self.members, len(self.posts)))
+
+
+def _check(array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
+        raise ValueError(f"a policy under evaluation is {array.dtype} {array.shape} instead of {shape}, or not finite")
 
 
 def _packed(one: Pending) -> State:

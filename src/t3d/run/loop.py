@@ -138,7 +138,7 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
         parts.unsaved = True
         yield _learn(parts, governor, wishes.stop)
 
-        if _evaluation_due(parts) and not wishes.stop.is_set():
+        if _evaluation_due(parts) and not wishes.stop.is_set() and parts.evaluator.has_room():
             snapshot = parts.snapshot()
             parts.folder.save_last(snapshot, progress.step)
             if parts.evaluator.submit(snapshot, progress.step):
@@ -152,6 +152,7 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
         if wishes.stop.is_set():
             return
         if _evaluation_due(parts):  # broken off by the wish to save, or too many are under way
+            parts.collector.look_after()
             continue
         if progress.step == progress.evaluated == cfg.total_steps:
             return

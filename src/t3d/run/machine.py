@@ -37,14 +37,22 @@ def resolve(cfg: Config) -> Config:
             f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
         )
     torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
-    return replace(cfg, device=device, env=replace(cfg.env, num_envs=_num_envs(cfg)))
-
-
-def _num_envs(cfg: Config) -> int:
-    """Enough environments that every actor has one, where nothing else was asked for."""
     if cfg.local_actors and not hasattr(os, "memfd_create"):
         raise UserError(f"actors={cfg.actors} needs Linux; here only actors=inline works")
-    return cfg.env.num_envs if cfg.env.num_envs > 1 else max(1, -(-cfg.local_actors // len(cfg.seeds)))
+    cfg = with_environments(replace(cfg, device=device))
+    if cfg.noise.per_actor and cfg.env.num_envs == 1:
+        raise UserError(
+            "noise.per_actor is a ladder over the environments of a seed, and each has one; "
+            "take more actors than seeds, or say --env.num-envs N"
+        )
+    return cfg
+
+
+def with_environments(cfg: Config) -> Config:
+    """The configuration with enough environments that every actor has one, where nothing else was asked for."""
+    if cfg.env.num_envs > 1:
+        return cfg
+    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.seeds)))))
 
 
 def choose_engine(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:

@@ -231,13 +231,20 @@ def _restore(
         for member, seed in enumerate(cfg.seeds):
             checkpoint.fill(memory.replay, member, seed)
         notes = collector.restore(state["collector"], stop)
-        evaluator.restore(state.get("evaluator", {}))  # format 1 began without
+        restore_evaluations(progress, evaluator, state.get("evaluator", {}))  # format 1 began without
         counts = collector.taken
         if counts != memory.added or progress.step != min(counts) or learner.updates > Governor(cfg).due(counts, 0):
             raise ValueError("its counters contradict each other")
         return notes + _changed_versions(state["versions"])
     except UNSOUND as error:
         raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
+
+
+def restore_evaluations(progress: Progress, evaluator: Evaluator, state: State) -> None:
+    """Begins the evaluations that were under way, which must be those that the run still waits for."""
+    pending = evaluator.restore(state)
+    if max([progress.evaluated, *pending]) != progress.submitted or progress.submitted > progress.step:
+        raise ValueError("its evaluations contradict each other")
 
 
 def _log_lengths(loaded: Loaded) -> dict[str, int]:

@@ -15,7 +15,7 @@ from t3d.types import PolicySnapshot
 class Collecting(Protocol):
     """Whoever acts with the policies."""
 
-    def publish(self, snapshot: PolicySnapshot, /) -> None: ...
+    def publish(self, snapshot: PolicySnapshot, made: int, /) -> None: ...
 
 
 class Promptly:
@@ -26,7 +26,7 @@ class Promptly:
 
     def publish(self) -> None:
         """Hands the newest policy on."""
-        self.collector.publish(self.memory.scaled(self.learner.snapshot()))
+        self.collector.publish(self.memory.scaled(self.learner.snapshot()), self.learner.updates)
 
     def finish(self) -> None:
         """Hands on what is still on its way, which is nothing."""
@@ -70,4 +70,4 @@ class OneBehind:
         if copy is not None:
             copy.arrived.synchronize()
             snapshot = PolicySnapshot(copy.updates, self.learner.nets.actor.sizes, copy.flat.numpy())
-            self.collector.publish(self.memory.scaled(snapshot))
+            self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)

@@ -12,6 +12,7 @@ from t3d.errors import NothingLeft, UserError
 from t3d.files import UNSOUND
 from t3d.run.checkpoint import Checkpoint, newest
 from t3d.run.folder import last_event, worth_keeping
+from t3d.run.machine import with_environments
 from t3d.run.parts import Loaded
 
 MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine")  # a run keeps the threads and engine it has
@@ -34,7 +35,7 @@ def load(
     else:
         loaded, begun, reached = _contents(checkpoint)
     if cfg is not None:
-        _refuse_other(begun, cfg, path)
+        _refuse_other(with_environments(begun), with_environments(cfg), path)
     totals = [one.total_steps for one in (begun, written, cfg) if one is not None]
     going_on = dataclasses.replace(
         begun,

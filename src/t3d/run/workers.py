@@ -1,6 +1,6 @@
 """Worker processes as their parent sees them: started, watched, begun anew after a fault, and given up when that fails.
 
-Nothing here sleeps: whoever owns a post calls tend() often, and learns what has happened.
+Nothing here sleeps: whoever owns a post looks after it often, and learns what has happened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from t3d.world.shared import Bell, Channel, Pulse, Shared
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # until a worker must have made its environments; chosen
-LONGEST_GAP = 1.0  # of the time between two looks, what counts: a parent that slept must not blame its workers
+LONGEST_GAP = 1.0  # seconds of the time between two looks that count: a parent that slept must not blame its workers
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 10.0  # seconds before a worker is begun anew, doubled with each fault in a row
 MOST_FAULTS = 5  # in a row; after one more the worker is given up; chosen
 GRACE_SECONDS = 1.0  # for workers to close their environments when the run is over; chosen
@@ -38,7 +38,9 @@ class Worker:
 
     def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int]) -> None:
         self.pulse = Pulse()
-        self.ready, self.last_words = False, ""
+        self.ready = False  # whether its environments are made
+        self.error: UserError | None = None  # what the user must mend
+        self.last_words = ""  # why it crashed, as far as it could tell
         self.process = subprocess.Popen(
             [sys.executable, "-m", "t3d.world.worker"],
             stdin=subprocess.PIPE,
@@ -59,19 +61,18 @@ class Worker:
             self.channel.send(**message)
 
     def receive(self) -> list[dict[str, Any]]:
-        """What it has told, but for its own troubles; what the user must mend is raised."""
+        """What it has told, but for its own troubles, which are kept in `error` and `last_words`."""
         told = []
         for message in self.channel.receive():
             if "bad_value" in message:
-                error = BadValue(message["where"], Fault(*message["bad_value"]))
-                error.member = message["member"]
-                raise error
-            if "user_error" in message:
-                raise UserError(message["user_error"])
-            if "crash" in message:
+                self.error = BadValue(message["where"], Fault(*message["bad_value"]))
+                self.error.member = message["member"]
+            elif "user_error" in message:
+                self.error = UserError(message["user_error"])
+            elif "crash" in message:
                 self.last_words = message["crash"]
             elif "ready" in message:
-                self.ready = True
+                self.ready = message["ready"]
             else:
                 told.append(message)
         return told
@@ -92,7 +93,8 @@ class Worker:
     def end(self) -> None:
         """Ends the process at once, if it has not ended, and takes it off the system's list."""
         self.process.kill()
-        self.process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a process that even SIGKILL does not end waits for a device
+            self.process.wait(GRACE_SECONDS)
 
     def close(self) -> None:
         """Gives all descriptors back."""
@@ -124,7 +126,10 @@ class Post:
         """Starts a process for the task, with everything it shares."""
         self.starts, self.delivered, self.door = self.starts + 1, 0, Bell()
         task = {**task, "door": self.door.fd}
-        self.worker = Worker(cfg, task, [one.fd for one in (*shared, self.door)])
+        try:
+            self.worker = Worker(cfg, task, [one.fd for one in (*shared, self.door)])
+        except OSError as error:
+            raise UserError(f"a worker process cannot be started ({error}); take fewer actors") from error
 
     def ring(self) -> None:
         """Wakes the process, if there is one."""
@@ -139,9 +144,9 @@ class Post:
 
     def close(self) -> None:
         """Gives up what belonged to a process that has ended."""
-        if self.worker is not None and self.door is not None:
-            self.worker.close()
-            self.door.close()
+        for owned in (self.worker, self.door):
+            if owned is not None:
+                owned.close()
         self.worker = self.door = None
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.types import Acting, ActorNews, Fault, Floats, PolicySnapshot, Rollout, State, whole
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.lanes import open_lanes
 from t3d.world.noise import scale_at
-from t3d.world.player import Flight, Player, play_again
+from t3d.world.player import Book, Flight, Player, play_again
 from t3d.world.policy import MemberPolicy
 
 
@@ -21,21 +20,24 @@ class Team:
     """Environments of one member and the players in them."""
 
     def __init__(
-        self, cfg: Config, member: int, make_env: EnvFactory, indices: Sequence[int], episodes: NDArray[np.int64]
+        self,
+        cfg: Config,
+        member: int,
+        make_env: EnvFactory,
+        indices: Sequence[int],
+        book: Book,
+        beat: Callable[[], object] = int,
     ) -> None:
-        """Opens the environments of these numbers; `episodes` (num_envs,) says which episodes were the last in them.
-
-        The number of each new one is written there before it begins, for whoever must go on after a crash.
-        """
+        """Opens the environments of these numbers, whose first episodes come after those in the book."""
         self.cfg, self.member, self.seed = cfg, member, cfg.seeds[member]
         self.taken = 0  # the member's transitions so far
-        self.lanes = open_lanes(make_env, cfg.env, f"seed {self.seed}", indices)
-        self.players = [Player(cfg, self.seed, index, self.lanes, lane, episodes) for lane, index in enumerate(indices)]
+        self.lanes = open_lanes(make_env, cfg.env, f"seed {self.seed}", indices, beat)
+        self.players = [Player(cfg, self.seed, index, self.lanes, lane, book) for lane, index in enumerate(indices)]
 
     def begin(self) -> None:
         """Begins the first episode of every environment."""
         for player in self.players:
-            player.begin(int(player.episodes[player.index]) + 1)
+            player.begin(int(player.book.episodes[player.index]) + 1)
 
     def step(self, policy: MemberPolicy) -> Rollout:
         """One step of every environment; none is taken beyond total_steps."""
@@ -103,9 +105,10 @@ class Team:
         told, players = [], {player.index: player for player in self.players}
         for fault in self.lanes.take_faults():
             player = players[fault.env]
-            player.bad_values += 1
-            if player.bad_values <= 10 or str(player.bad_values).strip("0") == "1":
-                told.append(fault._replace(met=player.bad_values))
+            player.book.bad_values[player.index] += 1
+            met = int(player.book.bad_values[player.index])
+            if met <= 10 or str(met).strip("0") == "1":
+                told.append(fault._replace(met=met))
         return told
 
 
@@ -114,8 +117,9 @@ class InlineCollector:
 
     def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
         self.cfg = cfg
-        indices, episodes = range(cfg.env.num_envs), np.full((len(cfg.seeds), cfg.env.num_envs), -1)
-        self.teams = [Team(cfg, member, make_env, indices, row) for member, row in enumerate(episodes)]
+        envs = cfg.env.num_envs
+        books = [Book(np.full(envs, -1), np.zeros(envs, np.int64)) for _ in cfg.seeds]
+        self.teams = [Team(cfg, member, make_env, range(envs), book) for member, book in enumerate(books)]
         for team in self.teams:
             team.begin()
         self.spec = self.teams[0].lanes.spec
@@ -126,14 +130,17 @@ class InlineCollector:
         """Transitions of each member so far."""
         return [team.taken for team in self.teams]
 
-    def publish(self, snapshot: PolicySnapshot) -> None:
-        """From now on act with this policy."""
+    def publish(self, snapshot: PolicySnapshot, made: int = 0) -> None:
+        """From now on act with this policy, which is the newest: how many updates were made is not asked."""
         self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.teams))]
 
     def poll(self) -> list[Rollout]:
         """The next transitions, one block for each member that has not reached total_steps."""
         pairs = zip(self.teams, self.policies, strict=True)
         return [team.step(policy) for team, policy in pairs if team.taken < self.cfg.total_steps]
+
+    def look_after(self) -> None:
+        """There is nobody to look after."""
 
     def news(self) -> list[ActorNews]:
         """Nothing: there are no actors but this process."""

@@ -47,10 +47,12 @@ class BadValue(UserError):
 class Environment:
     """One Gymnasium environment with flat observations and actions in [-1, 1], stepped and seeded by us."""
 
-    def __init__(self, env: GymEnv, where: str, cfg: EnvConfig | None = None, index: int = 0) -> None:
+    def __init__(
+        self, env: GymEnv, where: str, cfg: EnvConfig | None = None, index: int = 0, beat: Callable[[], object] = int
+    ) -> None:
         cfg = cfg or EnvConfig()
         self.gym = env
-        self.gate = Gate(spec_of(env), where, index, cfg.bad_values)
+        self.gate = Gate(spec_of(env), where, index, cfg.bad_values, beat)
         self.action_repeat = cfg.action_repeat
 
     def reset(self, seed: int, episode: int) -> Floats:
@@ -76,11 +78,19 @@ class Environment:
 class Gate:
     """Between T3D and one environment: scales what goes in, checks what comes out, knows where and when it is.
 
-    A bad value ends the run (`raise`), ends the episode as truncated (`skip`), or is mended (`clip`).
+    A bad value ends the run (`raise`), ends the episode as truncated (`skip`), or is mended (`clip`). `beat` is called
+    before every call into the environment: whoever watches knows that the one before it has returned.
     """
 
-    def __init__(self, spec: Spec, where: str, index: int = 0, bad_values: str = "raise") -> None:
-        self.spec, self.index, self.bad_values = spec, index, bad_values
+    def __init__(
+        self,
+        spec: Spec,
+        where: str,
+        index: int = 0,
+        bad_values: str = "raise",
+        beat: Callable[[], object] = int,
+    ) -> None:
+        self.spec, self.index, self.bad_values, self.beat = spec, index, bad_values, beat
         self.where = where  # for messages, e.g. "environment 0 of seed 3"
         self.episode, self.step = 0, 0
         self.last = np.zeros(spec.observation_size, np.float32)  # the newest sound observation
@@ -144,6 +154,7 @@ class Gate:
 
     def call(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Calls into the environment; what it raises says where it came from."""
+        self.beat()
         try:
             return method(*arguments, **keywords)
         except Exception as error:

@@ -57,16 +57,16 @@ def _play(
 class Examiner:
     """Evaluates one member."""
 
-    def __init__(self, cfg: Config, member: int, make_env: EnvFactory) -> None:
+    def __init__(self, cfg: Config, member: int, make_env: EnvFactory, beat: Callable[[], object] = int) -> None:
         seed = cfg.seeds[member]
         self.member, self.max_steps = member, cfg.eval.max_steps
-        self.lanes = open_lanes(make_env, cfg.env, f"the evaluation of seed {seed}")
+        self.lanes = open_lanes(make_env, cfg.env, f"the evaluation of seed {seed}", beat=beat)
         self.seeds = [derive(seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
         for lane in range(self.lanes.count):  # PyBullet differs on the first reset only: with it out of the way,
             self.lanes.reset(lane, self.seeds[0], 0)  # an episode is the same whenever it is played
         self.lanes.take_faults()
 
-    def evaluate(self, snapshot: PolicySnapshot, step: int, before_a_step: Callable[[], object]) -> Evaluation:
+    def evaluate(self, snapshot: PolicySnapshot, step: int, before_a_step: Callable[[], object] = int) -> Evaluation:
         """Plays the member's evaluation episodes with its part of the snapshot."""
         try:
             policy = MemberPolicy(snapshot, self.member)
@@ -109,8 +109,15 @@ class InlineEvaluator:
         """Nothing: no evaluation is under way when a run is saved."""
         return {}
 
-    def restore(self, state: State) -> None:
-        """Nothing to go on with."""
+    def has_room(self) -> bool:
+        """Always: an evaluation is over when submit returns."""
+        return True
+
+    def restore(self, state: State) -> list[int]:
+        """Nothing was under way."""
+        if state:
+            raise ValueError("evaluations are under way, which one process does not have")
+        return []
 
     def close(self) -> None:
         """Closes the environments."""

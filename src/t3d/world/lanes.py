@@ -57,12 +57,14 @@ class SingleLanes:
 class VectorLanes:
     """A user's VectorEnv; its own resetting must be off, because it resets without seeds and hides the last state."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], where: str, cfg: EnvConfig) -> None:
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], where: str, cfg: EnvConfig, beat: Callable[[], object] = int
+    ) -> None:
         self.env = env
         self.count = env.num_envs
         self.spec = spec_of(env)
         names = [f"environment {index} of {where}" for index in range(self.count)]
-        self.gates = [Gate(self.spec, name, index, cfg.bad_values) for index, name in enumerate(names)]
+        self.gates = [Gate(self.spec, name, index, cfg.bad_values, beat) for index, name in enumerate(names)]
         self.begun = False
 
     def reset(self, lane: int, seed: int, episode: int) -> Floats:
@@ -104,17 +106,28 @@ class VectorLanes:
         return iterate(self.env.observation_space, observations)
 
 
-def open_lanes(make_env: Callable[..., Any], cfg: EnvConfig, where: str, indices: Sequence[int] = (0,)) -> Lanes:
-    """The environments of these numbers, or the VectorEnv that the user's factory makes."""
+def open_lanes(
+    make_env: Callable[..., Any],
+    cfg: EnvConfig,
+    where: str,
+    indices: Sequence[int] = (0,),
+    beat: Callable[[], object] = int,
+) -> Lanes:
+    """The environments of these numbers, or the VectorEnv that the user's factory makes.
+
+    beat is called before every step and reset of one of them.
+    """
     first = make_env()
     if isinstance(first, VectorEnv):
         if first.num_envs != cfg.num_envs:
             raise UserError(f"the VectorEnv holds {first.num_envs} environments; say --env.num-envs {first.num_envs}")
         if cfg.action_repeat > 1:
             raise UserError("env.action_repeat does not work on a VectorEnv; repeat actions inside its environments")
-        return VectorLanes(first, where, cfg)
+        return VectorLanes(first, where, cfg, beat)
     if not isinstance(first, gym.Env):
         raise UserError(f"the environment factory returned {type(first).__name__}, not a gymnasium.Env or VectorEnv")
     envs = [first, *(make_env() for _ in indices[1:])]
     numbered = zip(envs, indices, strict=True)
-    return SingleLanes([Environment(env, f"environment {index} of {where}", cfg, index) for env, index in numbered])
+    return SingleLanes(
+        [Environment(env, f"environment {index} of {where}", cfg, index, beat) for env, index in numbered]
+    )

@@ -22,6 +22,13 @@ REMEMBERED_STEPS = 100_000  # of an episode in flight; a longer one begins anew 
 MOST_FRUITLESS = 100  # episodes in a row that `skip` ends before their first transition; chosen
 
 
+class Book(NamedTuple):
+    """What must be known of a member's environments after a crash; written as it happens, before the next reset."""
+
+    episodes: NDArray[np.int64]  # (num_envs,): the number of each one's newest episode, -1 before the first
+    bad_values: NDArray[np.int64]  # (num_envs,): how many each has returned
+
+
 class Player:
     """The episode in flight in one environment of one member; its number decides every random stream in it."""
 
@@ -29,17 +36,15 @@ class Player:
     warm_up: np.random.Generator
     observation: Floats
 
-    def __init__(
-        self, cfg: Config, seed: int, index: int, lanes: Lanes, lane: int, episodes: NDArray[np.int64]
-    ) -> None:
+    def __init__(self, cfg: Config, seed: int, index: int, lanes: Lanes, lane: int, book: Book) -> None:
         self.cfg, self.seed, self.index = cfg, seed, index
-        self.lanes, self.lane, self.episodes = lanes, lane, episodes
+        self.lanes, self.lane, self.book = lanes, lane, book
         self.scale = rung(index, cfg.env.num_envs) if cfg.noise.per_actor else 1.0
-        self.bad_values, self.fruitless = 0, 0
+        self.fruitless = 0
 
     def begin(self, episode: int) -> None:
         """Resets the environment, the noise and the sums."""
-        self.episode = self.episodes[self.index] = episode
+        self.episode = self.book.episodes[self.index] = episode
         self.total_reward, self.length = 0.0, 0
         self.actions: list[Floats] = []  # enough to play the episode again
         place = (self.index, self.episode)
@@ -83,7 +88,7 @@ class Player:
             "episode": self.episode,
             "length": self.length,
             "trace": self.trace,
-            "bad_values": self.bad_values,
+            "bad_values": int(self.book.bad_values[self.index]),
             "fruitless": self.fruitless,
             "actions": np.array(self.actions, np.float32).reshape(-1, self.lanes.spec.action_size),
             "noise": dict(self.noise.state),
@@ -93,7 +98,7 @@ class Player:
 
     def restore(self, state: State) -> None:
         """Sets what playing the episode again does not bring back."""
-        self.bad_values, self.fruitless = whole(state["bad_values"]), whole(state["fruitless"])
+        self.book.bad_values[self.index], self.fruitless = whole(state["bad_values"]), whole(state["fruitless"])
         self.noise.state = dict(state["noise"])
         self.noise.rng.bit_generator.state = state["noise_stream"]
         self.warm_up.bit_generator.state = state["warm_up_stream"]

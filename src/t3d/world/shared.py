@@ -84,6 +84,8 @@ class Ring(Shared):
 
     def receive(self) -> tuple[Floats, NDArray[Any]]:
         """All rows that wait, and what is known about each."""
+        if not 0 <= self.waiting <= self.capacity:
+            raise Torn(f"{self.waiting} rows wait in a ring of {self.capacity}")
         numbers = np.arange(int(self._received[0]), int(self._sent[0]))
         places = numbers % self.capacity
         rows, about = self.arrays["rows"][places], self.arrays["about"][places]
@@ -127,12 +129,12 @@ class Board(Shared):
 
     def __init__(self, policies: Policies, members: int, num_envs: int, actors: int, fd: int | None = None) -> None:
         number, counts = (np.int64, (1,)), (np.int64, (members, actors + 1))
-        episodes, stamps = (np.int64, (members, num_envs)), (np.int64, (POLICY_SLOTS, 2))
-        super().__init__(
-            {"version": number, "limit": number, "taken": counts, "episodes": episodes, "stamps": stamps}, fd
-        )
+        of_envs, stamps = (np.int64, (members, num_envs)), (np.int64, (POLICY_SLOTS, 2))
+        fields = {"version": number, "limit": number, "taken": counts, "stamps": stamps}
+        super().__init__({**fields, "episodes": of_envs, "bad_values": of_envs}, fd)
         self.policies = policies
-        self.taken, self.episodes = self.arrays["taken"], self.arrays["episodes"]  # taken's last column: before actors
+        self.taken = self.arrays["taken"]  # by member and actor; the last column is from before there were actors
+        self.episodes, self.bad_values = self.arrays["episodes"], self.arrays["bad_values"]
         self._version, self._limit, self._stamps = (self.arrays[name] for name in ("version", "limit", "stamps"))
 
     @property

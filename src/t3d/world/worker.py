@@ -20,6 +20,7 @@ from t3d.world.collect import Team
 from t3d.world.envs import BadValue
 from t3d.world.evaluate import Examiner
 from t3d.world.find import env_factory
+from t3d.world.player import Book
 from t3d.world.policy import MemberPolicy
 from t3d.world.shared import RANDOM, Bell, Board, Channel, Policies, Pulse, Ring
 
@@ -44,7 +45,8 @@ class Actor:
 
     def run(self) -> NoReturn:
         """Until the process is ended."""
-        self._begin(self.teams)
+        for team in self.teams:
+            team.begin()
         while True:
             self.pulse.beat()
             acted = self._round()
@@ -54,7 +56,7 @@ class Actor:
                 self.pulse.wait(self.door, LONGEST_WAIT)
             if not acted or self.pulse.beats % ROUNDS_BETWEEN_MESSAGES == 0:
                 for message in self.parent.receive():
-                    self._begin(self._open(message["envs"]))
+                    self._take_over(message["envs"])
 
     def close(self) -> None:
         """Closes the environments."""
@@ -66,14 +68,18 @@ class Actor:
         opened = []
         for member in sorted({member for member, _ in envs}):
             indices = [index for owner, index in envs if owner == member]
-            opened.append(Team(self.cfg, member, self.make_env, indices, self.board.episodes[member]))
+            book = Book(self.board.episodes[member], self.board.bad_values[member])
+            opened.append(Team(self.cfg, member, self.make_env, indices, book, self.pulse.beat))
         self.teams += opened
         self.version = 0  # there may be members whose policy is not here yet
         return opened
 
-    def _begin(self, teams: list[Team]) -> None:
-        for team in teams:
-            self.pulse.beat()
+    def _take_over(self, envs: list[list[int]]) -> None:
+        """Goes on with another actor's environments; making them may take as long as at the start."""
+        self.parent.send(ready=False)
+        opened = self._open(envs)
+        self.parent.send(ready=True)
+        for team in opened:
             team.begin()
 
     def _round(self) -> bool:
@@ -115,7 +121,7 @@ class Evaluator:
         self.cfg, self.parent, self.pulse = cfg, parent, pulse
         self.policies, self.door = Policies(*task["policies"]), Bell(task["door"])
         self.make_env = env_factory(cfg.env.id)
-        self.examiners = {member: Examiner(cfg, member, self.make_env) for member in task["members"]}
+        self.examiners = {member: Examiner(cfg, member, self.make_env, pulse.beat) for member in task["members"]}
         os.nice(EVALUATION_NICENESS)
 
     def run(self) -> NoReturn:
@@ -133,8 +139,10 @@ class Evaluator:
 
     def _evaluate(self, member: int, step: int, slot: int) -> None:
         if member not in self.examiners:
-            self.examiners[member] = Examiner(self.cfg, member, self.make_env)
-        done = self.examiners[member].evaluate(self.policies.get(slot), step, self.pulse.beat)
+            self.parent.send(ready=False)
+            self.examiners[member] = Examiner(self.cfg, member, self.make_env, self.pulse.beat)
+            self.parent.send(ready=True)
+        done = self.examiners[member].evaluate(self.policies.get(slot), step)
         returns, lengths = done.returns.tolist(), done.lengths.tolist()
         self.parent.send(member=member, step=step, returns=returns, lengths=lengths, bad_values=done.bad_values)
 
@@ -166,7 +174,7 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Linux ends this process when its parent ends, however that happens."""
+    """Linux ends this process when its parent ends, or the thread of it that has begun us, however that happens."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already
         sys.exit(1)
