@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -204,11 +205,17 @@ class Examined(Told):
 class SlowReset(Told):
     """A reset takes 0.4 s."""
 
-    spread = 100
+    spread, seconds = 100, 0.4
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        time.sleep(0.4 if in_actor() else 0)
+        time.sleep(self.seconds if in_actor() else 0)
         return super().reset(seed=seed)
+
+
+class VerySlowReset(SlowReset):
+    """A reset takes 1.5 s."""
+
+    seconds = 1.5
 
 
 class LateBad(Told):
@@ -224,3 +231,32 @@ class LateBad(Told):
 
 def make_vector() -> Any:
     return gym.vector.SyncVectorEnv([Told] * 3, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
+
+
+class Family(Told):
+    """Has a simulator of its own, which it ends in close(); hangs once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.simulator = subprocess.Popen(["sleep", os.environ["SLEEP"]])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.t == 2 and in_actor() and first_time():
+            time.sleep(60)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.simulator.kill()
+        self.simulator.wait()
+
+
+class Fragile(Told):
+    """Every process dies at its twentieth step of an evaluation, which has more."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Fragile.steps += "t3d.run.loop" not in sys.modules and not in_actor()
+        if Fragile.steps == 20:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)

@@ -99,6 +99,37 @@ def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
     assert newest(tmp_path / "a" / "checkpoints")[0] is not None
 
 
+def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path: Path) -> None:
+    cfg = actor_config(tmp_path, "Fragile", seeds=[0], eval={"every_steps": 300, "episodes": 12})
+    events = list(train(cfg))
+    assert of_kind(events, End)[0].reason == "finished"
+    assert [(event.step, len(event.returns)) for event in of_kind(events, Eval)] == [(0, 12), (300, 12)]
+    assert len([event for event in of_kind(events, Note) if "SIGSEGV" in event.text]) >= 4
+    inline = list(train(merge(cfg, {"actors": "inline", "run": {"name": "inline"}})))
+    assert of_kind(events, Eval)[0].returns == of_kind(inline, Eval)[0].returns, "each episode once, in its place"
+
+
+def test_what_an_environment_has_started_ends_with_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    length = "7654.25"
+    monkeypatch.setenv("SLEEP", length)
+    monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
+    events = list(train(actor_config(tmp_path, "Family", env={"hang_seconds": 1.0})))
+    assert [event.what for event in of_kind(events, ActorEvent)] == ["lost", "back"]
+    left = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", length]]
+    assert left == []
+
+
+def test_what_workers_print_is_in_a_file_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEN_FILE", str(tmp_path / "seen"))
+    monkeypatch.setenv("FAULT", "step exception")
+    monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
+    list(train(actor_config(tmp_path, "Watched")))
+    assert "environments may print" in (tmp_path / "a" / "workers.log").read_text()
+    events = list(train(actor_config(tmp_path, "Faulty", run={"name": "b"})))
+    assert "lost its mind (actor_worlds.py, line " in of_kind(events, ActorEvent)[0].text
+    assert "Traceback" in (tmp_path / "b" / "workers.log").read_text()
+
+
 # Saved and resumed
 
 
@@ -109,6 +140,17 @@ def stopped_at(cfg: Config, step: int) -> list[Event]:
         if event.step >= step:
             stop.set()
     return events
+
+
+def test_more_patience_lets_a_run_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
+    cfg = actor_config(tmp_path, "VerySlowReset", seeds=[0], actors="local:1", env={"hang_seconds": 1.0})
+    cfg = merge(cfg, {"total_steps": 120, "eval": {"every_steps": 10**9}})
+    with pytest.raises(NobodyLeft, match=r"raise env.hang_seconds") as refused:
+        list(train(cfg))
+    assert f"t3d resume {tmp_path / 'a'} goes on" in refused.value.__notes__[0]
+    again = list(resume(tmp_path / "a", hang_seconds=20.0))
+    assert of_kind(again, End)[0].reason == "finished" and not of_kind(again, ActorEvent)
 
 
 def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory]) -> None:  # noqa: F811

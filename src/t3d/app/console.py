@@ -48,6 +48,7 @@ class View:
         self.console = console
         self.rows: dict[int, dict[str, Any]] = {}
         self.acting: ActingEvent | None = None
+        self.random_steps = 0
         self.updates, self.begun, self.begun_at, self.folder = 0, time.monotonic(), 0, ""
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -74,6 +75,8 @@ class View:
     def show(self, event: Event) -> None:
         """Takes in an event."""
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
+        if event.step > self.random_steps:
+            self.progress.update(self.task, description="learning")
         row = self.rows.get(-1 if event.seed is None else event.seed, {})
         if text := _said(event):
             self.console.print(text, highlight=False, soft_wrap=True)
@@ -87,7 +90,6 @@ class View:
             case Update():
                 row.update(vars(event))
                 self.updates = event.updates
-                self.progress.update(self.task, description="learning")
             case ActingEvent():
                 self.acting = event
                 if not self.console.is_terminal:
@@ -102,6 +104,7 @@ class View:
         cfg, show = event.config, self.console.print
         self.folder, self.begun, self.begun_at = event.folder, time.monotonic(), event.step
         self.rows |= {seed: {} for seed in cfg["seeds"]}
+        self.random_steps = cfg["td3"]["random_steps"]
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
         _say_differences(merge(Config(), cfg), self.console)
@@ -137,7 +140,7 @@ class View:
     def _print_eval(self, event: Eval) -> None:
         self.console.print(
             f"step {event.step:>9,}  seed {event.seed}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
-            f"  updates {event.updates:,}  {self._speed(event.step):,.0f} steps/s",
+            f"  updates {event.updates:,}  {self._speed(self.progress.tasks[0].completed):,.0f} steps/s",
             highlight=False,
         )
 
@@ -184,6 +187,8 @@ def _say_differences(cfg: Config, console: Console) -> None:
     from_preset = diff(preset(cfg.preset), Config())
     for key in ("env.id", "preset", "device", "threads", "engine", "run.root", "run.name"):  # said elsewhere
         changes.pop(key, None)
+    if cfg.local_actors:
+        changes.pop("env.num_envs", None)
     if not changes:
         console.print("All settings are the defaults.", highlight=False)
         return

@@ -29,6 +29,8 @@ class ResumeArgs:
     """Train to this many steps a seed instead of what the run was begun with."""
     bad_values: Literal["raise", "skip", "clip"] | None = None
     """From now on: end the run, end the episode, or mend the value when the environment returns a NaN or worse."""
+    hang_seconds: float | None = None
+    """From now on: how long an actor's environment may take for one step or reset."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder of all runs."""
     video: bool = True
@@ -44,6 +46,6 @@ def main(arguments: list[str]) -> int:
         from t3d.run.loop import resume  # noqa: PLC0415 (imports torch)
 
         changes: dict[str, Any] = {"total_steps": args.total_steps, "bad_values": args.bad_values}
-        return resume(path, **changes, stop=heard.stop, save=heard.save)
+        return resume(path, **changes, hang_seconds=args.hang_seconds, stop=heard.stop, save=heard.save)
 
     return show(events, video=args.video)

@@ -127,7 +127,8 @@ def say_next(run: Run, end: End, console: Console) -> None:
     _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
     where = shlex.quote(str(run.path))
     if end.reason != "finished":
-        console.print(f"\nGo on exactly here with:\n  t3d resume {where}", highlight=False, soft_wrap=True)
+        exactly = "" if run.cfg.local_actors else "exactly "
+        console.print(f"\nGo on {exactly}here with:\n  t3d resume {where}", highlight=False, soft_wrap=True)
         return
     console.print("\nNext, try:")
     if shutil.which("t3d") is None:

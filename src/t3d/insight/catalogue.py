@@ -21,7 +21,7 @@ from t3d.errors import UserError, did_you_mean
 from t3d.files import Refused, open_plain, read
 from t3d.run.checkpoint import folders
 
-EVAL, NOTE = b'{"event": "eval"', b'{"event": "note"'
+EVAL, NOTE, ACTOR = (b'{"event": "%s"' % kind for kind in (b"eval", b"note", b"actor"))
 SESSIONS = (b'{"event": "start"', b'{"event": "resumed"')
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
@@ -146,13 +146,16 @@ def evaluations(path: Path) -> dict[int, list[Score]]:
 
 
 def notes(path: Path) -> list[str]:
-    """What the run noted about itself, the environment doctor's warnings above all."""
+    """What the run noted about itself: the environment doctor's warnings above all, and actors that were lost."""
     texts: list[str] = []
     with _log(path) as lines:
         for line in lines:
-            if line.startswith(NOTE):
-                with suppress(*BROKEN):
+            with suppress(*BROKEN):
+                if line.startswith(NOTE):
                     texts.append(str(json.loads(line)["text"]))
+                elif line.startswith(ACTOR):
+                    told = json.loads(line)
+                    texts += [f"actor {told['actor']} {told['what']}: {told['text']}"] * (told["what"] != "back")
     return texts
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -68,6 +69,7 @@ class LocalCollector:
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
         self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not handed out
         self._told: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
+        self.output: Path | None = None  # where actors print to; our stderr if nobody says
         self._news: list[ActorNews] = []
         self._error: UserError | None = None
         self._whole, self._span = Tally(0.0), Tally(0.0)
@@ -89,7 +91,8 @@ class LocalCollector:
             raise self._error
         self.look_after()
         if not any(self._rows):
-            self._span.learner_waited += self._wait()
+            waited = self._wait()
+            self._span.learner_waited += waited if min(self.taken) < self.cfg.total_steps else 0.0
         self._receive_all()
         members = [member for member, rows in enumerate(self._rows) if rows or any(self._told[member])]
         return [self._rollout(member) for member in members]
@@ -158,7 +161,7 @@ class LocalCollector:
             "policies": [members, self.policies.sizes, POLICY_SLOTS, self.policies.fd],
             "bell": self.bell.fd,
         }
-        post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell))
+        post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell), self.output)
         if post.starts > 1:
             self._tell(post, "back", "begun anew")
 

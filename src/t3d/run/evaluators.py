@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ class Pending:
     step: int
     snapshot: PolicySnapshot
     slot: int
-    done: dict[int, Evaluation] = field(default_factory=dict)  # by member
+    done: dict[int, dict[int, tuple[float, int]]]  # by member and episode: return and length
+    bad_values: dict[int, int]  # by member
 
 
 class ProcessEvaluator:
@@ -41,6 +43,7 @@ class ProcessEvaluator:
         spare_cores = len(os.sched_getaffinity(0)) - cfg.local_actors - 1
         self.posts = [Post() for _ in range(min(self.members, max(1, spare_cores)))]
         self.pending: list[Pending] = []
+        self.output: Path | None = None  # where the processes print to; our stderr if nobody says
         self._news: list[str] = []
 
     def has_room(self) -> bool:
@@ -53,7 +56,8 @@ class ProcessEvaluator:
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Begins to evaluate every member of the snapshot, for which there must be room."""
         slot = min({*range(MOST_PENDING)} - {one.slot for one in self.pending})
-        one = Pending(step, snapshot, slot)
+        members = range(self.members)
+        one = Pending(step, snapshot, slot, {member: {} for member in members}, dict.fromkeys(members, 0))
         self.policies.put(slot, snapshot)
         self.pending.append(one)
         for post in self.posts:
@@ -65,9 +69,12 @@ class ProcessEvaluator:
         for post in [*self.posts]:  # one may be given up
             self._look_after(post)
         ready: list[Evaluation] = []
-        while self.pending and len(self.pending[0].done) == self.members:
-            done = self.pending.pop(0).done
-            ready += [done[member] for member in range(self.members)]
+        while self.pending and not any(self._missing(self.pending[0], member) for member in range(self.members)):
+            one = self.pending.pop(0)
+            for member, played in one.done.items():
+                returns, lengths = zip(*(played[episode] for episode in sorted(played)), strict=True)
+                figures = np.array(returns), np.array(lengths), one.bad_values[member]
+                ready.append(Evaluation(one.step, member, one.snapshot, *figures))
         return ready
 
     def news(self) -> list[str]:
@@ -121,22 +128,26 @@ class ProcessEvaluator:
             "members": self._members_of(post),
             "policies": [self.members, self.policies.sizes, MOST_PENDING, self.policies.fd],
         }
-        post.begin(self.cfg, task, [self.policies])
+        post.begin(self.cfg, task, [self.policies], self.output)
         for one in self.pending:
             self._ask(post, one)
 
     def _ask(self, post: Post, one: Pending) -> None:
         if post.worker is not None:
             for member in self._members_of(post):
-                if member not in one.done:
-                    post.worker.send(member=member, step=one.step, slot=one.slot)
+                missing = self._missing(one, member)
+                if missing:
+                    post.worker.send(member=member, step=one.step, slot=one.slot, episodes=missing)
             post.ring()
 
-    def _take(self, member: int, step: int, returns: list[float], lengths: list[int], bad_values: int) -> None:
+    def _missing(self, one: Pending, member: int) -> list[int]:
+        return [episode for episode in range(self.cfg.eval.episodes) if episode not in one.done[member]]
+
+    def _take(self, member: int, step: int, results: list[tuple[int, float, int]], bad_values: int) -> None:
         for one in self.pending:  # none, if another process was asked too and was faster
             if one.step == step:
-                figures = np.array(returns), np.array(lengths), bad_values
-                one.done[member] = Evaluation(step, member, one.snapshot, *figures)
+                one.done[member] |= {episode: (total, length) for episode, total, length in results}
+                one.bad_values[member] += bad_values
 
     def _lost(self, post: Post, why: str) -> None:
         """Begins the process anew, unless that has failed too often: then the others take its members over."""

@@ -51,6 +51,7 @@ def resume(
     *,
     total_steps: int | None = None,
     bad_values: BadValues | None = None,
+    hang_seconds: float | None = None,
     cfg: Config | None = None,
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
@@ -66,7 +67,9 @@ def resume(
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, loaded, notes = load(path, total_steps, bad_values, cfg)
+        changes = {"bad_values": bad_values, "hang_seconds": hang_seconds}
+        given = {key: value for key, value in changes.items() if value is not None}
+        cfg, loaded, notes = load(path, total_steps, given, cfg)
         cfg = resolve(cfg)
         if not (cfg.env.id or make_env):
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
@@ -98,6 +101,7 @@ def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
     except NobodyLeft as error:
         reason, text = "failed", str(error)
         _save_at_the_end(parts)
+        error.add_note(f"The run is saved; when that is mended, t3d resume {parts.folder.path} goes on")
         raise
     except GeneratorExit:  # whoever iterates has left, at a point where everything is whole
         _save_at_the_end(parts)

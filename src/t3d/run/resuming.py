@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from t3d.config import Config, diff, load_toml, merge
 from t3d.errors import NothingLeft, UserError
@@ -15,18 +15,21 @@ from t3d.run.folder import last_event, worth_keeping
 from t3d.run.machine import with_environments
 from t3d.run.parts import Loaded
 
-MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine")  # a run keeps the threads and engine it has
+MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "env.hang_seconds")  # threads and engine stay
 
 BadValues = Literal["raise", "skip", "clip"]
 
 
 def load(
-    path: Path, total_steps: int | None, bad_values: BadValues | None, cfg: Config | None
+    path: Path, total_steps: int | None, env: dict[str, Any], cfg: Config | None
 ) -> tuple[Config, Loaded | None, list[str]]:
     """The configuration and state to go on with, and what is wrong with the folder.
 
     cfg is what the caller would train if there were no run: it must not differ from what the run was begun with.
+    env holds settings of the environment that are to change.
     """
+    if cfg is not None:
+        env = {"hang_seconds": cfg.env.hang_seconds, **env}
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
     written = merge(Config(), load_toml(path / "config.toml")) if has_config else None
@@ -40,7 +43,7 @@ def load(
     going_on = dataclasses.replace(
         begun,
         total_steps=max(totals) if total_steps is None else total_steps,
-        env=dataclasses.replace(begun.env, bad_values=bad_values or begun.env.bad_values),
+        env=dataclasses.replace(begun.env, **env),
         run=dataclasses.replace(begun.run, root=str(path.parent), name=path.name),  # wherever the folder is now
     )
     is_told = last_event(path).get("event") == "end"

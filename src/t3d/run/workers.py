@@ -11,15 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import t3d
 from t3d.config import Config, to_dict
 from t3d.errors import UserError
+from t3d.files import Refused, open_log
 from t3d.types import Fault
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.find import ById
@@ -36,24 +37,29 @@ GRACE_SECONDS = 1.0  # for workers to close their environments when the run is o
 class Worker:
     """One process, from its start to its end."""
 
-    def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int]) -> None:
+    def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int], output: Path | None) -> None:
         self.pulse = Pulse()
         self.ready = False  # whether its environments are made
         self.error: UserError | None = None  # what the user must mend
         self.last_words = ""  # why it crashed, as far as it could tell
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "t3d.world.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[*fds, self.pulse.fd],
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": _python_path()},
-            start_new_session=True,  # a terminal's Ctrl-C is for us alone
-        )
+        with _opened(output) as printed:
+            self.process = self._start(fds, printed)
         assert self.process.stdin is not None and self.process.stdout is not None  # noqa: S101 (both are pipes)
         self.channel = Channel(self.process.stdout.fileno(), self.process.stdin.fileno())
         self._beats, self._silent, self._looked = -1, 0.0, time.monotonic()
         about = {"path": sys.path, "parent": os.getpid(), "config": to_dict(cfg), "pulse": self.pulse.fd}
         self.send(**about, **task)
+
+    def _start(self, fds: list[int], printed: BinaryIO | None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "t3d.world.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=printed,
+            pass_fds=[*fds, self.pulse.fd],
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": _python_path()},
+            start_new_session=True,  # a terminal's Ctrl-C is for us alone
+        )
 
     def send(self, **message: Any) -> None:
         """Tells it something; if it has ended, that is seen when it is looked after."""
@@ -88,11 +94,14 @@ class Worker:
         allowed = hang_seconds if self.ready else max(hang_seconds, START_SECONDS)
         if self._silent <= allowed:
             return ""
-        return f"no sign of life for {self._silent:.1f} s{f' (env.hang_seconds={hang_seconds:g})' * self.ready}"
+        if not self.ready:
+            return f"not started after {self._silent:.0f} s"
+        return f"no sign of life for {self._silent:.1f} s; if a step may take that long, raise env.hang_seconds"
 
     def end(self) -> None:
         """Ends the process at once, if it has not ended, and takes it off the system's list."""
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # and what its environments have started
         with suppress(subprocess.TimeoutExpired):  # a process that even SIGKILL does not end waits for a device
             self.process.wait(GRACE_SECONDS)
 
@@ -122,12 +131,12 @@ class Post:
         """Whether a process should be begun."""
         return self.worker is None and not self.given_up and time.monotonic() >= self._again_at
 
-    def begin(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Bell]) -> None:
-        """Starts a process for the task, with everything it shares."""
+    def begin(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Bell], output: Path | None) -> None:
+        """Starts a process for the task, with everything it shares; what it prints goes to the file `output`."""
         self.starts, self.delivered, self.door = self.starts + 1, 0, Bell()
         task = {**task, "door": self.door.fd}
         try:
-            self.worker = Worker(cfg, task, [one.fd for one in (*shared, self.door)])
+            self.worker = Worker(cfg, task, [one.fd for one in (*shared, self.door)], output)
         except OSError as error:
             raise UserError(f"a worker process cannot be started ({error}); take fewer actors") from error
 
@@ -182,6 +191,17 @@ def _importable(make_env: EnvFactory) -> str:
             "or train with actors=inline"
         )
     return f"{module}:{name}"
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[BinaryIO | None]:
+    """The file to print to; nothing, which means our own stderr, if there is none or it cannot be written."""
+    try:
+        file = None if output is None else open_log(output)
+    except (OSError, Refused):
+        file = None
+    with file or nullcontext():
+        yield file
 
 
 def _python_path() -> str:

@@ -67,13 +67,19 @@ class Examiner:
         self.lanes.take_faults()
 
     def evaluate(self, snapshot: PolicySnapshot, step: int, before_a_step: Callable[[], object] = int) -> Evaluation:
-        """Plays the member's evaluation episodes with its part of the snapshot."""
+        """Plays all of the member's evaluation episodes with its part of the snapshot."""
+        return Evaluation(step, self.member, snapshot, *self.play(snapshot, range(len(self.seeds)), before_a_step))
+
+    def play(
+        self, snapshot: PolicySnapshot, episodes: Sequence[int], before_a_step: Callable[[], object] = int
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
+        """Plays these of them: returns, lengths, and how many bad values there were."""
+        policy, seeds = MemberPolicy(snapshot, self.member), [self.seeds[episode] for episode in episodes]
         try:
-            policy = MemberPolicy(snapshot, self.member)
-            returns, lengths = evaluate(policy, self.lanes, self.seeds, self.max_steps, before_a_step)
+            returns, lengths = evaluate(policy, self.lanes, seeds, self.max_steps, before_a_step)
         finally:
             bad_values = len(self.lanes.take_faults())  # broken off, they come again when the evaluation does
-        return Evaluation(step, self.member, snapshot, returns, lengths, bad_values)
+        return returns, lengths, bad_values
 
 
 class InlineEvaluator:

@@ -9,7 +9,9 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -137,14 +139,18 @@ class Evaluator:
         for examiner in self.examiners.values():
             examiner.lanes.close()
 
-    def _evaluate(self, member: int, step: int, slot: int) -> None:
+    def _evaluate(self, member: int, step: int, slot: int, episodes: list[int]) -> None:
+        """Tells each result the moment it is known: after a crash only what is missing is played again."""
         if member not in self.examiners:
             self.parent.send(ready=False)
             self.examiners[member] = Examiner(self.cfg, member, self.make_env, self.pulse.beat)
             self.parent.send(ready=True)
-        done = self.examiners[member].evaluate(self.policies.get(slot), step)
-        returns, lengths = done.returns.tolist(), done.lengths.tolist()
-        self.parent.send(member=member, step=step, returns=returns, lengths=lengths, bad_values=done.bad_values)
+        examiner, snapshot = self.examiners[member], self.policies.get(slot)
+        for first in range(0, len(episodes), examiner.lanes.count):
+            some = episodes[first : first + examiner.lanes.count]
+            returns, lengths, bad_values = examiner.play(snapshot, some)
+            results = list(zip(some, returns.tolist(), lengths.tolist(), strict=True))
+            self.parent.send(member=member, step=step, results=results, bad_values=bad_values)
 
 
 ROLES: dict[str, type[Actor | Evaluator]] = {"actor": Actor, "evaluator": Evaluator}
@@ -153,10 +159,11 @@ ROLES: dict[str, type[Actor | Evaluator]] = {"actor": Actor, "evaluator": Evalua
 def main() -> None:
     """Does what the first line on stdin says; an error that is not the process's own end is told to the parent."""
     parent = Channel(0, os.dup(1))
-    os.dup2(2, 1)  # what environments print must not come between the messages
+    os.dup2(2, 1)  # what environments print must not come between the messages; stderr is a file of the run
     task = parent.first()
     _die_with(task["parent"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run is stopped by its parent
     sys.path[:] = task["path"]
     try:
         worker = ROLES[task["role"]](merge(Config(), task["config"]), task, parent, Pulse(task["pulse"]))
@@ -168,8 +175,10 @@ def main() -> None:
     except UserError as error:
         parent.send(user_error=str(error))
     except Exception as error:
-        notes = getattr(error, "__notes__", [])
-        parent.send(crash="; ".join([f"{type(error).__name__}: {error}", *notes]))
+        where, notes = traceback.extract_tb(error.__traceback__)[-1], getattr(error, "__notes__", [])
+        text = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        parent.send(crash="; ".join([text, *notes]))
+        traceback.print_exc()
     sys.exit(1)
 
 
