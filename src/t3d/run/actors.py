@@ -69,7 +69,7 @@ class LocalCollector:
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
         self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not handed out
         self._told: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
-        self.output: Path | None = None  # where actors print to; our stderr if nobody says
+        self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[ActorNews] = []
         self._error: UserError | None = None
         self._whole, self._span = Tally(0.0), Tally(0.0)
@@ -130,6 +130,10 @@ class LocalCollector:
                 self.board.bad_values[member, index] = whole(saved[f"env-{index}"]["bad_values"])
         return []
 
+    def print_to(self, path: Path) -> None:
+        """What the processes print from now on goes to this file."""
+        self._output = path
+
     def close(self) -> None:
         """Ends the actors and closes their environments."""
         end_all(self.posts)
@@ -161,7 +165,7 @@ class LocalCollector:
             "policies": [members, self.policies.sizes, POLICY_SLOTS, self.policies.fd],
             "bell": self.bell.fd,
         }
-        post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell), self.output)
+        post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell), self._output)
         if post.starts > 1:
             self._tell(post, "back", "begun anew")
 

@@ -43,7 +43,7 @@ class ProcessEvaluator:
         spare_cores = len(os.sched_getaffinity(0)) - cfg.local_actors - 1
         self.posts = [Post() for _ in range(min(self.members, max(1, spare_cores)))]
         self.pending: list[Pending] = []
-        self.output: Path | None = None  # where the processes print to; our stderr if nobody says
+        self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[str] = []
 
     def has_room(self) -> bool:
@@ -102,6 +102,10 @@ class ProcessEvaluator:
             self.submit(snapshot, steps[-1])
         return steps
 
+    def print_to(self, path: Path) -> None:
+        """What the processes print from now on goes to this file."""
+        self._output = path
+
     def close(self) -> None:
         """Ends the processes."""
         end_all(self.posts)
@@ -128,7 +132,7 @@ class ProcessEvaluator:
             "members": self._members_of(post),
             "policies": [self.members, self.policies.sizes, MOST_PENDING, self.policies.fd],
         }
-        post.begin(self.cfg, task, [self.policies], self.output)
+        post.begin(self.cfg, task, [self.policies], self._output)
         for one in self.pending:
             self._ask(post, one)
 

@@ -194,9 +194,8 @@ def assemble(
         notes += set_aside(path, cfg)
     folder = RunFolder(path, cfg, spec, _log_lengths(loaded) if loaded else None)
     opened.enter_context(closing(folder))
-    for workers in (collector, evaluator):
-        if isinstance(workers, LocalCollector | ProcessEvaluator):
-            workers.output = path / "workers.log"
+    collector.print_to(path / "workers.log")
+    evaluator.print_to(path / "workers.log")
     newest = loaded.checkpoint if loaded else None
     one_behind = cfg.local_actors > 0 and cfg.device == "cuda"
     publisher = (OneBehind if one_behind else Promptly)(learner, memory, collector)

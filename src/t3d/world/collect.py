@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -138,6 +139,9 @@ class InlineCollector:
         """The next transitions, one block for each member that has not reached total_steps."""
         pairs = zip(self.teams, self.policies, strict=True)
         return [team.step(policy) for team, policy in pairs if team.taken < self.cfg.total_steps]
+
+    def print_to(self, path: Path) -> None:
+        """Nobody prints but this process."""
 
     def look_after(self) -> None:
         """There is nobody to look after."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,9 @@ class InlineEvaluator:
     def state(self) -> State:
         """Nothing: no evaluation is under way when a run is saved."""
         return {}
+
+    def print_to(self, path: Path) -> None:
+        """Nobody prints but this process."""
 
     def has_room(self) -> bool:
         """Always: an evaluation is over when submit returns."""
