@@ -216,13 +216,18 @@ def serve_saver() -> None:
     segments.SEGMENT_ROWS = SAVED_SEGMENT_ROWS
     say("ready")
     for line in sys.stdin:
+        go, gone_on = os.pipe()
         child = os.fork()
         if child == 0:
             try:
+                os.read(go, 1)  # whose number is said first must be the child's
                 save_for_ever(Path(line.strip()))
             finally:
                 os._exit(1)
         say(f"pid {child}")
+        os.write(gone_on, b"!")
+        os.close(go)
+        os.close(gone_on)
         _, status = os.waitpid(child, 0)
         say(f"gone {os.waitstatus_to_exitcode(status)}")
 

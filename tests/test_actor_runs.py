@@ -30,7 +30,7 @@ from t3d.run.checkpoint import newest
 from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.loop import resume, train
 from t3d.run.parts import Progress, restore_evaluations
-from t3d.types import State, Wishes
+from t3d.types import PolicySnapshot, State, Wishes, parameter_count
 from t3d.world.collect import InlineCollector
 from t3d.world.evaluate import InlineEvaluator
 from t3d.world.find import env_factory
@@ -393,10 +393,8 @@ def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) ->
         cfg = actor_config(tmp_path, "Slow", **changes, td3={"updates_per_step": 0.0}, run={"name": str(actors)})
         collector = LocalCollector(merge(cfg, {"env": {"num_envs": actors}}), env_factory(cfg.env.id))
         try:
-            sizes = (3, 16, 16, 1)
-            collector.publish(
-                snapshot_for(collector.spec, 1)._replace(sizes=sizes, flat=np.zeros((1, 353), np.float32))
-            )
+            flat = np.zeros((1, parameter_count(collector.policies.sizes)), np.float32)
+            collector.publish(PolicySnapshot(0, collector.policies.sizes, flat), 0)
             rates[actors] = rate_of(collector, seconds=10)
         finally:
             collector.close()
