@@ -179,15 +179,15 @@ class ActorNews(NamedTuple):
 
 
 class Acting(NamedTuple):
-    """How acting and learning get along, over some span of a run."""
+    """How acting and learning get along, over some span of a run; events.ActingEvent says what each figure is."""
 
-    age_median: int  # updates between the policy that acted and the newest one when its transition arrived
+    age_median: int
     age_p99: int
-    ring_fill: float  # share of the rings that was full when the learner looked, on average
-    actors_waited: float  # share of their time that actors waited for the learner
-    learner_waited: float  # share of its time that the learner waited for transitions
-    actors: int  # processes that run
-    restarts: int  # so far
+    ring_fill: float
+    actors_waited: float
+    learner_waited: float
+    actors: int
+    restarts: int
 
 
 class Wishes(NamedTuple):

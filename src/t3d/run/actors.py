@@ -174,10 +174,12 @@ class LocalCollector:
         assert post.worker is not None  # noqa: S101 (the caller has seen it)
         post.worker.end()
         self._receive(post)
-        why = post.worker.last_words or why
+        why, told_why = post.worker.last_words or why, post.worker.error is not None
         self._waited += post.worker.pulse.waited
         post.close()
         self.board.taken[:, post.number] = self._received[:, post.number]
+        if told_why:  # no fault of its own: the run ends with what it has told
+            return
         post.failed(GOOD_WORK)
         self._tell(post, "lost", why)
         if not post.given_up:
