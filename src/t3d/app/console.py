@@ -204,8 +204,8 @@ def _say_differences(cfg: Config, console: Console) -> None:
 def acting_in_words(event: ActingEvent) -> str:
     """How actors and learner get along, in a line."""
     return (
-        f"{event.actors} actors ({event.restarts} restarts), ratio {event.ratio:.3g}, policy age {event.age_median} "
-        f"(99 %: {event.age_p99}) updates, rings {event.ring_fill:.0%} full, actors waited {event.actors_waited:.0%}, "
+        f"{event.actors} actors, {event.restarts} restarts; ratio {event.ratio:.3g}; policy age {event.age_median} "
+        f"(99 %: {event.age_p99}) updates; rings {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
         f"learner {event.learner_waited:.0%}"
     )
 
