@@ -28,13 +28,14 @@ class Memory:
         """Transitions ever added, per member."""
         return self.replay.added
 
-    def add(self, rollout: Rollout) -> None:
-        """Remembers a block of transitions, which may be empty."""
-        if len(rollout.r) == 0:
-            return
-        self.replay.add(rollout)
+    def add(self, *rollouts: Rollout) -> None:
+        """Remembers blocks of transitions, one a member at most; they may be empty."""
+        filled = [one for one in rollouts if len(one.r)]
+        if filled:
+            self.replay.add(*filled)
         if self.normaliser is not None:
-            self.normaliser.add(rollout)
+            for one in filled:
+                self.normaliser.add(one)
 
     def sample(self) -> Batch:
         """A batch for one update (step 4)."""

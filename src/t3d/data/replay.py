@@ -26,21 +26,21 @@ class Replay:
         self.added = [0] * members  # transitions ever added
         self.size = torch.zeros(members, device=device, dtype=torch.float64)  # rows in use; a tensor, for CUDA graphs
 
-    def add(self, rollout: Rollout) -> None:
-        """Appends a block of one member's transitions."""
-        columns = [rollout.s, rollout.a, rollout.r[:, None], rollout.terminated[:, None], rollout.s2]
-        rows = sendable(np.concatenate(columns, axis=1, dtype=np.float32), self.rows.device)
-        ring = self.rows[rollout.member]
-        skipped = max(0, len(rows) - self.capacity)  # a block longer than the ring overwrites itself
-        start = (self.added[rollout.member] + skipped) % self.capacity
-        before_the_end = rows[skipped:][: self.capacity - start]
-        after_wrapping = rows[skipped:][self.capacity - start :]
-        ring[start : start + len(before_the_end)].copy_(before_the_end, non_blocking=True)
-        if len(after_wrapping):
-            ring[: len(after_wrapping)].copy_(after_wrapping, non_blocking=True)
-
-        self.added[rollout.member] += len(rows)
-        self.size[rollout.member] = min(self.added[rollout.member], self.capacity)
+    def add(self, *rollouts: Rollout) -> None:
+        """Appends blocks of transitions, one a member at most; to a GPU all of them in one copy, without waiting."""
+        kept = [(one.member, _rows(one)[-self.capacity :]) for one in rollouts]  # a longer block overwrites itself
+        for one in rollouts:
+            self.added[one.member] += len(one.r)
+        places = [
+            member * self.capacity + np.arange(self.added[member] - len(rows), self.added[member]) % self.capacity
+            for member, rows in kept
+        ]
+        device = self.rows.device
+        new = sendable(np.concatenate([rows for _, rows in kept]), device).to(device, non_blocking=True)
+        where = sendable(np.concatenate(places), device).to(device, non_blocking=True)
+        self.rows.view(-1, self.rows.shape[-1]).index_copy_(0, where, new)
+        filled = np.minimum(self.added, self.capacity).astype(np.float64)
+        self.size.copy_(sendable(filled, device), non_blocking=True)
 
     def kept(self, member: int) -> tuple[int, int]:
         """The first and one past the last transition that a ring still holds, counted from the run's beginning."""
@@ -68,6 +68,11 @@ class Replay:
         rows = self.rows.view(-1, self.rows.shape[-1]).index_select(0, (self._first + index).view(-1))
         s, a, r, terminated, s2 = torch.split(rows.view(members, batch, rows.shape[-1]), self.columns, dim=-1)
         return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
+
+
+def _rows(rollout: Rollout) -> Floats:
+    columns = [rollout.s, rollout.a, rollout.r[:, None], rollout.terminated[:, None], rollout.s2]
+    return np.concatenate(columns, axis=1, dtype=np.float32)
 
 
 def column_sizes(spec: Spec) -> list[int]:

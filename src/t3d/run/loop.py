@@ -206,8 +206,9 @@ def _collect(parts: Parts) -> list[Event]:
     """Takes the next steps and remembers them."""
     progress, before = parts.progress, parts.progress.step
     events: list[Event] = []
-    for rollout in parts.collector.poll():
-        parts.memory.add(rollout)
+    rollouts = parts.collector.poll()
+    parts.memory.add(*rollouts)
+    for rollout in rollouts:
         events += _episodes(rollout, parts)
     events += [ActorEvent(step=progress.step, **news._asdict()) for news in parts.collector.news()]
     progress.step = min(parts.memory.added)
