@@ -67,7 +67,7 @@ def main() -> None:
     for task in [] if args.only_write else args.tasks:
         name = args.name or task
         if any(finished(folder / f"{name}.json") for folder in (args.results, RESULTS)):
-            print(f"{name} is done")
+            print(f"{name} has its result")
             continue
         args.results.mkdir(parents=True, exist_ok=True)
         file = args.results / f"{name}.json"
@@ -106,12 +106,19 @@ def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterato
             samples.append({**resources(), **vars(event), "seconds": time.monotonic() - begun})
         if isinstance(event, End) or (isinstance(event, Eval) and event.seed == cfg.seeds[-1]):
             seconds = before + time.monotonic() - begun
-            done = isinstance(event, End) and event.reason == "finished"
+            complete = isinstance(event, End) and event.reason == "finished"
             evals = open_run(folder).evals  # those of an earlier process too
             returns = [[one.mean_return for one in evals[seed]] for seed in cfg.seeds]
             steps = [one.step for one in evals[cfg.seeds[-1]]]
-            result = {"env": task, "finished": done, **about, "seconds": seconds, "steps": steps, "returns": returns}
-            yield {**result, "samples": samples}
+            result = {
+                "env": task,
+                "finished": complete,
+                **about,
+                "seconds": seconds,
+                "steps": steps,
+                "returns": returns,
+            }
+            yield {**result, "returns": returns, "samples": samples}
 
 
 def _about(start: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,8 @@ from t3d.algo.networks import Networks, Stack
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
 from t3d.types import Batch, Draws, Part, Spec, layers_of
+
+Part_ = TypeVar("Part_")
 
 
 def make_spec(observation_size: int = 5, action_size: int = 3) -> Spec:
@@ -118,16 +120,16 @@ def small_config(**changes: Any) -> Config:
     return merge(merge(Config(), base), changes)
 
 
-def caught_learners(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
-    """Fills with the learners that runs make from now on."""
-    caught: list[Learner] = []
+def caught(monkeypatch: pytest.MonkeyPatch, kind: type[Part_]) -> list[Part_]:
+    """Fills with the parts of this kind that runs make from now on."""
+    made: list[Part_] = []
 
-    def catch(*arguments: Any, **keywords: Any) -> Learner:
-        caught.append(Learner(*arguments, **keywords))
-        return caught[-1]
+    def catch(*arguments: Any, **keywords: Any) -> Part_:
+        made.append(kind(*arguments, **keywords))
+        return made[-1]
 
-    monkeypatch.setattr("t3d.run.parts.Learner", catch)
-    return caught
+    monkeypatch.setattr(f"t3d.run.parts.{kind.__name__}", catch)
+    return made
 
 
 def all_finite(learner: Learner) -> bool:

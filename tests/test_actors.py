@@ -48,14 +48,7 @@ def merge_dicts(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
 @pytest.fixture
 def memories(monkeypatch: pytest.MonkeyPatch) -> list[Memory]:
     """Fills with the memories that runs make."""
-    caught: list[Memory] = []
-
-    def catch(*arguments: Any, **keywords: Any) -> Memory:
-        caught.append(Memory(*arguments, **keywords))
-        return caught[-1]
-
-    monkeypatch.setattr("t3d.run.parts.Memory", catch)
-    return caught
+    return helpers.caught(monkeypatch, Memory)
 
 
 def of_kind(events: list[Event], kind: Any) -> list[Any]:

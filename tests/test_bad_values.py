@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import helpers
 import t3d
+from t3d.algo.learner import Learner
 from t3d.config import Config, EnvConfig, merge
 from t3d.events import BadValueMet, End, EpisodeEnd, Eval, Event, Note, from_line
 from t3d.run.checkpoint import newest
@@ -53,7 +54,7 @@ def stored(folder: Path) -> np.ndarray[Any, Any]:
 def test_a_bad_value_never_reaches_a_parameter(
     tmp_path: Path, name: str, handling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learners = helpers.caught_learners(monkeypatch)
+    learners = helpers.caught(monkeypatch, Learner)
     GoesBad.taken, GoesBad.fault = 0, staticmethod(BAD[name])
     events: list[Event] = []
     field = name.split(maxsplit=1)[0]

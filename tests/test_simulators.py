@@ -62,7 +62,7 @@ def train(cfg: Config, root: Path) -> tuple[Path, End]:
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_it_trains(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learners = helpers.caught_learners(monkeypatch)
+    learners = helpers.caught(monkeypatch, Learner)
     cfg = helpers.small_config(env={"id": env_id}, eval={"episodes": 1, "max_steps": 50})
     folder, end = train(cfg, tmp_path)
     assert (end.reason, end.updates) == ("finished", 200)
@@ -122,7 +122,7 @@ def test_an_environment_may_change_the_action_it_is_given() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("env_id", IDS)
 def test_it_trains_for_twenty_thousand_steps(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learners = helpers.caught_learners(monkeypatch)
+    learners = helpers.caught(monkeypatch, Learner)
     small = {"total_steps": 20_000, "td3": {"random_steps": 1_000}, "eval": {"every_steps": 10_000, "episodes": 2}}
     _, end = train(merge(Config(), {"env": {"id": env_id}, **small}), tmp_path)
     assert (end.reason, end.step, end.updates) == ("finished", 20_000, 19_000)

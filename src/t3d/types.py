@@ -93,6 +93,23 @@ class Rollout(NamedTuple):
     episodes: list[Episode]  # those that ended inside this block
     faults: list[Fault]  # bad values met and kept out
 
+    @property
+    def rows(self) -> Floats:
+        """(T, sum of row_sizes): a transition is one row of floats, in the replay as on the way to it."""
+        columns = [self.s, self.a, self.r[:, None], self.terminated[:, None], self.s2]
+        return np.concatenate(columns, axis=1, dtype=np.float32)
+
+    @classmethod
+    def of_rows(cls, member: int, rows: Floats, spec: Spec, episodes: list[Episode], faults: list[Fault]) -> Rollout:
+        """The inverse of rows."""
+        s, a, r, terminated, s2 = np.split(rows, np.cumsum(row_sizes(spec))[:-1], axis=1)
+        return cls(member, s, a, r[:, 0], s2, terminated[:, 0] > 0, episodes, faults)
+
+
+def row_sizes(spec: Spec) -> list[int]:
+    """Widths of s, a, r, terminated and s2 in a row."""
+    return [spec.observation_size, spec.action_size, 1, 1, spec.observation_size]
+
 
 class Batch(NamedTuple):
     """What one update learns from."""

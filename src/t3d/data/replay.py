@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from t3d.tensors import sendable
-from t3d.types import Floats, Rollout, Spec
+from t3d.types import Floats, Rollout, Spec, row_sizes
 
 BYTES_PER_NUMBER = 4
 
@@ -20,7 +20,7 @@ class Replay:
 
     def __init__(self, spec: Spec, capacity: int, members: int, device: torch.device | str = "cpu") -> None:
         self.capacity = capacity
-        self.columns = column_sizes(spec)
+        self.columns = row_sizes(spec)
         self.rows = torch.empty(members, capacity, sum(self.columns), device=device)
         self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # of each ring, in all rows
         self.added = [0] * members  # transitions ever added
@@ -28,7 +28,7 @@ class Replay:
 
     def add(self, *rollouts: Rollout) -> None:
         """Appends blocks of transitions, one a member at most; to a GPU all of them in one copy, without waiting."""
-        kept = [(one.member, _rows(one)[-self.capacity :]) for one in rollouts]  # a longer block overwrites itself
+        kept = [(one.member, one.rows[-self.capacity :]) for one in rollouts]  # a longer block overwrites itself
         for one in rollouts:
             self.added[one.member] += len(one.r)
         places = [
@@ -70,16 +70,6 @@ class Replay:
         return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
 
 
-def _rows(rollout: Rollout) -> Floats:
-    columns = [rollout.s, rollout.a, rollout.r[:, None], rollout.terminated[:, None], rollout.s2]
-    return np.concatenate(columns, axis=1, dtype=np.float32)
-
-
-def column_sizes(spec: Spec) -> list[int]:
-    """Widths of s, a, r, terminated and s2."""
-    return [spec.observation_size, spec.action_size, 1, 1, spec.observation_size]
-
-
 def bytes_needed(spec: Spec, capacity: int, members: int) -> int:
     """The memory a replay of this size takes."""
-    return members * capacity * sum(column_sizes(spec)) * BYTES_PER_NUMBER
+    return members * capacity * sum(row_sizes(spec)) * BYTES_PER_NUMBER

@@ -19,7 +19,7 @@ from t3d.errors import NobodyLeft, UserError
 from t3d.run.governor import Governor
 from t3d.run.tally import Tally
 from t3d.run.workers import Post, end_all, for_workers
-from t3d.types import Acting, ActorNews, Episode, Fault, Floats, PolicySnapshot, Rollout, State, whole
+from t3d.types import Acting, ActorNews, Episode, Fault, Floats, PolicySnapshot, Rollout, State, row_sizes, whole
 from t3d.world.envs import EnvFactory
 from t3d.world.lanes import VectorLanes, open_lanes
 from t3d.world.shared import POLICY_SLOTS, RANDOM, Bell, Board, Policies, Ring, Torn
@@ -63,6 +63,7 @@ class LocalCollector:
         self.board = Board(self.policies, members, cfg.env.num_envs, actors)
         self.board.episodes[:] = -1
         self.bell = Bell()
+        self._width = sum(row_sizes(self.spec))
         self.taken = [0] * members  # transitions handed out
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._waited, self._looked = 0, 0.0, 0.0
@@ -250,14 +251,7 @@ class LocalCollector:
         rows = rows[: self.cfg.total_steps - self.taken[member]]
         (episodes, faults), self._rows[member], self._told[member] = self._told[member], [], ([], [])
         self.taken[member] += len(rows)
-        observation, action = self.spec.observation_size, self.spec.action_size
-        s, a, r, terminated, s2 = np.split(rows, np.cumsum([observation, action, 1, 1]), axis=1)
-        return Rollout(member, s, a, r[:, 0], s2, terminated[:, 0] > 0, episodes, faults)
-
-    @property
-    def _width(self) -> int:
-        """Numbers of a row: s, a, r, terminated, s2."""
-        return 2 * self.spec.observation_size + self.spec.action_size + 2
+        return Rollout.of_rows(member, rows, self.spec, episodes, faults)
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:

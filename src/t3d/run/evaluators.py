@@ -29,7 +29,7 @@ class Pending:
     step: int
     snapshot: PolicySnapshot
     slot: int
-    done: dict[int, dict[int, tuple[float, int]]]  # by member and episode: return and length
+    played: dict[int, dict[int, tuple[float, int]]]  # by member and episode: return and length
     bad_values: dict[int, int]  # by member
 
 
@@ -71,8 +71,8 @@ class ProcessEvaluator:
         ready: list[Evaluation] = []
         while self.pending and not any(self._missing(self.pending[0], member) for member in range(self.members)):
             one = self.pending.pop(0)
-            for member, played in one.done.items():
-                returns, lengths = zip(*(played[episode] for episode in sorted(played)), strict=True)
+            for member, episodes in one.played.items():
+                returns, lengths = zip(*(episodes[number] for number in sorted(episodes)), strict=True)
                 figures = np.array(returns), np.array(lengths), one.bad_values[member]
                 ready.append(Evaluation(one.step, member, one.snapshot, *figures))
         return ready
@@ -145,12 +145,12 @@ class ProcessEvaluator:
             post.ring()
 
     def _missing(self, one: Pending, member: int) -> list[int]:
-        return [episode for episode in range(self.cfg.eval.episodes) if episode not in one.done[member]]
+        return [episode for episode in range(self.cfg.eval.episodes) if episode not in one.played[member]]
 
     def _take(self, member: int, step: int, results: list[tuple[int, float, int]], bad_values: int) -> None:
         for one in self.pending:  # none, if another process was asked too and was faster
             if one.step == step:
-                one.done[member] |= {episode: (total, length) for episode, total, length in results}
+                one.played[member] |= {episode: (total, length) for episode, total, length in results}
                 one.bad_values[member] += bad_values
 
     def _lost(self, post: Post, why: str) -> None:

@@ -14,8 +14,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from t3d.config import Config, merge
 from t3d.errors import UserError
 from t3d.world.collect import Team
@@ -107,11 +105,8 @@ class Actor:
     def _act(self, team: Team) -> None:
         updates = self.updates if team.taken >= self.cfg.td3.random_steps else RANDOM
         rollout = team.step(self.policies[team.member])
-        rows = np.concatenate(
-            [rollout.s, rollout.a, rollout.r[:, None], rollout.terminated[:, None], rollout.s2], axis=1
-        )
-        self.ring.send(rows, team.member, updates)
-        self.board.taken[team.member, self.number] += len(rows)
+        self.ring.send(rollout.rows, team.member, updates)
+        self.board.taken[team.member, self.number] += len(rollout.r)
         if rollout.episodes or rollout.faults:
             self.parent.send(member=team.member, episodes=rollout.episodes, faults=rollout.faults)
 
