@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--eval-every", type=int, default=50_000)
-    parser.add_argument("--actors", default="local:13")
+    parser.add_argument("--actors", default="local:15")
     parser.add_argument("--max-ahead", type=int, default=96)
     parser.add_argument("--exact", action="store_true", help="float32 throughout, without TF32")
     parser.add_argument("--only-write", action="store_true", help="train nothing")

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from t3d.run.actors import LocalCollector, shares
 from t3d.run.checkpoint import newest
 from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.loop import resume, train
+from t3d.run.machine import with_environments
 from t3d.run.parts import Progress, restore_evaluations
 from t3d.types import PolicySnapshot, State, Wishes, parameter_count
 from t3d.world.collect import InlineCollector
@@ -345,14 +347,23 @@ def test_actors_that_cannot_be(actors: str) -> None:
 
 def test_environments_are_spread_evenly() -> None:
     cfg = merge(Config(), {"actors": "local:3", "seeds": [0, 1], "env": {"num_envs": 4}})
-    assert [len(units) for units in shares(cfg, as_one=False)] == [2, 3, 3]
-    assert [unit for units in shares(cfg, as_one=False) for unit in units] == [
+    assert [len(units) for units in shares(cfg, as_one=False)] == [3, 3, 2]
+    assert sorted(unit for units in shares(cfg, as_one=False) for unit in units) == [
         [(member, env)] for member in range(2) for env in range(4)
     ]
     with pytest.raises(UserError, match="there is work for 2: a VectorEnv is stepped by one actor"):
         shares(cfg, as_one=True)
     with pytest.raises(UserError, match=r"there is work for 8: say --env.num-envs 8, or take fewer actors"):
         shares(merge(cfg, {"actors": "local:16"}), as_one=False)
+
+
+@pytest.mark.parametrize(("seeds", "actors", "per_member"), [(10, 13, 1.25), (10, 15, 1.5), (2, 3, 1.5), (3, 4, 4 / 3)])
+def test_no_members_are_left_to_few_actors(seeds: int, actors: int, per_member: float) -> None:
+    """All members wait for the slowest one: no group of them may have fewer actors than its share."""
+    cfg = with_environments(merge(Config(), {"actors": f"local:{actors}", "seeds": list(range(seeds))}))
+    members_of = [{member for unit in units for member, _ in unit} for units in shares(cfg, as_one=False)]
+    groups = [set(group) for size in range(1, seeds + 1) for group in combinations(range(seeds), size)]
+    assert min(sum(bool(group & them) for them in members_of) / len(group) for group in groups) >= per_member
 
 
 def test_more_actors_than_seeds_bring_environments_of_their_own(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_proof_passes_for_graph_and_sees_a_wrong_one(monkeypatch: pytest.Mon
     cfg = TD3Config()
     assert disproof("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
     monkeypatch.setattr(graph, "backward", lambda layers, passed, d: [torch.zeros_like(h) for h in passed[1:]])
-    assert "differ from eager's" in disproof("graph", helpers.make_spec(17, 6), TD3Config(batch_size=64), (0,), "cuda")
+    assert "from eager's" in disproof("graph", helpers.make_spec(17, 6), TD3Config(batch_size=64), (0,), "cuda")
 
 
 @GPU

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -255,9 +254,13 @@ class LocalCollector:
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
-    """Which actor steps what; a VectorEnv is stepped as one, by a single actor."""
+    """Which actor steps what; a VectorEnv is stepped as one, by a single actor.
+
+    Dealt like cards, so that a member's environments lie with different actors, each beside another member's: whoever
+    of them has time then helps the member that is behind, for which all others would have to wait.
+    """
     members, envs, actors = range(len(cfg.seeds)), range(cfg.env.num_envs), cfg.local_actors
-    each_env: list[Unit] = [[(member, env)] for member in members for env in envs]
+    each_env: list[Unit] = [[(member, env)] for env in envs for member in members]
     units = [[(member, env) for env in envs] for member in members] if as_one else each_env
     if len(units) < actors:
         what = (
@@ -266,5 +269,4 @@ def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
             else (f"say --env.num-envs {-(-actors // len(members))}, or take fewer actors")
         )
         raise UserError(f"actors={cfg.actors}, and there is work for {len(units)}: {what}")
-    bounds = [len(units) * number // actors for number in range(actors + 1)]
-    return [units[first:stop] for first, stop in pairwise(bounds)]
+    return [units[number::actors] for number in range(actors)]
