@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--eval-every", type=int, default=50_000)
     parser.add_argument("--actors", default="local:15")
     parser.add_argument("--max-ahead", type=int, default=96)
+    parser.add_argument("--note", default="", help="to be said beside the result, e.g. what else ran on the machine")
     parser.add_argument("--exact", action="store_true", help="float32 throughout, without TF32")
     parser.add_argument("--only-write", action="store_true", help="train nothing")
     args = parser.parse_args()
@@ -112,13 +113,15 @@ def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterato
             steps = [one.step for one in evals[cfg.seeds[-1]]]
             result = {
                 "env": task,
+                "note": args.note,
                 "finished": complete,
                 **about,
                 "seconds": seconds,
                 "steps": steps,
                 "returns": returns,
+                "samples": samples,
             }
-            yield {**result, "returns": returns, "samples": samples}
+            yield result
 
 
 def _about(start: Any) -> dict[str, Any]:
@@ -208,6 +211,7 @@ def write(results: Path) -> None:
     for name, result in found.items():
         given = {key: value for key, value in result["settings"].items() if key not in ("env.id", "run.name", "seeds")}
         lines += [f"- `{name}`: " + ", ".join(f"{key}={value}" for key, value in given.items())]
+        lines += [f"  - {result['note']}"] if result.get("note") else []
         lines += [f"  - from two fifths of the run on: {soak(result)}"] if name in TASKS else []
     variants = {name: result for name, result in found.items() if name not in TASKS}
     if variants:

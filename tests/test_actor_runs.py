@@ -412,6 +412,18 @@ def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) ->
     assert rates[16] / rates[1] >= 14, rates
 
 
+@pytest.mark.slow
+def test_fifteen_actors_do_the_work_of_fifteen_for_ten_seeds(tmp_path: Path) -> None:
+    rates = {}
+    for actors in (10, 15):
+        td3 = {"random_steps": 100, "batch_size": 8, "actor_hidden": [8], "critic_hidden": [8]}
+        changes: dict[str, Any] = {"actors": f"local:{actors}", "seeds": list(range(10)), "total_steps": 1500}
+        cfg = actor_config(tmp_path, "Slow", **changes, td3=td3, log={"every_steps": 200}, run={"name": str(actors)})
+        _, first, *_, last, _ = of_kind(list(train(cfg)), ActingEvent)
+        rates[actors] = (last.step - first.step) / (last.time - first.time)
+    assert rates[15] / rates[10] >= 1.4, rates
+
+
 def rate_of(collector: LocalCollector, seconds: float) -> float:
     """Transitions a second, once every actor works."""
     while not all(post.delivered for post in collector.posts):
