@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--eval-every", type=int, default=50_000)
-    parser.add_argument("--actors", default="local:15")
+    parser.add_argument("--actors", default="local:15", help="chosen for 16 cores")
     parser.add_argument("--max-ahead", type=int, default=96)
     parser.add_argument("--note", default="", help="to be said beside the result, e.g. what else ran on the machine")
     parser.add_argument("--exact", action="store_true", help="float32 throughout, without TF32")
@@ -201,7 +201,7 @@ def write(results: Path) -> None:
     ]
     lines += [_row(name, task, found.get(name)) for name, task in TASKS.items()]
     lines += [
-        f"\n{name} was cut off at step {result['steps'][-1]:,}."
+        f"\n{name} was cut off at step {reached(result):,}; its last evaluation is of step {result['steps'][-1]:,}."
         for name, result in found.items()
         if not result["finished"]
     ]
@@ -232,9 +232,13 @@ def _row(name: str, task: Task, result: dict[str, Any] | None) -> str:
     their_last = f"{authors['mean'][-1]:,.1f} ± {authors['std'][-1]:,.1f}"
     if result is None:
         return f"| {name} | not run | | {task.paper} | {their_last} | | |"
-    rate = len(result["returns"]) * result["steps"][-1] / result["seconds"]
+    rate = len(result["returns"]) * reached(result) / result["seconds"]
     cells = [name, last(result), best(result), task.paper, their_last, f"{result['seconds']:,.0f}", f"{rate:,.0f}"]
     return f"| {' | '.join(cells)} |"
+
+
+def reached(result: dict[str, Any]) -> int:
+    return int(result["samples"][-1]["step"])
 
 
 def last(result: dict[str, Any]) -> str:

@@ -1,64 +1,92 @@
-"""How two versions of an environment differ: python experiments/versions.py Hopper-v4 Hopper-v5
+"""How two versions of a MuJoCo task differ: python experiments/versions.py Hopper-v4 Hopper-v5
 
-Plays the same actions in both, from the same seeds, and prints where their answers part. Without arguments: v4 and v5
-of the tasks of the paper's Table 1.
+Plays the same actions in both, from the same seeds, and prints where their bodies, states, observations and rewards
+part. Without arguments: v4 and v5 of the tasks of the paper's Table 1.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import warnings
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 TASKS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Reacher", "InvertedPendulum", "InvertedDoublePendulum")
 EPISODES, MOST_STEPS = 100, 200
+NOT_PHYSICAL = ("names", "paths")  # arrays of a model that name things
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", nargs="?", help="a Gymnasium id, e.g. Hopper-v4")
+    parser.add_argument("new", nargs="?", help="another, e.g. Hopper-v5")
+    args = parser.parse_args()
+    if args.old and not args.new:
+        parser.error("two environments can be compared, one cannot")
     warnings.simplefilter("ignore")  # that v4 is out of date is why this exists
-    pairs = [(f"{task}-v4", f"{task}-v5") for task in TASKS]
-    for old, new in [(sys.argv[1], sys.argv[2])] if len(sys.argv) == 3 else pairs:
-        print(f"{old} and {new}: {differences(old, new)}", flush=True)
+    pairs = [(args.old, args.new)] if args.old else [(f"{task}-v4", f"{task}-v5") for task in TASKS]
+    for old, new in pairs:
+        print(f"{old} and {new}", *differences(gymnasium.make(old), gymnasium.make(new)), sep="\n  ", flush=True)
 
 
-def differences(old: str, new: str) -> str:
-    envs = gymnasium.make(old), gymnasium.make(new)
-    sizes = [env.observation_space.shape for env in envs]
-    if sizes[0] != sizes[1]:
-        return f"observations of {sizes[0]} and {sizes[1]} numbers"
+def differences(old: Any, new: Any) -> list[str]:
+    """What the second has, or pays, otherwise than the first."""
+    observations = [env.observation_space.shape[0] for env in (old, new)]
+    bodies = other_arrays(old.unwrapped.model, new.unwrapped.model)
+    return [
+        f"observations: {observations[0]} and {observations[1]} numbers",
+        f"bodies: {', '.join(bodies) or 'the same'}",
+        *played(old, new),
+    ]
+
+
+def other_arrays(old: Any, new: Any) -> list[str]:
+    """Arrays of the model that are not the same, with the numbers that differ."""
+    names = [name for name in dir(old) if isinstance(getattr(old, name), np.ndarray) and name not in NOT_PHYSICAL]
+    pairs = {name: (getattr(old, name), getattr(new, name)) for name in names}
+    return [
+        f"{name} {a[a != b]} and {b[a != b]}" if a.shape == b.shape else f"{name} has another shape"
+        for name, (a, b) in pairs.items()
+        if not np.array_equal(a, b)
+    ]
+
+
+def played(old: Any, new: Any) -> list[str]:
+    """How far apart the same actions bring them, as long as neither episode has ended."""
     rng = np.random.default_rng(0)
-    steps, ends = 0, 0
-    moved: list[float] = []
+    space = old.action_space
+    steps, ends, alone = 0, 0, 0
+    gaps: list[float] = []
     rewards: list[float] = []
     last_rewards: list[float] = []
     for seed in range(EPISODES):
-        starts = [env.reset(seed=seed)[0] for env in envs]
-        moved.append(np.abs(starts[0] - starts[1]).max())
+        for env in (old, new):
+            env.reset(seed=seed)
         for _ in range(MOST_STEPS):
-            action = envs[0].action_space.low + rng.random(envs[0].action_space.shape) * np.ptp(bounds(envs[0]), axis=0)
-            (s, r, ended, *_), (s_new, r_new, ended_new, *_) = (env.step(action) for env in envs)
+            action = rng.uniform(space.low, space.high).astype(space.dtype)
+            (_, r, ended, _, _), (_, r_new, ended_new, _, _) = old.step(action), new.step(action)
             steps += 1
-            moved.append(np.abs(s - s_new).max())
-            (last_rewards if ended else rewards).append(r_new - r)
-            if ended != ended_new:
-                return f"one ends where the other goes on (episode {seed})"
-            if ended:
+            gaps.append(np.abs(state(old) - state(new)).max())
+            (last_rewards if ended or ended_new else rewards).append(r_new - r)
+            alone += ended != ended_new
+            if ended or ended_new:
                 ends += 1
                 break
-    return (
-        f"{steps:,} steps, {ends} of {EPISODES} episodes ended early; observations differ by up to {max(moved):.3g}, "
-        f"rewards by {span(rewards)}, in the step that ends an episode by {span(last_rewards)}"
-    )
+    return [
+        f"{steps:,} steps in {EPISODES} episodes: states up to {max(gaps):.3g} apart",
+        f"rewards: {span(rewards)} more; in the step that ends an episode {span(last_rewards)} more",
+        f"{ends} episodes ended, {alone} of them in one of the two only",
+    ]
 
 
-def bounds(env: gymnasium.Env) -> np.ndarray:
-    return np.stack([env.action_space.low, env.action_space.high])
+def state(env: Any) -> Any:
+    return np.concatenate([env.unwrapped.data.qpos, env.unwrapped.data.qvel])
 
 
 def span(values: list[float]) -> str:
-    return f"{min(values):.3g} to {max(values):.3g}" if values else "nothing"
+    return f"{min(values):.3g} to {max(values):.3g}" if values else "(there was none)"
 
 
 if __name__ == "__main__":

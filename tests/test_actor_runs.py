@@ -351,6 +351,10 @@ def test_environments_are_spread_evenly() -> None:
     assert sorted(unit for units in shares(cfg, as_one=False) for unit in units) == [
         [(member, env)] for member in range(2) for env in range(4)
     ]
+    assert shares(merge(cfg, {"actors": "local:2"}), as_one=True) == [
+        [[(0, 0), (0, 1), (0, 2), (0, 3)]],
+        [[(1, 0), (1, 1), (1, 2), (1, 3)]],
+    ]
     with pytest.raises(UserError, match="there is work for 2: a VectorEnv is stepped by one actor"):
         shares(cfg, as_one=True)
     with pytest.raises(UserError, match=r"there is work for 8: say --env.num-envs 8, or take fewer actors"):
@@ -359,7 +363,7 @@ def test_environments_are_spread_evenly() -> None:
 
 @pytest.mark.parametrize(("seeds", "actors", "per_member"), [(10, 13, 1.25), (10, 15, 1.5), (2, 3, 1.5), (3, 4, 4 / 3)])
 def test_no_members_are_left_to_few_actors(seeds: int, actors: int, per_member: float) -> None:
-    """All members wait for the slowest one: no group of them may have fewer actors than its share."""
+    """All members wait for the slowest: any group has so many actors a member (dealing reaches 1.25 of 1.3)."""
     cfg = with_environments(merge(Config(), {"actors": f"local:{actors}", "seeds": list(range(seeds))}))
     members_of = [{member for unit in units for member, _ in unit} for units in shares(cfg, as_one=False)]
     groups = [set(group) for size in range(1, seeds + 1) for group in combinations(range(seeds), size)]

@@ -256,8 +256,8 @@ class LocalCollector:
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
     """Which actor steps what; a VectorEnv is stepped as one, by a single actor.
 
-    Dealt like cards, so that a member's environments lie with different actors, each beside another member's: whoever
-    of them has time then helps the member that is behind, for which all others would have to wait.
+    Dealt like cards, one environment of every member after the other: with no more of them than actors need, none gets
+    two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
     """
     members, envs, actors = range(len(cfg.seeds)), range(cfg.env.num_envs), cfg.local_actors
     each_env: list[Unit] = [[(member, env)] for env in envs for member in members]

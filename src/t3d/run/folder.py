@@ -196,7 +196,7 @@ def set_aside(path: Path, cfg: Config) -> list[str]:
 @functools.cache
 def versions() -> dict[str, str]:
     """What this run's numbers depend on."""
-    packages = ("torch", "numpy", "gymnasium", "mujoco", "pybullet", "box2d", "dm_control")
+    packages = ("torch", "numpy", "gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")
     found = {name: metadata.version(name) for name in packages if _installed(name)}
     return {"t3d": __version__, "python": platform.python_version(), **found, "cpu": _cpu()}
 
