@@ -25,7 +25,7 @@ from t3d.config import Config, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Note, Resumed, Saved
-from t3d.run import workers
+from t3d.run import evaluators, workers
 from t3d.run.actors import LocalCollector, shares
 from t3d.run.checkpoint import newest
 from t3d.run.evaluators import ProcessEvaluator
@@ -69,6 +69,43 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
     finally:
         inline.close()
         apart.close()
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(1, 1), (2, 2), (16, 3)])
+def test_as_many_evaluators_as_seeds_and_cores(monkeypatch: pytest.MonkeyPatch, cores: int, processes: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    evaluator = ProcessEvaluator(
+        helpers.small_config(seeds=[0, 1, 2]), helpers.make_spec(3, 1), env_factory("Pendulum-v1")
+    )
+    evaluator.close()
+    assert len(evaluator.posts) == processes
+
+
+def test_evaluation_steps_back_behind_training() -> None:
+    """Also where Linux weighs sessions: there a process's niceness alone changes nothing."""
+    cfg, make_env = (
+        helpers.small_config(seeds=[0], actors="local:1", td3={"actor_hidden": [4]}),
+        env_factory("Pendulum-v1"),
+    )
+    spec = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event())).examiners[0].lanes.spec
+    evaluator = ProcessEvaluator(cfg, spec, make_env)
+    try:
+        evaluator.submit(snapshot_for(spec, 1), 0)
+        while not evaluator.poll():
+            time.sleep(0.01)
+        worker = evaluator.posts[0].worker
+        assert worker is not None and psutil.Process(worker.process.pid).nice() == min(19, os.nice(0) + 5)
+        of_session = Path(f"/proc/{worker.process.pid}/autogroup")
+        assert not of_session.exists() or of_session.read_text().endswith("nice 5\n")
+    finally:
+        evaluator.close()
+
+
+def test_training_that_waits_for_evaluations_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(evaluators, "WORTH_TELLING", 0.5)
+    cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=300, eval={"every_steps": 50, "episodes": 15})
+    notes = [event.text for event in of_kind(list(train(cfg)), Note)]
+    assert len([text for text in notes if "training has waited" in text]) == 1, notes
 
 
 def test_training_goes_on_while_a_policy_is_evaluated(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from t3d.world.shared import Policies
 
 MOST_PENDING = 2  # evaluations under way; when the next is due, training waits: none is left out; chosen
 WAIT_SECONDS = 0.05
+WORTH_TELLING = 10.0  # seconds that training has waited for evaluations; told once; chosen
 
 
 @dataclass
@@ -40,18 +41,24 @@ class ProcessEvaluator:
         self.cfg, self.members = for_workers(cfg, make_env), len(cfg.seeds)
         sizes = (spec.observation_size, *cfg.td3.actor_hidden, spec.action_size)
         self.policies = Policies(self.members, sizes, MOST_PENDING)
-        spare_cores = len(os.sched_getaffinity(0)) - cfg.local_actors - 1
-        self.posts = [Post() for _ in range(min(self.members, max(1, spare_cores)))]
+        self.posts = [Post() for _ in range(min(self.members, len(os.sched_getaffinity(0))))]  # they yield to actors
         self.pending: list[Pending] = []
         self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[str] = []
+        self._waited = 0.0
 
     def has_room(self) -> bool:
         """Whether another evaluation can be begun; says no after a moment."""
-        if len(self.pending) == MOST_PENDING:
-            time.sleep(WAIT_SECONDS)
-            return False
-        return True
+        if len(self.pending) < MOST_PENDING:
+            return True
+        time.sleep(WAIT_SECONDS)
+        told, self._waited = self._waited >= WORTH_TELLING, self._waited + WAIT_SECONDS
+        if self._waited >= WORTH_TELLING and not told:
+            self._news.append(
+                f"training has waited {self._waited:.0f} s for evaluations so far, which take longer than the training "
+                "between them; --eval.every-steps and --eval.episodes say how many there are"
+            )
+        return False
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Begins to evaluate every member of the snapshot, for which there must be room."""

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from t3d.world.shared import RANDOM, Bell, Board, Channel, Policies, Pulse, Ring
 
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
 ROUNDS_BETWEEN_MESSAGES = 64  # looking for them is a call into the system
-EVALUATION_NICENESS = 5  # training goes first; chosen
+EVALUATION_NICENESS = 5  # chosen
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
@@ -119,7 +119,7 @@ class Evaluator:
         self.policies, self.door = Policies(*task["policies"]), Bell(task["door"])
         self.make_env = env_factory(cfg.env.id)
         self.examiners = {member: Examiner(cfg, member, self.make_env, pulse.beat) for member in task["members"]}
-        os.nice(EVALUATION_NICENESS)
+        _step_back()
 
     def run(self) -> NoReturn:
         """Until the process is ended."""
@@ -175,6 +175,13 @@ def main() -> None:
         parent.send(crash="; ".join([text, *notes]))
         traceback.print_exc()
     sys.exit(1)
+
+
+def _step_back() -> None:
+    """Training goes first. Linux may weigh sessions rather than processes: then only the session's niceness counts."""
+    os.nice(EVALUATION_NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(EVALUATION_NICENESS), encoding="ascii")
 
 
 def _die_with(parent: int) -> None:
