@@ -27,8 +27,11 @@ def main() -> None:
         parser.error("two environments can be compared, one cannot")
     warnings.simplefilter("ignore")  # that v4 is out of date is why this exists
     pairs = [(args.old, args.new)] if args.old else [(f"{task}-v4", f"{task}-v5") for task in TASKS]
-    for old, new in pairs:
-        print(f"{old} and {new}", *differences(gymnasium.make(old), gymnasium.make(new)), sep="\n  ", flush=True)
+    for names in pairs:
+        envs = [gymnasium.make(name) for name in names]
+        if not all(hasattr(env.unwrapped, "model") for env in envs):
+            parser.error("only MuJoCo tasks have bodies to compare")
+        print(" and ".join(names), *differences(*envs), sep="\n  ", flush=True)
 
 
 def differences(old: Any, new: Any) -> list[str]:

@@ -52,8 +52,8 @@ class ProcessEvaluator:
         if len(self.pending) < MOST_PENDING:
             return True
         time.sleep(WAIT_SECONDS)
-        told, self._waited = self._waited >= WORTH_TELLING, self._waited + WAIT_SECONDS
-        if self._waited >= WORTH_TELLING and not told:
+        before, self._waited = self._waited, self._waited + WAIT_SECONDS
+        if before < WORTH_TELLING <= self._waited:
             self._news.append(
                 f"training has waited {self._waited:.0f} s for evaluations so far, which take longer than the training "
                 "between them; --eval.every-steps and --eval.episodes say how many there are"
