@@ -43,7 +43,7 @@ class Team:
     def step(self, policy: MemberPolicy) -> Rollout:
         """One step of every environment; none is taken beyond total_steps."""
         players = self.players[: self.cfg.total_steps - self.taken]
-        s = np.stack([player.observation for player in players])
+        s = np.array([player.observation for player in players])
         a = self._actions(policy, players, s)
         try:
             results = self.lanes.step(a)
@@ -99,7 +99,7 @@ class Team:
             scale = scale_at(self.taken, self.cfg.noise)
             chosen = policy(s[still_random:])
             actions += [player.noisy(action, scale) for player, action in zip(acting, chosen, strict=True)]
-        return np.stack(actions)
+        return np.array(actions)
 
     def _faults(self) -> list[Fault]:
         """The bad values met: each environment's first ten, then its 100th, 1,000th and so on."""

@@ -69,10 +69,11 @@ def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
     """From [-1, 1] to the environment's own bounds, shape and dtype: the one place where actions are rescaled."""
     share = (action.astype(np.float64) + 1) / 2
     scaled = spec.action_low + share * (spec.action_high - spec.action_low)
-    if np.issubdtype(spec.action_dtype, np.integer):
+    dtype = np.dtype(spec.action_dtype)
+    if dtype.kind in "iu":
         scaled = np.rint(scaled)
-    typed: NDArray[Any] = scaled.clip(spec.action_low, spec.action_high).astype(spec.action_dtype)
-    return typed.reshape(spec.action_shape)
+    inside = np.minimum(np.maximum(scaled, spec.action_low), spec.action_high)
+    return inside.astype(dtype).reshape(spec.action_shape)
 
 
 def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -84,7 +85,7 @@ def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float6
         raise Unfit(name, f"is {type(value).__name__} {value!r:.60}, not numbers")
     if array.shape != shape:
         raise Unfit(name, f"has shape {array.shape} instead of {shape}")
-    return array.astype(np.float64)
+    return array.astype(np.float64, copy=False)
 
 
 def _part(observation: Any, part: Part) -> NDArray[np.float64]:

@@ -61,6 +61,7 @@ class Ring(Shared):
         super().__init__({"sent": number, "received": number, "about": (ABOUT, (capacity,)), "rows": rows}, fd)
         self.capacity = capacity
         self._sent, self._received = self.arrays["sent"], self.arrays["received"]
+        self._about, self._rows = self.arrays["about"], self.arrays["rows"]
 
     @property
     def waiting(self) -> int:
@@ -75,11 +76,10 @@ class Ring(Shared):
     def send(self, rows: Floats, member: int, updates: int) -> None:
         """Appends one member's rows, for which there must be room; updates says which policy acted, or RANDOM."""
         first = int(self._sent[0])
-        numbers = np.arange(first, first + len(rows))
-        places = numbers % self.capacity
-        self.arrays["rows"][places] = rows
-        about = self.arrays["about"]
-        about["updates"][places], about["member"][places], about["sequence"][places] = updates, member, numbers
+        for number, row in enumerate(rows, first):
+            place = number % self.capacity
+            self._rows[place] = row
+            self._about[place] = (number, updates, member)
         self._sent[0] = first + len(rows)
 
     def receive(self) -> tuple[Floats, NDArray[Any]]:
@@ -88,7 +88,7 @@ class Ring(Shared):
             raise Torn(f"{self.waiting} rows wait in a ring of {self.capacity}")
         numbers = np.arange(int(self._received[0]), int(self._sent[0]))
         places = numbers % self.capacity
-        rows, about = self.arrays["rows"][places], self.arrays["about"][places]
+        rows, about = self._rows[places], self._about[places]
         if not np.array_equal(about["sequence"], numbers):
             raise Torn(f"rows {numbers[0]} to {numbers[-1]} carry the numbers {about['sequence'][:5]}...")
         self._received[0] += len(numbers)
