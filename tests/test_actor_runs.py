@@ -192,20 +192,38 @@ def test_more_patience_lets_a_run_go_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert of_kind(again, End)[0].reason == "finished" and not of_kind(again, ActorEvent)
 
 
-def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory]) -> None:  # noqa: F811
+@pytest.mark.parametrize("actors", [None, "local:1", "local:4"])
+def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actors: str | None) -> None:  # noqa: F811
     """Nothing that was counted is lost; episodes in flight are given up, and their numbers are not used again."""
     cfg = actor_config(tmp_path, total_steps=9000, td3={"updates_per_step": 0.1}, log={"every_steps": 20})
+    cfg = merge(cfg, {"env": {"num_envs": 2}})
     first = stopped_at(cfg, 500)
     step = of_kind(first, Saved)[-1].step
     assert 300 <= step < 9000 and of_kind(first, End)[0].reason == "stopped"
     rows = [memories[0].replay.read(member, 0, memories[0].added[member]) for member in range(2)]
-    again = list(resume(tmp_path / "a"))
+    again = list(resume(tmp_path / "a", actors=actors))
     assert of_kind(again, Resumed)[0].step == step and of_kind(again, End)[0].reason == "finished"
+    assert of_kind(again, ActingEvent)[-1].actors == int((actors or cfg.actors)[-1])
     for member in range(2):
         assert np.array_equal(memories[1].replay.read(member, 0, len(rows[member])), rows[member])
-    check_rows(memories[1], cfg, crashes=2)
+    check_rows(memories[1], cfg, crashes=4)
     assert of_kind(again, End)[0].updates == 890
     assert of_kind(again, ActingEvent)[-1].since == step, "the summary says where this process began"
+
+
+@pytest.mark.parametrize(
+    ("begun", "actors", "words"),
+    [
+        ("local:2", "local:3", "actors=local:3, and the run was begun with 2 environments; take local:2 or less"),
+        ("local:2", "inline", "begun with actors=local:2 and cannot go on with inline"),
+        ("inline", "local:2", "begun with actors=inline and cannot go on with local:2"),
+        ("local:2", "locals:2", "neither inline nor local:N"),
+    ],
+)
+def test_actors_that_a_run_cannot_go_on_with(tmp_path: Path, begun: str, actors: str, words: str) -> None:
+    stopped_at(actor_config(tmp_path, total_steps=9000, actors=begun, log={"every_steps": 20}), 200)
+    with pytest.raises(UserError, match=words):
+        list(resume(tmp_path / "a", actors=actors))
 
 
 def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -27,6 +27,8 @@ class ResumeArgs:
     """The run's folder, or its name."""
     total_steps: int | None = None
     """Train to this many steps a seed instead of what the run was begun with."""
+    actors: Annotated[str | None, tyro.conf.arg(metavar="local:N")] = None
+    """From now on: another number of actors, for a run that has some. Its environments stay as many as they were."""
     bad_values: Literal["raise", "skip", "clip"] | None = None
     """From now on: end the run, end the episode, or mend the value when the environment returns a NaN or worse."""
     hang_seconds: float | None = None
@@ -45,7 +47,14 @@ def main(arguments: list[str]) -> int:
     def events(heard: Heard) -> Iterator[Event]:
         from t3d.run.loop import resume  # noqa: PLC0415 (imports torch)
 
-        changes: dict[str, Any] = {"total_steps": args.total_steps, "bad_values": args.bad_values}
-        return resume(path, **changes, hang_seconds=args.hang_seconds, stop=heard.stop, save=heard.save)
+        return resume(
+            path,
+            total_steps=args.total_steps,
+            actors=args.actors,
+            bad_values=args.bad_values,
+            hang_seconds=args.hang_seconds,
+            stop=heard.stop,
+            save=heard.save,
+        )
 
     return show(events, video=args.video)

@@ -17,7 +17,7 @@ from t3d.run.lock import Lock
 from t3d.run.machine import resolve
 from t3d.run.parts import Parts, assemble
 from t3d.run.report import acting_events, eval_event, refuse_divergence, update_events
-from t3d.run.resuming import BadValues, load
+from t3d.run.resuming import BadValues, Changes, load
 from t3d.types import Fault, Rollout, Steps, Wishes
 from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
@@ -50,6 +50,7 @@ def resume(
     path: str | Path,
     *,
     total_steps: int | None = None,
+    actors: str | None = None,
     bad_values: BadValues | None = None,
     hang_seconds: float | None = None,
     cfg: Config | None = None,
@@ -67,9 +68,7 @@ def resume(
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        changes = {"bad_values": bad_values, "hang_seconds": hang_seconds}
-        given = {key: value for key, value in changes.items() if value is not None}
-        cfg, loaded, notes = load(path, total_steps, given, cfg)
+        cfg, loaded, notes = load(path, Changes(total_steps, actors, bad_values, hang_seconds), cfg)
         cfg = resolve(cfg)
         if not (cfg.env.id or make_env):
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from t3d.config import Config, diff, load_toml, merge
 from t3d.errors import NothingLeft, UserError
@@ -20,16 +19,22 @@ MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "env.h
 BadValues = Literal["raise", "skip", "clip"]
 
 
-def load(
-    path: Path, total_steps: int | None, env: dict[str, Any], cfg: Config | None
-) -> tuple[Config, Loaded | None, list[str]]:
+class Changes(NamedTuple):
+    """What may be asked to be otherwise from now on; None leaves it as it was."""
+
+    total_steps: int | None = None
+    actors: str | None = None
+    bad_values: BadValues | None = None
+    hang_seconds: float | None = None
+
+
+def load(path: Path, changes: Changes, cfg: Config | None) -> tuple[Config, Loaded | None, list[str]]:
     """The configuration and state to go on with, and what is wrong with the folder.
 
     cfg is what the caller would train if there were no run: it must not differ from what the run was begun with.
-    env holds settings of the environment that are to change.
     """
-    if cfg is not None:
-        env = {"hang_seconds": cfg.env.hang_seconds, **env}
+    if cfg is not None and changes.hang_seconds is None:
+        changes = changes._replace(hang_seconds=cfg.env.hang_seconds)
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
     written = merge(Config(), load_toml(path / "config.toml")) if has_config else None
@@ -40,12 +45,11 @@ def load(
     if cfg is not None:
         _refuse_other(with_environments(begun), with_environments(cfg), path)
     totals = [one.total_steps for one in (begun, written, cfg) if one is not None]
-    going_on = dataclasses.replace(
-        begun,
-        total_steps=max(totals) if total_steps is None else total_steps,
-        env=dataclasses.replace(begun.env, **env),
-        run=dataclasses.replace(begun.run, root=str(path.parent), name=path.name),  # wherever the folder is now
-    )
+    asked = {key: value for key, value in changes._asdict().items() if value is not None}
+    env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
+    here = {"root": str(path.parent), "name": path.name}  # wherever the folder is now
+    going_on = merge(begun, {"total_steps": max(totals), **asked, "env": env, "run": here})
+    _refuse_actors(begun, going_on)
     is_told = last_event(path).get("event") == "end"
     if reached > going_on.total_steps or (reached == going_on.total_steps and is_told):
         raise NothingLeft(
@@ -74,6 +78,19 @@ def _begin_again(path: Path, written: Config | None, cfg: Config | None, notes: 
         raise UserError(f"{path} cannot go on: {why}. Its logs and policies are as they were")
     notes.append("there is no checkpoint to go on from, so the run begins at step 0")
     return begun
+
+
+def _refuse_actors(begun: Config, cfg: Config) -> None:
+    """Another number of actors is fine, as long as there are environments for them: those of a run stay as they are."""
+    if cfg.actors == begun.actors:
+        return
+    if not (begun.local_actors and cfg.local_actors):
+        raise UserError(f"the run was begun with actors={begun.actors} and cannot go on with {cfg.actors}")
+    most = len(begun.seeds) * with_environments(begun).env.num_envs
+    if cfg.local_actors > most:
+        raise UserError(
+            f"actors={cfg.actors}, and the run was begun with {most} environments; take local:{most} or less"
+        )
 
 
 def _refuse_other(begun: Config, cfg: Config, path: Path) -> None:
