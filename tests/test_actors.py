@@ -202,6 +202,7 @@ def test_actors_stay_within_max_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
     end, acting = of_kind(events, End)[0], of_kind(events, ActingEvent)
     assert (end.reason, end.step, end.updates) == ("finished", 300, 200)
     assert acting[-1].since == 0 and acting[-1].ratio == 1.0 and acting[-1].actors_waited > 0.1
+    assert [event.summary for event in acting] == [False] * (len(acting) - 1) + [True]
     assert acting[-1].age_p99 <= max_ahead + 8 + 3
 
 

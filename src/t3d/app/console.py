@@ -92,7 +92,7 @@ class View:
                 self.updates = event.updates
             case ActingEvent():
                 self.acting = event
-                if not self.console.is_terminal:
+                if not self.console.is_terminal and not event.summary:  # that is told with the results
                     self._print_acting(event)
             case Eval():
                 row["eval"] = event.mean_return
@@ -119,7 +119,7 @@ class View:
         )
         if cfg["actors"] != "inline":
             envs, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
-            text = f"actors {cfg['actors']}, {envs} environments a seed, at most {ahead} transitions ahead"
+            text = f"actors {cfg['actors']}, {envs} environment{'s' * (envs > 1)} a seed, at most {ahead} transitions ahead"
             show(text, highlight=False)
         show(f"writing to {event.folder}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:
@@ -203,8 +203,9 @@ def _say_differences(cfg: Config, console: Console) -> None:
 
 def acting_in_words(event: ActingEvent) -> str:
     """How actors and learner get along, in a line."""
+    actors = "1 actor" if event.actors == 1 else f"{event.actors} actors"
     return (
-        f"{event.actors} actors, {event.restarts} restarts; ratio {event.ratio:.3g}; policy age {event.age_median} "
+        f"{actors}, {event.restarts} restarts; ratio {event.ratio:.3g}; policy age {event.age_median} "
         f"(99 %: {event.age_p99}) updates; rings {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
         f"learner {event.learner_waited:.0%}"
     )

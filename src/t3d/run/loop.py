@@ -198,7 +198,7 @@ def _report(steps: Steps, parts: Parts) -> list[Event]:
 def _summary(parts: Parts) -> Iterator[list[Event]]:
     progress, figures = parts.progress, parts.collector.figures(whole_run=True)
     made = parts.learner.updates - progress.begun_updates
-    yield acting_events(figures, parts.cfg, progress.step, progress.begun_at, made)
+    yield acting_events(figures, parts.cfg, progress.step, progress.begun_at, made, summary=True)
 
 
 def _collect(parts: Parts) -> list[Event]:

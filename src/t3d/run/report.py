@@ -61,12 +61,14 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
     )
 
 
-def acting_events(figures: Acting | None, cfg: Config, step: int, since: int, updates: int) -> list[Event]:
+def acting_events(
+    figures: Acting | None, cfg: Config, step: int, since: int, updates: int, *, summary: bool = False
+) -> list[Event]:
     """How acting and learning got along since some step, in which so many updates were made; nothing if inline."""
     if figures is None:
         return []
     ratio = updates / max(1, step - max(since, cfg.td3.random_steps))
-    return [ActingEvent(step=step, since=since, ratio=ratio, **figures._asdict())]
+    return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
 
 
 def _summary(value: Tensor) -> dict[str, Any]:
