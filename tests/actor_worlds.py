@@ -58,6 +58,20 @@ class Slow(Told):
         return super().step(action)
 
 
+class Endless(Slow):
+    """An episode takes longer than any test."""
+
+    spread = 10**9
+
+
+class BadBeginning(Told):
+    """Its first observation in an actor holds a NaN."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        return (np.array([0, 0, np.nan], np.float32) if in_actor() else observation), info
+
+
 def first_time() -> bool:
     """Whether no process has been here before; the file tells later when it was."""
     try:

@@ -118,9 +118,9 @@ class View:
             highlight=False,
         )
         if cfg["actors"] != "inline":
-            envs, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
-            text = f"actors {cfg['actors']}, {envs} environment{'s' * (envs > 1)} a seed, at most {ahead} transitions ahead"
-            show(text, highlight=False)
+            each, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
+            envs = f"{each} environment{'s' * (each > 1)}"
+            show(f"actors {cfg['actors']}, {envs} a seed, at most {ahead} transitions ahead", highlight=False)
         show(f"writing to {event.folder}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:
             self.live.start()

@@ -17,7 +17,7 @@ from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.run.governor import Governor
 from t3d.run.tally import Tally
-from t3d.run.workers import Post, end_all, for_workers
+from t3d.run.workers import Post, end_all, for_workers, starting
 from t3d.types import Acting, ActorNews, Episode, Fault, Floats, PolicySnapshot, Rollout, State, row_sizes, whole
 from t3d.world.envs import EnvFactory
 from t3d.world.lanes import VectorLanes, open_lanes
@@ -65,14 +65,15 @@ class LocalCollector:
         self._width = sum(row_sizes(self.spec))
         self.taken = [0] * members  # transitions handed out
         self._received = np.zeros((members, actors), np.int64)
-        self.updates, self._waited, self._looked = 0, 0.0, 0.0
+        self.updates, self._looked = 0, 0.0
+        self._waited, self._lived = 0.0, 0.0  # seconds of the actors that have ended
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
         self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not handed out
         self._told: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
         self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[ActorNews] = []
         self._error: UserError | None = None
-        self._whole, self._span = Tally(0.0), Tally(0.0)
+        self._whole, self._span = Tally(), Tally()
 
     def publish(self, snapshot: PolicySnapshot, made: int) -> None:
         """From now on act with this policy, as far as the governor allows; the first one starts the actors.
@@ -87,7 +88,8 @@ class LocalCollector:
 
     def poll(self) -> list[Rollout]:
         """The transitions that have come in, a block for each member; waits a moment for a block worth taking."""
-        if self._error is not None and not self._news:  # all that came before it has been handed out
+        told = any(episodes or faults for episodes, faults in self._told)
+        if self._error is not None and not (self._news or any(self._rows) or told):  # all before it is handed out
             raise self._error
         self.look_after()
         if not any(self._rows):
@@ -105,11 +107,12 @@ class LocalCollector:
     def figures(self, *, whole_run: bool = False) -> Acting:
         """How acting and learning get along, since the last call or from the beginning."""
         restarts = sum(max(0, post.starts - 1) for post in self.posts)
-        running = sum(post.worker is not None for post in self.posts)
-        waited = self._waited + sum(post.worker.pulse.waited for post in self.posts if post.worker is not None)
-        span, self._span = self._span, Tally(waited)
+        now, at_work = time.monotonic(), [post.worker for post in self.posts if post.worker is not None]
+        waited = self._waited + sum(worker.pulse.waited for worker in at_work)
+        lived = self._lived + sum(now - worker.begun for worker in at_work)
+        span, self._span = self._span, Tally(waited, lived)
         self._whole.add(span)
-        return (self._whole if whole_run else span).figures(waited, running, restarts)
+        return (self._whole if whole_run else span).figures(waited, lived, len(at_work), restarts)
 
     def state(self) -> State:
         """Every member's count, and the numbers of the episodes in flight, which are given up."""
@@ -149,23 +152,25 @@ class LocalCollector:
         for post in self.posts:
             if post.due:
                 self._start(post)
-            elif post.worker is not None and (fault := post.worker.fault(self.cfg.env.hang_seconds)):
-                self._lost(post, fault)
+            elif post.worker is not None:
+                self._receive(post)  # whether its environments are made; and a pipe that is full would stop it
+                if fault := post.worker.fault(self.cfg.env.hang_seconds):
+                    self._lost(post, fault)
 
     def _start(self, post: ActorPost) -> None:
         rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (4 * self._width))
-        ring = post.transitions = Ring(self._width, max(rows, 2 * self.cfg.env.num_envs))
-        members, num_envs = self.board.episodes.shape
-        task = {
-            "role": "actor",
-            "actor": post.number,
-            "envs": [pair for unit in post.units for pair in unit],
-            "ring": [self._width, ring.capacity, ring.fd],
-            "board": [members, num_envs, self.cfg.local_actors, self.board.fd],
-            "policies": [members, self.policies.sizes, POLICY_SLOTS, self.policies.fd],
-            "bell": self.bell.fd,
-        }
-        post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell), self._output)
+        with starting():
+            ring = post.transitions = Ring(self._width, max(rows, 2 * self.cfg.env.num_envs))
+            task = {
+                "role": "actor",
+                "actor": post.number,
+                "envs": [pair for unit in post.units for pair in unit],
+                "ring": ring.handle,
+                "board": self.board.handle,
+                "policies": self.policies.handle,
+                "bell": self.bell.fd,
+            }
+            post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell), self._output)
         if post.starts > 1:
             self._tell(post, "back", "begun anew")
 
@@ -176,6 +181,7 @@ class LocalCollector:
         self._receive(post)
         why, told_why = post.worker.last_words or why, post.worker.error is not None
         self._waited += post.worker.pulse.waited
+        self._lived += time.monotonic() - post.worker.begun
         post.close()
         self.board.taken[:, post.number] = self._received[:, post.number]
         if told_why:  # no fault of its own: the run ends with what it has told
@@ -184,8 +190,9 @@ class LocalCollector:
         self._tell(post, "lost", why)
         if not post.given_up:
             return
-        self._tell(post, "given-up", f"{post.faults_in_a_row} faults in a row; its environments move to other actors")
         others = [other for other in self.posts if not other.given_up]
+        then = "its environments move to other actors" if others else "there is no other actor for its environments"
+        self._tell(post, "given-up", f"{post.faults_in_a_row} faults in a row; {then}")
         if not others:
             self._error = self._error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
             return

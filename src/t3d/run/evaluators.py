@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.errors import NobodyLeft
-from t3d.run.workers import Post, end_all, for_workers
+from t3d.run.workers import Post, end_all, for_workers, starting
 from t3d.types import Evaluation, PolicySnapshot, Scaling, Spec, State, parameter_count, whole
 from t3d.world.envs import EnvFactory
 from t3d.world.shared import Policies
@@ -30,8 +30,16 @@ class Pending:
     step: int
     snapshot: PolicySnapshot
     slot: int
-    played: dict[int, dict[int, tuple[float, int]]]  # by member and episode: return and length
-    bad_values: dict[int, int]  # by member
+    played: list[list[tuple[float, int]]]  # by member: return and length of its first episodes
+    bad_values: list[int]  # by member
+
+
+class EvaluatorPost(Post):
+    """One process's place, and whose policies it evaluates."""
+
+    def __init__(self, members: list[int]) -> None:
+        super().__init__()
+        self.members = members
 
 
 class ProcessEvaluator:
@@ -41,7 +49,8 @@ class ProcessEvaluator:
         self.cfg, self.members = for_workers(cfg, make_env), len(cfg.seeds)
         sizes = (spec.observation_size, *cfg.td3.actor_hidden, spec.action_size)
         self.policies = Policies(self.members, sizes, MOST_PENDING)
-        self.posts = [Post() for _ in range(min(self.members, len(os.sched_getaffinity(0))))]  # they yield to actors
+        processes = min(self.members, len(os.sched_getaffinity(0)))  # they yield to actors
+        self.posts = [EvaluatorPost([*range(self.members)][first::processes]) for first in range(processes)]
         self.pending: list[Pending] = []
         self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[str] = []
@@ -63,12 +72,11 @@ class ProcessEvaluator:
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Begins to evaluate every member of the snapshot, for which there must be room."""
         slot = min({*range(MOST_PENDING)} - {one.slot for one in self.pending})
-        members = range(self.members)
-        one = Pending(step, snapshot, slot, {member: {} for member in members}, dict.fromkeys(members, 0))
+        one = Pending(step, snapshot, slot, [[] for _ in range(self.members)], [0] * self.members)
         self.policies.put(slot, snapshot)
         self.pending.append(one)
         for post in self.posts:
-            self._ask(post, one)
+            self._ask(post, post.members, one)
         return True
 
     def poll(self) -> list[Evaluation]:
@@ -76,10 +84,10 @@ class ProcessEvaluator:
         for post in [*self.posts]:  # one may be given up
             self._look_after(post)
         ready: list[Evaluation] = []
-        while self.pending and not any(self._missing(self.pending[0], member) for member in range(self.members)):
+        while self.pending and all(len(played) == self.cfg.eval.episodes for played in self.pending[0].played):
             one = self.pending.pop(0)
-            for member, episodes in one.played.items():
-                returns, lengths = zip(*(episodes[number] for number in sorted(episodes)), strict=True)
+            for member, played in enumerate(one.played):
+                returns, lengths = zip(*played, strict=True)
                 figures = np.array(returns), np.array(lengths), one.bad_values[member]
                 ready.append(Evaluation(one.step, member, one.snapshot, *figures))
         return ready
@@ -118,7 +126,7 @@ class ProcessEvaluator:
         end_all(self.posts)
         self.policies.close()
 
-    def _look_after(self, post: Post) -> None:
+    def _look_after(self, post: EvaluatorPost) -> None:
         if self.pending and post.due:
             self._start(post)
         if post.worker is None:
@@ -132,35 +140,29 @@ class ProcessEvaluator:
         if fault:
             self._lost(post, post.worker.last_words or fault)
 
-    def _start(self, post: Post) -> None:
+    def _start(self, post: EvaluatorPost) -> None:
         """A process, and all that it has not answered yet."""
-        task = {
-            "role": "evaluator",
-            "members": self._members_of(post),
-            "policies": [self.members, self.policies.sizes, MOST_PENDING, self.policies.fd],
-        }
-        post.begin(self.cfg, task, [self.policies], self._output)
+        with starting():
+            task = {"role": "evaluator", "policies": self.policies.handle}
+            post.begin(self.cfg, task, [self.policies], self._output)
         for one in self.pending:
-            self._ask(post, one)
+            self._ask(post, post.members, one)
 
-    def _ask(self, post: Post, one: Pending) -> None:
+    def _ask(self, post: EvaluatorPost, members: list[int], one: Pending) -> None:
+        """Asks a process, if there is one, for the episodes of these members that are missing."""
         if post.worker is not None:
-            for member in self._members_of(post):
-                missing = self._missing(one, member)
-                if missing:
-                    post.worker.send(member=member, step=one.step, slot=one.slot, episodes=missing)
+            for member in members:
+                first = len(one.played[member])
+                if first < self.cfg.eval.episodes:
+                    post.worker.send(member=member, step=one.step, slot=one.slot, first=first)
             post.ring()
 
-    def _missing(self, one: Pending, member: int) -> list[int]:
-        return [episode for episode in range(self.cfg.eval.episodes) if episode not in one.played[member]]
+    def _take(self, member: int, step: int, results: list[tuple[float, int]], bad_values: int) -> None:
+        one = next(one for one in self.pending if one.step == step)
+        one.played[member] += results
+        one.bad_values[member] += bad_values
 
-    def _take(self, member: int, step: int, results: list[tuple[int, float, int]], bad_values: int) -> None:
-        for one in self.pending:  # none, if another process was asked too and was faster
-            if one.step == step:
-                one.played[member] |= {episode: (total, length) for episode, total, length in results}
-                one.bad_values[member] += bad_values
-
-    def _lost(self, post: Post, why: str) -> None:
+    def _lost(self, post: EvaluatorPost, why: str) -> None:
         """Begins the process anew, unless that has failed too often: then the others take its members over."""
         assert post.worker is not None  # noqa: S101 (the caller has seen it)
         post.worker.end()
@@ -172,12 +174,11 @@ class ProcessEvaluator:
         self.posts.remove(post)
         if not self.posts:
             raise NobodyLeft(f"the evaluation fails again and again: {why}")
-        for other in self.posts:
+        for member in post.members:
+            heir = min(self.posts, key=lambda other: len(other.members))
+            heir.members.append(member)
             for one in self.pending:
-                self._ask(other, one)
-
-    def _members_of(self, post: Post) -> list[int]:
-        return list(range(self.posts.index(post), self.members, len(self.posts)))
+                self._ask(heir, [member], one)
 
 
 def _check(array: NDArray[Any], shape: tuple[int, ...]) -> None:

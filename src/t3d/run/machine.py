@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import platform
 from dataclasses import replace
 from typing import Literal
 
@@ -37,8 +37,8 @@ def resolve(cfg: Config) -> Config:
             f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
         )
     torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
-    if cfg.local_actors and not hasattr(os, "memfd_create"):
-        raise UserError(f"actors={cfg.actors} needs Linux; here only actors=inline works")
+    if cfg.local_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
     cfg = with_environments(replace(cfg, device=device))
     if cfg.noise.per_actor and cfg.env.num_envs == 1:
         raise UserError(

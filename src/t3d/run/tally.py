@@ -15,8 +15,8 @@ OLDEST = 100_000  # updates; older policies count as this old
 class Tally:
     """What has been seen since it was made."""
 
-    def __init__(self, actors_waited: float) -> None:
-        self._begun, self._actors_waited = time.monotonic(), actors_waited
+    def __init__(self, waited: float = 0.0, lived: float = 0.0) -> None:
+        self._begun, self._waited, self._lived = time.monotonic(), waited, lived
         self._ages = np.zeros(1, np.int64)  # transitions by the age of the policy that acted
         self._fills, self._looks, self.learner_waited = 0.0, 0, 0.0
 
@@ -35,15 +35,14 @@ class Tally:
         self._fills += fill
         self._looks += 1
 
-    def figures(self, actors_waited: float, actors: int, restarts: int) -> Acting:
-        """All of it; actors_waited is the sum of the seconds of all actors, ever."""
+    def figures(self, waited: float, lived: float, actors: int, restarts: int) -> Acting:
+        """All of it; waited and lived are sums of the seconds of all actors, ever."""
         seconds = max(time.monotonic() - self._begun, 1e-9)
-        waited = (actors_waited - self._actors_waited) / seconds / max(actors, 1)
         return Acting(
             age_median=self._age(0.5),
             age_p99=self._age(0.99),
             ring_fill=self._fills / max(self._looks, 1),
-            actors_waited=min(1.0, waited),
+            actors_waited=min(1.0, (waited - self._waited) / max(lived - self._lived, 1e-9)),
             learner_waited=min(1.0, self.learner_waited / seconds),
             actors=actors,
             restarts=restarts,

@@ -38,7 +38,8 @@ class Worker:
     """One process, from its start to its end."""
 
     def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int], output: Path | None) -> None:
-        self.pulse = Pulse()
+        self.pulse, self.door = Pulse(), Bell()  # the door is rung when there is something to do
+        self.begun = time.monotonic()
         self.ready = False  # whether its environments are made
         self.error: UserError | None = None  # what the user must mend
         self.last_words = ""  # why it crashed, as far as it could tell
@@ -47,8 +48,8 @@ class Worker:
         assert self.process.stdin is not None and self.process.stdout is not None  # noqa: S101 (both are pipes)
         self.channel = Channel(self.process.stdout.fileno(), self.process.stdin.fileno())
         self._beats, self._silent, self._looked = -1, 0.0, time.monotonic()
-        about = {"path": sys.path, "parent": os.getpid(), "config": to_dict(cfg), "pulse": self.pulse.fd}
-        self.send(**about, **task)
+        about = {"path": sys.path, "parent": os.getpid(), "config": to_dict(cfg)}
+        self.send(**about, pulse=self.pulse.fd, door=self.door.fd, **task)
 
     def _start(self, fds: list[int], printed: BinaryIO | None) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -56,7 +57,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=printed,
-            pass_fds=[*fds, self.pulse.fd],
+            pass_fds=[*fds, self.pulse.fd, self.door.fd],
             env={**os.environ, **ONE_THREAD, "PYTHONPATH": _python_path()},
             start_new_session=True,  # a terminal's Ctrl-C is for us alone
         )
@@ -111,6 +112,7 @@ class Worker:
             if pipe is not None:
                 pipe.close()
         self.pulse.close()
+        self.door.close()
 
 
 class Post:
@@ -118,7 +120,6 @@ class Post:
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
-        self.door: Bell | None = None  # rung when there is something to do
         self.starts, self.delivered, self.faults_in_a_row, self._again_at = 0, 0, 0, 0.0
 
     @property
@@ -133,17 +134,13 @@ class Post:
 
     def begin(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Bell], output: Path | None) -> None:
         """Starts a process for the task, with everything it shares; what it prints goes to the file `output`."""
-        self.starts, self.delivered, self.door = self.starts + 1, 0, Bell()
-        task = {**task, "door": self.door.fd}
-        try:
-            self.worker = Worker(cfg, task, [one.fd for one in (*shared, self.door)], output)
-        except OSError as error:
-            raise UserError(f"a worker process cannot be started ({error}); take fewer actors") from error
+        self.starts, self.delivered = self.starts + 1, 0
+        self.worker = Worker(cfg, task, [one.fd for one in shared], output)
 
     def ring(self) -> None:
         """Wakes the process, if there is one."""
-        if self.door is not None:
-            self.door.ring()
+        if self.worker is not None:
+            self.worker.door.ring()
 
     def failed(self, good_work: int) -> None:
         """One more fault; if good_work was delivered, the first of a new row."""
@@ -153,10 +150,18 @@ class Post:
 
     def close(self) -> None:
         """Gives up what belonged to a process that has ended."""
-        for owned in (self.worker, self.door):
-            if owned is not None:
-                owned.close()
-        self.worker = self.door = None
+        if self.worker is not None:
+            self.worker.close()
+        self.worker = None
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Where a process and what it shares are made: when the system has no more of something, says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"a worker process cannot be started ({error}); take fewer actors") from error
 
 
 def end_all(posts: Sequence[Post]) -> None:
@@ -211,4 +216,7 @@ def _python_path() -> str:
 
 
 def _in_words(code: int) -> str:
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {one.value: one.name for one in signal.Signals}  # most of the real-time signals have none
+    return f"ended by {names.get(-code, f'signal {-code}')}"

@@ -37,8 +37,12 @@ class Team:
 
     def begin(self) -> None:
         """Begins the first episode of every environment."""
-        for player in self.players:
-            player.begin(int(player.book.episodes[player.index]) + 1)
+        try:
+            for player in self.players:
+                player.begin(int(player.book.episodes[player.index]) + 1)
+        except BadValue as error:
+            error.member = self.member
+            raise
 
     def step(self, policy: MemberPolicy) -> Rollout:
         """One step of every environment; none is taken beyond total_steps."""

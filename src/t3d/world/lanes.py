@@ -120,7 +120,10 @@ def open_lanes(
     first = make_env()
     if isinstance(first, VectorEnv):
         if first.num_envs != cfg.num_envs:
-            raise UserError(f"the VectorEnv holds {first.num_envs} environments; say --env.num-envs {first.num_envs}")
+            raise UserError(
+                f"the VectorEnv holds {first.num_envs} environments and env.num_envs is {cfg.num_envs}; "
+                f"say --env.num-envs {first.num_envs}, and take no more actors than seeds"
+            )
         if cfg.action_repeat > 1:
             raise UserError("env.action_repeat does not work on a VectorEnv; repeat actions inside its environments")
         return VectorLanes(first, where, cfg, beat)

@@ -33,6 +33,8 @@ class Torn(Exception):
 class Shared:
     """Named arrays in anonymous memory: made here, or opened by the descriptor that another process made."""
 
+    handle: list[Any]  # what another process opens it with
+
     def __init__(self, fields: Fields, fd: int | None = None) -> None:
         starts, end = {}, 0
         for name, (dtype, shape) in fields.items():
@@ -59,7 +61,7 @@ class Ring(Shared):
         number = (np.int64, (1,))
         rows = (np.float32, (capacity, width))
         super().__init__({"sent": number, "received": number, "about": (ABOUT, (capacity,)), "rows": rows}, fd)
-        self.capacity = capacity
+        self.capacity, self.handle = capacity, [width, capacity, self.fd]
         self._sent, self._received = self.arrays["sent"], self.arrays["received"]
         self._about, self._rows = self.arrays["about"], self.arrays["rows"]
 
@@ -103,7 +105,7 @@ class Policies(Shared):
         numbers = (np.int64, (slots,))
         flat = (np.float32, (slots, members, parameter_count(sizes)))
         super().__init__({"updates": numbers, "scaled": numbers, "flat": flat, "mean": scaling, "std": scaling}, fd)
-        self.sizes = sizes
+        self.sizes, self.handle = sizes, [members, sizes, slots, self.fd]
 
     def put(self, slot: int, snapshot: PolicySnapshot) -> None:
         """Keeps a copy."""
@@ -132,7 +134,7 @@ class Board(Shared):
         of_envs, stamps = (np.int64, (members, num_envs)), (np.int64, (POLICY_SLOTS, 2))
         fields = {"version": number, "limit": number, "taken": counts, "stamps": stamps}
         super().__init__({**fields, "episodes": of_envs, "bad_values": of_envs}, fd)
-        self.policies = policies
+        self.policies, self.handle = policies, [members, num_envs, actors, self.fd]
         self.taken = self.arrays["taken"]  # by member and actor; the last column is from before there were actors
         self.episodes, self.bad_values = self.arrays["episodes"], self.arrays["bad_values"]
         self._version, self._limit, self._stamps = (self.arrays[name] for name in ("version", "limit", "stamps"))

@@ -6,11 +6,13 @@ A fresh process without torch: it starts in a second, and one thread is all it u
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import sys
+import time
 import traceback
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +29,7 @@ from t3d.world.shared import RANDOM, Bell, Board, Channel, Policies, Pulse, Ring
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
 ROUNDS_BETWEEN_MESSAGES = 64  # looking for them is a call into the system
 EVALUATION_NICENESS = 5  # chosen
+MOST_TRIES = 50  # to step back; chosen
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
@@ -43,18 +46,18 @@ class Actor:
         self.policies: dict[int, MemberPolicy] = {}
         self._open(task["envs"])
 
-    def run(self) -> NoReturn:
+    def run(self) -> None:
         """Until the process is ended."""
         for team in self.teams:
             team.begin()
-        while True:
+        for number in itertools.count():
             self.pulse.beat()
             acted = self._round()
             if acted:
                 self.bell.ring()
             else:
                 self.pulse.wait(self.door, LONGEST_WAIT)
-            if not acted or self.pulse.beats % ROUNDS_BETWEEN_MESSAGES == 0:
+            if not acted or number % ROUNDS_BETWEEN_MESSAGES == 0:
                 for message in self.parent.receive():
                     self._take_over(message["envs"])
 
@@ -117,9 +120,9 @@ class Evaluator:
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, pulse: Pulse) -> None:
         self.cfg, self.parent, self.pulse = cfg, parent, pulse
         self.policies, self.door = Policies(*task["policies"]), Bell(task["door"])
+        _step_back()  # before there are environments: what they start steps back too
         self.make_env = env_factory(cfg.env.id)
-        self.examiners = {member: Examiner(cfg, member, self.make_env, pulse.beat) for member in task["members"]}
-        _step_back()
+        self.examiners: dict[int, Examiner] = {}
 
     def run(self) -> NoReturn:
         """Until the process is ended."""
@@ -134,17 +137,18 @@ class Evaluator:
         for examiner in self.examiners.values():
             examiner.lanes.close()
 
-    def _evaluate(self, member: int, step: int, slot: int, episodes: list[int]) -> None:
+    def _evaluate(self, member: int, step: int, slot: int, first: int) -> None:
         """Tells each result the moment it is known: after a crash only what is missing is played again."""
         if member not in self.examiners:
             self.parent.send(ready=False)
             self.examiners[member] = Examiner(self.cfg, member, self.make_env, self.pulse.beat)
             self.parent.send(ready=True)
         examiner, snapshot = self.examiners[member], self.policies.get(slot)
-        for first in range(0, len(episodes), examiner.lanes.count):
-            some = episodes[first : first + examiner.lanes.count]
+        episodes = range(first, self.cfg.eval.episodes)
+        for place in range(0, len(episodes), examiner.lanes.count):
+            some = episodes[place : place + examiner.lanes.count]
             returns, lengths, bad_values = examiner.play(snapshot, some)
-            results = list(zip(some, returns.tolist(), lengths.tolist(), strict=True))
+            results = list(zip(returns.tolist(), lengths.tolist(), strict=True))
             self.parent.send(member=member, step=step, results=results, bad_values=bad_values)
 
 
@@ -180,8 +184,15 @@ def main() -> None:
 def _step_back() -> None:
     """Training goes first. Linux may weigh sessions rather than processes: then only the session's niceness counts."""
     os.nice(EVALUATION_NICENESS)
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(EVALUATION_NICENESS), encoding="ascii")
+    for _ in range(MOST_TRIES):
+        try:
+            Path("/proc/self/autogroup").write_text(str(EVALUATION_NICENESS), encoding="ascii")
+        except BlockingIOError:  # for those who are not root one session may change in a tenth of a second
+            time.sleep(0.1)
+        except OSError:  # sessions are not weighed here
+            return
+        else:
+            return
 
 
 def _die_with(parent: int) -> None:

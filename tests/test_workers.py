@@ -1,0 +1,203 @@
+"""Worker processes and what their parents know of them: the corners that whole runs rarely come to."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import helpers
+from t3d.config import merge
+from t3d.errors import UserError
+from t3d.events import BadValueMet, from_line
+from t3d.run import workers
+from t3d.run.actors import LocalCollector
+from t3d.run.evaluators import ProcessEvaluator
+from t3d.run.loop import train
+from t3d.run.machine import resolve
+from t3d.run.tally import Tally
+from t3d.types import Episode, Evaluation
+from t3d.world import worker
+from t3d.world.find import env_factory
+from test_actors import actor_config, collector_of, of_kind, publish_zeros, until
+from test_world import snapshot_for
+
+SPEC = helpers.make_spec(3, 1)
+
+
+def evaluator_of(world: str, **changes: Any) -> ProcessEvaluator:
+    base: dict[str, Any] = {"env": {"id": f"actor_worlds:{world}"}, "td3": {"actor_hidden": [4]}, "actors": "local:1"}
+    cfg = merge(helpers.small_config(**base), changes)
+    return ProcessEvaluator(cfg, SPEC, env_factory(cfg.env.id))
+
+
+def everything(evaluator: ProcessEvaluator, count: int) -> list[Evaluation]:
+    ready: list[Evaluation] = []
+    deadline = time.monotonic() + 60
+    while len(ready) < count and time.monotonic() < deadline:
+        ready += evaluator.poll()
+        time.sleep(0.01)
+    return ready
+
+
+# Evaluators
+
+
+def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its heirs are asked for its members only, not for their own a second time."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    evaluator = evaluator_of("Slow", seeds=[0, 1, 2, 3], eval={"episodes": 3})
+    heard: list[tuple[int, int]] = []
+    take = evaluator._take
+    monkeypatch.setattr(
+        evaluator, "_take", lambda **said: (heard.append((said["member"], len(said["results"]))), take(**said))
+    )
+    try:
+        evaluator.submit(snapshot_for(SPEC, 4), 100)
+        hopeless, heir = evaluator.posts
+        assert (hopeless.members, heir.members) == ([0, 2], [1, 3])
+        evaluator.poll()
+        hopeless.faults_in_a_row = workers.MOST_FAULTS
+        assert hopeless.worker is not None
+        hopeless.worker.process.kill()
+        results = everything(evaluator, 4)
+        assert evaluator.posts == [heir] and heir.members == [1, 3, 0, 2]
+        assert [one.member for one in results] == [0, 1, 2, 3]
+        for member in range(4):
+            assert sum(count for who, count in heard if who == member) == 3, "each episode once"
+    finally:
+        evaluator.close()
+
+
+def test_asking_for_very_many_episodes_does_not_hold_training_up() -> None:
+    evaluator = evaluator_of("Slow", seeds=[0, 1, 2, 3], eval={"episodes": 100_000})
+    try:
+        evaluator.submit(snapshot_for(SPEC, 4), 100)
+        evaluator.poll()
+        begun = time.monotonic()
+        evaluator.submit(snapshot_for(SPEC, 4), 200)
+        assert time.monotonic() - begun < 1.0, "though nobody reads: they play"
+    finally:
+        evaluator.close()
+
+
+def test_stepping_back_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux lets one session at a time change its weight, unless one is root."""
+    answers: list[OSError | None] = [BlockingIOError(), BlockingIOError(), None]
+
+    def write_text(*_: Any, **__: Any) -> None:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(Path, "write_text", write_text)
+    worker._step_back()
+    assert answers == []
+    answers += [PermissionError(), None]
+    worker._step_back()
+    assert answers == [None], "where it is not allowed, that is that"
+
+
+# Actors
+
+
+def test_an_actor_is_heard_while_training_waits_for_something_else() -> None:
+    """Or its start would never be over, and its messages could fill the pipe and stop it."""
+    collector = collector_of("Told")
+    try:
+        until(collector, lambda one: one.posts[0].worker is not None and one.posts[0].worker.ready)
+        until(collector, lambda one: bool(one._told[0][0]))
+    finally:
+        collector.close()
+
+
+def test_an_heir_hears_soon_of_what_it_inherits() -> None:
+    """Also in the middle of a long warm-up, in which it never waits and no episode ends."""
+    changes: dict[str, Any] = {"seeds": [0, 1], "actors": "local:2", "td3": {"random_steps": 5000}}
+    collector = collector_of("Endless", total_steps=10_000, **changes)
+    try:
+        until(collector, lambda one: min(one._received.sum(axis=1)) > 0)
+        hopeless = collector.posts[0]
+        hopeless.faults_in_a_row, hopeless.delivered = workers.MOST_FAULTS, 0
+        assert hopeless.worker is not None
+        hopeless.worker.process.kill()
+        until(collector, lambda one: hopeless.given_up)
+        begun = time.monotonic()
+        until(collector, lambda one: bool(one._received[0, 1] > 0))
+        assert time.monotonic() - begun < 5.0
+    finally:
+        collector.close()
+
+
+def test_all_that_came_before_an_error_is_handed_out() -> None:
+    collector = collector_of("Told")
+    try:
+        until(collector, lambda one: bool(one._rows[0]))
+        collector._error, collector._told[0] = UserError("enough"), ([Episode(0, 0, 1.0, 3, True)], [])
+        (rollout,) = collector.poll()
+        assert len(rollout.r) > 0 and len(rollout.episodes) > 0
+        with pytest.raises(UserError, match="enough"):
+            collector.poll()
+    finally:
+        collector.close()
+
+
+def test_a_bad_first_observation_says_whose_it_was(tmp_path: Path) -> None:
+    cfg = actor_config(tmp_path, "BadBeginning", seeds=[5], actors="local:1", eval={"every_steps": 10**9})
+    with pytest.raises(UserError, match=r"environment 0 of seed 5, episode 0, step 0: observation\[2\] is nan"):
+        list(train(cfg))
+    lines = (tmp_path / "a" / "events.jsonl").read_text().splitlines()
+    assert [event.seed for event in of_kind([from_line(line) for line in lines], BadValueMet)] == [5]
+
+
+# What is said
+
+
+def test_waiting_is_measured_against_the_time_that_actors_lived() -> None:
+    """Two actors waited half of ten seconds each, then one was lost: that is still one half."""
+    tally = Tally(waited=100.0, lived=300.0)
+    assert tally.figures(waited=110.0, lived=320.0, actors=1, restarts=0).actors_waited == 0.5
+    assert tally.figures(waited=100.0, lived=300.0, actors=0, restarts=0).actors_waited == 0.0
+
+
+@pytest.mark.parametrize(("code", "words"), [(0, "exit code 0"), (-9, "SIGKILL"), (-40, "by signal 40")])
+def test_how_a_worker_ended_in_words(code: int, words: str) -> None:
+    assert words in workers._in_words(code)
+
+
+@pytest.mark.parametrize("made_before", range(4))
+def test_a_system_that_has_no_more_files_is_told(monkeypatch: pytest.MonkeyPatch, made_before: int) -> None:
+    """Whichever of ring, pulse and bell is the first that cannot be made."""
+    cfg = helpers.small_config(env={"id": "actor_worlds:Told"}, actors="local:1")
+    collector, left = LocalCollector(cfg, env_factory(cfg.env.id)), [made_before]
+
+    def limited(make: Any) -> Any:
+        def made(*arguments: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(24, "Too many open files")
+            return make(*arguments)
+
+        return made
+
+    for name in ("memfd_create", "eventfd", "pipe"):
+        monkeypatch.setattr(os, name, limited(getattr(os, name)))
+    try:
+        with pytest.raises(UserError, match=re.escape("Too many open files); take fewer actors")):
+            publish_zeros(collector)
+    finally:
+        collector.close()
+
+
+@pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64"), ("Windows", "AMD64")])
+def test_where_actors_do_not_work(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(UserError, match="actors=local:2 needs Linux on x86-64; here only actors=inline works"):
+        resolve(helpers.small_config(actors="local:2"))
