@@ -274,7 +274,7 @@ def draw(found: dict[str, dict[str, Any]]) -> None:
             returns = np.array(found[name]["returns"])
             _band(axes, np.array(found[name]["steps"]), returns.mean(0), returns.std(0), "T3D, v5", "tab:blue")
         for variant, one in found.items():
-            if one["env"] == name != variant and one["finished"] and one["steps"][-1] == WHOLE:
+            if variant not in TASKS and one["env"] == name and one["finished"] and one["steps"][-1] == WHOLE:
                 axes.plot(one["steps"], np.mean(one["returns"], axis=0), "--", label=variant, color="tab:orange")
                 axes.legend()
         axes.set(title=name if name in found else f"{name} (not run)", xlabel="steps")

@@ -58,6 +58,14 @@ class Slow(Told):
         return super().step(action)
 
 
+class SlowExam(Told):
+    """A step takes 10 ms, but not in an actor."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0 if in_actor() else 0.01)
+        return super().step(action)
+
+
 class Endless(Slow):
     """An episode takes longer than any test."""
 

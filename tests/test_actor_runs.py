@@ -20,8 +20,9 @@ import pytest
 
 import actor_worlds
 import helpers
+from t3d.app.cli import main
 from t3d.app.train import parse
-from t3d.config import Config, merge
+from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Note, Resumed, Saved
@@ -108,6 +109,13 @@ def test_training_that_waits_for_evaluations_says_so(monkeypatch: pytest.MonkeyP
     assert len([text for text in notes if "training has waited" in text]) == 1, notes
 
 
+def test_no_evaluation_is_left_out_while_actors_warm_up(tmp_path: Path) -> None:
+    """Acting at random is much faster than evaluating: it has to wait, too."""
+    changes: dict[str, Any] = {"td3": {"random_steps": 12_000}, "eval": {"every_steps": 2000, "episodes": 15}}
+    events = list(train(actor_config(tmp_path, "SlowExam", seeds=[0], total_steps=12_500, **changes)))
+    assert [event.step // 2000 for event in of_kind(events, Eval)] == [0, 1, 2, 3, 4, 5, 6, 6]
+
+
 def test_training_goes_on_while_a_policy_is_evaluated(tmp_path: Path) -> None:
     """Evaluations that take a second each, every 100 steps; each event carries the step of its snapshot."""
     cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=300, eval={"every_steps": 100, "episodes": 15})
@@ -173,8 +181,9 @@ def test_what_workers_print_is_in_a_file_of_the_run(tmp_path: Path, monkeypatch:
 
 
 def stopped_at(cfg: Config, step: int) -> list[Event]:
-    stop, events = threading.Event(), []
-    for event in train(cfg, stop=stop):
+    """Begins the run, or goes on with it, up to some step."""
+    stop, events, folder = threading.Event(), [], Path(cfg.run.root, cfg.run.name)
+    for event in resume(folder, cfg=cfg, stop=stop) if folder.exists() else train(cfg, stop=stop):
         events.append(event)
         if event.step >= step:
             stop.set()
@@ -224,6 +233,22 @@ def test_actors_that_a_run_cannot_go_on_with(tmp_path: Path, begun: str, actors:
     stopped_at(actor_config(tmp_path, total_steps=9000, actors=begun, log={"every_steps": 20}), 200)
     with pytest.raises(UserError, match=words):
         list(resume(tmp_path / "a", actors=actors))
+
+
+def test_the_command_that_began_a_run_may_say_another_number_of_actors(tmp_path: Path) -> None:
+    cfg = actor_config(tmp_path, seeds=[0], actors="local:3", total_steps=6000, log={"every_steps": 20})
+    stopped_at(cfg, 200)
+    stopped_at(merge(cfg, {"actors": "local:2"}), 400)
+    with pytest.raises(UserError, match="begun with 3 environments; take local:3 or less"):
+        list(resume(tmp_path / "a", cfg=merge(cfg, {"actors": "local:4"})))
+    events = list(resume(tmp_path / "a", cfg=cfg))
+    assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 3
+
+
+def test_resume_takes_another_number_of_actors_as_a_command(tmp_path: Path) -> None:
+    stopped_at(actor_config(tmp_path, total_steps=3000, log={"every_steps": 20}), 200)
+    assert main(["resume", str(tmp_path / "a"), "--actors", "local:1", "--no-video"]) == 0
+    assert load_toml(tmp_path / "a" / "config.toml")["actors"] == "local:1"
 
 
 def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path) -> None:

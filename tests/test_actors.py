@@ -408,7 +408,7 @@ def until(collector: LocalCollector, true: Callable[[LocalCollector], bool]) -> 
 def test_what_a_dead_actor_had_sent_is_kept() -> None:
     collector = collector_of("Told", total_steps=10_000, td3={"random_steps": 200})
     try:
-        until(collector, lambda one: one._received[0, 0] == 296)  # as far as it may go: 200 random steps and max_ahead
+        until(collector, lambda one: one._waiting() == 296)  # as far as it may go: 200 random steps and max_ahead
         post = collector.posts[0]
         assert post.worker is not None
         collector.board.taken[0, 0] -= 3  # as if it had died before it could count its last rows
@@ -424,17 +424,18 @@ def test_what_a_dead_actor_had_sent_is_kept() -> None:
 
 
 def test_a_full_ring_holds_an_actor_back() -> None:
-    """The warm-up is longer than the ring, and the learner does not look."""
+    """The warm-up is longer than the ring, and the learner takes nothing."""
     steps = 5000
     collector = collector_of("Told", total_steps=2 * steps, td3={"random_steps": steps})
     try:
-        ring, deadline = collector.posts[0].transitions, time.monotonic() + 60
+        ring = collector.posts[0].transitions
         assert ring is not None and ring.capacity < steps
-        while ring.waiting < ring.capacity and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(collector, lambda one: one._waiting() == ring.capacity)
         time.sleep(0.3)
+        collector.look_after()
         assert ring.waiting == ring.capacity
-        rows: list[NDArray[Any]] = []
+        rows = [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll()]
+        assert collector.figures().ring_fill == 1.0, "that it was full is told"
         while sum(map(len, rows)) < steps:
             rows += [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll()]
         told = np.concatenate(rows)

@@ -14,7 +14,7 @@ import pytest
 import helpers
 from t3d.config import merge
 from t3d.errors import UserError
-from t3d.events import BadValueMet, from_line
+from t3d.events import ActingEvent, BadValueMet, from_line
 from t3d.run import workers
 from t3d.run.actors import LocalCollector
 from t3d.run.evaluators import ProcessEvaluator
@@ -108,11 +108,12 @@ def test_stepping_back_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_actor_is_heard_while_training_waits_for_something_else() -> None:
-    """Or its start would never be over, and its messages could fill the pipe and stop it."""
+    """Or its start would never be over, and its messages could fill the pipe and stop it. Its transitions can wait."""
     collector = collector_of("Told")
     try:
         until(collector, lambda one: one.posts[0].worker is not None and one.posts[0].worker.ready)
         until(collector, lambda one: bool(one._told[0][0]))
+        assert not collector._rows[0]
     finally:
         collector.close()
 
@@ -122,14 +123,14 @@ def test_an_heir_hears_soon_of_what_it_inherits() -> None:
     changes: dict[str, Any] = {"seeds": [0, 1], "actors": "local:2", "td3": {"random_steps": 5000}}
     collector = collector_of("Endless", total_steps=10_000, **changes)
     try:
-        until(collector, lambda one: min(one._received.sum(axis=1)) > 0)
+        until(collector, lambda one: bool(one.poll()) and min(one._received.sum(axis=1)) > 0)
         hopeless = collector.posts[0]
         hopeless.faults_in_a_row, hopeless.delivered = workers.MOST_FAULTS, 0
         assert hopeless.worker is not None
         hopeless.worker.process.kill()
         until(collector, lambda one: hopeless.given_up)
         begun = time.monotonic()
-        until(collector, lambda one: bool(one._received[0, 1] > 0))
+        until(collector, lambda one: bool(one.poll()) and one._received[0, 1] > 0)
         assert time.monotonic() - begun < 5.0
     finally:
         collector.close()
@@ -138,7 +139,8 @@ def test_an_heir_hears_soon_of_what_it_inherits() -> None:
 def test_all_that_came_before_an_error_is_handed_out() -> None:
     collector = collector_of("Told")
     try:
-        until(collector, lambda one: bool(one._rows[0]))
+        until(collector, lambda one: one._waiting() > 0)
+        collector._receive_all()
         collector._error, collector._told[0] = UserError("enough"), ([Episode(0, 0, 1.0, 3, True)], [])
         (rollout,) = collector.poll()
         assert len(rollout.r) > 0 and len(rollout.episodes) > 0
@@ -157,6 +159,12 @@ def test_a_bad_first_observation_says_whose_it_was(tmp_path: Path) -> None:
 
 
 # What is said
+
+
+def test_an_older_version_s_events_are_read() -> None:
+    figures = '"age_median": 1, "age_p99": 2, "ring_fill": 0, "actors_waited": 0, "learner_waited": 0, "restarts": 0'
+    event = from_line(f'{{"event": "acting", "step": 5, "time": 1, "since": 0, "ratio": 1, "actors": 2, {figures}}}')
+    assert isinstance(event, ActingEvent) and not event.summary
 
 
 def test_waiting_is_measured_against_the_time_that_actors_lived() -> None:

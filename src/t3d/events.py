@@ -130,7 +130,7 @@ class ActingEvent(Event):
 
     event: ClassVar[str] = "acting"
     since: int  # the last such event, or where this process began
-    summary: bool  # of all since this process began; the last one is
+    summary: bool = False  # of all since this process began; the last one is
     ratio: float  # updates for each step after the random ones, as achieved since then
     age_median: int  # updates that the learner was ahead of the acting policy when its transition arrived
     age_p99: int

@@ -119,7 +119,7 @@ class View:
         )
         if cfg["actors"] != "inline":
             each, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
-            envs = f"{each} environment{'s' * (each > 1)}"
+            envs = "1 environment" if each == 1 else f"{each} environments"
             show(f"actors {cfg['actors']}, {envs} a seed, at most {ahead} transitions ahead", highlight=False)
         show(f"writing to {event.folder}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:

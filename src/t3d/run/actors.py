@@ -153,8 +153,9 @@ class LocalCollector:
             if post.due:
                 self._start(post)
             elif post.worker is not None:
-                self._receive(post)  # whether its environments are made; and a pipe that is full would stop it
-                if fault := post.worker.fault(self.cfg.env.hang_seconds):
+                fault = post.worker.fault(self.cfg.env.hang_seconds)
+                self._listen(post)  # whether its environments are made; and a pipe that is full would stop it
+                if fault:
                     self._lost(post, fault)
 
     def _start(self, post: ActorPost) -> None:
@@ -229,7 +230,12 @@ class LocalCollector:
                 self._receive(post)
 
     def _receive(self, post: ActorPost) -> None:
-        """Takes what an actor has sent. What the user must mend is raised once all that came before is handed out."""
+        """Takes all that an actor has sent and told."""
+        self._take_rows(post)
+        self._listen(post)
+
+    def _take_rows(self, post: ActorPost) -> None:
+        """Takes what waits in an actor's ring."""
         assert post.worker is not None and post.transitions is not None  # noqa: S101 (the caller has seen them)
         try:
             rows, about = post.transitions.receive()
@@ -245,11 +251,17 @@ class LocalCollector:
                 self._rows[member].append(rows[mine])
                 self._received[member, post.number] += mine.sum()
             self._span.see_ages(self.updates - about["updates"][about["updates"] != RANDOM])
+
+    def _listen(self, post: ActorPost) -> None:
+        """Hears what an actor tells. What the user must mend is raised once all that came before is handed out."""
+        assert post.worker is not None  # noqa: S101 (the caller has seen it)
         for message in post.worker.receive():
             episodes, faults = self._told[message["member"]]
             episodes += [Episode(*fields) for fields in message["episodes"]]
             faults += [Fault(*fields) for fields in message["faults"]]
-        self._error = self._error or post.worker.error
+        if post.worker.error is not None:
+            self._error = self._error or post.worker.error
+            self._take_rows(post)
 
     def _rollout(self, member: int) -> Rollout:
         """What has come in of one member, as far as it is still wanted."""

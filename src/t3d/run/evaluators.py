@@ -46,11 +46,11 @@ class ProcessEvaluator:
     """Evaluates snapshots beside the training, and hands the results out in the order they were asked for."""
 
     def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory) -> None:
-        self.cfg, self.members = for_workers(cfg, make_env), len(cfg.seeds)
+        self.cfg, self.count = for_workers(cfg, make_env), len(cfg.seeds)  # of members
         sizes = (spec.observation_size, *cfg.td3.actor_hidden, spec.action_size)
-        self.policies = Policies(self.members, sizes, MOST_PENDING)
-        processes = min(self.members, len(os.sched_getaffinity(0)))  # they yield to actors
-        self.posts = [EvaluatorPost([*range(self.members)][first::processes]) for first in range(processes)]
+        self.policies = Policies(self.count, sizes, MOST_PENDING)
+        processes = min(self.count, len(os.sched_getaffinity(0)))  # they yield to actors
+        self.posts = [EvaluatorPost(list(range(first, self.count, processes))) for first in range(processes)]
         self.pending: list[Pending] = []
         self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[str] = []
@@ -72,7 +72,7 @@ class ProcessEvaluator:
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Begins to evaluate every member of the snapshot, for which there must be room."""
         slot = min({*range(MOST_PENDING)} - {one.slot for one in self.pending})
-        one = Pending(step, snapshot, slot, [[] for _ in range(self.members)], [0] * self.members)
+        one = Pending(step, snapshot, slot, [[] for _ in range(self.count)], [0] * self.count)
         self.policies.put(slot, snapshot)
         self.pending.append(one)
         for post in self.posts:
@@ -108,9 +108,9 @@ class ProcessEvaluator:
             raise ValueError(f"{len(state)} evaluations are under way")
         for number in range(len(state)):
             saved = state[str(number)]
-            _check(saved["flat"], (self.members, parameter_count(self.policies.sizes)))
+            _check(saved["flat"], (self.count, parameter_count(self.policies.sizes)))
             for name in ("mean", "std") if "mean" in saved else ():
-                _check(saved[name], (self.members, self.policies.sizes[0]))
+                _check(saved[name], (self.count, self.policies.sizes[0]))
             scaling = Scaling(saved["mean"], saved["std"]) if "mean" in saved else None
             snapshot = PolicySnapshot(whole(saved["updates"]), self.policies.sizes, saved["flat"], scaling)
             steps.append(whole(saved["step"], least=steps[-1] + 1 if steps else 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,7 +15,7 @@ from t3d.run.folder import last_event, worth_keeping
 from t3d.run.machine import with_environments
 from t3d.run.parts import Loaded
 
-MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "env.hang_seconds")  # threads and engine stay
+MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "actors", "env.hang_seconds")
 
 BadValues = Literal["raise", "skip", "clip"]
 
@@ -33,8 +34,9 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> tuple[Config, Load
 
     cfg is what the caller would train if there were no run: it must not differ from what the run was begun with.
     """
-    if cfg is not None and changes.hang_seconds is None:
-        changes = changes._replace(hang_seconds=cfg.env.hang_seconds)
+    if cfg is not None:
+        patience = changes.hang_seconds or cfg.env.hang_seconds
+        changes = changes._replace(actors=changes.actors or cfg.actors, hang_seconds=patience)
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
     written = merge(Config(), load_toml(path / "config.toml")) if has_config else None
@@ -43,7 +45,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> tuple[Config, Load
     else:
         loaded, begun, reached = _contents(checkpoint)
     if cfg is not None:
-        _refuse_other(with_environments(begun), with_environments(cfg), path)
+        _refuse_other(with_environments(begun), cfg, path)
     totals = [one.total_steps for one in (begun, written, cfg) if one is not None]
     asked = {key: value for key, value in changes._asdict().items() if value is not None}
     env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
@@ -94,7 +96,9 @@ def _refuse_actors(begun: Config, cfg: Config) -> None:
 
 
 def _refuse_other(begun: Config, cfg: Config, path: Path) -> None:
-    """A command that says --resume-or-start must be the one that began the run."""
+    """A command that says --resume-or-start must be the one that began the run; threads and engine stay the run's."""
+    if cfg.local_actors and cfg.env.num_envs == 1:  # as many as are needed, and those of the run are there
+        cfg = replace(cfg, env=replace(cfg.env, num_envs=begun.env.num_envs))
     for key, (then, now) in diff(cfg, begun).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
             raise UserError(

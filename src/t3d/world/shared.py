@@ -33,8 +33,6 @@ class Torn(Exception):
 class Shared:
     """Named arrays in anonymous memory: made here, or opened by the descriptor that another process made."""
 
-    handle: list[Any]  # what another process opens it with
-
     def __init__(self, fields: Fields, fd: int | None = None) -> None:
         starts, end = {}, 0
         for name, (dtype, shape) in fields.items():
@@ -61,7 +59,8 @@ class Ring(Shared):
         number = (np.int64, (1,))
         rows = (np.float32, (capacity, width))
         super().__init__({"sent": number, "received": number, "about": (ABOUT, (capacity,)), "rows": rows}, fd)
-        self.capacity, self.handle = capacity, [width, capacity, self.fd]
+        self.capacity = capacity
+        self.handle = [width, capacity, self.fd]  # what another process opens it with
         self._sent, self._received = self.arrays["sent"], self.arrays["received"]
         self._about, self._rows = self.arrays["about"], self.arrays["rows"]
 
@@ -78,7 +77,7 @@ class Ring(Shared):
     def send(self, rows: Floats, member: int, updates: int) -> None:
         """Appends one member's rows, for which there must be room; updates says which policy acted, or RANDOM."""
         first = int(self._sent[0])
-        for number, row in enumerate(rows, first):
+        for number, row in enumerate(rows, first):  # one or two as a rule, for which an index of arrays is slow
             place = number % self.capacity
             self._rows[place] = row
             self._about[place] = (number, updates, member)

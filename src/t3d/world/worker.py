@@ -187,11 +187,10 @@ def _step_back() -> None:
     for _ in range(MOST_TRIES):
         try:
             Path("/proc/self/autogroup").write_text(str(EVALUATION_NICENESS), encoding="ascii")
+            return
         except BlockingIOError:  # for those who are not root one session may change in a tenth of a second
             time.sleep(0.1)
         except OSError:  # sessions are not weighed here
-            return
-        else:
             return
 
 
