@@ -76,12 +76,17 @@ class Ring(Shared):
 
     def send(self, rows: Floats, member: int, updates: int) -> None:
         """Appends one member's rows, for which there must be room; updates says which policy acted, or RANDOM."""
-        first = int(self._sent[0])
-        for number, row in enumerate(rows, first):  # one or two as a rule, for which an index of arrays is slow
-            place = number % self.capacity
-            self._rows[place] = row
-            self._about[place] = (number, updates, member)
-        self._sent[0] = first + len(rows)
+        sent = int(self._sent[0])
+        place = sent % self.capacity
+        fitting = self.capacity - place
+        for start, some in ((place, rows[:fitting]), (0, rows[fitting:])):  # slices: an index of arrays is slower
+            if len(some):
+                here = slice(start, start + len(some))
+                self._rows[here], about = some, self._about[here]
+                about["sequence"] = np.arange(sent, sent + len(some))
+                about["updates"], about["member"] = updates, member
+                sent += len(some)
+        self._sent[0] = sent
 
     def receive(self) -> tuple[Floats, NDArray[Any]]:
         """All rows that wait, and what is known about each."""
