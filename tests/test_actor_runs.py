@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -466,17 +466,17 @@ def test_a_factory_that_another_process_cannot_import_is_refused(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_learning_through_crashes(tmp_path: Path, seed: int) -> None:
-    """R10: two of three actors crash now and then; the return is as without."""
-    last = {}
-    for world in ("Pendulum-v1", "actor_worlds:FragilePendulum"):
+def test_learning_through_crashes(tmp_path: Path) -> None:
+    """R10, three seeds: two of three actors crash now and then; the return is as without."""
+    last, crashes = [], 0
+    for seed, world in product(range(3), ("Pendulum-v1", "actor_worlds:FragilePendulum")):
         changes: dict[str, Any] = {"env": {"id": world, "num_envs": 3}, "seeds": [seed], "actors": "local:3"}
         cfg = merge(parse(["--preset", "quick"]).cfg, {**changes, "run": {"root": str(tmp_path)}})
         events = list(train(cfg))
-        last[world] = max(event.mean_return for event in of_kind(events, Eval)[-3:])
-    assert len([event for event in of_kind(events, ActorEvent) if event.what == "lost"]) >= 2, "it did crash"
-    assert min(last.values()) > -250, "both have learned to swing up"
+        last.append(max(event.mean_return for event in of_kind(events, Eval)[-3:]))
+        crashes += sum(event.what == "lost" for event in of_kind(events, ActorEvent))
+    assert crashes >= 2, "ten are to be expected"
+    assert min(last) > -250, "all have learned to swing up"
 
 
 @pytest.mark.slow
