@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,135 +24,19 @@ from t3d.app.train import parse
 from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
-from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Note, Resumed, Saved
-from t3d.run import evaluators, workers
+from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
+from t3d.run import workers
 from t3d.run.actors import LocalCollector, shares
-from t3d.run.checkpoint import newest
-from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.loop import resume, train
 from t3d.run.machine import with_environments
-from t3d.run.parts import Progress, restore_evaluations
-from t3d.types import PolicySnapshot, State, Wishes, parameter_count
+from t3d.types import PolicySnapshot, parameter_count
 from t3d.world.collect import InlineCollector
-from t3d.world.evaluate import InlineEvaluator
 from t3d.world.find import env_factory
 from t3d.world.noise import rung
 from test_actors import actor_config, check_rows, memories, of_kind  # noqa: F401 (a fixture)
 from test_world import snapshot_for
 
-# Evaluation
-
-
-def test_evaluation_in_processes_is_evaluation_inline() -> None:
-    cfg = helpers.small_config(seeds=[0, 4, 7], eval={"episodes": 3}, actors="local:1")
-    make_env = env_factory("Pendulum-v1")
-    inline = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event()))
-    spec = inline.examiners[0].lanes.spec
-    apart = ProcessEvaluator(merge(cfg, {"td3": {"actor_hidden": [4]}}), spec, make_env)
-    try:
-        one, other = snapshot_for(spec, 3), snapshot_for(spec, 3)._replace(updates=5)
-        other.flat[:] *= -1
-        for evaluator in (inline, apart):
-            assert evaluator.submit(one, 100) and evaluator.submit(other, 200)
-        assert inline.has_room() and not apart.has_room(), "two are under way: a third has to wait"
-        results, until = [], time.monotonic() + 60
-        while len(results) < 6 and time.monotonic() < until:
-            results += apart.poll()
-            time.sleep(0.01)
-        for ours, theirs in zip(results, inline.poll(), strict=True):
-            assert (ours.step, ours.member, ours.snapshot.updates) == (
-                theirs.step,
-                theirs.member,
-                theirs.snapshot.updates,
-            )
-            assert np.array_equal(ours.returns, theirs.returns) and np.array_equal(ours.lengths, theirs.lengths)
-    finally:
-        inline.close()
-        apart.close()
-
-
-@pytest.mark.parametrize(("cores", "processes"), [(1, 1), (2, 2), (16, 3)])
-def test_as_many_evaluators_as_seeds_and_cores(monkeypatch: pytest.MonkeyPatch, cores: int, processes: int) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    evaluator = ProcessEvaluator(
-        helpers.small_config(seeds=[0, 1, 2]), helpers.make_spec(3, 1), env_factory("Pendulum-v1")
-    )
-    evaluator.close()
-    assert len(evaluator.posts) == processes
-
-
-def test_evaluation_steps_back_behind_training() -> None:
-    """Also where Linux weighs sessions: there a process's niceness alone changes nothing."""
-    cfg, make_env = (
-        helpers.small_config(seeds=[0], actors="local:1", td3={"actor_hidden": [4]}),
-        env_factory("Pendulum-v1"),
-    )
-    spec = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event())).examiners[0].lanes.spec
-    evaluator = ProcessEvaluator(cfg, spec, make_env)
-    try:
-        evaluator.submit(snapshot_for(spec, 1), 0)
-        while not evaluator.poll():
-            time.sleep(0.01)
-        worker = evaluator.posts[0].worker
-        assert worker is not None and psutil.Process(worker.process.pid).nice() == min(19, os.nice(0) + 5)
-        of_session = Path(f"/proc/{worker.process.pid}/autogroup")
-        assert not of_session.exists() or of_session.read_text().endswith("nice 5\n")
-    finally:
-        evaluator.close()
-
-
-def test_training_that_waits_for_evaluations_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(evaluators, "WORTH_TELLING", 0.5)
-    cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=300, eval={"every_steps": 50, "episodes": 15})
-    notes = [event.text for event in of_kind(list(train(cfg)), Note)]
-    assert len([text for text in notes if "training has waited" in text]) == 1, notes
-
-
-def test_no_evaluation_is_left_out_while_actors_warm_up(tmp_path: Path) -> None:
-    """Acting at random is much faster than evaluating: it has to wait, too."""
-    changes: dict[str, Any] = {"td3": {"random_steps": 12_000}, "eval": {"every_steps": 2000, "episodes": 15}}
-    events = list(train(actor_config(tmp_path, "SlowExam", seeds=[0], total_steps=12_500, **changes)))
-    assert [event.step // 2000 for event in of_kind(events, Eval)] == [0, 1, 2, 3, 4, 5, 6, 6]
-
-
-def test_training_goes_on_while_a_policy_is_evaluated(tmp_path: Path) -> None:
-    """Evaluations that take a second each, every 100 steps; each event carries the step of its snapshot."""
-    cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=300, eval={"every_steps": 100, "episodes": 15})
-    events = list(train(cfg))
-    evals = of_kind(events, Eval)
-    assert [event.step // 100 for event in evals] == [0, 1, 2, 3], "none is left out"
-    assert all(event.updates == max(0, event.step - 100) for event in evals), "the policy of its step"
-    place = {event.step: events.index(event) for event in evals}
-    later = [event.step for event in events[: place[evals[1].step]]]
-    assert max(later) > evals[1].step, "more had happened by then"
-
-
-def test_an_evaluation_is_made_again_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAULT", "once")
-    monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
-    events = list(train(actor_config(tmp_path, "Examined", eval={"every_steps": 150})))
-    assert (tmp_path / "fault").exists() and len(of_kind(events, Eval)) == 6
-    assert "examination nerves" in of_kind(events, Note)[-1].text
-
-
-def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAULT", "always")
-    monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
-    with pytest.raises(NobodyLeft, match="evaluation fails again and again: RuntimeError: examination nerves"):
-        list(train(actor_config(tmp_path, "Examined", total_steps=100_000, td3={"random_steps": 50_000})))
-    assert newest(tmp_path / "a" / "checkpoints")[0] is not None
-
-
-def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path: Path) -> None:
-    cfg = actor_config(tmp_path, "Fragile", seeds=[0], eval={"every_steps": 300, "episodes": 12})
-    events = list(train(cfg))
-    assert of_kind(events, End)[0].reason == "finished"
-    assert [(event.step, len(event.returns)) for event in of_kind(events, Eval)] == [(0, 12), (300, 12)]
-    assert len([event for event in of_kind(events, Note) if "SIGSEGV" in event.text]) >= 4
-    inline = list(train(merge(cfg, {"actors": "inline", "run": {"name": "inline"}})))
-    assert of_kind(events, Eval)[0].returns == of_kind(inline, Eval)[0].returns, "each episode once, in its place"
+# Workers
 
 
 def test_what_an_environment_has_started_ends_with_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,47 +143,6 @@ def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path)
     late = [event for event in evals if event.step < resumed.step]
     assert late, "that of step 200 takes two seconds"
     assert all(event.updates == max(0, event.step - 100) for event in late), "the policy of then, not of now"
-
-
-@pytest.mark.parametrize(
-    ("broken", "words"),
-    [
-        ({"flat": np.zeros((1, 1), np.float32)}, "is float32 (1, 1) instead of (1, "),
-        ({"flat": np.zeros(337, np.float32)}, "is float32 (337,) instead of (1, "),
-        ({"flat": np.zeros((1, 353), np.int8)}, "is int8"),
-        ({"flat": np.full((1, 353), np.nan, np.float32)}, "not finite"),
-        ({"step": 10**15}, "contradict each other"),
-        ({"step": -1}, "is not a count"),
-        ({"step": 100}, "contradict each other"),
-        ({"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)}, "instead of (1, 3)"),
-    ],
-)
-def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken: State, words: str) -> None:
-    cfg = actor_config(tmp_path, seeds=[0])
-    evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id))
-    try:
-        progress = Progress(best=[0.0], step=250, evaluated=0, submitted=200)
-        sound = {"step": 200, "updates": 100, "flat": np.zeros((1, 353), np.float32)}
-        assert evaluator.policies.arrays["flat"].shape[-1] == 353
-        with pytest.raises(ValueError, match=re.escape(words)):
-            restore_evaluations(progress, evaluator, {"0": {**sound, **broken}})
-        with pytest.raises(ValueError, match="3 evaluations are under way"):
-            evaluator.restore({str(number): sound for number in range(3)})
-    finally:
-        evaluator.close()
-
-
-@pytest.mark.parametrize(("evaluated", "submitted"), [(0, 200), (0, 10**12), (300, 300)])
-def test_evaluations_that_nobody_would_make_are_refused(evaluated: int, submitted: int) -> None:
-    """Else the run would wait for them for ever."""
-    progress = Progress(best=[0.0], step=250, evaluated=evaluated, submitted=submitted)
-    inline = InlineEvaluator(
-        helpers.small_config(), env_factory("Pendulum-v1"), Wishes(threading.Event(), threading.Event())
-    )
-    with pytest.raises(ValueError, match="contradict each other"):
-        restore_evaluations(progress, inline, {})
-    with pytest.raises(ValueError, match="which one process does not have"):
-        inline.restore({"0": {}})
 
 
 COMMAND = """train actor_worlds:Told --actors local:2 --seeds 0 --run.name held --resume-or-start --no-video

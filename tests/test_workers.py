@@ -12,97 +12,16 @@ from typing import Any
 import pytest
 
 import helpers
-from t3d.config import merge
 from t3d.errors import UserError
 from t3d.events import ActingEvent, BadValueMet, from_line
 from t3d.run import workers
 from t3d.run.actors import LocalCollector
-from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.loop import train
 from t3d.run.machine import resolve
 from t3d.run.tally import Tally
-from t3d.types import Episode, Evaluation
-from t3d.world import worker
+from t3d.types import Episode
 from t3d.world.find import env_factory
 from test_actors import actor_config, collector_of, of_kind, publish_zeros, until
-from test_world import snapshot_for
-
-SPEC = helpers.make_spec(3, 1)
-
-
-def evaluator_of(world: str, **changes: Any) -> ProcessEvaluator:
-    base: dict[str, Any] = {"env": {"id": f"actor_worlds:{world}"}, "td3": {"actor_hidden": [4]}, "actors": "local:1"}
-    cfg = merge(helpers.small_config(**base), changes)
-    return ProcessEvaluator(cfg, SPEC, env_factory(cfg.env.id))
-
-
-def everything(evaluator: ProcessEvaluator, count: int) -> list[Evaluation]:
-    ready: list[Evaluation] = []
-    deadline = time.monotonic() + 60
-    while len(ready) < count and time.monotonic() < deadline:
-        ready += evaluator.poll()
-        time.sleep(0.01)
-    return ready
-
-
-# Evaluators
-
-
-def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its heirs are asked for its members only, not for their own a second time."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    evaluator = evaluator_of("Slow", seeds=[0, 1, 2, 3], eval={"episodes": 3})
-    heard: list[tuple[int, int]] = []
-    take = evaluator._take
-    monkeypatch.setattr(
-        evaluator, "_take", lambda **said: (heard.append((said["member"], len(said["results"]))), take(**said))
-    )
-    try:
-        evaluator.submit(snapshot_for(SPEC, 4), 100)
-        hopeless, heir = evaluator.posts
-        assert (hopeless.members, heir.members) == ([0, 2], [1, 3])
-        evaluator.poll()
-        hopeless.faults_in_a_row = workers.MOST_FAULTS
-        assert hopeless.worker is not None
-        hopeless.worker.process.kill()
-        results = everything(evaluator, 4)
-        assert evaluator.posts == [heir] and heir.members == [1, 3, 0, 2]
-        assert [one.member for one in results] == [0, 1, 2, 3]
-        for member in range(4):
-            assert sum(count for who, count in heard if who == member) == 3, "each episode once"
-    finally:
-        evaluator.close()
-
-
-def test_asking_for_very_many_episodes_does_not_hold_training_up() -> None:
-    evaluator = evaluator_of("Slow", seeds=[0, 1, 2, 3], eval={"episodes": 100_000})
-    try:
-        evaluator.submit(snapshot_for(SPEC, 4), 100)
-        evaluator.poll()
-        begun = time.monotonic()
-        evaluator.submit(snapshot_for(SPEC, 4), 200)
-        assert time.monotonic() - begun < 1.0, "though nobody reads: they play"
-    finally:
-        evaluator.close()
-
-
-def test_stepping_back_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linux lets one session at a time change its weight, unless one is root."""
-    answers: list[OSError | None] = [BlockingIOError(), BlockingIOError(), None]
-
-    def write_text(*_: Any, **__: Any) -> None:
-        answer = answers.pop(0)
-        if answer is not None:
-            raise answer
-
-    monkeypatch.setattr(os, "nice", lambda _: 0)
-    monkeypatch.setattr(Path, "write_text", write_text)
-    worker._step_back()
-    assert answers == []
-    answers += [PermissionError(), None]
-    worker._step_back()
-    assert answers == [None], "where it is not allowed, that is that"
-
 
 # Actors
 
