@@ -93,6 +93,23 @@ def test_waiting_is_measured_against_the_time_that_actors_lived() -> None:
     assert tally.figures(waited=100.0, lived=300.0, actors=0, restarts=0).actors_waited == 0.0
 
 
+def test_what_a_lost_actor_waited_is_measured_against_its_own_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "FIRST_BACK_OFF", 60.0)
+    collector = collector_of("Told")
+    try:
+        lost = collector.posts[0].worker
+        assert lost is not None
+        until(collector, lambda one: lost.pulse.waited > 0.3)  # it has gone as far as it may
+        lost.process.kill()
+        until(collector, lambda one: one.posts[0].worker is None)
+        share = lost.pulse.waited / (time.monotonic() - lost.begun)
+        figures = collector.figures(whole_run=True)
+        assert figures.actors == 0 and abs(figures.actors_waited - share) < 0.05
+        assert share < 0.9, "its start was no waiting"
+    finally:
+        collector.close()
+
+
 @pytest.mark.parametrize(("code", "words"), [(0, "exit code 0"), (-9, "SIGKILL"), (-40, "by signal 40")])
 def test_how_a_worker_ended_in_words(code: int, words: str) -> None:
     assert words in workers._in_words(code)
