@@ -241,8 +241,12 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     assert journal == ["start", "saved", "end"]
     assert all({"event", "step", "member", "seed", "time"} <= set(json.loads(line)) for line in lines)
     again = merge(Config(total_steps=10**6), load_toml(folder / "config.toml"))
-    settled = merge(cfg, {"run": {"root": str(tmp_path)}, "engine": "fused", "threads": torch.get_num_threads()})
-    assert again == resolve(settled)
+    assert again == merge(cfg, {"run": {"root": str(tmp_path)}}), (
+        "device, engine and threads as asked for, not as chosen"
+    )
+    start = next(event for event in events if isinstance(event, Start))
+    settled = merge(again, {"engine": "fused", "threads": torch.get_num_threads()})
+    assert merge(Config(), {**start.config, "run": {"root": str(tmp_path)}}) == resolve(settled)
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     figures = [event for event in events if event.event in ("episode", "update", "eval")]

@@ -21,6 +21,7 @@ from helpers import CountingEnv, small_config
 from t3d.app.cli import main
 from t3d.app.runs import _clock, _figure, _seeds, _short, _size
 from t3d.config import Config
+from t3d.errors import EnvironmentFailed
 from t3d.events import End, Event, Start, from_line, to_line
 from t3d.insight.catalogue import Entry, Stored, Unreadable, catalogue, changes, contents, evaluations, read_entry
 from t3d.insight.runs import best_of, open_run
@@ -63,7 +64,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for event in t3d.train(config(root, "Halted", total_steps=400)):
         if event.step >= 200:
             break
-    with pytest.raises(RuntimeError):
+    with pytest.raises(EnvironmentFailed):
         train(config(root, "broken"), make_env=BreakingEnv)
     shutil.copytree(root / "whole", root / "killed")
     rewrite(root / "killed", {"pid": dead_pid()}, keep=slice(1, -1))

@@ -13,7 +13,7 @@ import pytest
 import helpers
 from t3d.config import Config, merge
 from t3d.data.replay import Replay
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.seeds import derive
 from t3d.types import PolicySnapshot, Spec, Wishes, parameter_count
 from t3d.world.collect import InlineCollector
@@ -141,9 +141,11 @@ def test_an_exception_of_the_environment_says_where_it_happened() -> None:
     env = Environment(toy, "environment 0 of seed 1")
     env.reset(0, 0)
     toy.step = lambda action: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(ZeroDivisionError) as caught:
+    with pytest.raises(
+        EnvironmentFailed, match=r"environment 0 of seed 1, episode 0, step 1: .*ZeroDivision"
+    ) as caught:
         env.step(np.zeros(1, np.float32))
-    assert "environment 0 of seed 1, episode 0, step 1" in caught.value.__notes__[0]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(

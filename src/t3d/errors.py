@@ -22,6 +22,20 @@ class NobodyLeft(UserError):
     """Every worker process has failed too often; the run is saved as it is."""
 
 
+class EnvironmentFailed(Exception):
+    """The user's environment raised something, the cause of this; it is never taken for an error of our own."""
+
+    def __init__(self, where: str, raised: BaseException) -> None:
+        super().__init__(f"{where}: {in_words(raised)}")
+
+
+def in_words(raised: BaseException) -> str:
+    """What an environment did: its exception, or that it wanted to end the program."""
+    if isinstance(raised, SystemExit):
+        return f"the environment called sys.exit({'' if raised.code is None else repr(raised.code)})"
+    return f"the environment raised {type(raised).__name__}{f': {raised}' if str(raised) else ''}"
+
+
 class Diverged(UserError):
     """Learning has run away: a loss or an action is no longer a finite number."""
 

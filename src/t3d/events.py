@@ -184,6 +184,7 @@ class End(Event):
     event: ClassVar[str] = "end"
     reason: str  # finished | stopped | failed
     text: str = ""  # what failed
+    saved: bool = True  # whether a checkpoint holds this moment
     updates: int
     seconds: float
 

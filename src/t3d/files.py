@@ -19,6 +19,7 @@ UNSOUND = (  # what reading and using a file raises that is not what it should b
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
     safetensors.SafetensorError,
 )  # fmt: skip
+STARTED_IN = Path(os.path.realpath("."))  # noqa: PTH (Path.cwd raises in a folder that was removed)
 
 
 class Refused(ValueError):
@@ -84,6 +85,11 @@ def read(path: Path, most: int, size: int | None = None, sha256: str | None = No
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise Refused("its content has changed: the SHA-256 is another")
     return content
+
+
+def shown(path: Path) -> str:
+    """A path as people would type it where the program was started, whatever has changed its working directory."""
+    return str(path.relative_to(STARTED_IN)) if path.is_relative_to(STARTED_IN) else str(path)
 
 
 def in_words(error: BaseException) -> str:

@@ -109,7 +109,7 @@ def random_batch(spec: Spec, cfg: TD3Config, members: int, device: str) -> Batch
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(members, cfg.batch_size, *shape, generator=generator).to(device)
+        return torch.randn(members, cfg.batch_size, *shape, generator=generator, dtype=torch.float32).to(device)
 
     s, a, r, s2 = normal(spec.observation_size), normal(spec.action_size), normal(), normal(spec.observation_size)
     discount, weight = cfg.gamma / (1 + normal().square()), 0.5 + normal().square()

@@ -5,8 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from t3d.version import __version__
+
+if TYPE_CHECKING:
+    from t3d.errors import EnvironmentFailed
+
+PACKAGE = Path(__file__).parents[1]
 
 
 class Command(NamedTuple):
@@ -54,16 +62,11 @@ def help_text() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code. Mistakes of the user end in one sentence and code 2."""
-    from t3d.errors import UserError, did_you_mean  # noqa: PLC0415
+    from t3d.errors import EnvironmentFailed, UserError, did_you_mean  # noqa: PLC0415
 
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(help_text())  # noqa: T201
-        return 0
-    if name == "--version":
-        from t3d import __version__  # noqa: PLC0415
-
-        print(f"t3d {__version__}")  # noqa: T201
+    if name in ("-h", "--help", "help", "--version"):
+        print(f"t3d {__version__}" if name == "--version" else help_text())  # noqa: T201
         return 0
     try:
         if name not in COMMANDS:
@@ -74,6 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)  # noqa: T201
         return 2
+    except EnvironmentFailed as failure:
+        print(in_own_words(failure), file=sys.stderr)  # noqa: T201
+        return 1
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still wants to flush goes nowhere
         return 0
@@ -81,6 +87,15 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130
     return code
+
+
+def in_own_words(failure: EnvironmentFailed) -> str:
+    """The environment's own traceback, without what of T3D led there; then where it was and how to go on."""
+    raised = failure.__cause__ or failure
+    frames = traceback.extract_tb(raised.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(str(PACKAGE))]
+    lines = ["Traceback of the environment:\n", *traceback.format_list(own), *traceback.format_exception_only(raised)]
+    return "".join(lines) + "\n".join([f"error: {failure}", *getattr(failure, "__notes__", [])])
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ class Normaliser:
         self.count = np.zeros((members, 1))
         self.mean = np.zeros((members, observation_size))
         self.m2 = np.zeros((members, observation_size))
-        self._mean = torch.zeros(members, 1, observation_size, device=device)  # what batches are scaled with
-        self._std = torch.ones(members, 1, observation_size, device=device)
+        one_each = (members, 1, observation_size)  # what batches are scaled with
+        self._mean = torch.zeros(one_each, device=device, dtype=torch.float32)
+        self._std = torch.ones(one_each, device=device, dtype=torch.float32)
 
     def add(self, rollout: Rollout) -> None:
         """Takes in a block of one member's observations."""

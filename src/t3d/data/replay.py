@@ -21,7 +21,7 @@ class Replay:
     def __init__(self, spec: Spec, capacity: int, members: int, device: torch.device | str = "cpu") -> None:
         self.capacity = capacity
         self.columns = row_sizes(spec)
-        self.rows = torch.empty(members, capacity, sum(self.columns), device=device)
+        self.rows = torch.empty(members, capacity, sum(self.columns), device=device, dtype=torch.float32)
         self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # of each ring, in all rows
         self.added = [0] * members  # transitions ever added
         self.size = torch.zeros(members, device=device, dtype=torch.float64)  # rows in use; a tensor, for CUDA graphs

@@ -20,8 +20,8 @@ class UniformSampler:
         shape = (len(seeds), cfg.batch_size)
         self.replay = replay
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
-        self._discount = torch.full(shape, cfg.gamma, device=device)
-        self._weight = torch.ones(shape, device=device)
+        self._discount = torch.full(shape, cfg.gamma, device=device, dtype=torch.float32)
+        self._weight = torch.ones(shape, device=device, dtype=torch.float32)
 
     def __call__(self) -> Batch:
         index = (self._streams.uniform() * self.replay.size.unsqueeze(1)).long()  # (M, B)

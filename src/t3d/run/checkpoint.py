@@ -63,6 +63,7 @@ class Checkpoint(NamedTuple):
         """Puts a seed's rows back. Where a segment is damaged, the rows of a sound one stand in."""
         first, stop = replay.kept(member)
         mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
+        _refuse_gaps(mine, first, stop)
         sound: Floats | None = None
         for segment in sorted(mine, key=lambda one: one.file.name in self.damaged):
             shape = (segment.stop - segment.first, replay.rows.shape[2])
@@ -74,8 +75,6 @@ class Checkpoint(NamedTuple):
                 raise Refused(f"no sound piece of the replay of seed {seed} is left")
             dead = max(0, first - segment.first)
             replay.put(member, segment.first + dead, np.resize(sound, shape)[dead:])
-        if sum(segment.stop - max(first, segment.first) for segment in mine) != stop - first:
-            raise Refused(f"the pieces of the replay of seed {seed} do not make a whole")
 
     def read_rows(self, segment: Segment) -> Floats:
         """The rows in a segment."""
@@ -109,7 +108,7 @@ def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint
     shutil.rmtree(temporary, ignore_errors=True)
     plain, arrays = split(state)
     shared = shared_segments(root / "replay", () if before is None or before.damaged else before.segments)
-    _check_space(root, sum(array.nbytes for array in arrays.values()) + new_bytes(replay, shared))
+    _check_space(root, sum(array.nbytes for array in arrays.values()) + new_bytes(state["seeds"], replay, shared))
     written: list[Path] = []
     try:
         temporary.mkdir()
@@ -191,7 +190,8 @@ def folders(root: Path) -> list[Path]:
 def _check_space(root: Path, needed: int) -> None:
     free = shutil.disk_usage(root).free
     if free < needed + SPARE_BYTES:
-        raise OSError(errno.ENOSPC, f"{needed / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free")
+        new, spare, there = (f"{size / 2**20:,.1f} MiB" for size in (needed, SPARE_BYTES, free))
+        raise OSError(errno.ENOSPC, f"it takes {new}, {spare} must stay free beside it, and the disk has {there}")
 
 
 def _prune(root: Path) -> None:
@@ -212,6 +212,14 @@ def _prune(root: Path) -> None:
         for file in (root / "replay").iterdir():
             if SEGMENT_NAME.fullmatch(file.name) and file.name not in wanted:
                 file.unlink()
+
+
+def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:
+    """Every row from first to stop must come from just one segment."""
+    ordered = sorted(segments, key=lambda one: one.first)
+    begins = [max(first, segment.first) for segment in ordered]  # the oldest rows may be overwritten by now
+    if [*begins, stop] != [first, *(segment.stop for segment in ordered)]:
+        raise Refused("the pieces of its replay do not make a whole")
 
 
 def _lacks_only_rows(checkpoint: Checkpoint, problems: dict[str, Exception]) -> bool:

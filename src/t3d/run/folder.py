@@ -26,12 +26,13 @@ from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
 from t3d.files import Refused, in_words, open_log, open_plain, replace
-from t3d.types import Evaluation, PolicySnapshot, Spec
+from t3d.types import PolicySnapshot, Spec
 from t3d.version import __version__
-from t3d.world.policy import save_policy
+from t3d.world.policy import load_policy, save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # cut back by a resumed run
 LONGEST_LINE = 2**20  # bytes
+LOOK_SECONDS = 1.0  # between two looks whether the folder is still there; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
 ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed)
@@ -39,15 +40,30 @@ IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, End)
 
 
 class Log:
-    """A file of whole lines: a line that does not fit on the disk is lost, and the run goes on without it."""
+    """A file of whole lines: a line that does not fit on the disk is lost, and the run goes on without it.
+
+    With a length it goes on from there: what came after is cut off, and what is not there any more is said in `note`.
+    """
 
     def __init__(self, path: Path, length: int | None = None) -> None:
-        self.name = path.name
+        self.name, self.note = path.name, ""
         self.lost = 0
         self._file = open_log(path)
         self._length = os.fstat(self._file.fileno()).st_size
-        if length is not None and length < self._length:
-            self._cut_to(length)
+        whole_lines = self._end_of_line(self._length if length is None else min(length, self._length))
+        if length is not None and whole_lines < length:
+            held = f"{self._length:,} of {length:,} bytes are left" if self._length else "it is gone"
+            self.note = (
+                f"{self.name} is damaged: {held}; what it told of earlier steps is missing, the run is not affected"
+            )
+        elif length is None and whole_lines < self._length:
+            self.note = f"{self.name} ended in a torn line, which is cut off"
+        if whole_lines < self._length:
+            self._cut_to(whole_lines)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._length == 0
 
     def write(self, text: str) -> None:
         """Appends a line."""
@@ -69,6 +85,16 @@ class Log:
     def close(self) -> None:
         self._file.close()
 
+    def _end_of_line(self, end: int) -> int:
+        """Where the last whole line before this place ends."""
+        while end > 0:
+            begin = max(0, end - LONGEST_LINE)
+            newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+        return 0
+
     def _cut_to(self, length: int) -> None:
         with contextlib.suppress(OSError):  # if not even that can be done, half a line stays
             self._file.truncate(length)
@@ -76,21 +102,45 @@ class Log:
 
 
 class RunFolder:
-    """An open run folder; every event is in its file, line by line, as soon as it is written."""
+    """An open run folder; every event is in its file, line by line, as soon as it is written.
 
-    def __init__(self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None) -> None:
-        self.path, self.cfg, self.spec = path, cfg, spec
+    config.toml holds device, engine and threads as they were asked for, so that another machine can choose its own.
+    """
+
+    def __init__(
+        self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None, asked: Config | None = None
+    ) -> None:
+        self.path, self.cfg, self.spec, self.asked = path, cfg, spec, asked or cfg
         unnamed = dataclasses.replace(cfg.run, name="")  # a repetition is another folder
+        placed = {name: getattr(self.asked, name) for name in ("device", "engine", "threads")}
         try:
-            replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed)).encode())
+            replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
             self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")
         except (OSError, Refused) as error:
             raise UserError(f"cannot write the run in {path}: {in_words(error)}") from None
         self._unwritten: list[str] = []  # policies that could not be written, in words
+        self._place, self._looked = _identity(path), time.monotonic()
+        self.notes = [log.note for log in (self._events, self._metrics, self._journal) if log.note]
         self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
-        if lengths is None:
+        if self._metrics.is_empty:
             self._table.writeheader()
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether events.jsonl holds nothing yet, or nothing any more."""
+        return self._events.is_empty
+
+    def is_gone(self) -> bool:
+        """Whether somebody has removed the folder, or moved it away."""
+        return _identity(self.path) != self._place
+
+    def refuse_if_gone(self) -> None:
+        """Ends a run whose folder was removed; looks once a second."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            if self.is_gone():
+                raise UserError(f"the run's folder {self.path} was removed or moved away while it trained")
 
     def write(self, event: Event) -> None:
         """Appends the event to events.jsonl or the journal and, if it carries figures, to metrics.csv."""
@@ -115,34 +165,40 @@ class RunFolder:
                 log.lost = 0
         return failures
 
-    def save_best(self, evaluation: Evaluation) -> None:
-        """Keeps the policy that was just evaluated as its member's best."""
-        about = {"step": evaluation.step, "mean_return": float(evaluation.returns.mean())}
-        self._save("best", evaluation.snapshot, evaluation.member, about)
+    def save_best(self, member: int, alone: PolicySnapshot, step: int, mean_return: float) -> None:
+        """Keeps a policy, given without those of other members, as its member's best."""
+        self._save("best", alone, 0, self.cfg.seeds[member], {"step": step, "mean_return": mean_return})
+
+    def best_problem(self, member: int) -> str:
+        """What is wrong with the file of a member's best policy, or nothing."""
+        try:
+            load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}")
+        except UserError as error:
+            return str(error)
+        return ""
 
     def save_last(self, snapshot: PolicySnapshot, step: int) -> None:
         """Keeps every member's newest policy; one that has diverged does not replace a sound one."""
         for member, parameters in enumerate(snapshot.flat):
             if np.isfinite(parameters).all():
-                self._save("last", snapshot, member, {"step": step})
+                self._save("last", snapshot, member, self.cfg.seeds[member], {"step": step})
 
     def close(self) -> None:
         """Closes the files."""
         for log in (self._events, self._metrics, self._journal):
             log.close()
 
-    def _save(self, kind: str, snapshot: PolicySnapshot, member: int, about: dict[str, Any]) -> None:
-        seed = self.cfg.seeds[member]
+    def _save(self, kind: str, snapshot: PolicySnapshot, row: int, seed: int, about: dict[str, Any]) -> None:
         about = {"env": self.cfg.env.id, "seed": seed, "t3d": __version__, **about}
         try:
-            save_policy(self.path / kind / f"seed-{seed}", snapshot, member, self.spec, about)
+            save_policy(self.path / kind / f"seed-{seed}", snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
             self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {in_words(error)}")
 
 
 def create_folder(cfg: Config) -> Path:
     """A folder that did not exist before this call."""
-    root = Path(cfg.run.root)
+    root = Path(cfg.run.root).absolute()  # an environment may change the working directory
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env.id) or "custom"
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = [cfg.run.name] if cfg.run.name else [automatic, *(f"{automatic}-{again}" for again in range(2, 1000))]
@@ -161,14 +217,19 @@ def create_folder(cfg: Config) -> Path:
 
 
 def last_event(path: Path) -> dict[str, Any]:
-    """The last whole line of a run's log, or nothing."""
+    """The last event of a run's log that can be read, or nothing."""
     try:
         with open_plain(path / "events.jsonl") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LINE))
-            found = json.loads(log.read().splitlines()[-1])
-    except (OSError, ValueError, LookupError, RecursionError):
+            lines = log.read().splitlines()
+    except (OSError, Refused):
         return {}
-    return found if isinstance(found, dict) else {}
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, RecursionError):  # torn, or damaged
+            found = json.loads(line)
+            if isinstance(found, dict):
+                return found
+    return {}
 
 
 def worth_keeping(path: Path, cfg: Config) -> bool:
@@ -181,9 +242,9 @@ def worth_keeping(path: Path, cfg: Config) -> bool:
     return far or has_checkpoints or of_an_earlier_build or last.get("event") == "end"
 
 
-def set_aside(path: Path, cfg: Config) -> list[str]:
+def set_aside(path: Path) -> list[str]:
     """Moves what a folder holds of a run out of the way of the one that begins in it; says where to."""
-    if not worth_keeping(path, cfg):
+    if not any((path / name).exists() for name in (*LOGS, "checkpoints")):
         return []
     apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
     apart.mkdir()
@@ -191,6 +252,14 @@ def set_aside(path: Path, cfg: Config) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             (path / name).rename(apart / name)
     return [f"what the folder held of a run is in {apart}"]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @functools.cache

@@ -15,12 +15,15 @@ from t3d.errors import UserError
 from t3d.files import Refused, in_words, open_log
 
 LONGEST = 1000  # bytes of the file that are read
-NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-_held: set[BinaryIO] = set()
+NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR)  # the last two: NFS, folders
+_held: set[int] = set()
 
 
 class Lock:
-    """Held as long as this process lives: the kernel lets go of it however the process ends."""
+    """Held as long as this process lives: the kernel lets go of it however the process ends.
+
+    What is locked is the folder itself; the file in it only says who holds it, and may be removed by anybody.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -28,22 +31,24 @@ class Lock:
         except (OSError, Refused) as error:
             raise UserError(f"cannot lock {folder}: {in_words(error)}") from None
         said, self.note = _holder(self._file), ""
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.close()
+            self._close()
             raise UserError(
                 f"{folder} is in use by {said or 'another process'}; stop that run first, or choose another name"
             ) from None
         except OSError as error:
             if error.errno not in NO_LOCKS_HERE:
+                self._close()
                 raise UserError(f"cannot lock {folder}: {error.strerror}") from None
             self.note = "this file system has no locks: see to it yourself that only one process writes this run"
         if said and self.note:
             self.note += f"; {said} was here last"
         elif said:
             self.note = f"{said} ended without leaving the run's folder; its lock is taken over"
-        _held.add(self._file)
+        _held.add(self._folder)
         with suppress(OSError):  # only says who it is; a full disk must not keep a run from going on
             self._file.truncate(0)
             self._file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}).encode())
@@ -52,9 +57,13 @@ class Lock:
         """Leaves the folder in order."""
         with suppress(OSError):
             self._file.truncate(0)
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        _held.discard(self._file)
+            fcntl.flock(self._folder, fcntl.LOCK_UN)
+        _held.discard(self._folder)
+        self._close()
+
+    def _close(self) -> None:
         self._file.close()
+        os.close(self._folder)
 
 
 def _holder(file: BinaryIO) -> str:
@@ -68,8 +77,8 @@ def _holder(file: BinaryIO) -> str:
 
 def _forget_in_child() -> None:
     """A forked worker of an environment must not keep the folder locked when the run itself is dead."""
-    for file in _held:
-        file.close()
+    for descriptor in _held:
+        os.close(descriptor)
     _held.clear()
 
 

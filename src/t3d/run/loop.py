@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from pathlib import Path
 
 from t3d.config import Config
-from t3d.errors import NobodyLeft, UserError
+from t3d.errors import Diverged, EnvironmentFailed, UserError
 from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
+from t3d.files import shown
 from t3d.run.governor import Governor, passed
+from t3d.run.interrupt import Interruptible
 from t3d.run.lock import Lock
 from t3d.run.machine import resolve
 from t3d.run.parts import Parts, assemble
@@ -38,11 +41,15 @@ def train(
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one in passing.
     """
     wishes = Wishes(stop or threading.Event(), save or threading.Event())
-    cfg = resolve(cfg)
+    return Interruptible(_train(cfg, wishes, make_env), wishes.stop)
+
+
+def _train(cfg: Config, wishes: Wishes, make_env: EnvFactory | None) -> Generator[Event, None, None]:
+    resolved = resolve(cfg)
     make_env = make_env or env_factory(cfg.env.id)
     warnings = examine(make_env, cfg.env.bad_values)
     with ExitStack() as opened:
-        parts = assemble(cfg, wishes, make_env, opened)
+        parts = assemble(resolved, wishes, make_env, opened, asked=cfg)
         yield from _run(parts, _beginning(parts, warnings), wishes)
 
 
@@ -63,21 +70,31 @@ def resume(
     A run that was killed before its first checkpoint begins again. Where cfg is given, the folder may be anything that
     a kill left behind: without a checkpoint, cfg is trained in it from the beginning.
     """
-    wishes, path = Wishes(stop or threading.Event(), save or threading.Event()), Path(path)
+    wishes = Wishes(stop or threading.Event(), save or threading.Event())
+    changes = Changes(total_steps, actors, bad_values, hang_seconds)
+    return Interruptible(_resume(Path(path).absolute(), changes, cfg, wishes, make_env), wishes.stop)
+
+
+def _resume(
+    path: Path, changes: Changes, cfg: Config | None, wishes: Wishes, make_env: EnvFactory | None
+) -> Generator[Event, None, None]:
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, loaded, notes = load(path, Changes(total_steps, actors, bad_values, hang_seconds), cfg)
+        cfg, asked, loaded, notes = load(path, changes, cfg)
         cfg = resolve(cfg)
         if not (cfg.env.id or make_env):
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
         make_env = make_env or env_factory(cfg.env.id)
         warnings = [] if loaded else examine(make_env, cfg.env.bad_values)
-        parts = assemble(cfg, wishes, make_env, opened, path, loaded)
+        parts = assemble(cfg, wishes, make_env, opened, path, loaded, asked)
         begin = [] if loaded else _beginning(parts, warnings)
-        notes = [text for text in (lock.note, *notes, *(parts.notes if loaded else [])) if text]  # else told by notes
-        name, best = (loaded.checkpoint.name, parts.progress.best) if loaded else ("", [])
+        if loaded and parts.folder.is_untold:
+            begin = [Start(**parts.about())]
+        others = parts.notes if loaded else []  # else told when it began
+        notes = [text for text in (lock.note, *parts.folder.notes, *notes, *others) if text]
+        name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
         resumed = Resumed(**parts.about(), checkpoint=name, best=best, notes=notes)
         yield from _run(parts, [*begin, resumed], wishes)
 
@@ -97,27 +114,25 @@ def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
         if parts.progress.step == parts.cfg.total_steps and parts.progress.evaluated == parts.progress.step:
             reason = "finished"
         yield from _save_at_the_end(parts)
-    except NobodyLeft as error:
-        reason, text = "failed", str(error)
-        _save_at_the_end(parts)
-        error.add_note(f"The run is saved; when that is mended, t3d resume {parts.folder.path} goes on")
-        raise
-    except GeneratorExit:  # whoever iterates has left, at a point where everything is whole
-        _save_at_the_end(parts)
-        raise
-    except Exception as error:
-        reason, text = "failed", f"{type(error).__name__}: {error}"
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # whoever iterates has left
+            reason, text = "failed", str(error) if isinstance(error, EnvironmentFailed) else _named(error)
         if isinstance(error, BadValue):
             parts.folder.write(_bad_value(error.fault._replace(text=str(error), met=1), parts, error.member))
-        if isinstance(error, UserError) and parts.checkpoint:
-            error.add_note(f"The last good checkpoint is {parts.checkpoint.path}")
+        error.add_note(_save_what_is_whole(parts))
         raise
     finally:
         progress = parts.progress
         parts.folder.save_last(parts.snapshot(), progress.step)
         text = text or "; ".join(parts.folder.take_failures())
-        updates, seconds = parts.learner.updates, progress.seconds
-        end = End(step=progress.step, reason=reason, text=text, updates=updates, seconds=seconds)
+        end = End(
+            step=progress.step,
+            reason=reason,
+            text=text,
+            saved=not parts.unsaved,
+            updates=parts.learner.updates,
+            seconds=progress.seconds,
+        )
         parts.folder.write(end)
     yield end
 
@@ -127,6 +142,25 @@ def _save_at_the_end(parts: Parts) -> list[Event]:
     for event in saved:
         parts.folder.write(event)
     return saved
+
+
+def _save_what_is_whole(parts: Parts) -> str:
+    """Saves a run that an error ends, if it can be saved; says how to go on."""
+    if parts.folder.is_gone():
+        parts.leave_folder()
+    if parts.whole:
+        with suppress(Diverged):
+            _save_at_the_end(parts)
+    go_on = f"t3d resume {shlex.quote(shown(parts.folder.path))}"
+    if not parts.unsaved:
+        return f"The run is saved as it was before that: {go_on}"
+    if parts.checkpoint is None:
+        return f"The run could not be saved; its logs and policies are in {shown(parts.folder.path)}"
+    return f"The last good checkpoint is of step {parts.checkpoint.step:,}: {go_on}"
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
@@ -171,7 +205,8 @@ def _learn(parts: Parts, governor: Governor, stop: threading.Event) -> list[Even
     while due and not stop.is_set():
         reports = progress.log_due and due >= learner.until_actor
         now_due = learner.until_actor if reports else min(due, UPDATES_AT_ONCE[cfg.device])
-        steps = learner.run(now_due, parts.memory.sample)
+        with parts.changing():
+            steps = learner.run(now_due, parts.memory.sample)
         due -= now_due
         events += _report(steps, parts) if reports else []
         parts.publisher.publish()
@@ -205,12 +240,13 @@ def _collect(parts: Parts) -> list[Event]:
     """Takes the next steps and remembers them."""
     progress, before = parts.progress, parts.progress.step
     events: list[Event] = []
-    rollouts = parts.collector.poll()
-    parts.memory.add(*rollouts)
+    with parts.changing():
+        rollouts = parts.collector.poll()
+        parts.memory.add(*rollouts)
+        progress.step = min(parts.memory.added)
     for rollout in rollouts:
         events += _episodes(rollout, parts)
     events += [ActorEvent(step=progress.step, **news._asdict()) for news in parts.collector.news()]
-    progress.step = min(parts.memory.added)
     progress.log_due = progress.log_due or passed(parts.cfg.log.every_steps, before, progress.step)
     return events
 
@@ -250,11 +286,9 @@ def _evaluations(parts: Parts) -> list[Event]:
     events: list[Event] = []
     progress = parts.progress
     for evaluation in parts.evaluator.poll():
-        mean_return = float(evaluation.returns.mean())
-        is_best = mean_return > progress.best[evaluation.member]
+        is_best = parts.best.offer(evaluation)
         if is_best:
-            progress.best[evaluation.member] = mean_return
-            parts.folder.save_best(evaluation)
+            parts.best.write(evaluation.member, parts.folder)
         progress.evaluated = evaluation.step
         events.append(eval_event(evaluation, parts.cfg, is_best))
     return events + [Note(step=progress.step, text=text) for text in parts.evaluator.news()]

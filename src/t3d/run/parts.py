@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import threading
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from t3d.algo.learner import Learner
 from t3d.algo.td3 import numbers_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
-from t3d.errors import UserError
-from t3d.events import Saved, SaveFailed
+from t3d.errors import NobodyLeft, UserError
+from t3d.events import Saved, SaveFailed, Start
 from t3d.files import UNSOUND, Refused, in_words
 from t3d.run.actors import LocalCollector
+from t3d.run.best import BestPolicies
 from t3d.run.checkpoint import Checkpoint, save
 from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.folder import LOGS, RunFolder, create_folder, set_aside, versions
@@ -33,7 +32,7 @@ from t3d.run.publish import OneBehind, Promptly
 from t3d.run.report import refuse_divergence
 from t3d.types import PolicySnapshot, State, Wishes, whole
 from t3d.world.collect import InlineCollector
-from t3d.world.envs import EnvFactory
+from t3d.world.envs import ENVIRONMENT_ERRORS, EnvFactory
 from t3d.world.evaluate import InlineEvaluator
 
 LONGEST_SECONDS = 1e9  # thirty years
@@ -45,7 +44,6 @@ Evaluator = InlineEvaluator | ProcessEvaluator
 class Progress:
     """Where the loop is."""
 
-    best: list[float]  # each member's highest evaluation
     step: int = 0
     evaluated: int = -1  # step of the newest evaluation, and of the newest that was asked for
     submitted: int = -1
@@ -66,13 +64,10 @@ class Progress:
     def state(self) -> State:
         """What must not be forgotten."""
         kept = {"step": self.step, "evaluated": self.evaluated, "submitted": self.submitted, "log_due": self.log_due}
-        return {**kept, "seconds": self.seconds, "best": np.array(self.best)}
+        return {**kept, "seconds": self.seconds}
 
     def restore(self, state: State) -> None:
         """Goes on where a run was."""
-        if state["best"].shape != (len(self.best),):
-            raise ValueError(f"progress.best has shape {state['best'].shape}")
-        self.best = [float(value) for value in state["best"]]
         self.step = self.saved = self.reported = self.begun_at = whole(state["step"])
         self.evaluated, self.log_due = whole(state["evaluated"], least=-1), bool(state["log_due"])
         self.submitted = whole(state.get("submitted", state["evaluated"]), least=self.evaluated)  # as format 1 began
@@ -93,9 +88,11 @@ class Parts:
     evaluator: Evaluator
     folder: RunFolder
     progress: Progress
+    best: BestPolicies
     notes: list[str]  # what is worth knowing before it begins or goes on
     checkpoint: Checkpoint | None = None  # the newest one
     unsaved: bool = True  # whether something has happened since
+    whole: bool = True  # whether the state is that of one moment, and so can be saved
     failures: int = 0  # times that something could not be written
 
     def snapshot(self) -> PolicySnapshot:
@@ -110,6 +107,7 @@ class Parts:
             "versions": versions(),
             "logs": self.folder.lengths(),
             "progress": self.progress.state(),
+            "best": self.best.state(),
             "learner": self.learner.state(),
             "memory": self.memory.state(),
             "collector": self.collector.state(),
@@ -131,8 +129,29 @@ class Parts:
         name = self.checkpoint.name
         return Saved(step=step, checkpoint=name, reason=reason, new_bytes=new_bytes, save_seconds=seconds)
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Where an error leaves things half done; but a failing environment lets go between two steps."""
+        self.whole = False
+        try:
+            yield
+        except (*ENVIRONMENT_ERRORS, NobodyLeft):
+            self.whole = True
+            raise
+        self.whole = True
+
+    def leave_folder(self) -> None:
+        """Goes on in a new folder, because somebody has removed the old one."""
+        name = f"{self.folder.path.name}-rescued"
+        path = create_folder(replace(self.cfg, run=replace(self.cfg.run, name=name)))
+        self.folder.close()
+        self.folder, self.checkpoint = RunFolder(path, self.cfg, self.collector.spec, asked=self.folder.asked), None
+        self.folder.write(Start(**self.about()))
+        self.best.put_back(self.folder)
+
     def unwritten(self) -> list[SaveFailed]:
         """What the run folder could not write since the last call."""
+        self.folder.refuse_if_gone()
         return [self._failed(text) for text in self.folder.take_failures()]
 
     def _failed(self, text: str) -> SaveFailed:
@@ -168,10 +187,12 @@ def assemble(
     opened: ExitStack,
     path: Path | None = None,
     loaded: Loaded | None = None,
+    asked: Config | None = None,
 ) -> Parts:
     """Builds the parts, as new or as a checkpoint left them, in a new run folder or at path.
 
-    Each is closed by `opened`. Whatever may refuse does so before the folder is made or its logs are cut back.
+    asked is the configuration before this machine chose device, engine and threads. Each part is closed by `opened`.
+    Whatever may refuse does so before the folder is made or its logs are cut back.
     """
     collector, evaluator = _world(cfg, wishes, make_env, opened)
     spec = collector.spec
@@ -180,26 +201,28 @@ def assemble(
     cfg = replace(cfg, engine=engine, threads=threads)
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine)
     memory = Memory(spec, cfg, replay_on, cfg.device)
-    progress = Progress(best=[-math.inf] * len(cfg.seeds))
+    progress, best = Progress(), BestPolicies(len(cfg.seeds))
     if loaded is not None:
-        notes += _restore(loaded, cfg, progress, learner, memory, collector, evaluator, wishes.stop)
+        notes += _restore(loaded, cfg, progress, best, learner, memory, collector, evaluator, wishes.stop)
     if engine == "graph":
         state = memory.state()
         learner.record(memory.recorded, memory.refill)
         memory.restore(state)  # recording draws
+    aside: list[str] = []
     if path is None:
         path = create_folder(cfg)
         opened.enter_context(closing(Lock(path)))
     elif loaded is None:
-        notes += set_aside(path, cfg)
-    folder = RunFolder(path, cfg, spec, _log_lengths(loaded) if loaded else None)
+        aside = set_aside(path)
+    folder = RunFolder(path, cfg, spec, _log_lengths(loaded) if loaded else None, asked)
     opened.enter_context(closing(folder))
+    folder.notes += [*aside, *best.put_back(folder)]
     collector.print_to(path / "workers.log")
     evaluator.print_to(path / "workers.log")
     newest = loaded.checkpoint if loaded else None
     one_behind = cfg.local_actors > 0 and cfg.device == "cuda"
     publisher = (OneBehind if one_behind else Promptly)(learner, memory, collector)
-    return Parts(cfg, collector, memory, learner, publisher, evaluator, folder, progress, notes, newest)
+    return Parts(cfg, collector, memory, learner, publisher, evaluator, folder, progress, best, notes, newest)
 
 
 def _world(cfg: Config, wishes: Wishes, make_env: EnvFactory, opened: ExitStack) -> tuple[Collector, Evaluator]:
@@ -215,6 +238,7 @@ def _restore(
     loaded: Loaded,
     cfg: Config,
     progress: Progress,
+    best: BestPolicies,
     learner: Learner,
     memory: Memory,
     collector: Collector,
@@ -227,6 +251,8 @@ def _restore(
         if state["seeds"] != list(cfg.seeds):
             raise ValueError(f"it holds seeds {state['seeds']}")
         progress.restore(state["progress"])
+        before_they_were_kept = {"returns": state["progress"].get("best")}  # as format 1 began
+        best.restore(state.get("best", before_they_were_kept), learner.nets.actor.sizes)
         learner.restore(state["learner"])
         progress.begun_updates = progress.reported_updates = learner.updates
         memory.restore(state["memory"])

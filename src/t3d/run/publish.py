@@ -49,7 +49,7 @@ class OneBehind:
     def __init__(self, learner: Learner, memory: Memory, collector: Collecting) -> None:
         self.learner, self.memory, self.collector = learner, memory, collector
         flat = learner.nets.actor.flat
-        self._pinned = [torch.empty(flat.shape, pin_memory=True) for _ in range(2)]
+        self._pinned = [torch.empty_like(flat, device="cpu", pin_memory=True) for _ in range(2)]
         self._on_its_way: Copy | None = None
 
     def publish(self) -> None:

@@ -16,6 +16,13 @@ from t3d.run.machine import with_environments
 from t3d.run.parts import Loaded
 
 MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "actors", "env.hang_seconds")
+CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
+    "total_steps": "--total-steps",
+    "actors": "--actors",
+    "env.bad_values": "--bad-values",
+    "env.hang_seconds": "--hang-seconds",
+}
+BY_ITSELF = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
 
 BadValues = Literal["raise", "skip", "clip"]
 
@@ -29,8 +36,17 @@ class Changes(NamedTuple):
     hang_seconds: float | None = None
 
 
-def load(path: Path, changes: Changes, cfg: Config | None) -> tuple[Config, Loaded | None, list[str]]:
-    """The configuration and state to go on with, and what is wrong with the folder.
+class Found(NamedTuple):
+    """What there is to go on with."""
+
+    cfg: Config
+    asked: Config | None  # config.toml, where device, engine and threads may be left to the machine
+    loaded: Loaded | None
+    notes: list[str]  # what is wrong with the folder
+
+
+def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
+    """The configuration and state to go on with.
 
     cfg is what the caller would train if there were no run: it must not differ from what the run was begun with.
     """
@@ -44,20 +60,22 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> tuple[Config, Load
         loaded, begun, reached = None, _begin_again(path, written, cfg, notes), -1
     else:
         loaded, begun, reached = _contents(checkpoint)
+    now, edits = _with_edits(begun, written or begun, path)
+    notes += edits
     if cfg is not None:
         _refuse_other(with_environments(begun), cfg, path)
-    totals = [one.total_steps for one in (begun, written, cfg) if one is not None]
+    totals = [one.total_steps for one in (now, cfg) if one is not None]
     asked = {key: value for key, value in changes._asdict().items() if value is not None}
     env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
     here = {"root": str(path.parent), "name": path.name}  # wherever the folder is now
-    going_on = merge(begun, {"total_steps": max(totals), **asked, "env": env, "run": here})
+    going_on = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
     _refuse_actors(begun, going_on)
     is_told = last_event(path).get("event") == "end"
     if reached > going_on.total_steps or (reached == going_on.total_steps and is_told):
         raise NothingLeft(
             f"the run is at step {reached:,} of {going_on.total_steps:,} already; --total-steps N trains it for longer"
         )
-    return going_on, loaded, notes
+    return Found(going_on, written, loaded, notes)
 
 
 def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int]:
@@ -68,6 +86,27 @@ def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int]:
         return Loaded(checkpoint, state), merge(Config(), state["config"]), reached
     except UNSOUND as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
+
+
+def _with_edits(begun: Config, written: Config, path: Path) -> tuple[Config, list[str]]:
+    """What a run was begun with, and what config.toml says of it by now; most settings cannot change on the way."""
+    edits = diff(written, begun)
+    refused = [
+        f"{key}={now} (it was begun with {then})"
+        for key, (then, now) in edits.items()
+        if key not in CHANGEABLE and not key.startswith("run.") and BY_ITSELF.get(key) != now
+    ]
+    if refused:
+        raise UserError(
+            f"{path / 'config.toml'} was changed: {', '.join(refused)}; a run goes on as it was begun. Put it back, or "
+            f"begin a new run with --config; {', '.join(CHANGEABLE)} may be changed there, or with "
+            f"{', '.join(CHANGEABLE.values())}"
+        )
+    changed = {key: now for key, (_, now) in edits.items() if key in CHANGEABLE}
+    env = {key.removeprefix("env."): now for key, now in changed.items() if key.startswith("env.")}
+    whole_run = {key: now for key, now in changed.items() if "." not in key}
+    notes = [f"config.toml says {key}={now}, it was {edits[key][0]}" for key, now in changed.items()]
+    return merge(begun, {**whole_run, "env": env}), notes
 
 
 def _begin_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:

@@ -41,8 +41,10 @@ def shared_segments(folder: Path, before: Sequence[Segment]) -> list[Segment]:
     return full if sizes == [segment.file.size for segment in full] else []
 
 
-def new_bytes(replay: Replay, shared: list[Segment]) -> int:
-    """No less than what write_segments will write."""
-    members, _, width = replay.rows.shape
-    rows = sum(min(count, replay.capacity) for count in replay.added) - len(shared) * SEGMENT_ROWS
-    return (max(0, rows) + members * SEGMENT_ROWS) * width * replay.rows.element_size()
+def new_bytes(seeds: list[int], replay: Replay, shared: list[Segment]) -> int:
+    """What write_segments will write, but for the few bytes that begin each file."""
+    rows = 0
+    for member, seed in enumerate(seeds):
+        first, stop = replay.kept(member)
+        rows += stop - max([first, *(segment.stop for segment in shared if segment.seed == seed)])
+    return rows * replay.rows.shape[2] * replay.rows.element_size()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.types import State
+from t3d.types import PolicySnapshot, Scaling, State, parameter_count, whole
 
 
 def split(state: State) -> tuple[State, dict[str, NDArray[Any]]]:
@@ -23,6 +23,25 @@ def split(state: State) -> tuple[State, dict[str, NDArray[Any]]]:
         else:
             plain[key] = value
     return plain, arrays
+
+
+def packed(snapshot: PolicySnapshot) -> State:
+    """A policy snapshot as part of a state."""
+    scaling = {} if snapshot.scaling is None else snapshot.scaling._asdict()
+    return {"updates": snapshot.updates, "flat": snapshot.flat, **scaling}
+
+
+def unpacked(state: State, members: int, sizes: tuple[int, ...]) -> PolicySnapshot:
+    """The inverse of packed, for so many members; refuses numbers that are not finite or of another shape."""
+    shapes = {"flat": (members, parameter_count(sizes)), "mean": (members, sizes[0]), "std": (members, sizes[0])}
+    arrays = {name: state[name] for name in shapes if name in state}
+    for name, array in arrays.items():
+        if array.shape != shapes[name] or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ValueError(
+                f"{name} of a policy is {array.dtype} {array.shape} instead of float32 {shapes[name]}, or not finite"
+            )
+    scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
+    return PolicySnapshot(whole(state["updates"]), sizes, arrays["flat"], scaling)
 
 
 def joined(plain: State, arrays: dict[str, NDArray[Any]]) -> State:

@@ -32,6 +32,7 @@ class Team:
         """Opens the environments of these numbers, whose first episodes come after those in the book."""
         self.cfg, self.member, self.seed = cfg, member, cfg.seeds[member]
         self.taken = 0  # the member's transitions so far
+        self.error: Exception | None = None  # an environment has failed, and there will be no further step
         self.lanes = open_lanes(make_env, cfg.env, f"seed {self.seed}", indices, beat)
         self.players = [Player(cfg, self.seed, index, self.lanes, lane, book) for lane, index in enumerate(indices)]
 
@@ -45,16 +46,18 @@ class Team:
             raise
 
     def step(self, policy: MemberPolicy) -> Rollout:
-        """One step of every environment; none is taken beyond total_steps."""
+        """One step of every environment; none is taken beyond total_steps.
+
+        If an environment fails, what the others answered is returned, and `error` says why.
+        """
         players = self.players[: self.cfg.total_steps - self.taken]
         s = np.array([player.observation for player in players])
         a = self._actions(policy, players, s)
-        try:
-            results = self.lanes.step(a)
-            episodes = [player.took(*answer) for player, *answer in zip(players, a, results, strict=True)]
-        except BadValue as error:
-            error.member = self.member
-            raise
+        results = self.lanes.step(a)
+        episodes = [player.took(*answer) for player, *answer in zip(players, a, results, strict=True)]
+        self.error = next((player.error for player in players if player.error is not None), None)
+        if isinstance(self.error, BadValue):
+            self.error.member = self.member
         sound = [lane for lane, result in enumerate(results) if result.sound]
         if len(sound) < len(results):
             s, a, results = s[sound], a[sound], [results[lane] for lane in sound]
@@ -83,8 +86,11 @@ class Team:
             self.lanes.take_faults()  # told before
         notes = []
         for player, flight in zip(self.players, flights, strict=True):
-            player.restore(state[f"env-{player.index}"])
-            if (player.episode, player.length, player.trace) != (flight.episode, flight.length, flight.trace):
+            saved = state[f"env-{player.index}"]
+            player.restore(saved)
+            if flight.trace is None:
+                notes.append(f"episode {flight.episode - 1} was lost ({saved['failed']}); the next one begins")
+            elif (player.episode, player.length, player.trace) != (flight.episode, flight.length, flight.trace):
                 known = flight.length == len(flight.actions)
                 why = "did not repeat" if known else f"has forgotten the first of {flight.length:,} steps of"
                 notes.append(
@@ -140,7 +146,13 @@ class InlineCollector:
         self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.teams))]
 
     def poll(self) -> list[Rollout]:
-        """The next transitions, one block for each member that has not reached total_steps."""
+        """The next transitions, one block for each member that has not reached total_steps.
+
+        An environment that has failed is told by the next call, when everything before it has been handed out.
+        """
+        for team in self.teams:
+            if team.error is not None:
+                raise team.error
         pairs = zip(self.teams, self.policies, strict=True)
         return [team.step(policy) for team, policy in pairs if team.taken < self.cfg.total_steps]
 

@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.types import Floats
-from t3d.world.envs import EnvFactory, Gate, GymEnv, Result, name_of, spec_of
+from t3d.world.envs import EnvFactory, Gate, GymEnv, Result, close_quietly, name_of, spec_of
 
 MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: no more than a moment before every training
 SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core
@@ -83,7 +83,7 @@ def examine(make_env: EnvFactory, bad_values: str = "raise") -> list[str]:
         trial = _play(env, gate)
         return [f"{gate.where}: {text}" for check in CHECKS for text in check(trial)]
     finally:
-        env.close()
+        close_quietly(env, name_of(env))
 
 
 def _play(env: GymEnv, gate: Gate) -> Trial:
@@ -109,11 +109,11 @@ def _reset(env: GymEnv, gate: Gate, seed: int) -> tuple[Any, Floats]:
 
     try:
         flat = gate.begin(seed, seed, reset)
-    except TypeError as error:
-        if "seed" not in str(error):
+    except EnvironmentFailed as error:
+        if not (isinstance(error.__cause__, TypeError) and "seed" in str(error.__cause__)):
             raise
         raise UserError(
-            f"{gate.where} cannot be seeded ({error}); write def reset(self, *, seed=None, options=None)"
+            f"{gate.where} cannot be seeded ({error.__cause__}); write def reset(self, *, seed=None, options=None)"
         ) from None
     return raw[0], flat
 

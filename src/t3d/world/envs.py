@@ -6,6 +6,7 @@ clips mean the same everywhere. Nothing that is not a plain finite number gets p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,10 +16,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from t3d.config import EnvConfig
-from t3d.errors import Diverged, UserError
+from t3d.errors import Diverged, EnvironmentFailed, UserError, in_words
 from t3d.types import Fault, Floats, Part, Spec
 from t3d.world.numbers import Unfit, flatten, mended, mended_number, number, to_bounds
 
+LOG = logging.getLogger("t3d.environment")
 GymEnv = gym.Env[Any, Any]
 WIDEST = 1e9  # action bounds beyond this are somebody's way of writing infinity
 MOST_RESETS = 100  # in a row without a sound first observation, under `skip`; chosen
@@ -33,6 +35,7 @@ class Result(NamedTuple):
     terminated: bool
     truncated: bool
     sound: bool = True  # False: the answer held a bad value, and this transition must not be kept
+    error: Exception | None = None  # why there is no answer: the episode is lost
 
 
 class BadValue(UserError):
@@ -42,6 +45,9 @@ class BadValue(UserError):
         super().__init__(f"{where}: {fault.text}")
         self.where, self.fault = where, fault
         self.member: int | None = None  # unknown while evaluating
+
+
+ENVIRONMENT_ERRORS = (EnvironmentFailed, BadValue)  # what a step or a reset raises that is not T3D's fault
 
 
 class Environment:
@@ -153,13 +159,16 @@ class Gate:
         return bool(value)
 
     def call(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Calls into the environment; what it raises says where it came from."""
+        """Calls into the environment; what it raises is told apart from our own errors."""
         self.beat()
         try:
             return method(*arguments, **keywords)
-        except Exception as error:
-            error.add_note(f"raised by the environment itself: {self.now()}")
-            raise
+        except (Exception, SystemExit) as error:
+            raise EnvironmentFailed(self.now(), error) from error
+
+    def failed(self, error: Exception) -> Result:
+        """What stands for an answer where there is none."""
+        return Result(self.last, 0.0, terminated=False, truncated=True, sound=False, error=error)
 
     def refusal(self, field: str, text: str) -> BadValue:
         """What is wrong, with where and when."""
@@ -173,6 +182,14 @@ class Gate:
         """The bad values met since the last call."""
         taken, self.faults = self.faults, []
         return taken
+
+
+def close_quietly(env: Any, where: str) -> None:
+    """Closes an environment; what that raises is said, and nothing is lost by it."""
+    try:
+        env.close()
+    except (Exception, SystemExit) as error:
+        LOG.warning("%s: %s in close(); the run is not affected", where, in_words(error))
 
 
 def name_of(env: Any) -> str:

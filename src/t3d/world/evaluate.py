@@ -44,6 +44,8 @@ def _play(
     while playing:
         before_a_step()
         for lane, result in enumerate(lanes.step(policy(np.stack(observations)))):
+            if result.error is not None:
+                raise result.error
             observations[lane] = result.observation
             if lane in playing:
                 totals[lane] += result.reward

@@ -9,15 +9,19 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.types import Fault, Floats, Spec
-from t3d.world.envs import Environment, Gate, Result, spec_of
+from t3d.world.envs import ENVIRONMENT_ERRORS, Environment, Gate, Result, close_quietly, spec_of
 
 
 class Lanes(Protocol):
-    """Environments that are stepped together; each is reset on its own, with its own seed."""
+    """Environments that are stepped together; each is reset on its own, with its own seed.
+
+    A step that fails in one of them is its result's error, so that what the others answered is not lost.
+    """
 
     count: int
     spec: Spec
@@ -42,7 +46,7 @@ class SingleLanes:
 
     def step(self, actions: Floats) -> list[Result]:
         """One action each; fewer actions than environments leave the rest alone."""
-        return [env.step(action) for env, action in zip(self.envs, actions, strict=False)]
+        return [_answer(env, action) for env, action in zip(self.envs, actions, strict=False)]
 
     def take_faults(self) -> list[Fault]:
         """The bad values met since the last call."""
@@ -51,7 +55,7 @@ class SingleLanes:
     def close(self) -> None:
         """Closes them all."""
         for env in self.envs:
-            env.close()
+            close_quietly(env, env.gate.where)
 
 
 class VectorLanes:
@@ -85,14 +89,20 @@ class VectorLanes:
         """One action each; where fewer are given, the rest play the middle of their range and are not reported."""
         idle = np.zeros((self.count - len(actions), actions.shape[1]), np.float32)
         scaled = [gate.action(action) for gate, action in zip(self.gates, [*actions, *idle], strict=True)]
-        observations, rewards, terminated, truncated, _ = self.gates[0].call(self.env.step, np.stack(scaled))
+        try:
+            rows = self._step(np.stack(scaled))
+        except ENVIRONMENT_ERRORS as error:  # of all of them: they have one step
+            return [gate.failed(error) for gate in self.gates[: len(actions)]]
+        return [_judged(gate, row) for gate, row in zip(self.gates, rows, strict=True)][: len(actions)]
+
+    def _step(self, actions: NDArray[Any]) -> list[tuple[Any, ...]]:
+        """What each environment answered."""
+        observations, rewards, terminated, truncated, _ = self.gates[0].call(self.env.step, actions)
         for name, values in {"reward": rewards, "terminated": terminated, "truncated": truncated}.items():
             if np.shape(values)[:1] != (self.count,):
                 text = f"{name} of a VectorEnv of {self.count} environments has shape {np.shape(values)}"
                 raise self.gates[0].refusal(name, text)
-        rows = zip(self._each(observations), rewards, terminated, truncated, strict=True)
-        results = [gate.result((*row, {})) for gate, row in zip(self.gates, rows, strict=True)]
-        return results[: len(actions)]
+        return [(*row, {}) for row in zip(self._each(observations), rewards, terminated, truncated, strict=True)]
 
     def take_faults(self) -> list[Fault]:
         """The bad values met since the last call."""
@@ -100,10 +110,24 @@ class VectorLanes:
 
     def close(self) -> None:
         """Closes them all."""
-        self.env.close()
+        close_quietly(self.env, "the VectorEnv")
 
     def _each(self, observations: Any) -> Iterable[Any]:
         return iterate(self.env.observation_space, observations)
+
+
+def _answer(env: Environment, action: Floats) -> Result:
+    try:
+        return env.step(action)
+    except ENVIRONMENT_ERRORS as error:
+        return env.gate.failed(error)
+
+
+def _judged(gate: Gate, row: tuple[Any, ...]) -> Result:
+    try:
+        return gate.result(row)
+    except ENVIRONMENT_ERRORS as error:
+        return gate.failed(error)
 
 
 def open_lanes(

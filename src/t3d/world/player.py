@@ -14,7 +14,7 @@ from t3d.config import Config
 from t3d.errors import StoppedEarly
 from t3d.seeds import derive, stream
 from t3d.types import Episode, Fault, Floats, State, whole
-from t3d.world.envs import BadValue, Result
+from t3d.world.envs import ENVIRONMENT_ERRORS, BadValue, Result
 from t3d.world.lanes import Lanes
 from t3d.world.noise import NOISES, Noise, rung
 
@@ -41,6 +41,7 @@ class Player:
         self.lanes, self.lane, self.book = lanes, lane, book
         self.scale = rung(index, cfg.env.num_envs) if cfg.noise.per_actor else 1.0
         self.fruitless = 0
+        self.error: Exception | None = None  # why the episode in flight cannot go on
 
     def begin(self, episode: int) -> None:
         """Resets the environment, the noise and the sums."""
@@ -63,14 +64,21 @@ class Player:
         return noisy
 
     def took(self, action: Floats, result: Result) -> Episode | None:
-        """Takes in what the environment answered; the episode, if that ended it."""
+        """Takes in what the environment answered; the episode, if that ended it.
+
+        If the environment fails, now or when its next episode begins, that is kept in `error`.
+        """
+        self.error = result.error
         if result.sound:
             self.follow(action, result)
-        if not (result.terminated or result.truncated):
+        if self.error is not None or not (result.terminated or result.truncated):
             return None
         ended = Episode(self.index, self.episode, self.total_reward, self.length, result.terminated)
-        self._refuse_endless_skipping()
-        self.begin(self.episode + 1)
+        try:
+            self._refuse_endless_skipping()
+            self.begin(self.episode + 1)
+        except ENVIRONMENT_ERRORS as error:
+            self.error = error
         return ended if ended.length else None
 
     def follow(self, action: Floats, result: Result) -> None:
@@ -90,6 +98,7 @@ class Player:
             "trace": self.trace,
             "bad_values": int(self.book.bad_values[self.index]),
             "fruitless": self.fruitless,
+            "failed": "" if self.error is None else str(self.error),
             "actions": np.array(self.actions, np.float32).reshape(-1, self.lanes.spec.action_size),
             "noise": dict(self.noise.state),
             "noise_stream": self.noise.rng.bit_generator.state,
@@ -99,6 +108,8 @@ class Player:
     def restore(self, state: State) -> None:
         """Sets what playing the episode again does not bring back."""
         self.book.bad_values[self.index], self.fruitless = whole(state["bad_values"]), whole(state["fruitless"])
+        if state.get("failed"):  # another episode has begun, with streams of its own
+            return
         self.noise.state = dict(state["noise"])
         self.noise.rng.bit_generator.state = state["noise_stream"]
         self.warm_up.bit_generator.state = state["warm_up_stream"]
@@ -118,11 +129,14 @@ class Flight(NamedTuple):
 
     episode: int
     length: int
-    trace: int
+    trace: int | None  # None: what the environment will say is not known
     actions: Floats
 
     @classmethod
     def of(cls, state: State) -> Flight:
+        """As it was; after a failure the next one, because the same actions would end in the same failure."""
+        if state.get("failed"):
+            return cls(whole(state["episode"]) + 1, 0, None, state["actions"][:0])
         return cls(whole(state["episode"]), whole(state["length"]), whole(state["trace"]), state["actions"])
 
 
@@ -148,6 +162,8 @@ def play_again(players: list[Player], flights: list[Flight], lanes: Lanes, stop:
         flying = [t >= begin for begin in begins]
         a = [actions[t - begin] if t >= begin else idle for actions, begin in zip(played, begins, strict=True)]
         for player, action, result, flies in zip(players, a, lanes.step(np.stack(a)), flying, strict=True):
+            if result.error is not None:
+                raise result.error
             if flies and result.sound:
                 player.follow(action, result)
             if result.terminated or result.truncated:  # an idle one, or one that does not repeat

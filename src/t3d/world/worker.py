@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from t3d.config import Config, merge
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.world.collect import Team
 from t3d.world.envs import BadValue
 from t3d.world.evaluate import Examiner
@@ -112,6 +112,8 @@ class Actor:
         self.board.taken[team.member, self.number] += len(rollout.r)
         if rollout.episodes or rollout.faults:
             self.parent.send(member=team.member, episodes=rollout.episodes, faults=rollout.faults)
+        if team.error is not None:
+            raise team.error
 
 
 class Evaluator:
@@ -174,9 +176,10 @@ def main() -> None:
     except UserError as error:
         parent.send(user_error=str(error))
     except Exception as error:
-        where, notes = traceback.extract_tb(error.__traceback__)[-1], getattr(error, "__notes__", [])
-        text = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-        parent.send(crash="; ".join([text, *notes]))
+        own = not isinstance(error, EnvironmentFailed)
+        where = traceback.extract_tb((error if own else error.__cause__ or error).__traceback__)[-1]
+        text = f"{type(error).__name__}: {error}" if own else str(error)
+        parent.send(crash=f"{text} ({Path(where.filename).name}, line {where.lineno})")
         traceback.print_exc()
     sys.exit(1)
 
