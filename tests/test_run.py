@@ -209,13 +209,13 @@ def test_a_run_ends_on_the_step_and_evaluates_there(tmp_path: Path) -> None:
 def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -> None:
     cfg = helpers.small_config(seeds=[0, 3], eval={"every_steps": 50, "episodes": 2})
     events = run(cfg, tmp_path)
-    for member, seed in enumerate(cfg.seeds):
+    for seed in cfg.seeds:
         evals = [event for event in events if isinstance(event, Eval) and event.seed == seed]
         best = max(evals, key=lambda event: event.mean_return)
         policy = t3d.load_policy(folder_of(events) / "best" / f"seed-{seed}")
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
         lanes = open_lanes(env_factory("Pendulum-v1"), cfg.env, "test")
-        seeds = [derive(cfg.seeds[member], "evaluation", episode) for episode in range(cfg.eval.episodes)]
+        seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
         returns, _ = evaluate(policy.actor, lanes, seeds, max_steps=1000)
         assert returns.tolist() == best.returns
         assert gym.make("Pendulum-v1").action_space.contains(policy(lanes.reset(0, 0, 0)))

@@ -131,12 +131,15 @@ class EvalConfig:
     """Steps between evaluations; one more is made at step 0 and at the end."""
     episodes: int = 10
     """Episodes per evaluation and member."""
+    seed: int = 0
+    """Decides the starts of evaluation episodes: the same for every seed of a run, and for every run."""
     max_steps: int = 10_000
     """An evaluation episode is cut here, for environments that never end one."""
 
     def __post_init__(self) -> None:
         _check_types(self, "eval.")
         _check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000), max_steps=(1, 10**12))
+        _check_range(self, "eval.", seed=(0, 2**31 - 1))
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU dra
 
 def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
     """Follows a run to its end and says what was learned; returns the exit code."""
-    console = Console()
+    console, saved = Console(), True
     with listening() as heard:
         try:
             folder, end, acting = _follow(events(heard), console)
+            saved = end.saved
             run = open_run(folder)
             say_results(run, end, console)
             if acting is not None:
@@ -41,7 +42,7 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
             console.print(str(stopped), soft_wrap=True, highlight=False)
         except BrokenPipeError:  # nobody reads any more; the run has saved itself when its events were left
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return heard.exit_code
+        return heard.exit_code or (0 if saved else 1)
 
 
 def _follow(events: Iterator[Event], console: Console) -> tuple[str, End, ActingEvent | None]:
@@ -126,6 +127,9 @@ def say_next(run: Run, end: End, console: Console) -> None:
     seed = run.best_seed() if run.evals else run.cfg.seeds[0]
     _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
     where = shlex.quote(str(run.path))
+    if not end.saved:
+        console.print(f"\n[red]The run could not be saved[/red] ({end.text}): its end is lost.", soft_wrap=True)
+        return
     if end.reason != "finished":
         exactly = "" if run.cfg.local_actors else "exactly "
         console.print(f"\nGo on {exactly}here with:\n  t3d resume {where}", highlight=False, soft_wrap=True)

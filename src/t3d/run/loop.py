@@ -124,7 +124,7 @@ def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
     finally:
         progress = parts.progress
         parts.folder.save_last(parts.snapshot(), progress.step)
-        text = text or "; ".join(parts.folder.take_failures())
+        text = text or "; ".join(filter(None, [parts.save_problem, *parts.folder.take_failures()]))
         end = End(
             step=progress.step,
             reason=reason,
@@ -151,12 +151,12 @@ def _save_what_is_whole(parts: Parts) -> str:
     if parts.whole:
         with suppress(Diverged):
             _save_at_the_end(parts)
-    go_on = f"t3d resume {shlex.quote(shown(parts.folder.path))}"
+    where = shown(parts.folder.path)
     if not parts.unsaved:
-        return f"The run is saved as it was before that: {go_on}"
+        return f"The run is saved as it was before that: t3d resume {shlex.quote(where)}"
     if parts.checkpoint is None:
-        return f"The run could not be saved; its logs and policies are in {shown(parts.folder.path)}"
-    return f"The last good checkpoint is of step {parts.checkpoint.step:,}: {go_on}"
+        return f"The run could not be saved; its logs and policies are in {where}"
+    return f"The last good checkpoint is of step {parts.checkpoint.step:,}: t3d resume {shlex.quote(where)}"
 
 
 def _named(error: BaseException) -> str:

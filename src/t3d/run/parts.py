@@ -94,6 +94,7 @@ class Parts:
     unsaved: bool = True  # whether something has happened since
     whole: bool = True  # whether the state is that of one moment, and so can be saved
     failures: int = 0  # times that something could not be written
+    save_problem: str = ""  # why the newest checkpoint could not be written
 
     def snapshot(self) -> PolicySnapshot:
         """The newest policy, with the observation scaling that goes with it."""
@@ -123,8 +124,9 @@ class Parts:
             root = self.folder.path / "checkpoints"
             self.checkpoint, new_bytes = save(root, step, self.state(), self.memory.replay, self.checkpoint)
         except (OSError, Refused) as error:
-            return self._failed(f"the checkpoint could not be written: {in_words(error)}")
-        self.unsaved = False
+            self.save_problem = f"the checkpoint could not be written: {in_words(error)}"
+            return self._failed(self.save_problem)
+        self.unsaved, self.save_problem = False, ""
         seconds = time.monotonic() - begun
         name = self.checkpoint.name
         return Saved(step=step, checkpoint=name, reason=reason, new_bytes=new_bytes, save_seconds=seconds)

@@ -1,4 +1,4 @@
-"""How good a policy is: own environments, the same seeds each time, no noise."""
+"""How good a policy is: own environments, the same starts each time and for all members, no noise."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Examiner:
         seed = cfg.seeds[member]
         self.member, self.max_steps = member, cfg.eval.max_steps
         self.lanes = open_lanes(make_env, cfg.env, f"the evaluation of seed {seed}", beat=beat)
-        self.seeds = [derive(seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
+        self.seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
         for lane in range(self.lanes.count):  # PyBullet differs on the first reset only: with it out of the way,
             self.lanes.reset(lane, self.seeds[0], 0)  # an episode is the same whenever it is played
         self.lanes.take_faults()

@@ -1,0 +1,297 @@
+"""What a resume finds in the run's folder: policies of another moment, edited settings, damaged logs."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import helpers
+import t3d
+from t3d.app.cli import main
+from t3d.config import Config, load_toml, merge
+from t3d.data.replay import Replay
+from t3d.errors import UserError
+from t3d.events import Event, Resumed
+from t3d.files import Refused
+from t3d.insight.catalogue import read_entry
+from t3d.insight.runs import open_run
+from t3d.run.checkpoint import newest
+from t3d.run.manifest import Segment, write_file
+from t3d.types import Wishes
+from t3d.world.evaluate import InlineEvaluator
+from t3d.world.find import env_factory
+
+
+def small(root: Path, name: str, **changes: Any) -> Config:
+    cfg = helpers.small_config(checkpoint={"every_steps": 60}, run={"root": str(root), "name": name})
+    return merge(cfg, changes)
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two seeds that was stopped at step 200 of 300, and one that was not."""
+    root, stop = tmp_path_factory.mktemp("runs"), threading.Event()
+    for event in t3d.train(small(root, "stopped", seeds=[4, 7]), stop=stop):
+        if event.step >= 200:
+            stop.set()
+    list(t3d.train(small(root, "straight", seeds=[4, 7])))
+    return root
+
+
+@pytest.fixture
+def stopped(halves: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(halves / "stopped", tmp_path / "stopped"))
+
+
+def resumed(path: Path, **changes: Any) -> tuple[Resumed, list[Event]]:
+    events = list(t3d.resume(path, **changes))
+    return next(event for event in events if isinstance(event, Resumed)), events
+
+
+def learned(path: Path) -> list[Any]:
+    checkpoint, _ = newest(path / "checkpoints")
+    assert checkpoint is not None
+    state = checkpoint.state()
+    return [state["learner"][name].tobytes() for name in ("actor", "critic", "critic_target")]
+
+
+# best/ belongs to the checkpoint's moment
+
+
+def best_in_log(path: Path) -> dict[int, float]:
+    return {seed: max(one.mean_return for one in evals) for seed, evals in open_run(path).evals.items()}
+
+
+def test_a_best_policy_of_after_the_checkpoint_is_taken_back(halves: Path, stopped: Path) -> None:
+    """With actors a kill may leave one that the resumed log never hears of."""
+    for seed in (4, 7):
+        later = json.loads((halves / "straight" / "best" / f"seed-{seed}.json").read_text())
+        for kind in ("json", "safetensors"):
+            shutil.copy(halves / "straight" / "last" / f"seed-{seed}.{kind}", stopped / "best")
+        assert later["mean_return"] < 0
+    run = t3d.resume(stopped)
+    first = next(event for event in run if isinstance(event, Resumed))
+    noted = {seed: t3d.load_policy(stopped / "best" / f"seed-{seed}").about["mean_return"] for seed in (4, 7)}
+    assert noted == best_in_log(stopped) and first.best == [noted[4], noted[7]]
+    list(run)
+    for seed, value in best_in_log(stopped).items():
+        assert t3d.load_policy(stopped / "best" / f"seed-{seed}").about["mean_return"] == value
+    assert learned(stopped) == learned(halves / "straight")
+
+
+@pytest.mark.parametrize("harm", ["missing", "empty", "folder"])
+def test_a_damaged_best_policy_is_said_and_restored(stopped: Path, harm: str) -> None:
+    file = stopped / "best" / "seed-7.safetensors"
+    before = file.read_bytes()
+    if harm == "folder":
+        shutil.rmtree(stopped / "best")
+    else:
+        file.unlink() if harm == "missing" else file.write_bytes(b"")
+    run = t3d.resume(stopped)
+    told = next(event for event in run if isinstance(event, Resumed))
+    assert any("seed-7" in note and "restored from the checkpoint" in note for note in told.notes), told.notes
+    assert file.read_bytes() == before
+    run.close()  # type: ignore[attr-defined]
+
+
+def test_a_sound_folder_gives_no_notes(stopped: Path) -> None:
+    told, _ = resumed(stopped)
+    assert told.notes == []
+
+
+# config.toml
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = (path / "config.toml").read_text()
+    assert len(re.findall(f"^{re.escape(old)}$", text, re.MULTILINE)) == 1, (old, text)
+    (path / "config.toml").write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("gamma = 0.99", "gamma = 0.95", "td3.gamma=0.95 (it was begun with 0.99)"),
+        ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=(4, 8) (it was begun with (4, 7))"),
+        ('id = "Pendulum-v1"', 'id = "MountainCarContinuous-v0"', "env.id=MountainCarContinuous-v0"),
+        ('engine = "auto"', 'engine = "eager"', "engine=eager (it was begun with fused)"),
+    ],
+)
+def test_an_edited_setting_is_named_and_refused(stopped: Path, old: str, new: str, words: str) -> None:
+    edit(stopped, old, new)
+    before = sorted((file, file.read_bytes()) for file in stopped.rglob("*") if file.is_file())
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        list(t3d.resume(stopped))
+    assert "--total-steps" in str(caught.value) and "env.bad_values" in str(caught.value)
+    assert sorted((file, file.read_bytes()) for file in stopped.rglob("*") if file.is_file()) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("total_steps = 300", "total_steps = 240", "total_steps=240, it was 300"),
+        ("total_steps = 300", "total_steps = 330", "total_steps=330, it was 300"),
+        ('bad_values = "raise"', 'bad_values = "skip"', "env.bad_values=skip, it was raise"),
+    ],
+)
+def test_what_may_be_changed_is_obeyed_and_said(stopped: Path, old: str, new: str, words: str) -> None:
+    edit(stopped, old, new)
+    told, events = resumed(stopped)
+    assert any(words in note for note in told.notes)
+    assert events[-1].step == merge(Config(), told.config).total_steps
+    assert (new in (stopped / "config.toml").read_text()) and new.split(" = ")[1].strip('"') in str(told.config)
+
+
+def test_device_engine_and_threads_are_not_pinned_by_config_toml(halves: Path, stopped: Path) -> None:
+    """So that a GPU's run can be repeated on a CPU: only what was asked for is in the file."""
+    written = load_toml(stopped / "config.toml")
+    assert [written[name] for name in ("device", "engine", "threads")] == ["auto", "auto", 0]
+    told, _ = resumed(stopped)
+    assert [told.config[name] for name in ("device", "engine")] == ["cpu", "fused"] and told.config["threads"] > 0
+    assert [load_toml(stopped / "config.toml")[name] for name in ("device", "engine", "threads")] == ["auto", "auto", 0]
+    assert learned(stopped) == learned(halves / "straight")
+
+
+# Logs
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-700])
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x80
+    file.write_bytes(bytes(content))
+
+
+LOG_HARMS: dict[str, Callable[[Path], object]] = {
+    "deleted": Path.unlink,
+    "cut short": cut_short,
+    "empty": lambda file: file.write_bytes(b""),
+    "flipped bit": flip_a_bit,
+}
+
+
+@pytest.mark.parametrize("harm", LOG_HARMS)
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.csv"])
+def test_a_damaged_log_does_not_make_sound_checkpoints_useless(
+    halves: Path, stopped: Path, name: str, harm: str
+) -> None:
+    LOG_HARMS[harm](stopped / name)
+    told, events = resumed(stopped)
+    assert events[-1].event == "end" and learned(stopped) == learned(halves / "straight")
+    if harm != "flipped bit":  # which nobody sees who does not read all of it
+        assert any(name in note and "damaged" in note for note in told.notes), told.notes
+    lines = (stopped / "events.jsonl").read_bytes().splitlines()
+    damaged = [line for line in lines if not _is_event(line)]
+    assert len(damaged) <= (1 if (name, harm) == ("events.jsonl", "flipped bit") else 0)
+    evaluated = [one.step for one in open_run(stopped).evals[4]]
+    assert evaluated[-1] == 300 and read_entry(stopped).status == "finished"
+    if harm != "flipped bit":
+        with (stopped / "metrics.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert rows[-1]["event"] in ("eval", "update", "episode") and int(rows[-1]["step"]) == 300
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        return "event" in json.loads(line)
+    except ValueError:
+        return False
+
+
+def test_nothing_is_erased_where_the_checkpoints_are_gone_and_the_log_is_torn(stopped: Path) -> None:
+    shutil.rmtree(stopped / "checkpoints")
+    with (stopped / "events.jsonl").open("ab") as log:
+        log.write(b'{"event": "eval", "st')
+    before = (stopped / "events.jsonl").read_bytes()
+    with pytest.raises(UserError, match="cannot go on"):
+        list(t3d.resume(stopped))
+    assert (stopped / "events.jsonl").read_bytes() == before
+    list(t3d.resume(stopped, cfg=small(stopped.parent, "stopped", seeds=[4, 7])))
+    assert (stopped / "before-1" / "events.jsonl").read_bytes() == before
+
+
+def test_a_run_that_begins_again_erases_nothing(tmp_path: Path) -> None:
+    """As after a kill before the first checkpoint."""
+    run = t3d.train(small(tmp_path, "run", checkpoint={"every_steps": 1000}))
+    for event in run:
+        if event.step > 30:
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+            break
+    before = (tmp_path / "killed" / "events.jsonl").read_bytes()
+    told, events = resumed(tmp_path / "killed")
+    assert told.step == 0 and events[-1].step == 300
+    assert (tmp_path / "killed" / "before-1" / "events.jsonl").read_bytes() == before
+
+
+def test_overlapping_pieces_of_the_replay_are_refused(stopped: Path) -> None:
+    """With a gap beside them their number of rows is right, and memory that nobody filled would be learned from."""
+    checkpoint, _ = newest(stopped / "checkpoints")
+    assert checkpoint is not None
+    one = checkpoint.segments[0]
+    rows = checkpoint.read_rows(one)
+    half = len(rows) // 2
+    file = write_file(stopped / "checkpoints" / "replay" / "forged.safetensors", save({"rows": rows[:half]}), [])
+    forged = checkpoint._replace(segments=(Segment(one.seed, 0, half, file), Segment(one.seed, 0, half, file)))
+    replay = Replay(helpers.make_spec(3, 1), 300, members=1)
+    replay.set_added([2 * half])
+    with pytest.raises(Refused, match="do not make a whole"):
+        forged.fill(replay, 0, one.seed)
+
+
+# A full disk
+
+
+def test_a_full_disk_names_the_real_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
+    monkeypatch.setattr("t3d.run.checkpoint.shutil.disk_usage", lambda path: usage)
+    events = list(t3d.train(small(tmp_path, "run")))
+    failed = [event for event in events if event.event == "save-failed"]
+    assert failed and all("16.0 MiB must stay free" in event.text and "has 1.0 MiB" in event.text for event in failed)
+    assert events[-1].saved is False  # type: ignore[attr-defined]
+
+
+def test_a_run_that_could_never_be_saved_does_not_end_as_if_all_were_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("t3d.run.parts.save", full)
+    monkeypatch.chdir(tmp_path)
+    flags = "--total-steps 60 --td3.random-steps 20 --td3.batch-size 8 --eval.episodes 1 --no-video --run.name run"
+    assert main(["train", "Pendulum-v1", *flags.split()]) == 1
+    said = capsys.readouterr()
+    assert "t3d resume" not in said.out and "could not be saved" in said.out + said.err
+
+
+# Evaluations
+
+
+def test_all_seeds_and_runs_are_evaluated_on_the_same_starts(halves: Path, tmp_path: Path) -> None:
+    """Before training seeds differ by their policies alone: with the same policy they get the same returns."""
+    one = _first_observations(small(tmp_path, "one", seeds=[1, 2]))
+    other = _first_observations(small(tmp_path, "other", seeds=[3]))
+    assert len(one) == 2 and one[0] == one[1] == other[0]
+    changed = _first_observations(small(tmp_path, "changed", seeds=[3], eval={"seed": 1}))
+    assert changed[0] != one[0]
+
+
+def _first_observations(cfg: Config) -> list[bytes]:
+    evaluator = InlineEvaluator(cfg, env_factory(cfg.env.id), Wishes(threading.Event(), threading.Event()))
+    return [
+        b"".join(np.asarray(one.lanes.reset(0, seed, 0)).tobytes() for seed in one.seeds) for one in evaluator.examiners
+    ]
