@@ -101,7 +101,10 @@ class Team:
         return notes
 
     def _actions(self, policy: MemberPolicy, players: list[Player], s: Floats) -> Floats:
-        """Uniformly random for exactly the first random_steps steps of a member, then the policy with noise."""
+        """Uniformly random for the first random_steps steps of a member, then the policy with noise.
+
+        Exactly the first where one process acts; actors read each other's counts, which may be a step of each old.
+        """
         still_random = max(0, self.cfg.td3.random_steps - self.taken)
         actions = [player.random_action() for player in players[:still_random]]
         acting = players[still_random:]
