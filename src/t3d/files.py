@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import safetensors
 
@@ -19,6 +20,9 @@ UNSOUND = (  # what reading and using a file raises that is not what it should b
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
     safetensors.SafetensorError,
 )  # fmt: skip
+
+
+CHANGED = "its content has changed: the SHA-256 is another"
 
 
 class Refused(ValueError):
@@ -82,8 +86,33 @@ def read(path: Path, most: int, size: int | None = None, sha256: str | None = No
             raise Refused(f"it holds {found:,} bytes instead of {size:,}")
         content = file.read()
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-        raise Refused("its content has changed: the SHA-256 is another")
+        raise Refused(CHANGED)
     return content
+
+
+def to_json(value: Any, indent: int | None = None) -> bytes:
+    """JSON, always the same for the same value; the shortest unless it is indented for people."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(value, allow_nan=False, sort_keys=True, indent=indent, separators=separators).encode()
+
+
+def sealed(name: str, fields: dict[str, Any], indent: int | None = None) -> bytes:
+    """Fields as JSON under a name, beside the SHA-256 of them."""
+    return to_json({name: fields, "sha256": hashlib.sha256(to_json(fields)).hexdigest()}, indent)
+
+
+def unsealed(name: str, content: bytes, indent: int | None = None) -> dict[str, Any]:
+    """The fields that sealed was given; Refused if one bit of the content is another."""
+    fields: dict[str, Any] = json.loads(content)[name]
+    if sealed(name, fields, indent) != content:
+        raise Refused(CHANGED)
+    return fields
+
+
+def refuse_link(path: Path) -> None:
+    """Whoever writes into a folder that is a link writes somewhere else."""
+    if path.is_symlink():
+        raise Refused(f"{path} is a link")
 
 
 def in_words(error: BaseException) -> str:

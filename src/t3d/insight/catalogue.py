@@ -20,6 +20,7 @@ from t3d.config import Config, dotted, flat
 from t3d.errors import UserError, did_you_mean
 from t3d.files import Refused, open_plain, read
 from t3d.run.checkpoint import folders
+from t3d.world.policy import described
 
 EVAL, NOTE, ACTOR = (b'{"event": "%s"' % kind for kind in (b"eval", b"note", b"actor"))
 SESSIONS = (b'{"event": "start"', b'{"event": "resumed"')
@@ -273,6 +274,6 @@ def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
 
 def _noted(file: Path) -> float | None:
     try:
-        return float(json.loads(read(file, LARGEST_NOTE))["mean_return"])
+        return float(described(read(file, LARGEST_NOTE))["mean_return"])
     except (OSError, *BROKEN):
         return None

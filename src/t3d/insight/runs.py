@@ -49,8 +49,13 @@ class Run(NamedTuple):
         return given or self.cfg.env.id
 
     def policy(self, seed: int, which: str = "best") -> SavedPolicy:
-        """The best or the last policy of a seed."""
-        return load_policy(self.path / which / f"seed-{seed}")
+        """The best or the last policy of a seed; one that says it is another's is refused."""
+        stem = self.path / which / f"seed-{seed}"
+        policy = load_policy(stem)
+        kind, of = policy.about.get("kind", which), policy.about["seed"]
+        if (kind, of) != (which, seed):
+            raise UserError(f"{stem} holds the {kind!s:.60} policy of seed {of}; files of this run were swapped")
+        return policy
 
 
 def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:

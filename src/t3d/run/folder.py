@@ -133,7 +133,7 @@ class RunFolder:
 
     def _save(self, kind: str, snapshot: PolicySnapshot, member: int, about: dict[str, Any]) -> None:
         seed = self.cfg.seeds[member]
-        about = {"env": self.cfg.env.id, "seed": seed, "t3d": __version__, **about}
+        about = {"env": self.cfg.env.id, "kind": kind, "seed": seed, "t3d": __version__, **about}
         try:
             save_policy(self.path / kind / f"seed-{seed}", snapshot, member, self.spec, about)
         except (OSError, Refused) as error:
