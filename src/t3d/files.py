@@ -115,6 +115,11 @@ def refuse_link(path: Path) -> None:
         raise Refused(f"{path} is a link")
 
 
+def followed(path: Path) -> Path:
+    """Where a path leads; only for one that the user has named, not for one found in a run folder."""
+    return Path(os.path.realpath(path))
+
+
 def in_words(error: BaseException) -> str:
     """What an error says, without its number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

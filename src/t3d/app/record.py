@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from t3d.errors import UserError
+from t3d.files import followed
 from t3d.insight.runs import open_run
 
 
@@ -48,7 +49,8 @@ def main(arguments: list[str]) -> int:
     out = args.out or run.path / "video.mp4"
     env = replace(run.cfg.env, id=run.env_id(args.env))
     policy = run.policy(seed, args.policy)
-    mean_return = record(policy, env, out, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
+    place = followed(args.out) if args.out else out
+    mean_return = record(policy, env, place, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
     Console().print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
     return 0
 
