@@ -40,7 +40,7 @@ def plot_curves(
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
     for number, run in enumerate(runs):
         colour = COLOURS[number % len(COLOURS)]
-        seeds = list(run.evals) if seed is None else [run.choose_seed(seed)]
+        seeds = list(run.evals) if seed is None else [run.known_seed(seed)]
         curves = _curves(run, seeds, x, smooth)
         mean = curves.returns.mean(axis=0)
         label = f"{run.path.name}: {_in_words(seeds)}" if len(runs) > 1 else _in_words(seeds)

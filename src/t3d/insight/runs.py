@@ -28,19 +28,22 @@ class Run(NamedTuple):
     evals: dict[int, list[Eval]]  # by seed, in order
 
     def best_seed(self) -> int:
-        """The seed with the highest evaluation."""
+        """The seed with the highest evaluation; insight/choose.py asks on fresh episodes."""
         if not self.evals:
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
         return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)
 
-    def choose_seed(self, seed: int | None) -> int:
-        """The seed asked for, or the best one."""
-        if seed is None:
-            return self.best_seed()
+    def known_seed(self, seed: int) -> int:
+        """The seed asked for, if it was evaluated."""
         if seed not in self.evals:
             known = ", ".join(map(str, self.evals)) or "none yet"
             raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
         return seed
+
+    @property
+    def eval_seed(self) -> int:
+        """Where the seeds of episodes come from that are the same for all members."""
+        return int(getattr(self.cfg.eval, "seed", 0))
 
     def env_id(self, given: str | None) -> str:
         """The environment asked for, or the one it was trained on."""
