@@ -19,18 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 import helpers
 import t3d
 from t3d.config import Config
 from t3d.data.replay import Replay
 from t3d.errors import UserError
-from t3d.files import UNSOUND
+from t3d.files import UNSOUND, sealed
 from t3d.run import checkpoint as checkpoints
-from t3d.run import manifest as manifests
 from t3d.run import segments
 from t3d.run.checkpoint import Checkpoint, open_checkpoint
 from t3d.types import Rollout
+from t3d.world import policy as policies
 
 SEGMENT_ROWS = 50  # so that checkpoints of a small run share segments
 ROWS_A_SAVE, CAPACITY, SAVED_SEGMENT_ROWS = 10, 64, 25  # of the saver: its ring wraps, its segments are shared
@@ -104,7 +105,15 @@ def reseal(folder: Path, contents: dict[str, bytes], **changes: Any) -> None:
         entry = [name, len(content), hashlib.sha256(content).hexdigest()]
         manifest["files"] = [entry if file[0] == name else file for file in manifest["files"]]
         manifest["segments"] = [[*one[:3], entry if one[3][0] == name else one[3]] for one in manifest["segments"]]
-    (folder / "manifest.json").write_bytes(manifests._sealed(manifest | changes))
+    (folder / "manifest.json").write_bytes(sealed("manifest", manifest | changes))
+
+
+def rewrite_policy(stem: Path, changes: dict[str, Any], tensors: dict[str, Any] | None = None) -> None:
+    """Changes what a policy says of itself, or its numbers, as an attacker would: with hashes that are right."""
+    numbers = safetensors.numpy.load(stem.with_suffix(".safetensors").read_bytes())
+    content, text = policies.packed({**t3d.load_policy(stem).about, **changes}, {**numbers, **(tensors or {})})
+    stem.with_suffix(".safetensors").write_bytes(content)
+    stem.with_suffix(".json").write_bytes(text)
 
 
 def tensors_file(header: dict[str, Any] | bytes, data: bytes = b"", length: int | None = None) -> bytes:

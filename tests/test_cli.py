@@ -20,6 +20,7 @@ from t3d.app.presets import PRESETS, preset
 from t3d.app.train import parse
 from t3d.config import Config, TD3Config, diff
 from t3d.errors import UserError
+from t3d.insight.choose import known_choice
 from t3d.insight.runs import open_run
 from t3d.world.find import env_factory
 
@@ -90,9 +91,10 @@ def test_training_prints_what_a_newcomer_needs(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_eval_plays_the_best_seed_and_can_choose(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    best = open_run(run_folder).best_seed()
+    choice = known_choice(open_run(run_folder))
+    assert choice is not None, "made at the end of training"
     assert main(["eval", str(run_folder), "--episodes", "2"]) == 0
-    assert f"seed {best}" in capsys.readouterr().out
+    assert f"seed {choice.seed}, best policy" in capsys.readouterr().out
     assert main(["eval", str(run_folder), "--episodes", "2", "--seed", "3", "--policy", "last"]) == 0
     out = capsys.readouterr().out
     assert "seed 3, last policy (step 400)" in out and "mean return" in out

@@ -975,22 +975,6 @@ def test_wrong_arrays_in_a_sealed_state_are_refused(stopped: Path, tmp_path: Pat
     assert wrong == [], "\n".join(wrong)
 
 
-@both(40, 10_000)
-def test_wrong_types_in_a_policy_are_refused(stopped: Path, tmp_path: Path, prober: Prober, trials: int) -> None:
-    about = json.loads((stopped / "best" / "seed-0.json").read_bytes())
-    changes = [(place, value) for place in faults.places(about) for value in VALUES]
-    shutil.copytree(stopped / "best", tmp_path / "best")
-    wrong = []
-    for place, value in random.Random(13).sample(changes, min(trials, len(changes))):
-        changed = json.loads(json.dumps(about))
-        faults.put_at(changed, place, value)
-        (tmp_path / "best" / "seed-0.json").write_text(json.dumps(changed))
-        answer = prober("policy", tmp_path / "best" / "seed-0")
-        if answer["outcome"] not in ("done", "UserError"):
-            wrong.append(f"{place}={value!r}: {answer['outcome']}: {answer['text'][:100]}")
-    assert wrong == [], "\n".join(wrong)
-
-
 @pytest.mark.parametrize("line", ["5", "[]", '"x"', "null", '{"event": []}', '{"event": "eval"}', "\x00", "\ud800"])
 def test_lines_that_are_no_events_are_a_sentence(hostile: Hostile, line: str) -> None:
     with (hostile.run / "events.jsonl").open("ab") as file:

@@ -23,7 +23,8 @@ from t3d.app.runs import _clock, _figure, _seeds, _short, _size
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import End, Event, Start, from_line, to_line
-from t3d.insight.catalogue import Entry, Stored, Unreadable, catalogue, changes, contents, evaluations, read_entry
+from t3d.insight.catalogue import Entry, Stored, Unreadable, catalogue, changes, contents, read_entry
+from t3d.insight.history import read_history
 from t3d.insight.runs import best_of, open_run
 
 
@@ -150,7 +151,7 @@ def test_the_list_agrees_with_the_whole_events(root: Path) -> None:
         took = last.seconds if isinstance(last, End) else last.time - start.time
         assert entry.took.total_seconds() == pytest.approx(took, abs=1e-5)
         assert {seed: [one.mean_return for one in evals] for seed, evals in run.evals.items()} == {
-            seed: [one.mean_return for one in scores] for seed, scores in evaluations(root / name).items()
+            seed: [one.mean_return for one in scores] for seed, scores in read_history(root / name).scores.items()
         }
 
 
@@ -295,7 +296,8 @@ def test_evaluations_that_are_torn_or_not_numbers_are_passed_over(root: Path, tm
     with (tmp_path / "torn" / "events.jsonl").open("a") as file:
         file.write('{"event": "eval", "step": 1, "seed": 0, "mean_return": null, "std_return": 0}\n')
         file.write('{"event": "eval", "step": 1, "se')
-    assert evaluations(tmp_path / "torn") == evaluations(root / "killed")
+    torn = read_history(tmp_path / "torn")
+    assert torn == read_history(root / "killed")._replace(left_out=1), "half a line is not counted"
 
 
 def test_hundreds_of_big_runs_are_listed_at_once(root: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from t3d.files import read
 Section = TypeVar("Section")
 MOST_TOML_BYTES = 2**20
 MOST_ACTORS = 1024  # processes; chosen
+MOST_SEEDS = 1000  # chosen
+SEEDS_END = 2**62  # what logs, file names and checkpoints can all carry
 
 
 @dataclass(frozen=True)
@@ -219,10 +221,14 @@ class Config:
             raise UserError(f"actors={self.actors} is neither inline nor local:N with N from 1 to {MOST_ACTORS}")
         if not self.seeds:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
+        if len(self.seeds) > MOST_SEEDS:
+            raise UserError(f"seeds holds {len(self.seeds):,} seeds, and a run has {MOST_SEEDS:,} at most")
+        if min(self.seeds) < 0 or max(self.seeds) >= SEEDS_END:
+            raise UserError(
+                f"seeds holds a number that is out of range; seeds go from 0 to {SEEDS_END - 1:,} (2^62 - 1)"
+            )
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; every member needs its own")
-        if min(self.seeds) < 0:
-            raise UserError(f"seeds={list(self.seeds)} holds a negative number; seeds start at 0")
         if self.td3.random_steps >= self.total_steps:
             raise UserError(
                 f"td3.random_steps={self.td3.random_steps} leaves nothing of total_steps={self.total_steps} to learn; "

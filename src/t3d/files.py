@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import safetensors
 
@@ -20,6 +21,9 @@ UNSOUND = (  # what reading and using a file raises that is not what it should b
     safetensors.SafetensorError,
 )  # fmt: skip
 STARTED_IN = Path(os.path.realpath("."))  # noqa: PTH (Path.cwd raises in a folder that was removed)
+
+
+CHANGED = "its content has changed: the SHA-256 is another"
 
 
 class Refused(ValueError):
@@ -83,13 +87,43 @@ def read(path: Path, most: int, size: int | None = None, sha256: str | None = No
             raise Refused(f"it holds {found:,} bytes instead of {size:,}")
         content = file.read()
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-        raise Refused("its content has changed: the SHA-256 is another")
+        raise Refused(CHANGED)
     return content
 
 
 def shown(path: Path) -> str:
     """A path as people would type it where the program was started, whatever has changed its working directory."""
     return str(path.relative_to(STARTED_IN)) if path.is_relative_to(STARTED_IN) else str(path)
+
+
+def to_json(value: Any, indent: int | None = None) -> bytes:
+    """JSON, always the same for the same value; the shortest unless it is indented for people."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(value, allow_nan=False, sort_keys=True, indent=indent, separators=separators).encode()
+
+
+def sealed(name: str, fields: dict[str, Any], indent: int | None = None) -> bytes:
+    """Fields as JSON under a name, beside the SHA-256 of them."""
+    return to_json({name: fields, "sha256": hashlib.sha256(to_json(fields)).hexdigest()}, indent)
+
+
+def unsealed(name: str, content: bytes, indent: int | None = None) -> dict[str, Any]:
+    """The fields that sealed was given; Refused if one bit of the content is another."""
+    fields: dict[str, Any] = json.loads(content)[name]
+    if sealed(name, fields, indent) != content:
+        raise Refused(CHANGED)
+    return fields
+
+
+def refuse_link(path: Path) -> None:
+    """Whoever writes into a folder that is a link writes somewhere else."""
+    if path.is_symlink():
+        raise Refused(f"{path} is a link")
+
+
+def followed(path: Path) -> Path:
+    """Where a path leads; only for one that the user has named, not for one found in a run folder."""
+    return Path(os.path.realpath(path))
 
 
 def in_words(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from t3d.app.choice import best_seed
 from t3d.errors import UserError
 from t3d.insight.runs import check_fits, open_run
 from t3d.seeds import derive
@@ -25,7 +26,7 @@ class EvalArgs:
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which trained seed; the one with the best evaluation if not given."""
+    """Which trained seed; if not given, the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int = 10
@@ -39,16 +40,15 @@ def main(arguments: list[str]) -> int:
     args = tyro.cli(EvalArgs, args=arguments, prog="t3d eval")
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; play at least 1")
-    run = open_run(args.run)
-    seed = run.choose_seed(args.seed)
+    console, run = Console(), open_run(args.run)
+    seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
     policy = run.policy(seed, args.policy)
     lanes = open_lanes(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
     check_fits(policy, lanes.spec, run.env_id(args.env))
-    seeds = [derive(seed, "test", episode) for episode in range(args.episodes)]
+    seeds = [derive(run.eval_seed, "test", episode) for episode in range(args.episodes)]
     returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)
     lanes.close()
 
-    console = Console()
     table = Table(title=f"{run.cfg.env.id}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")

@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 
 from t3d.errors import UserError
+from t3d.files import followed, in_words
 from t3d.insight.plots import plot_curves
 from t3d.insight.runs import open_run
 
@@ -42,8 +43,8 @@ def main(arguments: list[str]) -> int:
         run.best_seed()  # says so if there is nothing to draw
     out = args.out or (runs[0].path / "curve.png" if len(runs) == 1 else Path("curves.png"))
     try:
-        plot_curves(runs, out, seed=args.seed, x=args.x, smooth=args.smooth)
+        plot_curves(runs, followed(args.out) if args.out else out, seed=args.seed, x=args.x, smooth=args.smooth)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the picture {out}: {error}") from None
+        raise UserError(f"cannot write the picture {out}: {in_words(error)}") from None
     Console().print(f"drawn: {out}", highlight=False, soft_wrap=True)
     return 0

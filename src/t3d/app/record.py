@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
+from t3d.app.choice import best_seed
 from t3d.errors import UserError
+from t3d.files import followed
 from t3d.insight.runs import open_run
 
 
@@ -22,7 +24,7 @@ class RecordArgs:
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which trained seed; the one with the best evaluation if not given."""
+    """Which trained seed; if not given, the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int = 1
@@ -43,13 +45,14 @@ def main(arguments: list[str]) -> int:
     _choose_graphics()
     from t3d.insight.video import record  # noqa: PLC0415 (only after graphics are chosen)
 
-    run = open_run(args.run)
-    seed = run.choose_seed(args.seed)
+    console, run = Console(), open_run(args.run)
+    seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
     out = args.out or run.path / "video.mp4"
     env = replace(run.cfg.env, id=run.env_id(args.env))
     policy = run.policy(seed, args.policy)
-    mean_return = record(policy, env, out, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
-    Console().print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
+    place = followed(args.out) if args.out else out
+    mean_return = record(policy, env, place, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
+    console.print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -17,18 +17,8 @@ from rich.text import Text
 
 from t3d.app.console import plain
 from t3d.errors import UserError, did_you_mean
-from t3d.insight.catalogue import (
-    Entry,
-    Score,
-    Unreadable,
-    best_score,
-    catalogue,
-    changes,
-    contents,
-    evaluations,
-    find_entry,
-    notes,
-)
+from t3d.insight.catalogue import Entry, Unreadable, catalogue, changes, contents, find_entry
+from t3d.insight.history import Score, best_score, left_out_in_words, read_history
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
@@ -150,15 +140,16 @@ def _show(entry: Entry, console: Console) -> None:
         console.print("Its process is gone and it never wrote an end: killed, out of memory, or a lost machine.")
     if entry.checkpoint and entry.status in RESUMABLE:
         console.print(_clean(f"t3d resume {entry.path} goes on from checkpoint {entry.checkpoint}"), soft_wrap=True)
-    for text in notes(entry.path):
+    history = read_history(entry.path)
+    damage = [left_out_in_words(history.left_out, "events.jsonl")] if history.left_out else []
+    for text in [*history.notes, *damage]:
         console.print(_clean(f"note: {text}", "yellow"), soft_wrap=True)
-    _show_results(entry, console)
+    _show_results(entry, history.scores, console)
     _show_settings(entry, console)
     _show_files(entry, console)
 
 
-def _show_results(entry: Entry, console: Console) -> None:
-    scores = evaluations(entry.path)
+def _show_results(entry: Entry, scores: dict[int, list[Score]], console: Console) -> None:
     if not scores:
         console.print("\nNo evaluation yet.")
         return

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from t3d.app.choice import best_seed
 from t3d.app.console import View, acting_in_words
 from t3d.app.signals import Heard, listening
 from t3d.errors import StoppedEarly, UserError
 from t3d.events import ActingEvent, End, Event
 from t3d.insight.runs import Run, best_of, open_run
+from t3d.world.evaluate import Stopped
 
 FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
 
@@ -35,9 +37,10 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
             if acting is not None:
                 console.print(f"  {acting_in_words(acting)}", highlight=False, soft_wrap=True)
             _draw(run, console)
+            seed = _best_seed(run, end, console, heard.stop)
             if video and end.reason == "finished":
-                _film(run, console, heard.stop)
-            say_next(run, end, console)
+                _film(run, seed, console, heard.stop)
+            say_next(run, end, seed, console)
         except StoppedEarly as stopped:
             console.print(str(stopped), soft_wrap=True, highlight=False)
         except BrokenPipeError:  # nobody reads any more; the run has saved itself when its events were left
@@ -97,9 +100,20 @@ def _draw(run: Run, console: Console) -> None:
         _say_path("curve", run.path / "curve.png", console)
 
 
-def _film(run: Run, console: Console, stop: threading.Event) -> None:
+def _best_seed(run: Run, end: End, console: Console, stop: threading.Event) -> int:
+    def heed_stop() -> None:
+        if stop.is_set():
+            raise Stopped
+
+    if not run.evals:
+        return run.cfg.seeds[0]
+    return best_seed(run, console, heed_stop) if end.reason == "finished" else run.best_seed()
+
+
+def _film(run: Run, seed: int, console: Console, stop: threading.Event) -> None:
     """In a process of its own: graphics libraries want settings before their import, and may crash."""
-    command = [sys.executable, "-m", "t3d", "record", str(run.path), "--max-steps", str(FILMED_STEPS)]
+    chosen = ["--seed", str(seed)] if run.evals else []
+    command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--max-steps", str(FILMED_STEPS)]
     console.print(
         f"  filming {FILMED_STEPS} steps of the best policy (--no-video leaves this out) ...", highlight=False
     )
@@ -121,10 +135,9 @@ def _film(run: Run, console: Console, stop: threading.Event) -> None:
         console.print(f"  no video: {reason.removeprefix('error: ')}", highlight=False, soft_wrap=True)
 
 
-def say_next(run: Run, end: End, console: Console) -> None:
+def say_next(run: Run, end: End, seed: int, console: Console) -> None:
     """Names the policy file and commands worth trying."""
     kind = "best" if run.evals else "last"
-    seed = run.best_seed() if run.evals else run.cfg.seeds[0]
     _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
     where = shlex.quote(str(run.path))
     if not end.saved:

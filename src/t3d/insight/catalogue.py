@@ -16,19 +16,20 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from t3d.config import Config, dotted, flat
+from t3d.config import MOST_SEEDS, Config, dotted, flat
 from t3d.errors import UserError, did_you_mean
-from t3d.files import Refused, open_plain, read
+from t3d.files import UNSOUND, Refused, read
+from t3d.insight.history import best_score, open_log, read_history
 from t3d.run.checkpoint import folders
+from t3d.types import whole
+from t3d.world.policy import described
 
-EVAL, NOTE, ACTOR = (b'{"event": "%s"' % kind for kind in (b"eval", b"note", b"actor"))
 SESSIONS = (b'{"event": "start"', b'{"event": "resumed"')
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
 LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
-
-BROKEN = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)  # what odd JSON raises when it is used
+LONGEST_NAME, LONGEST_FAILURE = 200, 10_000  # characters shown of what a file says
 
 
 class Entry(NamedTuple):
@@ -47,14 +48,6 @@ class Entry(NamedTuple):
     begun: datetime
     took: timedelta
     checkpoint: str  # the newest one's name; empty: there is none
-
-
-class Score(NamedTuple):
-    """An evaluation of one seed, in short."""
-
-    step: int
-    mean_return: float
-    std_return: float
 
 
 class Stored(NamedTuple):
@@ -109,59 +102,29 @@ def read_entry(path: Path) -> Entry:
         start, last = _ends(path)
         session = _newest_session(path) or start
         config = dict(session["config"])
-        seeds = tuple(map(int, config["seeds"]))
+        if len(config["seeds"]) > MOST_SEEDS:
+            raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
+        seeds = tuple(whole(seed) for seed in config["seeds"])
         status = _status(session, last)
         return Entry(
             path=path,
             config=config,
-            env=str(config["env"]["id"]),
-            preset=str(config["preset"]),
+            env=str(config["env"]["id"])[:LONGEST_NAME],
+            preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
-            step=int(last["step"]),
-            total_steps=int(config["total_steps"]),
+            step=whole(last["step"]),
+            total_steps=whole(config["total_steps"]),
             best_return=_best_return(path, seeds),
             status=status,
-            failure=str(last.get("text", "")) if status == "failed" else "",
+            failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
             begun=datetime.fromtimestamp(float(start["time"])),
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
-    except BROKEN as error:
+    except UNSOUND as error:
         raise Unreadable(path, f"its events.jsonl is not T3D's ({type(error).__name__})") from None
-
-
-def evaluations(path: Path) -> dict[int, list[Score]]:
-    """Every whole evaluation by seed, in order; other lines are passed over unparsed."""
-    scores: dict[int, list[Score]] = {}
-    with _log(path) as lines:
-        for line in lines:
-            if line.startswith(EVAL):
-                with suppress(*BROKEN):
-                    event = json.loads(line)
-                    score = Score(int(event["step"]), float(event["mean_return"]), float(event["std_return"]))
-                    scores.setdefault(int(event["seed"]), []).append(score)
-    return scores
-
-
-def notes(path: Path) -> list[str]:
-    """What the run noted about itself: the environment doctor's warnings above all, and actors that were lost."""
-    texts: list[str] = []
-    with _log(path) as lines:
-        for line in lines:
-            with suppress(*BROKEN):
-                if line.startswith(NOTE):
-                    texts.append(str(json.loads(line)["text"]))
-                elif line.startswith(ACTOR):
-                    told = json.loads(line)
-                    texts += [f"actor {told['actor']} {told['what']}: {told['text']}"] * (told["what"] != "back")
-    return texts
-
-
-def best_score(scores: list[Score]) -> Score:
-    """The evaluation with the highest mean return, the first of equals."""
-    return max(scores, key=lambda one: one.mean_return)
 
 
 def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -189,7 +152,7 @@ def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     file = path / "events.jsonl"
     if not file.is_file():
         raise Unreadable(path, "it has no events.jsonl")
-    with _log(path) as stream:
+    with open_log(path) as stream:
         first = stream.readline(LONGEST_START)
         if not first:
             raise Unreadable(path, "its events.jsonl is empty")
@@ -207,10 +170,6 @@ def _newest_session(path: Path) -> dict[str, Any] | None:
         return None
     events = (_event(line) for line in reversed(lines) if line.startswith(SESSIONS))
     return next((event for event in events if event), None)
-
-
-def _log(path: Path) -> io.BufferedReader:
-    return io.BufferedReader(open_plain(path / "events.jsonl"))  # type: ignore[arg-type]
 
 
 def _last(stream: io.BufferedReader) -> dict[str, Any] | None:
@@ -236,7 +195,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
     if last["event"] == "end":
-        return str(last["reason"])
+        return str(last["reason"])[:LONGEST_NAME]
     here = start.get("host") in (None, "", platform.node())
     return "running" if here and _alive(int(start["pid"]), float(start["time"])) else "died"
 
@@ -266,13 +225,13 @@ def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
     noted = [_noted(path / "best" / f"seed-{seed}.json") for seed in seeds]
     known = [value for value in noted if value is not None]
     if len(known) < len(seeds):
-        known = [best_score(scores).mean_return for scores in evaluations(path).values()]
+        known = [best_score(scores).mean_return for scores in read_history(path).scores.values()]
     mean = statistics.fmean(known) if known else math.nan
     return mean if math.isfinite(mean) else None
 
 
 def _noted(file: Path) -> float | None:
     try:
-        return float(json.loads(read(file, LARGEST_NOTE))["mean_return"])
-    except (OSError, *BROKEN):
+        return float(described(read(file, LARGEST_NOTE))["mean_return"])
+    except UNSOUND:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -9,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.files import replace
 from t3d.insight.runs import Run
 
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
@@ -26,7 +28,10 @@ class Curves(NamedTuple):
 def plot_curves(
     runs: Sequence[Run], out: Path, *, seed: int | None = None, x: Literal["steps", "time"] = "steps", smooth: int = 1
 ) -> None:
-    """Evaluation return: a run's mean over seeds with a band of one standard deviation, seeds drawn thin."""
+    """Evaluation return: a run's mean over seeds with a band of one standard deviation, seeds drawn thin.
+
+    A link at out is replaced, not followed.
+    """
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only pictures need it)
 
     mpl.use("agg")
@@ -35,7 +40,7 @@ def plot_curves(
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
     for number, run in enumerate(runs):
         colour = COLOURS[number % len(COLOURS)]
-        seeds = list(run.evals) if seed is None else [run.choose_seed(seed)]
+        seeds = list(run.evals) if seed is None else [run.known_seed(seed)]
         curves = _curves(run, seeds, x, smooth)
         mean = curves.returns.mean(axis=0)
         label = f"{run.path.name}: {_in_words(seeds)}" if len(runs) > 1 else _in_words(seeds)
@@ -55,8 +60,10 @@ def plot_curves(
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", frameon=False)
-    figure.savefig(out, dpi=130)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=out.suffix[1:] or "png", dpi=130)
     plt.close(figure)
+    replace(out, picture.getvalue())
 
 
 def _curves(run: Run, seeds: list[int], x: str, smooth: int) -> Curves:

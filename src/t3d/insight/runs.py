@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import NamedTuple
 from t3d.config import Config, load_toml, merge
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, Event, from_line
-from t3d.files import Refused, open_plain
+from t3d.files import UNSOUND, Refused, open_plain
+from t3d.insight.history import LARGEST, left_out_in_words
 from t3d.types import Spec
 from t3d.world.policy import SavedPolicy, load_policy
 
-LARGEST = 1e300  # returns beyond this cannot be drawn
+LOG = logging.getLogger("t3d.runs")
 
 
 class Run(NamedTuple):
@@ -26,19 +28,22 @@ class Run(NamedTuple):
     evals: dict[int, list[Eval]]  # by seed, in order
 
     def best_seed(self) -> int:
-        """The seed with the highest evaluation."""
+        """The seed with the highest evaluation; insight/choose.py asks on fresh episodes."""
         if not self.evals:
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
         return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)
 
-    def choose_seed(self, seed: int | None) -> int:
-        """The seed asked for, or the best one."""
-        if seed is None:
-            return self.best_seed()
+    def known_seed(self, seed: int) -> int:
+        """The seed asked for, if it was evaluated."""
         if seed not in self.evals:
             known = ", ".join(map(str, self.evals)) or "none yet"
             raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
         return seed
+
+    @property
+    def eval_seed(self) -> int:
+        """Where the seeds of episodes come from that are the same for all members."""
+        return int(getattr(self.cfg.eval, "seed", 0))
 
     def env_id(self, given: str | None) -> str:
         """The environment asked for, or the one it was trained on."""
@@ -49,8 +54,13 @@ class Run(NamedTuple):
         return given or self.cfg.env.id
 
     def policy(self, seed: int, which: str = "best") -> SavedPolicy:
-        """The best or the last policy of a seed."""
-        return load_policy(self.path / which / f"seed-{seed}")
+        """The best or the last policy of a seed; one that says it is another's is refused."""
+        stem = self.path / which / f"seed-{seed}"
+        policy = load_policy(stem)
+        kind, of = policy.about.get("kind", which), policy.about["seed"]
+        if (kind, of) != (which, seed):
+            raise UserError(f"{stem} holds the {kind!s:.60} policy of seed {of}; files of this run were swapped")
+        return policy
 
 
 def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
@@ -89,7 +99,11 @@ def locate(text: str | Path, root: Path) -> Path:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """All whole events of a run folder; a line that a kill cut short is passed over."""
+    """All events of a run folder that can be read; the others are counted and left out.
+
+    A last line that a kill cut short, or that is being written, is passed over without a word.
+    """
+    left_out = 0
     try:
         log = open_plain(path / "events.jsonl")
     except (OSError, Refused) as error:
@@ -98,16 +112,15 @@ def read_events(path: Path) -> Iterator[Event]:
         for line in lines:
             try:
                 yield from_line(line.decode())
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                if line.endswith(b"\n"):
-                    raise UserError(
-                        f"{path / 'events.jsonl'} holds a line that is not an event: {line[:80]!r}"
-                    ) from None
+            except UNSOUND:
+                left_out += line.endswith(b"\n")
+    if left_out:
+        LOG.warning("%s", left_out_in_words(left_out, path / "events.jsonl"))
 
 
 def _is_sound(event: Eval) -> bool:
     """Whether its figures can be compared and drawn: a file may say anything, and NaN is written as null."""
-    counts, figures = (event.step, event.seed, event.updates), (event.mean_return, event.std_return)
+    counts, figures = (event.step, event.seed, event.updates), (event.mean_return, event.std_return, event.time)
     return all(type(one) is int and 0 <= one < 2**62 for one in counts) and all(
         isinstance(one, int | float) and abs(one) < LARGEST for one in figures
     )

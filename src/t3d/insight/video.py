@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -117,19 +118,29 @@ def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
         raise UserError(f"cannot film into {out}: name an .mp4 file in a folder that exists")
     first = next(frames)
     size = (first.shape[1], first.shape[0])
-    unfinished = out.with_name(f".unfinished-{out.name}")  # a film that was broken off is not left as if it were whole
+    unfinished = out.with_name(
+        f".unfinished-{out.name}"
+    )  # a folder: a video that was broken off is never left as whole
     try:
-        unfinished.touch()
+        _make_private(unfinished)
         writer = imageio_ffmpeg.write_frames(
-            str(unfinished), size, fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+            str(unfinished / out.name), size, fps=fps, macro_block_size=2, ffmpeg_log_level="error"
         )
         with closing(writer):
             writer.send(None)
             writer.send(first)
             for frame in frames:
                 writer.send(frame)
-        unfinished.replace(out)
+        (unfinished / out.name).replace(out)
     except OSError as error:
         raise UserError(f"cannot film into {out}: {error.strerror or error}") from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _make_private(folder: Path) -> None:
+    """A new folder for ffmpeg, which opens files by name: nobody can have put a link there."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)  # of a recording that was killed
+    folder.mkdir(mode=0o700)

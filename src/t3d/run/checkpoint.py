@@ -22,8 +22,8 @@ import numpy as np
 import safetensors.numpy
 
 from t3d.errors import UserError
-from t3d.files import UNSOUND, Refused, in_words, read, sync_folder
-from t3d.run.manifest import File, Manifest, Segment, read_manifest, sealed, to_json, write_file
+from t3d.files import UNSOUND, Refused, in_words, read, sync_folder, to_json
+from t3d.run.manifest import File, Manifest, Segment, packed, read_manifest, write_file
 from t3d.run.segments import new_bytes, shared_segments, write_segments
 from t3d.run.states import joined, split
 from t3d.types import Floats, State
@@ -116,7 +116,7 @@ def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint
         contents = {"state.json": to_json(plain), "state.safetensors": safetensors.numpy.save(arrays)}
         files = tuple(write_file(temporary / name, content, written) for name, content in contents.items())
         manifest = Manifest(step, files, segments)
-        write_file(temporary / "manifest.json", sealed(manifest), written)
+        write_file(temporary / "manifest.json", packed(manifest), written)
         sync_folder(root / "replay")
         sync_folder(temporary)
         size = sum(file.stat().st_size for file in written)

@@ -189,7 +189,7 @@ class RunFolder:
             log.close()
 
     def _save(self, kind: str, snapshot: PolicySnapshot, row: int, seed: int, about: dict[str, Any]) -> None:
-        about = {"env": self.cfg.env.id, "seed": seed, "t3d": __version__, **about}
+        about = {"env": self.cfg.env.id, "kind": kind, "seed": seed, "t3d": __version__, **about}
         try:
             save_policy(self.path / kind / f"seed-{seed}", snapshot, row, self.spec, about)
         except (OSError, Refused) as error:

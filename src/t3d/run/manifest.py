@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import Refused, read, write_new
+from t3d.files import Refused, read, sealed, unsealed, write_new
 
 FORMAT = 1
 MOST_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
@@ -41,17 +39,14 @@ class Manifest(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-def sealed(manifest: Manifest) -> bytes:
+def packed(manifest: Manifest) -> bytes:
     """The content of manifest.json."""
-    return _sealed({"format": FORMAT, **manifest._asdict()})
+    return sealed("manifest", {"format": FORMAT, **manifest._asdict()})
 
 
 def read_manifest(path: Path) -> Manifest:
     """A manifest whose hash is right and whose names are plain; one of a newer format is an error for the user."""
-    content = read(path, MOST_MANIFEST_BYTES)
-    fields = json.loads(content)["manifest"]
-    if _sealed(fields) != content:
-        raise Refused("its content has changed: the SHA-256 is another")
+    fields = unsealed("manifest", read(path, MOST_MANIFEST_BYTES))
     if fields["format"] > FORMAT:
         raise UserError(f"{path.parent} has checkpoint format {fields['format']}, this T3D reads {FORMAT}; update T3D")
     files = tuple(_file(*entry) for entry in fields["files"])
@@ -66,15 +61,6 @@ def write_file(path: Path, content: bytes, written: list[Path]) -> File:
     path.unlink(missing_ok=True)  # of a try that was broken off
     written.append(path)
     return File(path.name, len(content), write_new(path, content))
-
-
-def to_json(value: Any) -> bytes:
-    """The shortest JSON, always the same for the same value."""
-    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _sealed(fields: dict[str, Any]) -> bytes:
-    return to_json({"manifest": fields, "sha256": hashlib.sha256(to_json(fields)).hexdigest()})
 
 
 def _file(name: str, size: int, sha256: str) -> File:

@@ -5,7 +5,9 @@ A torch call for one observation costs several times as much, and actor processe
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import UNSOUND, read, replace
-from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of, whole
+from t3d.files import CHANGED, UNSOUND, Refused, read, refuse_link, replace, sealed, unsealed
+from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of, parameter_count, whole
 from t3d.world.numbers import Unfit, flatten, to_bounds
 
-FORMAT = 1
+LOG = logging.getLogger("t3d.policy")
+FORMAT = 2  # format 1 had no hashes, and needed its json
+INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 
 
@@ -49,10 +53,11 @@ class MemberPolicy:
 class SavedPolicy:
     """A policy from a file: an observation of the environment in, an action within the environment's bounds out."""
 
-    def __init__(self, snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) -> None:
+    def __init__(self, snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any], sha256: str) -> None:
         self.actor = MemberPolicy(snapshot, 0)
         self.spec = spec
         self.about = about  # environment, seed, step, mean_return, ...
+        self.sha256 = sha256  # of its numbers
 
     def __call__(self, observation: Any) -> NDArray[Any]:
         try:
@@ -63,7 +68,10 @@ class SavedPolicy:
 
 
 def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, about: dict[str, Any]) -> None:
-    """Writes stem.safetensors (numbers only) and stem.json (what they mean); each appears whole or not at all."""
+    """Writes stem.safetensors, which is the whole policy, and stem.json, a copy of what it says of itself.
+
+    The old copy goes first: a kill at any moment leaves one whole policy, with its own copy or with none.
+    """
     tensors = {"actor": snapshot.flat[member]}
     if snapshot.scaling is not None:
         tensors |= {"mean": snapshot.scaling.mean[member], "std": snapshot.scaling.std[member]}
@@ -78,36 +86,126 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
         "updates": snapshot.updates,
         **about,
     }
+    numbers, text = packed(meaning, tensors)
+    refuse_link(stem.parent)
     stem.parent.mkdir(exist_ok=True)
-    replace(stem.with_suffix(".safetensors"), safetensors.numpy.save(tensors))
-    replace(stem.with_suffix(".json"), json.dumps(meaning, indent=2).encode())
+    stem.with_suffix(".json").unlink(missing_ok=True)
+    replace(stem.with_suffix(".safetensors"), numbers)
+    replace(stem.with_suffix(".json"), text)
+
+
+def packed(meaning: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tuple[bytes, bytes]:
+    """The contents of the .safetensors file and of the .json file, which is in the former's header too."""
+    text = sealed("policy", {**meaning, "tensors_sha256": _hash_of(tensors)}, INDENT)
+    return safetensors.numpy.save(tensors, {"policy": text.decode()}), text
 
 
 def load_policy(path: str | Path) -> SavedPolicy:
-    """Reads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0")."""
+    """Reads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0"); one that was changed is refused."""
     stem = Path(path)
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
     try:
-        about = json.loads(_content(stem.with_suffix(".json"), MOST_JSON_BYTES))
-        if about["format"] != FORMAT:
-            raise UserError(f"{stem} has policy format {about['format']}, this T3D reads {FORMAT}; update T3D")
-        tensors = safetensors.numpy.load(_content(stem.with_suffix(".safetensors"), MOST_BYTES))
-        spec = Spec(
-            tuple(_part(fields) for fields in about["observation"]),
-            tuple(whole(size) for size in about["action_shape"]),
-            np.asarray(about["action_low"], np.float64),
-            np.asarray(about["action_high"], np.float64),
-            about["action_dtype"],
-        )
-        scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
-        snapshot = PolicySnapshot(about["updates"], tuple(about["sizes"]), tensors["actor"][None], scaling)
-        policy = SavedPolicy(snapshot, spec, about)
+        content = _content(stem.with_suffix(".safetensors"), MOST_BYTES)
+        tensors = safetensors.numpy.load(content)
+        about = _meaning(stem, content, tensors)
+        spec = _spec(about)
+        policy = SavedPolicy(_snapshot(about, tensors, spec), spec, about, _hash_of(tensors))
         to_bounds(policy.actor(np.zeros((1, spec.observation_size), np.float32))[0], spec)  # odd shapes show here
         return policy
     except FileNotFoundError as error:
         raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
     except UNSOUND as error:
         raise UserError(f"{stem} is not a policy that T3D wrote: {error}") from None
+
+
+def described(text: bytes) -> dict[str, Any]:
+    """What the json beside a policy says; Refused if it was changed, unless it is of format 1, which has no hash."""
+    fields: dict[str, Any] = json.loads(text)
+    return unsealed("policy", text, INDENT) if "policy" in fields else fields
+
+
+def _meaning(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """What the numbers mean, after seeing that neither they nor the copy in the json were changed."""
+    numbers, copy = stem.with_suffix(".safetensors"), stem.with_suffix(".json")
+    text = _metadata(content).get("policy")
+    if text is None:
+        return _without_hash(stem)
+    try:
+        about = unsealed("policy", text.encode(), INDENT)
+    except Refused as error:
+        raise Refused(f"{numbers.name}: {error}") from None
+    if about["format"] != FORMAT:
+        raise UserError(f"{stem} has policy format {about['format']}, this T3D reads {FORMAT}; update T3D")
+    if about["tensors_sha256"] != _hash_of(tensors):
+        raise Refused(f"{numbers.name}: {CHANGED}")
+    try:
+        is_copy = _content(copy, MOST_JSON_BYTES) == text.encode()
+    except FileNotFoundError:
+        return about  # a kill or a person took the copy away; it is not needed
+    if not is_copy:
+        raise Refused(
+            f"{copy.name} was changed, or belongs to another policy than {numbers.name}; "
+            f"remove {copy.name} to use {numbers.name} alone, or try again if a run is writing them just now"
+        )
+    return about
+
+
+def _without_hash(stem: Path) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads(_content(stem.with_suffix(".json"), MOST_JSON_BYTES))
+    if about["format"] != 1:
+        raise Refused(f"{stem.name}.safetensors does not say what its numbers mean")
+    LOG.warning("%s has no hash, because an early T3D wrote it; if it was changed, nobody can tell", stem)
+    return about
+
+
+def _metadata(content: bytes) -> dict[str, Any]:
+    """The texts in the header of a safetensors file that has been read before."""
+    length = int.from_bytes(content[:8], "little")
+    found: dict[str, Any] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    return found
+
+
+def _hash_of(tensors: dict[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name, array in sorted(tensors.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _snapshot(about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec) -> PolicySnapshot:
+    for name in ("seed", "step"):
+        whole(about[name])
+    sizes = tuple(whole(size, least=1) for size in about["sizes"])
+    shapes = {"actor": (parameter_count(sizes),), "mean": (sizes[0],), "std": (sizes[0],)}
+    if (sizes[0], sizes[-1]) != (spec.observation_size, spec.action_size):
+        raise Refused(f"its network of sizes {sizes} does not fit its observations and actions")
+    for name, array in tensors.items():
+        if array.shape != shapes[name] or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise Refused(f"{name!r:.60} does not hold finite float32 numbers of shape {shapes[name]}")
+    scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
+    if scaling is not None and not (scaling.std > 0).all():
+        raise Refused("it scales observations by a deviation of 0 or less")
+    return PolicySnapshot(whole(about["updates"]), sizes, tensors["actor"][None], scaling)
+
+
+def _spec(about: dict[str, Any]) -> Spec:
+    spec = Spec(
+        tuple(_part(fields) for fields in about["observation"]),
+        tuple(whole(size) for size in about["action_shape"]),
+        np.asarray(about["action_low"], np.float64),
+        np.asarray(about["action_high"], np.float64),
+        str(about["action_dtype"]),
+    )
+    starts, stops = [part.start for part in spec.observation], [part.stop for part in spec.observation]
+    if starts != [0, *stops[:-1]]:
+        raise Refused("the parts of its observations do not lie side by side")
+    low, high = spec.action_low, spec.action_high
+    if not low.shape == high.shape == (spec.action_size,) or not np.isfinite([low, high]).all() or (low >= high).any():
+        raise Refused("its action bounds are not finite numbers, low below high")
+    if np.dtype(spec.action_dtype).kind not in "fiu":
+        raise Refused(f"its actions are of type {spec.action_dtype!r:.60}, which are not numbers")
+    return spec
 
 
 def _content(path: Path, most: int) -> bytes:

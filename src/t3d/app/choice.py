@@ -1,0 +1,49 @@
+"""The best seed of a run, and what a person is told about how it was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+
+from t3d.errors import UserError
+from t3d.insight.choose import Choice, fresh_episodes, known_choice, play_choice
+from t3d.insight.runs import Run
+from t3d.world.evaluate import Stopped
+
+
+def best_seed(run: Run, console: Console, before_a_step: Callable[[], object] = int) -> int:
+    """The seed that does best on fresh episodes; where these cannot be played, the one with the best evaluation."""
+    by_curve = run.best_seed()
+    if len(run.evals) == 1:
+        return by_curve
+    try:
+        choice = known_choice(run)
+        if choice is None:
+            _say(
+                f"choosing the best of {len(run.evals)} seeds on {fresh_episodes(run)} fresh episodes each "
+                "(Ctrl-C skips this) ...",
+                console,
+            )
+            choice = play_choice(run, before_a_step)
+    except (KeyboardInterrupt, Stopped):
+        _say(f"skipped: seed {by_curve} has the best evaluation", console)
+        return by_curve
+    except UserError as error:
+        _say(f"cannot choose on fresh episodes: {error}; seed {by_curve} has the best evaluation", console)
+        return by_curve
+    _say(_in_words(choice), console)
+    return choice.seed
+
+
+def _in_words(choice: Choice) -> str:
+    others = [mean for seed, mean in choice.mean_returns.items() if seed != choice.seed]
+    return (
+        f"seed {choice.seed} is the best of {len(choice.mean_returns)} seeds: mean return "
+        f"{choice.mean_returns[choice.seed]:,.1f} over {choice.episodes} fresh episodes "
+        f"(the others: {min(others):,.1f} to {max(others):,.1f})"
+    )
+
+
+def _say(text: str, console: Console) -> None:
+    console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)

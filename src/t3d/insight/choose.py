@@ -1,0 +1,97 @@
+"""Which seed of a run is the best: each one's best policy plays fresh episodes, the same for all.
+
+The curve cannot say so, because each seed's highest evaluation is the luckiest of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from t3d.errors import UserError
+from t3d.files import UNSOUND, Refused, read, refuse_link, replace, sealed, unsealed
+from t3d.insight.runs import Run, check_fits
+from t3d.seeds import derive
+from t3d.world.evaluate import Stopped, evaluate
+from t3d.world.find import env_factory
+from t3d.world.lanes import open_lanes
+from t3d.world.policy import SavedPolicy
+
+EPISODES_FACTOR = 3  # times eval.episodes; chosen
+MOST_BYTES, INDENT = 2**20, 2  # of choice.json
+
+
+class Choice(NamedTuple):
+    """How each seed's best policy did on the same fresh episodes."""
+
+    episodes: int
+    mean_returns: dict[int, float]  # by seed
+
+    @property
+    def seed(self) -> int:
+        """The best one, the first of equals."""
+        return max(self.mean_returns, key=lambda seed: self.mean_returns[seed])
+
+
+def fresh_episodes(run: Run) -> int:
+    """How many episodes each seed plays."""
+    return EPISODES_FACTOR * run.cfg.eval.episodes
+
+
+def known_choice(run: Run) -> Choice | None:
+    """The choice that was made between these very policies, if there is one."""
+    basis = _basis(run, _policies(run))
+    try:
+        fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
+        returns = {seed: float(fields["mean_returns"][str(seed)]) for seed in run.evals}
+    except UNSOUND:
+        return None
+    return Choice(fresh_episodes(run), returns) if fields["basis"] == basis else None
+
+
+def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
+    """Lets every seed play and keeps the outcome; whatever before_a_step raises breaks it off."""
+    policies = _policies(run)
+    returns = _mean_returns(run, policies, before_a_step)
+    fields = {"basis": _basis(run, policies), "mean_returns": {str(seed): mean for seed, mean in returns.items()}}
+    with suppress(OSError, Refused):  # then it is played again next time
+        refuse_link(run.path / "best")
+        replace(run.path / "best" / "choice.json", sealed("choice", fields, INDENT))
+    return Choice(fresh_episodes(run), returns)
+
+
+def _mean_returns(run: Run, policies: dict[int, SavedPolicy], before_a_step: Callable[[], object]) -> dict[int, float]:
+    env_id, returns = run.env_id(None), dict[int, float]()
+    starts = [derive(run.eval_seed, "choice", episode) for episode in range(fresh_episodes(run))]
+    try:
+        lanes = open_lanes(env_factory(env_id), run.cfg.env, "the choice between seeds")
+        try:
+            for lane in range(lanes.count):
+                lanes.reset(lane, starts[0], 0)  # PyBullet differs on the first reset only
+            for seed, policy in policies.items():
+                check_fits(policy, lanes.spec, env_id)
+                played, _ = evaluate(policy.actor, lanes, starts, run.cfg.eval.max_steps, before_a_step)
+                returns[seed] = float(played.mean())
+        finally:
+            lanes.close()
+    except (UserError, Stopped):
+        raise
+    except Exception as error:  # an environment may raise anything
+        raise UserError(f"{env_id} failed: {error}") from error
+    return returns
+
+
+def _policies(run: Run) -> dict[int, SavedPolicy]:
+    return {seed: run.policy(seed) for seed in run.evals}
+
+
+def _basis(run: Run, policies: dict[int, SavedPolicy]) -> dict[str, Any]:
+    """What a choice was made from; with anything else in it, it has to be made again."""
+    return {
+        "env": run.cfg.env.id,
+        "eval_seed": run.eval_seed,
+        "episodes": fresh_episodes(run),
+        "max_steps": run.cfg.eval.max_steps,
+        "policies": {str(seed): policy.sha256 for seed, policy in policies.items()},
+    }
