@@ -17,7 +17,7 @@ from t3d.errors import UserError
 
 VALUES = st.fixed_dictionaries(
     {
-        "seeds": st.lists(st.integers(0, 2**63), min_size=1, max_size=5, unique=True),
+        "seeds": st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=5, unique=True),
         "total_steps": st.integers(1, 10**9),
         "device": st.sampled_from(["auto", "cpu", "cuda"]),
         "env": st.fixed_dictionaries({"id": st.text(max_size=20), "num_envs": st.integers(1, 100)}),

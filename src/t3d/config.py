@@ -223,10 +223,10 @@ class Config:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
         if len(self.seeds) > MOST_SEEDS:
             raise UserError(f"seeds holds {len(self.seeds):,} seeds, and a run has {MOST_SEEDS:,} at most")
-        if min(self.seeds) < 0 or max(self.seeds) >= SEEDS_END:
-            raise UserError(
-                f"seeds holds a number that is out of range; seeds go from 0 to {SEEDS_END - 1:,} (2^62 - 1)"
-            )
+        if min(self.seeds) < 0:
+            raise UserError("seeds holds a negative number; seeds start at 0")
+        if max(self.seeds) >= SEEDS_END:
+            raise UserError(f"seeds holds a number that is too large; seeds go up to {SEEDS_END - 1:,} (2^62 - 1)")
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; every member needs its own")
         if self.td3.random_steps >= self.total_steps:

@@ -14,13 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from t3d.app.choice import best_seed
 from t3d.app.console import View, acting_in_words
 from t3d.app.signals import Heard, listening
 from t3d.errors import StoppedEarly, UserError
 from t3d.events import ActingEvent, End, Event
 from t3d.insight.runs import Run, best_of, open_run
-from t3d.world.evaluate import Stopped
 
 FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
 
@@ -101,6 +99,9 @@ def _draw(run: Run, console: Console) -> None:
 
 
 def _best_seed(run: Run, end: End, console: Console, stop: threading.Event) -> int:
+    from t3d.app.choice import best_seed  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.world.evaluate import Stopped  # noqa: PLC0415
+
     def heed_stop() -> None:
         if stop.is_set():
             raise Stopped
