@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from t3d.errors import UserError
 from t3d.types import Floats
 from t3d.world.envs import EnvFactory, Gate, GymEnv, Result, name_of, spec_of
+from t3d.world.numbers import random_action
 
 MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: no more than a moment before every training
 SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core
@@ -57,7 +58,7 @@ class Trial:
 
     def step(self, rng: np.random.Generator) -> Result:
         """One random action."""
-        action = self.gate.action(rng.uniform(-1, 1, self.gate.spec.action_size).astype(np.float32))
+        action = self.gate.action(random_action(rng, self.gate.spec))
         before = time.perf_counter()
         answer = self.gate.call(self.env.step, action)
         self.seconds.append(time.perf_counter() - before)
@@ -198,7 +199,7 @@ def _replay(env: GymEnv, gate: Gate) -> list[Floats]:
     rng, begun = np.random.default_rng(1), time.monotonic()
     seen = [_reset(env, gate, seed=1)[1]]
     while len(seen) < REPLAYED and time.monotonic() - begun < MOST_SECONDS:
-        action = gate.action(rng.uniform(-1, 1, gate.spec.action_size).astype(np.float32))
+        action = gate.action(random_action(rng, gate.spec))
         result = gate.result(gate.call(env.step, action))
         seen.append(result.observation)
         if result.terminated or result.truncated:
