@@ -23,12 +23,12 @@ def test_every_path_has_a_seed_of_its_own_also_one_that_ends_in_zeros() -> None:
 
 def test_environments_get_31_bits_and_streams_all_they_can_take() -> None:
     seeds = [derive(0, "environment", episode) for episode in range(1000)]
-    assert 0 <= min(seeds) and 2**30 < max(seeds) < 2**31
+    assert min(seeds) >= 0 and 2**30 < max(seeds) < 2**31
     assert 2**62 < max(derive_wide(0, "sampling", number) for number in range(100)) < 2**63
 
 
 def test_streams_do_not_meet_where_seeds_of_31_bits_do() -> None:
-    """Two places whose 31 bits are the same, as some pair among 100,000 episodes is, still have streams of their own."""
+    """Among 100,000 episodes two have the same 31 bits; their streams differ."""
     seen: dict[int, int] = {}
     first, second = next(
         (seen[value], episode)

@@ -21,7 +21,8 @@ from t3d.run.resuming import BadValues, Changes, load
 from t3d.types import Fault, Rollout, Steps, Wishes
 from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
-from t3d.world.find import env_factory
+from t3d.world.factory import checked_factory
+from t3d.world.find import env_factory, with_full_id
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
 
@@ -38,8 +39,8 @@ def train(
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one in passing.
     """
     wishes = Wishes(stop or threading.Event(), save or threading.Event())
-    cfg = resolve(cfg)
-    make_env = make_env or env_factory(cfg.env.id)
+    cfg = resolve(with_full_id(cfg))
+    make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     warnings = examine(make_env, cfg.env.bad_values)
     with ExitStack() as opened:
         parts = assemble(cfg, wishes, make_env, opened)
@@ -68,11 +69,12 @@ def resume(
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, loaded, notes = load(path, Changes(total_steps, actors, bad_values, hang_seconds), cfg)
+        changes = Changes(total_steps, actors, bad_values, hang_seconds)
+        cfg, loaded, notes = load(path, changes, cfg and with_full_id(cfg))
         cfg = resolve(cfg)
-        if not (cfg.env.id or make_env):
+        if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
-        make_env = make_env or env_factory(cfg.env.id)
+        make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
         warnings = [] if loaded else examine(make_env, cfg.env.bad_values)
         parts = assemble(cfg, wishes, make_env, opened, path, loaded)
         begin = [] if loaded else _beginning(parts, warnings)

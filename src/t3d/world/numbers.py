@@ -78,7 +78,8 @@ def played(actions: Floats, spec: Spec) -> Floats:
 def random_action(rng: np.random.Generator, spec: Spec) -> Floats:
     """An action in [-1, 1], uniform over those that can be played."""
     if _whole_numbers(spec):
-        return _from_bounds(rng.integers(spec.action_low.astype(int), spec.action_high.astype(int), endpoint=True), spec)
+        low, high = spec.action_low.astype(int), spec.action_high.astype(int)
+        return _from_bounds(rng.integers(low, high, endpoint=True), spec)
     return rng.uniform(-1, 1, spec.action_size).astype(np.float32)
 
 
