@@ -23,6 +23,7 @@ from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.factory import checked_factory
 from t3d.world.find import env_factory, with_full_id
+from t3d.world.watch import CALL_SECONDS
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
 
@@ -41,7 +42,7 @@ def train(
     wishes = Wishes(stop or threading.Event(), save or threading.Event())
     cfg = resolve(with_full_id(cfg))
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
-    warnings = examine(make_env, cfg.env.bad_values)
+    warnings = examine(make_env, cfg.env.bad_values, max(CALL_SECONDS, cfg.env.hang_seconds))
     with ExitStack() as opened:
         parts = assemble(cfg, wishes, make_env, opened)
         yield from _run(parts, _beginning(parts, warnings), wishes)
@@ -75,7 +76,8 @@ def resume(
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
         make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
-        warnings = [] if loaded else examine(make_env, cfg.env.bad_values)
+        patience = max(CALL_SECONDS, cfg.env.hang_seconds)
+        warnings = [] if loaded else examine(make_env, cfg.env.bad_values, patience)
         parts = assemble(cfg, wishes, make_env, opened, path, loaded)
         begin = [] if loaded else _beginning(parts, warnings)
         notes = [text for text in (lock.note, *notes, *(parts.notes if loaded else [])) if text]  # else told by notes
