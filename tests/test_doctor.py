@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ import t3d
 from t3d.app.cli import main
 from t3d.errors import UserError
 from t3d.events import Note
+from t3d.world.checks import images
 from t3d.world.doctor import examine
+from t3d.world.envs import spec_of
 from t3d.world.find import env_factory
 
 
@@ -165,6 +168,34 @@ NOTED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "share one buffer",
     ),
+    "a number that never changes": (
+        type(
+            "Stuck",
+            (with_spaces(observation_space=Box(-10, 10, (3,))),),
+            {"observe": lambda self: np.append(self.place, np.float32(4))},
+        ),
+        "observation number 2 never changed in",
+    ),
+    "many numbers that never change": (
+        type(
+            "VeryStuck",
+            (with_spaces(observation_space=Box(-10, 10, (12,))),),
+            {"observe": lambda self: np.append(np.zeros(10, np.float32), self.place)},
+        ),
+        "observation number 0, 1, 2, 3 and 6 more never changed",
+    ),
+    "an image": (
+        type(
+            "Camera",
+            (
+                with_spaces(
+                    observation_space=gym.spaces.Dict(eye=Box(0, 255, (84, 84, 3), np.uint8), place=Box(-9, 9, (2,)))
+                ),
+            ),
+            {"observe": lambda self: {"eye": np.full((84, 84, 3), self.t, np.uint8), "place": self.place.copy()}},
+        ),
+        "observation['eye'] is an image of 84 x 84 x 3; T3D has no convolutional network yet and flattens it to 21,168",
+    ),
     "tiny rewards": (broken(reward=lambda self: 1e-7), "scale them up"),
     "no rewards": (broken(reward=lambda self: 0.0), "were zero"),
     "large rewards": (broken(reward=lambda self: 5000.0), "rewards reach 5e+03"),
@@ -220,6 +251,51 @@ def test_well_known_environments_are_healthy(env_id: str) -> None:
     assert examine(env_factory(env_id)) == []
 
 
+def goal_of_the_episode(self: Sound) -> Any:
+    return np.append(self.place, np.float32(self.limit))
+
+
+def test_what_only_differs_between_episodes_is_fine() -> None:
+    space = Box(-100, 100, (3,), np.float32)
+    assert examine(type("Goal", (with_spaces(observation_space=space),), {"observe": goal_of_the_episode})) == []
+    endless = type(
+        "Endless",
+        (with_spaces(observation_space=space),),
+        {"observe": goal_of_the_episode, "over": lambda self: (False, False)},
+    )
+    assert examine(lambda: gym.wrappers.TimeLimit(endless(), 10**6)) == []
+
+
+@pytest.mark.parametrize(
+    ("space", "is_image"),
+    [
+        (Box(0, 255, (84, 84, 3), np.uint8), True),
+        (Box(0, 255, (4, 84, 84), np.uint8), True),
+        (Box(0, 255, (40, 40, 1), np.uint8), True),
+        (Box(0, 255, (32, 64), np.uint8), True),
+        (Box(0, 255, (31, 64), np.uint8), False),
+        (Box(0, 1, (84, 84, 3), np.float32), False),
+        (Box(0, 255, (20, 20, 7), np.uint8), False),
+        (Box(0, 255, (64,), np.uint8), False),
+    ],
+)
+def test_what_is_taken_for_an_image(space: Any, is_image: bool) -> None:
+    camera = with_spaces(observation_space=space)
+    assert bool([*images(space, spec_of(camera()))]) is is_image
+    vector = gym.vector.SyncVectorEnv([camera], autoreset_mode=gym.vector.AutoresetMode.DISABLED)
+    assert any("is an image of" in text for text in examine(lambda: vector)) is is_image
+
+
+def test_choices_that_were_not_met_are_not_numbers_that_never_change() -> None:
+    space = gym.spaces.Dict(mode=gym.spaces.Discrete(50), place=Box(-10, 10, (2,), np.float32))
+    modes = type(
+        "Modes",
+        (with_spaces(observation_space=space),),
+        {"observe": lambda self: {"mode": self.t % 2, "place": self.place.copy()}},
+    )
+    assert examine(modes) == []
+
+
 def test_the_command_speaks_of_environments_and_of_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "Pendulum-v1"]) == 0
     assert "Pendulum-v1 is healthy" in capsys.readouterr().out
@@ -228,3 +304,45 @@ def test_the_command_speaks_of_environments_and_of_the_machine(capsys: pytest.Ca
     out = capsys.readouterr().out
     for words in ("torch", "memory", "threads", "MuJoCo graphics", "extra box2d"):
         assert words in out
+
+
+RENDERED = {
+    "def render(self):\n        return None": "videos of it can be recorded",
+    "pass": "no videos can be recorded: it has no render()",
+}
+
+
+@pytest.mark.parametrize("body", RENDERED)
+def test_the_command_prints_names_as_they_are_and_knows_what_can_be_recorded(
+    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What looks like rich's markup in an id or in a warning is text."""
+    source = f"""
+from test_doctor import Sound
+
+class Robot(Sound):
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def reward(self):
+        return 1e-7
+
+    {body}
+
+Robot.__name__ = "Robot[/red]"
+"""
+    (tmp_path / "x[bold].py").write_text(source)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "x[bold]", raising=False)
+    assert main(["doctor", f"{tmp_path}/x[bold].py:Robot"]) == 0
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/x[bold].py:Robot can be trained" in out and "warning: Robot[/red]: no reward is larger" in out
+    assert RENDERED[body] in out
+
+
+def test_the_command_sees_one_object_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one_for_all.py").write_text("import test_doctor\nenv = test_doctor.Sound()\nmake_env = lambda: env\n")
+    assert main(["doctor", f"{tmp_path}/one_for_all.py"]) == 2
+    said = capsys.readouterr()
+    assert "returned the same Sound object twice" in said.err and "healthy" not in said.out

@@ -32,7 +32,9 @@ def test_a_checkpoint_of_any_format_is_read_and_goes_on(tmp_path: Path, fixture:
     events = list(t3d.resume(folder))
     resumed, end = events[0], events[-1]
     assert isinstance(resumed, Resumed) and resumed.step == 40
-    assert all("bit for bit is not promised" in note for note in resumed.notes), "the machine may be another"
+    assert all("bit for bit" in note for note in resumed.notes), (
+        "another machine, or random streams of an older version"
+    )
     assert isinstance(end, End) and (end.reason, end.step, end.updates) == ("finished", 60, 40)
     assert not any(isinstance(event, EpisodeEnd) for event in events), "episodes have 200 steps and went on"
     assert open_checkpoint(newest(folder / "checkpoints")[0].path).step == 60  # type: ignore[union-attr]

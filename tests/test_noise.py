@@ -53,9 +53,11 @@ def test_ou_forgets_at_its_rate() -> None:
 
 def test_pink_power_falls_as_one_over_f() -> None:
     sequences = pink_sequence(2000, np.random.default_rng(0))
-    power = (np.abs(np.fft.rfft(sequences)) ** 2).mean(0)[1:-1]
-    slope = np.polyfit(np.log(np.arange(1, len(power) + 1)), np.log(power), 1)[0]
+    power = (np.abs(np.fft.rfft(sequences)) ** 2).mean(0)[1:]
+    frequencies = np.arange(1, len(power) + 1)
+    slope = np.polyfit(np.log(frequencies), np.log(power), 1)[0]
     assert slope == pytest.approx(-1, abs=0.02)
+    assert power[-1] * frequencies[-1] == pytest.approx((power * frequencies).mean(), rel=0.15), "the highest one too"
     assert sequences.var() == pytest.approx(1, rel=0.02)
 
 

@@ -316,7 +316,6 @@ def test_environment_by_id_module_id_and_callable() -> None:
         ("no_such_module:make", "cannot import no_such_module"),
         ("helpers:no_such_thing", "helpers has no no_such_thing"),
         ("helpers:CountingEnf", "did you mean CountingEnv"),
-        ("helpers.py:CountingEnv", "without .py"),
         ("dm:cartpole-swingdown", "did you mean dm:cartpole-swingup"),
         ("helpers:length_of", "callable without arguments"),
     ],

@@ -110,7 +110,7 @@ class EnvConfig:
     """The world to act in."""
 
     id: str = ""
-    """A Gymnasium id, dm:domain-task, module:id, or module:callable."""
+    """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
     num_envs: int = 1
     """Environments per member; the ratio of updates to steps does not depend on it."""
     action_repeat: int = 1

@@ -13,10 +13,21 @@ import numpy as np
 
 def derive(seed: int, purpose: str, *path: int) -> int:
     """A seed for one purpose, e.g. derive(0, "environment", env, episode); 31 bits, which every simulator accepts."""
-    entropy = [seed, zlib.crc32(purpose.encode()), *path]
-    return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+    return int(_sequence(seed, purpose, *path).generate_state(1)[0] >> 1)
+
+
+def derive_wide(seed: int, purpose: str, *path: int) -> int:
+    """The same with 63 bits, for torch."""
+    return int(_sequence(seed, purpose, *path).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def stream(seed: int, purpose: str, *path: int) -> np.random.Generator:
     """A numpy generator of its own for one purpose."""
-    return np.random.default_rng(derive(seed, purpose, *path))
+    return np.random.default_rng(_sequence(seed, purpose, *path))
+
+
+def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
+    """Path numbers are below 2**32. As a spawn key, other than as entropy, a path that ends in zeros differs from a
+    shorter one.
+    """
+    return np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()), *path))

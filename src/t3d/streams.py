@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t3d.seeds import derive
+from t3d.seeds import derive_wide
 from t3d.types import State, whole
 
 GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # SplitMix64's, as signed numbers
@@ -32,7 +32,8 @@ class Generators:
     """A torch generator for each seed."""
 
     def __init__(self, seeds: Sequence[int], purpose: str, out: Tensor) -> None:
-        self._generators = [torch.Generator(out.device).manual_seed(derive(seed, purpose)) for seed in seeds]
+        wide = [derive_wide(seed, purpose) for seed in seeds]  # of its 63 bits torch uses 32 on the CPU
+        self._generators = [torch.Generator(out.device).manual_seed(one) for one in wide]
         self._out = out  # (M, ...)
 
     def uniform(self) -> Tensor:
@@ -57,14 +58,15 @@ class Counted:
     """Number i of a stream is the i-th output of SplitMix64 (Steele, Lea and Flood, 2014) begun at the stream's key."""
 
     def __init__(self, seeds: Sequence[int], purpose: str, out: Tensor) -> None:
-        keys = [derive(seed, purpose, 0) << 32 | derive(seed, purpose, 1) for seed in seeds]
+        keys = [derive_wide(seed, purpose) for seed in seeds]
         self._shape, self._dtype = out.shape, out.dtype
+        self._digits = {torch.float32: 24, torch.float64: 53}[out.dtype]  # bits that a number below one has room for
         self._keys = torch.tensor(keys, device=out.device).unsqueeze(1)  # (M, 1)
         self._places = torch.arange(1, out[0].numel() + 1, device=out.device)
         self.drawn = torch.zeros((), dtype=torch.int64, device=out.device)  # so far, a tensor for CUDA graphs
 
     def uniform(self) -> Tensor:
-        return (self._bits(53).double() * 2.0**-53).to(self._dtype).view(self._shape)
+        return (self._bits(self._digits).to(self._dtype) * 2.0**-self._digits).view(self._shape)
 
     def normal(self) -> Tensor:
         inside = (self._bits(23).to(self._dtype) + 0.5) * 2.0**-23  # in (0, 1): float32 holds 24 bits exactly

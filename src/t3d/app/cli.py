@@ -71,7 +71,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
-        sys.path.insert(0, str(Path.cwd()))  # so that module:callable finds the user's own files
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: see "idle threads" in docs/architecture.md
         code: int = importlib.import_module(COMMANDS[name].module).main(rest)
     except UserError as error:

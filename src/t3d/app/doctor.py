@@ -11,13 +11,15 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Annotated
 
+import gymnasium as gym
 import psutil
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from t3d.world.doctor import examine
-from t3d.world.envs import spec_of
+from t3d.world.envs import EnvFactory, spec_of
 from t3d.world.find import env_factory
 
 PACKAGES = (
@@ -40,7 +42,7 @@ class DoctorArgs:
     """Step ENV for a moment and name what is wrong with it; without ENV, describe this machine."""
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
-    """A Gymnasium id, dm:domain-task, module:id, or module:callable."""
+    """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
 
 
 def main(arguments: list[str]) -> int:
@@ -50,47 +52,61 @@ def main(arguments: list[str]) -> int:
     if args.env is None:
         console.print(_machine())
         return 0
-    warnings = examine(env_factory(args.env))
+    make_env = env_factory(args.env)
+    warnings = examine(make_env)
+    shape, video = _shape(make_env), _video(make_env)
     for text in warnings:
-        console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(("warning:", "yellow"), f" {text}"), soft_wrap=True)
     verdict = "can be trained" if warnings else "is healthy"
-    console.print(
-        f"[green]{args.env} {verdict}[/green], as far as a moment of random actions shows.",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(_seen_from_here(args.env), highlight=False, soft_wrap=True)
+    green = (f"{args.env} {verdict}", "green")
+    console.print(Text.assemble(green, ", as far as a moment of random actions shows."), soft_wrap=True)
+    console.print(Text(f"{shape}; {video}"), soft_wrap=True)
     return 0
 
 
-def _seen_from_here(env_id: str) -> str:
-    env = env_factory(env_id)(render_mode="rgb_array")
+def _shape(make_env: EnvFactory) -> str:
+    env = make_env()
     spec = spec_of(env)
-    drawn = getattr(env, "render_mode", None) == "rgb_array"
     env.close()
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
-    film = "it can be filmed" if drawn else "it cannot be filmed, for it does not take render_mode"
     parts = ", ".join(f"{part.name} {list(part.shape)}" for part in spec.observation)
-    return f"{spec.observation_size} numbers observed ({parts}); {spec.action_size} acted with, bounds {bounds}; {film}"
+    return f"{spec.observation_size} numbers observed ({parts}); {spec.action_size} acted with, bounds {bounds}"
+
+
+def _video(make_env: EnvFactory) -> str:
+    """Whether videos can be recorded of it, and if not, why."""
+    try:
+        env = make_env(render_mode="rgb_array")
+        env.close()
+    except Exception as error:  # whatever its graphics raise
+        return f"no videos can be recorded here: {type(error).__name__}: {error}"
+    if getattr(env, "render_mode", None) != "rgb_array":
+        return "no videos can be recorded: it does not take render_mode='rgb_array' and keep it in self.render_mode"
+    if not isinstance(env, gym.Env) or getattr(env.unwrapped.render, "__func__", None) is gym.Env.render:
+        return "no videos can be recorded: it has no render()"
+    return "videos of it can be recorded"
 
 
 def _machine() -> Table:
     import torch  # noqa: PLC0415 (slow, and only this table needs it)
 
-    table = Table("what", "here", title="This machine", title_justify="left")
-    table.add_row("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
-    table.add_row("Python", f"{platform.python_version()} at {sys.executable}")
-    for package in PACKAGES:
-        table.add_row(package, _version(package))
+    rows = {
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "Python": f"{platform.python_version()} at {sys.executable}",
+        **{package: _version(package) for package in PACKAGES},
+    }
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    table.add_row("GPU", ", ".join(gpus) or "none: torch sees no CUDA device")
-    table.add_row("CPU", f"{psutil.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    rows["GPU"] = ", ".join(gpus) or "none: torch sees no CUDA device"
+    rows["CPU"] = f"{psutil.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"
     memory = psutil.virtual_memory()
-    table.add_row("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free")
-    table.add_row("MuJoCo graphics", _graphics())
+    rows["memory"] = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
+    rows["MuJoCo graphics"] = _graphics()
     for extra, module in EXTRAS.items():
         there = find_spec(module) is not None
-        table.add_row(f"extra {extra}", "installed" if there else f'missing: pip install "t3d\\[{extra}]"')
+        rows[f"extra {extra}"] = "installed" if there else f'missing: pip install "t3d[{extra}]"'
+    table = Table("what", "here", title="This machine", title_justify="left")
+    for what, here in rows.items():
+        table.add_row(what, Text(here))
     return table
 
 
@@ -107,5 +123,5 @@ def _graphics() -> str:
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return "a window system is there"
     if find_library("EGL") is None:
-        return "no screen and no EGL, so no films: apt-get install libegl1 libgl1"
-    return "no screen: films are drawn through EGL"
+        return "no screen and no EGL, so no videos: apt-get install libegl1 libgl1"
+    return "no screen: videos are drawn through EGL"

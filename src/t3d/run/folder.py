@@ -199,7 +199,7 @@ class RunFolder:
 def create_folder(cfg: Config) -> Path:
     """A folder that did not exist before this call."""
     root = Path(cfg.run.root).absolute()  # an environment may change the working directory
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env.id) or "custom"
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.id).name) or "custom"
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = [cfg.run.name] if cfg.run.name else [automatic, *(f"{automatic}-{again}" for again in range(2, 1000))]
     try:

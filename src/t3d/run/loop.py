@@ -24,7 +24,9 @@ from t3d.run.resuming import BadValues, Changes, load
 from t3d.types import Fault, Rollout, Steps, Wishes
 from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
-from t3d.world.find import env_factory
+from t3d.world.factory import checked_factory
+from t3d.world.find import env_factory, with_full_id
+from t3d.world.watch import CALL_SECONDS
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
 
@@ -45,9 +47,10 @@ def train(
 
 
 def _train(cfg: Config, wishes: Wishes, make_env: EnvFactory | None) -> Generator[Event, None, None]:
+    cfg = with_full_id(cfg)
     resolved = resolve(cfg)
-    make_env = make_env or env_factory(cfg.env.id)
-    warnings = examine(make_env, cfg.env.bad_values)
+    make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
+    warnings = examine(make_env, cfg.env.bad_values, max(CALL_SECONDS, cfg.env.hang_seconds))
     with ExitStack() as opened:
         parts = assemble(resolved, wishes, make_env, opened, asked=cfg)
         yield from _run(parts, _beginning(parts, warnings), wishes)
@@ -82,12 +85,13 @@ def _resume(
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, asked, loaded, notes = load(path, changes, cfg)
+        cfg, asked, loaded, notes = load(path, changes, cfg and with_full_id(cfg))
         cfg = resolve(cfg)
-        if not (cfg.env.id or make_env):
+        if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
-        make_env = make_env or env_factory(cfg.env.id)
-        warnings = [] if loaded else examine(make_env, cfg.env.bad_values)
+        make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
+        patience = max(CALL_SECONDS, cfg.env.hang_seconds)
+        warnings = [] if loaded else examine(make_env, cfg.env.bad_values, patience)
         parts = assemble(cfg, wishes, make_env, opened, path, loaded, asked)
         begin = [] if loaded else _beginning(parts, warnings)
         if loaded and parts.folder.is_untold:

@@ -23,6 +23,7 @@ from t3d.errors import UserError
 from t3d.files import Refused, open_log
 from t3d.types import Fault
 from t3d.world.envs import BadValue, EnvFactory
+from t3d.world.factory import CheckedFactory
 from t3d.world.find import ById
 from t3d.world.shared import Bell, Channel, Pulse, Shared
 
@@ -53,7 +54,7 @@ class Worker:
 
     def _start(self, fds: list[int], printed: BinaryIO | None) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "t3d.world.worker"],
+            [sys.executable, "-P", "-m", "t3d.world.worker"],  # -P: it gets our path, and runs no file of this folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=printed,
@@ -180,6 +181,7 @@ def end_all(posts: Sequence[Post]) -> None:
 
 def for_workers(cfg: Config, make_env: EnvFactory) -> Config:
     """The configuration by which another process finds the environment, also where a factory was given in Python."""
+    make_env = make_env.make if isinstance(make_env, CheckedFactory) else make_env
     env_id = make_env.env_id if isinstance(make_env, ById) else _importable(make_env)
     return replace(cfg, env=replace(cfg.env, id=env_id))
 

@@ -13,6 +13,7 @@ from t3d.types import Acting, ActorNews, Fault, Floats, PolicySnapshot, Rollout,
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.lanes import open_lanes
 from t3d.world.noise import scale_at
+from t3d.world.numbers import played
 from t3d.world.player import Book, Flight, Player, play_again
 from t3d.world.policy import MemberPolicy
 
@@ -112,7 +113,7 @@ class Team:
             scale = scale_at(self.taken, self.cfg.noise)
             chosen = policy(s[still_random:])
             actions += [player.noisy(action, scale) for player, action in zip(acting, chosen, strict=True)]
-        return np.array(actions)
+        return played(np.array(actions), self.lanes.spec)
 
     def _faults(self) -> list[Fault]:
         """The bad values met: each environment's first ten, then its 100th, 1,000th and so on."""

@@ -76,9 +76,10 @@ def pink_sequence(size: int, rng: np.random.Generator) -> NDArray[np.float64]:
     frequencies = np.fft.rfftfreq(PINK_LENGTH)
     weights = np.concatenate([[0.0], frequencies[1:] ** -0.5])  # no constant part: the mean stays zero
     real, imaginary = rng.standard_normal((2, size, len(weights)))
-    imaginary[:, -1] = 0  # of an even number of steps, the highest frequency is real
+    imaginary[:, -1] = 0  # of an even number of steps, the highest frequency is real,
+    real[:, -1] *= np.sqrt(2)  # and has all of its power there
     sequence = np.fft.irfft((real + 1j * imaginary) * weights, n=PINK_LENGTH)
-    variance = (2 * (weights[:-1] ** 2).sum() * 2 + weights[-1] ** 2) / PINK_LENGTH**2
+    variance = (4 * (weights[:-1] ** 2).sum() + 2 * weights[-1] ** 2) / PINK_LENGTH**2
     deviation: NDArray[np.float64] = sequence / np.sqrt(variance)
     return deviation
 

@@ -67,13 +67,39 @@ def mended_number(value: Any) -> float:
 
 def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
     """From [-1, 1] to the environment's own bounds, shape and dtype: the one place where actions are rescaled."""
+    return _scaled(action, spec).astype(spec.action_dtype).reshape(spec.action_shape)
+
+
+def played(actions: Floats, spec: Spec) -> Floats:
+    """Actions (..., action_size) in [-1, 1], each moved to the one that the environment is really given."""
+    return _from_bounds(_scaled(actions, spec), spec) if _whole_numbers(spec) else actions
+
+
+def random_action(rng: np.random.Generator, spec: Spec) -> Floats:
+    """An action in [-1, 1], uniform over those that can be played."""
+    if _whole_numbers(spec):
+        low, high = spec.action_low.astype(int), spec.action_high.astype(int)
+        return _from_bounds(rng.integers(low, high, endpoint=True), spec)
+    return rng.uniform(-1, 1, spec.action_size).astype(np.float32)
+
+
+def _whole_numbers(spec: Spec) -> bool:
+    return np.dtype(spec.action_dtype).kind in "iu"
+
+
+def _scaled(action: Floats, spec: Spec) -> NDArray[np.float64]:
     share = (action.astype(np.float64) + 1) / 2
     scaled = spec.action_low + share * (spec.action_high - spec.action_low)
-    dtype = np.dtype(spec.action_dtype)
-    if dtype.kind in "iu":
+    if _whole_numbers(spec):
         scaled = np.rint(scaled)
-    inside = np.minimum(np.maximum(scaled, spec.action_low), spec.action_high)
-    return inside.astype(dtype).reshape(spec.action_shape)
+    inside: NDArray[np.float64] = np.minimum(np.maximum(scaled, spec.action_low), spec.action_high)
+    return inside
+
+
+def _from_bounds(scaled: NDArray[Any], spec: Spec) -> Floats:
+    share = (scaled - spec.action_low) / (spec.action_high - spec.action_low)
+    action: Floats = (2 * share - 1).astype(np.float32)
+    return action
 
 
 def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from t3d.types import Episode, Fault, Floats, State, whole
 from t3d.world.envs import ENVIRONMENT_ERRORS, BadValue, Result
 from t3d.world.lanes import Lanes
 from t3d.world.noise import NOISES, Noise, rung
+from t3d.world.numbers import random_action
 
 REMEMBERED_STEPS = 100_000  # of an episode in flight; a longer one begins anew when the run is resumed; chosen
 MOST_FRUITLESS = 100  # episodes in a row that `skip` ends before their first transition; chosen
@@ -56,7 +57,7 @@ class Player:
 
     def random_action(self) -> Floats:
         """Uniform over the action space."""
-        return self.warm_up.uniform(-1, 1, self.lanes.spec.action_size).astype(np.float32)
+        return random_action(self.warm_up, self.lanes.spec)
 
     def noisy(self, action: Floats, scale: float) -> Floats:
         """The policy's action with exploration noise, still a legal one."""

@@ -1,0 +1,196 @@
+"""What the doctor looks for in a trial: each check yields a sentence for what it finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.types import Floats, Part, Spec
+from t3d.world.envs import Gate, GymEnv
+from t3d.world.numbers import random_action
+from t3d.world.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
+
+SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core
+LARGE, SMALL = 100.0, 1e-3  # chosen: networks like inputs and targets of about one
+REPLAYED = 20  # steps played twice to see whether a seed decides everything
+ENOUGH = 100  # observations from which a number that never changed is worth a word; chosen
+MOST_NAMED = 4  # of the numbers that never changed; chosen
+CHANNELS = (1, 3, 4)  # of an image
+IMAGE_SIDE = 32  # from which a table of bytes is taken for an image; chosen
+
+
+def _outside_its_space(trial: Trial) -> Iterator[str]:
+    if trial.outside:
+        yield f"an observation lies outside observation_space ({trial.outside}); make the space say what really comes"
+
+
+def _bad_values(trial: Trial) -> Iterator[str]:
+    if trial.bad_values:
+        first = trial.gate.faults[0]
+        yield (
+            f"{trial.bad_values} of {trial.steps} steps held a bad value (first: {first.text}); "
+            f"env.bad_values={trial.gate.bad_values} keeps such out of the replay"
+        )
+
+
+def _reused_buffer(trial: Trial) -> Iterator[str]:
+    if len(trial.newest) < 2:
+        return
+    before, after = (list(_arrays(raw)) for raw in trial.newest)
+    if any(np.shares_memory(one, other) for one, other in zip(before, after, strict=False)):
+        yield "observations share one buffer; T3D copies them, others may not: return a copy from step()"
+
+
+def _arrays(raw: Any) -> Iterator[Any]:
+    """All arrays in an observation, however nested."""
+    if isinstance(raw, np.ndarray):
+        yield raw
+    elif isinstance(raw, dict | tuple):
+        for part in raw.values() if isinstance(raw, dict) else raw:
+            yield from _arrays(part)
+
+
+def _mixed_up_endings(trial: Trial) -> Iterator[str]:
+    if trial.odd_flags:
+        yield f"terminated and truncated must be True or False; {trial.odd_flags[0]!r} was returned"
+    if any(ending.terminated and ending.truncated for ending in trial.endings):
+        yield "an episode was terminated and truncated at once; terminated wins, and nothing after it counts"
+    lengths = {ending.length for ending in trial.endings}
+    if len(trial.endings) == EPISODES and len(lengths) == 1 and all(ending.terminated for ending in trial.endings):
+        yield (
+            f"every episode was terminated after exactly {lengths.pop()} steps; if that is a time limit, "
+            "return truncated instead: termination tells TD3 that there is no future"
+        )
+
+
+def _no_time_limit(trial: Trial) -> Iterator[str]:
+    if not trial.endings and trial.steps >= MOST_STEPS // 2 and not _has_limit(trial.env):
+        yield (
+            f"no episode ended within {trial.steps} random steps; if none ever does, wrap it in "
+            "gymnasium.wrappers.TimeLimit (evaluation cuts at eval.max_steps)"
+        )
+
+
+def _has_limit(env: Any) -> bool:
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.TimeLimit):
+            return True
+        env = env.env
+    return False
+
+
+def _not_repeatable(trial: Trial) -> Iterator[str]:
+    first, second = (_replay(trial.env, trial.gate) for _ in range(2))
+    if not np.array_equal(first[0], second[0]):
+        yield "reset(seed=...) does not decide the first observation; draw from self.np_random, or runs cannot repeat"
+    elif any(not np.array_equal(one, other) for one, other in zip(first, second, strict=False)):
+        yield "the same seed and actions give other observations; draw from self.np_random, or runs cannot repeat"
+
+
+def _replay(env: GymEnv, gate: Gate) -> list[Floats]:
+    """The first observations of an episode of fixed seed and actions; fewer of them where steps are slow."""
+    rng, begun = np.random.default_rng(1), time.monotonic()
+    seen = [reset(env, gate, seed=1)[1]]
+    while len(seen) < REPLAYED and time.monotonic() - begun < MOST_SECONDS:
+        action = gate.action(random_action(rng, gate.spec))
+        result = gate.result(gate.call(env.step, action))
+        seen.append(result.observation)
+        if result.terminated or result.truncated:
+            break
+    return seen
+
+
+def images(space: gym.Space[Any], spec: Spec) -> Iterator[str]:
+    """Parts of an observation that a network for images should see, and none will."""
+    for part in spec.observation:
+        if _is_image(space, part):
+            sides = " x ".join(map(str, part.shape))
+            yield (
+                f"{part.name} is an image of {sides}; T3D has no convolutional network yet and flattens it to "
+                f"{part.stop - part.start:,} numbers"
+            )
+
+
+def _is_image(space: gym.Space[Any], part: Part) -> bool:
+    inner: Any = space
+    for key in part.path:
+        inner = inner[key]
+    shape = part.shape
+    if inner.dtype != np.uint8 or len(shape) not in (2, 3):
+        return False
+    if len(shape) == 2:
+        return min(shape) >= IMAGE_SIDE
+    return shape[0] in CHANNELS or shape[2] in CHANNELS
+
+
+def _images(trial: Trial) -> Iterator[str]:
+    yield from images(trial.env.observation_space, trial.gate.spec)
+
+
+def _never_changes(trial: Trial) -> Iterator[str]:
+    if trial.observed < ENOUGH or not _still(trial).any():
+        return
+    trial = play(trial.env, trial.gate, episodes=MOST_STEPS)  # longer, because a foot may rarely touch the ground
+    still = _still(trial)
+    for seed in (1, 2):  # what differs between episodes may be constant within them
+        still &= reset(trial.env, trial.gate, seed=seed)[1] == trial.least
+    numbers = np.flatnonzero(still)
+    if len(numbers):
+        named = ", ".join(map(str, numbers[:MOST_NAMED]))
+        more = f" and {len(numbers) - MOST_NAMED:,} more" if len(numbers) > MOST_NAMED else ""
+        yield (
+            f"observation number {named}{more} never changed in {trial.steps:,} steps of random actions; "
+            "leave it out, or see whether step() sets it"
+        )
+
+
+def _still(trial: Trial) -> NDArray[np.bool_]:
+    """Which numbers have not changed; not the border of an image, nor choices that were not met."""
+    still: NDArray[np.bool_] = trial.least == trial.most
+    for part in trial.gate.spec.observation:
+        mine = still[part.start : part.stop]
+        if _is_image(trial.env.observation_space, part) or (part.first_choice is not None and not mine.all()):
+            mine[:] = False
+    return still
+
+
+def _slow(trial: Trial) -> Iterator[str]:
+    milliseconds = float(np.median(trial.seconds)) * 1000
+    if milliseconds > SLOW_MILLISECONDS:
+        hours = milliseconds / 1000 * 1_000_000 / 3600
+        yield f"one step takes {milliseconds:.1f} ms: a million steps take {hours:.1f} hours before any learning"
+
+
+def _badly_scaled(trial: Trial) -> Iterator[str]:
+    remedy = "scale it, or try --td3.normalise-observations"
+    each = np.maximum(np.abs(trial.least), np.abs(trial.most))
+    largest, reward = each.max(), trial.largest_reward
+    if largest > LARGE:
+        yield f"observation number {int(each.argmax())} reaches {largest:.3g}; {remedy}"
+    if 0 < largest < SMALL:
+        yield f"no observation is larger than {largest:.3g}; {remedy}"
+    if reward > LARGE:
+        yield f"rewards reach {reward:.3g}; TD3 learns best with rewards of about one: scale them down"
+    if 0 < reward < SMALL:
+        yield f"no reward is larger than {reward:.3g}; TD3 learns best with rewards of about one: scale them up"
+    if reward == 0:
+        yield f"all {trial.steps} rewards of random actions were zero; TD3 learns only from rewards that it meets"
+
+
+CHECKS: list[Callable[[Trial], Iterator[str]]] = [
+    _bad_values,
+    _outside_its_space,
+    _reused_buffer,
+    _mixed_up_endings,
+    _no_time_limit,
+    _not_repeatable,
+    _images,
+    _never_changes,
+    _slow,
+    _badly_scaled,
+]

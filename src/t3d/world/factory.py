@@ -1,0 +1,71 @@
+"""What makes environments must make a new one with every call: this sees when it does not."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from t3d.errors import EnvironmentFailed, UserError
+from t3d.world.envs import EnvFactory, name_of
+
+
+class CheckedFactory:
+    """Makes environments with `make`, and refuses one that shares its innermost environment with an earlier one."""
+
+    def __init__(self, make: EnvFactory, name: str) -> None:
+        self.make, self.name = make, name  # the name is for messages
+        self._made: dict[int, Callable[[], Any]] = {}  # by id(), which is used again when an object is gone
+
+    def __call__(self, **keywords: Any) -> Any:
+        try:
+            env = self.make(**keywords)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise EnvironmentFailed(f"making {self.name}", error) from error
+        for one in _innermost(env):
+            if id(one) in self._made and self._made[id(one)]() is one:
+                raise UserError(
+                    f"{self.name} returned the same {name_of(one)} object twice, and training and evaluation need "
+                    f"environments of their own; make a new one with every call: {_how_to_write_it(one)}"
+                )
+            self._made[id(one)] = _reference(one)
+        return env
+
+
+def checked_factory(make_env: Any) -> CheckedFactory:
+    """What the user passed as make_env; refused if it is not something that makes environments."""
+    if isinstance(make_env, gym.Env | VectorEnv):
+        raise UserError(
+            f"make_env is a {name_of(make_env)} object, and training and evaluation need environments of their own; "
+            f"pass what makes them: {_how_to_write_it(make_env.unwrapped)}"
+        )
+    if not callable(make_env):
+        raise UserError(f"make_env={make_env!r:.60} cannot be called; pass a function or class that makes environments")
+    return CheckedFactory(make_env, "make_env")
+
+
+def _innermost(env: Any) -> Iterator[Any]:
+    """The environment without its wrappers, and those that a VectorEnv steps in this process."""
+    if isinstance(env, gym.Env | VectorEnv):
+        yield env.unwrapped
+    if isinstance(env, VectorEnv):
+        for one in getattr(env.unwrapped, "envs", ()):
+            yield from _innermost(one)
+
+
+def _how_to_write_it(env: Any) -> str:
+    made = f'gymnasium.make("{env.spec.id}")' if getattr(env, "spec", None) else f"{type(env).__name__}(...)"
+    return f"make_env=lambda: {made}"
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    """A weak one where that is possible: an environment that is gone must be forgotten."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # a class with __slots__
+        return lambda: thing
