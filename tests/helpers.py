@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -137,6 +138,11 @@ def all_finite(learner: Learner) -> bool:
     networks = [network.flat for network in learner.nets]
     moments = [moment for adam in learner.opts for moment in adam]
     return all(bool(torch.isfinite(numbers).all()) for numbers in [*networks, *moments])
+
+
+def processes(*command: str) -> list[psutil.Process]:
+    """Those that run this command."""
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == [*command]]
 
 
 class CountingEnv(gym.Env[Any, Any]):

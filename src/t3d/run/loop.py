@@ -19,7 +19,6 @@ from t3d.run.parts import Parts, assemble
 from t3d.run.report import acting_events, eval_event, refuse_divergence, update_events
 from t3d.run.resuming import BadValues, Changes, load
 from t3d.types import Fault, Rollout, Steps, Wishes
-from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.find import env_factory
 
@@ -40,10 +39,9 @@ def train(
     wishes = Wishes(stop or threading.Event(), save or threading.Event())
     cfg = resolve(cfg)
     make_env = make_env or env_factory(cfg.env.id)
-    warnings = examine(make_env, cfg.env.bad_values)
     with ExitStack() as opened:
         parts = assemble(cfg, wishes, make_env, opened)
-        yield from _run(parts, _beginning(parts, warnings), wishes)
+        yield from _run(parts, _beginning(parts), wishes)
 
 
 def resume(
@@ -73,17 +71,16 @@ def resume(
         if not (cfg.env.id or make_env):
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
         make_env = make_env or env_factory(cfg.env.id)
-        warnings = [] if loaded else examine(make_env, cfg.env.bad_values)
         parts = assemble(cfg, wishes, make_env, opened, path, loaded)
-        begin = [] if loaded else _beginning(parts, warnings)
+        begin = [] if loaded else _beginning(parts)
         notes = [text for text in (lock.note, *notes, *(parts.notes if loaded else [])) if text]  # else told by notes
         name, best = (loaded.checkpoint.name, parts.progress.best) if loaded else ("", [])
         resumed = Resumed(**parts.about(), checkpoint=name, best=best, notes=notes)
         yield from _run(parts, [*begin, resumed], wishes)
 
 
-def _beginning(parts: Parts, warnings: list[str]) -> list[Event]:
-    return [Start(**parts.about()), *(Note(step=0, text=text) for text in [*warnings, *parts.notes])]
+def _beginning(parts: Parts) -> list[Event]:
+    return [Start(**parts.about()), *(Note(step=0, text=text) for text in parts.notes)]
 
 
 def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
