@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -140,9 +141,12 @@ def all_finite(learner: Learner) -> bool:
     return all(bool(torch.isfinite(numbers).all()) for numbers in [*networks, *moments])
 
 
-def processes(*command: str) -> list[psutil.Process]:
-    """Those that run this command."""
-    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == [*command]]
+SLEEP = f"7654.{os.getpid()}"  # seconds that a simulator sleeps: nobody else's sleep so long
+
+
+def simulators() -> list[psutil.Process]:
+    """The processes that environments of this test have started, if SLEEP is their time."""
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", SLEEP]]
 
 
 class CountingEnv(gym.Env[Any, Any]):

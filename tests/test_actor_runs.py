@@ -40,12 +40,11 @@ from test_world import snapshot_for
 
 
 def test_what_an_environment_has_started_ends_with_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    length = "7654.25"
-    monkeypatch.setenv("SLEEP", length)
+    monkeypatch.setenv("SLEEP", helpers.SLEEP)
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
     events = list(train(actor_config(tmp_path, "Family", env={"hang_seconds": 1.0})))
     assert [event.what for event in of_kind(events, ActorEvent)] == ["lost", "back"]
-    assert helpers.processes("sleep", length) == []
+    assert helpers.simulators() == []
 
 
 def test_what_workers_print_is_in_a_file_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +168,7 @@ def shared_memory() -> set[str]:
 def started(folder: Path) -> subprocess.Popen[bytes]:
     """A run whose environments have simulators of their own."""
     (folder / "fault").touch()  # they do not hang
-    told = {"SLEEP": "7654.75", "FAULT_FILE": str(folder / "fault")}
+    told = {"SLEEP": helpers.SLEEP, "FAULT_FILE": str(folder / "fault")}
     surroundings = {**os.environ, **told, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-m", "t3d", *COMMAND.split()]
     return subprocess.Popen(command, cwd=folder, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -210,7 +209,7 @@ def kill_the_tree_and_resume(folder: Path, kills: int, *, parent_only: bool = Fa
             process.wait(10)
         reached = newest_step(folder)
         wait_until(partial(all_gone, family), 5)
-        assert helpers.processes("sleep", "7654.75") == []
+        assert helpers.simulators() == []
     assert shared_memory() == before
     with started(folder) as process:
         wait_until(partial(has_gone_on, folder, reached))

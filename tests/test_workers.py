@@ -72,15 +72,15 @@ def test_what_an_environment_has_started_ends_with_a_worker_that_nobody_looks_af
     """As after the learner was killed; the worker has no time to do anything either."""
     (tmp_path / "fault").touch()  # it does not hang
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
-    monkeypatch.setenv("SLEEP", "7654.5")
+    monkeypatch.setenv("SLEEP", helpers.SLEEP)
     collector = collector_of("Family")
     try:
         until(collector, lambda one: one._waiting() > 0)
         worker = collector.posts[0].worker
-        assert worker is not None and helpers.processes("sleep", "7654.5")
+        assert worker is not None and helpers.simulators()
         worker.process.kill()
         deadline = time.monotonic() + 5
-        while helpers.processes("sleep", "7654.5"):
+        while helpers.simulators():
             assert time.monotonic() < deadline, "the simulator is still there"
             time.sleep(0.01)
     finally:
