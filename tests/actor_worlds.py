@@ -106,10 +106,15 @@ def fail() -> None:
 
 
 def in_actor() -> bool:
-    """Whether this process collects; neither the run itself nor its evaluation does."""
+    """Whether this process collects; neither the run itself, nor its evaluation, nor its doctor does."""
+    return in_role("Actor")
+
+
+def in_role(name: str) -> bool:
+    """Whether this process is a worker of this role."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if type(frame.f_locals.get("self")).__name__ == "Actor":
+        if type(frame.f_locals.get("self")).__name__ == name:
             return True
         frame = frame.f_back
     return False
@@ -219,7 +224,7 @@ class Examined(Told):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         examined = self.seed in {derive(0, "evaluation", episode) for episode in range(2)}
-        if examined and "t3d.run.loop" not in sys.modules and (os.environ["FAULT"] == "always" or first_time()):
+        if examined and in_role("Evaluator") and (os.environ["FAULT"] == "always" or first_time()):
             raise RuntimeError("examination nerves")
         return super().step(action)
 
@@ -278,7 +283,74 @@ class Fragile(Told):
     steps = 0
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        Fragile.steps += "t3d.run.loop" not in sys.modules and not in_actor()
+        Fragile.steps += in_role("Evaluator")
         if Fragile.steps == 20:
             os.kill(os.getpid(), signal.SIGSEGV)
         return super().step(action)
+
+
+class ReadsStdin(Endless):
+    """Starts a program that reads its standard input for ever, whatever comes."""
+
+    spread = 7
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program = subprocess.Popen(["sh", "-c", "while sleep 0.002; do cat; done >/dev/null 2>&1"])
+
+    def close(self) -> None:
+        self.program.kill()
+        self.program.wait()
+
+
+class ListsDescriptors(Told):
+    """Writes down which descriptors a program has that it starts in the way C code does."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        listing = subprocess.run(["ls", "/proc/self/fd"], close_fds=False, capture_output=True, check=True, text=True)
+        if in_actor():
+            Path(os.environ["SEEN_FILE"]).write_text(listing.stdout)
+        return super().step(action)
+
+
+class Chatty(Told):
+    """Prints 100 kB a step: from Python, from C, and from a program that it starts once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        subprocess.run(["head", "-c", "1000000", "/dev/zero"], check=False)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        print("p" * 50_000, flush=True)
+        os.write(2, b"c" * 50_000)
+        return super().step(action)
+
+
+class FailsItsCheck(Told):
+    """Fails before training, in the way and the place that FAULT and FAULT_PLACE say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fail("make")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._fail("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.t == 2:
+            self._fail("step")
+        return super().step(action)
+
+    def _fail(self, place: str) -> None:
+        if place == os.environ["FAULT_PLACE"] and in_role("Doctor"):
+            fail()
+
+
+class SaysWhere(Told):
+    """Writes down in which process it was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with Path(os.environ["SEEN_FILE"]).open("a") as seen:
+            seen.write(f"{os.getpid()} ")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -137,6 +139,14 @@ def all_finite(learner: Learner) -> bool:
     networks = [network.flat for network in learner.nets]
     moments = [moment for adam in learner.opts for moment in adam]
     return all(bool(torch.isfinite(numbers).all()) for numbers in [*networks, *moments])
+
+
+SLEEP = f"7654.{os.getpid()}"  # seconds that a simulator sleeps: nobody else's sleep so long
+
+
+def simulators() -> list[psutil.Process]:
+    """The processes that environments of this test have started, if SLEEP is their time."""
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", SLEEP]]
 
 
 class CountingEnv(gym.Env[Any, Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -31,22 +32,19 @@ from t3d.run.loop import resume, train
 from t3d.run.machine import with_environments
 from t3d.types import PolicySnapshot, parameter_count
 from t3d.world.collect import InlineCollector
-from t3d.world.find import env_factory
 from t3d.world.noise import rung
-from test_actors import actor_config, check_rows, memories, of_kind  # noqa: F401 (a fixture)
+from test_actors import actor_config, check_rows, memories, of_kind, unstarted  # noqa: F401 (a fixture)
 from test_world import snapshot_for
 
 # Workers
 
 
 def test_what_an_environment_has_started_ends_with_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    length = "7654.25"
-    monkeypatch.setenv("SLEEP", length)
+    monkeypatch.setenv("SLEEP", helpers.SLEEP)
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
     events = list(train(actor_config(tmp_path, "Family", env={"hang_seconds": 1.0})))
     assert [event.what for event in of_kind(events, ActorEvent)] == ["lost", "back"]
-    left = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", length]]
-    assert left == []
+    assert helpers.simulators() == []
 
 
 def test_what_workers_print_is_in_a_file_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +56,14 @@ def test_what_workers_print_is_in_a_file_of_the_run(tmp_path: Path, monkeypatch:
     events = list(train(actor_config(tmp_path, "Faulty", run={"name": "b"})))
     assert "lost its mind (actor_worlds.py, line " in of_kind(events, ActorEvent)[0].text
     assert "Traceback" in (tmp_path / "b" / "workers.log").read_text()
+
+
+def test_what_workers_print_takes_little_of_the_disk(tmp_path: Path) -> None:
+    """Two files of 8 MiB, though an environment prints four times as much."""
+    events = list(train(actor_config(tmp_path, "Chatty", seeds=[0], actors="local:1")))
+    assert of_kind(events, End)[0].reason == "finished" and not of_kind(events, ActorEvent)
+    sizes = [path.stat().st_size for path in (tmp_path / "a").glob("workers.log*")]
+    assert len(sizes) == 2 and 2**23 < sum(sizes) <= 2**24
 
 
 # Saved and resumed
@@ -145,7 +151,7 @@ def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path)
     assert all(event.updates == max(0, event.step - 100) for event in late), "the policy of then, not of now"
 
 
-COMMAND = """train actor_worlds:Told --actors local:2 --seeds 0 --run.name held --resume-or-start --no-video
+COMMAND = """train actor_worlds:Family --actors local:2 --seeds 0 --run.name held --resume-or-start --no-video
     --td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --td3.random-steps 200 --td3.updates-per-step 0.1
     --total-steps 1000000000 --eval.every-steps 500 --checkpoint.every-steps 100"""
 
@@ -160,7 +166,10 @@ def shared_memory() -> set[str]:
 
 
 def started(folder: Path) -> subprocess.Popen[bytes]:
-    surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    """A run whose environments have simulators of their own."""
+    (folder / "fault").touch()  # they do not hang
+    told = {"SLEEP": helpers.SLEEP, "FAULT_FILE": str(folder / "fault")}
+    surroundings = {**os.environ, **told, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-m", "t3d", *COMMAND.split()]
     return subprocess.Popen(command, cwd=folder, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -195,10 +204,12 @@ def kill_the_tree_and_resume(folder: Path, kills: int, *, parent_only: bool = Fa
             family = family_of(process)
             assert len(family) >= 3, "two actors at least"
             for member in family[:1] if parent_only else family:
-                member.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended with another
+                    member.kill()
             process.wait(10)
         reached = newest_step(folder)
         wait_until(partial(all_gone, family), 5)
+        assert helpers.simulators() == []
     assert shared_memory() == before
     with started(folder) as process:
         wait_until(partial(has_gone_on, folder, reached))
@@ -226,7 +237,8 @@ def test_fifty_killed_families_leave_nothing_and_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("phase", ["start-up", "running"])
 def test_a_signal_ends_the_whole_family_in_time(tmp_path: Path, phase: str) -> None:
     with started(tmp_path) as process:
-        wait_until(lambda: len(family_of(process)) > 2 and (phase == "start-up" or newest_step(tmp_path) > 200))
+        held = tmp_path / "runs/held/config.toml"
+        wait_until(lambda: held.exists() and (phase == "start-up" or newest_step(tmp_path) > 200))
         family, sent = family_of(process), time.monotonic()
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=30)
@@ -328,7 +340,7 @@ def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) ->
     for actors in (1, 16):
         changes: dict[str, Any] = {"actors": f"local:{actors}", "seeds": [0], "total_steps": 2000 * actors}
         cfg = actor_config(tmp_path, "Slow", **changes, td3={"updates_per_step": 0.0}, run={"name": str(actors)})
-        collector = LocalCollector(merge(cfg, {"env": {"num_envs": actors}}), env_factory(cfg.env.id))
+        collector = unstarted(merge(cfg, {"env": {"num_envs": actors}}))
         try:
             flat = np.zeros((1, parameter_count(collector.policies.sizes)), np.float32)
             collector.publish(PolicySnapshot(0, collector.policies.sizes, flat), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import socket
 import subprocess
 import sys
 import time
@@ -27,10 +27,14 @@ from t3d.run import workers
 from t3d.run.actors import LocalCollector
 from t3d.run.governor import Governor
 from t3d.run.loop import resume, train
+from t3d.run.worker_log import WorkerLog
 from t3d.seeds import derive
 from t3d.types import PolicySnapshot, Rollout, Scaling, parameter_count
+from t3d.world.checkup import Checkup
 from t3d.world.find import env_factory
 from t3d.world.shared import Board, Channel, Policies, Ring, Torn
+
+LOG = WorkerLog()  # for workers outside of a run: they print to our stderr
 
 
 def actor_config(root: Path, world: str = "Told", **changes: Any) -> Config:
@@ -150,18 +154,21 @@ def test_a_policy_is_never_read_half_written() -> None:
 
 
 def test_messages_come_whole_and_in_order() -> None:
-    reads, writes = os.pipe()
-    channel = Channel(reads, writes)
+    ours, theirs = socket.socketpair()
+    channel, other = Channel(ours), Channel(theirs)
     assert channel.receive() == []
     for number in range(100):
-        channel.send(number=number, text="x" * 300)
+        other.send(number=number, text="x" * 300)
     assert [message["number"] for message in channel.receive()] == list(range(100))
-    os.write(writes, b'{"half": ')
+    theirs.sendall(b'{"half": ')
     assert channel.receive() == []
-    os.write(writes, b"1}\n")
+    theirs.sendall(b"1}\n")
     assert channel.receive() == [{"half": 1}]
-    os.close(reads)
-    os.close(writes)
+    other.send(last="words")
+    channel.send(never="read")
+    other.close()
+    assert channel.receive() == [{"last": "words"}], "all that was said before the end, and no error"
+    channel.close()
 
 
 # The governor
@@ -385,10 +392,15 @@ def test_a_bad_value_is_no_fault_of_the_actor(tmp_path: Path, handling: str) -> 
 
 def collector_of(world: str, **changes: Any) -> LocalCollector:
     base: dict[str, Any] = {"env": {"id": f"actor_worlds:{world}"}, "actors": "local:1", "seeds": [0]}
-    cfg = helpers.small_config(**merge_dicts(base, changes))
-    collector = LocalCollector(cfg, env_factory(cfg.env.id))
+    collector = unstarted(helpers.small_config(**merge_dicts(base, changes)))
     publish_zeros(collector)
     return collector
+
+
+def unstarted(cfg: Config) -> LocalCollector:
+    """A collector for one of these worlds, of whom the spec is known."""
+    found = Checkup([], helpers.make_spec(3, 1), vector=False)
+    return LocalCollector(cfg, env_factory(cfg.env.id), found, LOG)
 
 
 def publish_zeros(collector: LocalCollector) -> None:

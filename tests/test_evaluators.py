@@ -26,7 +26,7 @@ from t3d.types import Evaluation, State, Wishes
 from t3d.world import worker
 from t3d.world.evaluate import InlineEvaluator
 from t3d.world.find import env_factory
-from test_actors import actor_config, of_kind
+from test_actors import LOG, actor_config, of_kind
 from test_world import snapshot_for
 
 SPEC = helpers.make_spec(3, 1)
@@ -35,12 +35,12 @@ SPEC = helpers.make_spec(3, 1)
 def evaluator_of(world: str, **changes: Any) -> ProcessEvaluator:
     base: dict[str, Any] = {"env": {"id": f"actor_worlds:{world}"}, "td3": {"actor_hidden": [4]}, "actors": "local:1"}
     cfg = merge(helpers.small_config(**base), changes)
-    return ProcessEvaluator(cfg, SPEC, env_factory(cfg.env.id))
+    return ProcessEvaluator(cfg, SPEC, env_factory(cfg.env.id), LOG)
 
 
-def everything(evaluator: ProcessEvaluator, count: int) -> list[Evaluation]:
+def everything(evaluator: ProcessEvaluator, count: int, seconds: float = 60) -> list[Evaluation]:
     ready: list[Evaluation] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + seconds
     while len(ready) < count and time.monotonic() < deadline:
         ready += evaluator.poll()
         time.sleep(0.01)
@@ -69,6 +69,49 @@ def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest
         assert [one.member for one in results] == [0, 1, 2, 3]
         for member in range(4):
             assert sum(count for who, count in heard if who == member) == 3, "each episode once"
+    finally:
+        evaluator.close()
+
+
+def test_a_program_that_reads_its_stdin_does_not_take_requests() -> None:
+    evaluator = evaluator_of("ReadsStdin", seeds=[0])
+    try:
+        evaluator.submit(snapshot_for(SPEC, 1), 100)
+        assert len(everything(evaluator, 1)) == 1
+        evaluator.submit(snapshot_for(SPEC, 1), 200)
+        time.sleep(0.02)
+        evaluator.submit(snapshot_for(SPEC, 1), 300)  # lies there while the one before is played
+        assert [one.step for one in everything(evaluator, 2, seconds=15)] == [200, 300]
+    finally:
+        evaluator.close()
+
+
+def test_a_request_that_was_lost_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluators, "REPEAT_SECONDS", 0.3, raising=False)
+    evaluator = evaluator_of("Told", seeds=[0])
+    try:
+        evaluator.submit(snapshot_for(SPEC, 1), 100)
+        assert len(everything(evaluator, 1)) == 1
+        lost: list[int] = []
+        worker = evaluator.posts[0].worker
+        assert worker is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(worker, "send", lambda **message: lost.append(message["step"]))
+            evaluator.submit(snapshot_for(SPEC, 1), 200)
+        assert [one.step for one in everything(evaluator, 1, seconds=15)] == lost == [200]
+    finally:
+        evaluator.close()
+
+
+def test_an_evaluation_that_comes_twice_counts_once() -> None:
+    evaluator = evaluator_of("Slow", seeds=[0], eval={"episodes": 3})
+    try:
+        evaluator.submit(snapshot_for(SPEC, 1), 100)
+        evaluator.poll()
+        post, (one,) = evaluator.posts[0], evaluator.pending
+        evaluator._ask(post, [0], one)
+        evaluator.submit(snapshot_for(SPEC, 1), 200)  # answered after both answers to the first
+        assert [(result.step, len(result.returns)) for result in everything(evaluator, 2)] == [(100, 3), (200, 3)]
     finally:
         evaluator.close()
 
@@ -108,7 +151,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
     make_env = env_factory("Pendulum-v1")
     inline = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event()))
     spec = inline.examiners[0].lanes.spec
-    apart = ProcessEvaluator(merge(cfg, {"td3": {"actor_hidden": [4]}}), spec, make_env)
+    apart = ProcessEvaluator(merge(cfg, {"td3": {"actor_hidden": [4]}}), spec, make_env, LOG)
     try:
         one, other = snapshot_for(spec, 3), snapshot_for(spec, 3)._replace(updates=5)
         other.flat[:] *= -1
@@ -135,7 +178,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
 def test_as_many_evaluators_as_seeds_and_cores(monkeypatch: pytest.MonkeyPatch, cores: int, processes: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     evaluator = ProcessEvaluator(
-        helpers.small_config(seeds=[0, 1, 2]), helpers.make_spec(3, 1), env_factory("Pendulum-v1")
+        helpers.small_config(seeds=[0, 1, 2]), helpers.make_spec(3, 1), env_factory("Pendulum-v1"), LOG
     )
     evaluator.close()
     assert len(evaluator.posts) == processes
@@ -148,7 +191,7 @@ def test_evaluation_steps_back_behind_training() -> None:
         env_factory("Pendulum-v1"),
     )
     spec = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event())).examiners[0].lanes.spec
-    evaluator = ProcessEvaluator(cfg, spec, make_env)
+    evaluator = ProcessEvaluator(cfg, spec, make_env, LOG)
     try:
         evaluator.submit(snapshot_for(spec, 1), 0)
         while not evaluator.poll():
@@ -233,7 +276,7 @@ def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path
 )
 def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken: State, words: str) -> None:
     cfg = actor_config(tmp_path, seeds=[0])
-    evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id))
+    evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id), LOG)
     try:
         progress = Progress(best=[0.0], step=250, evaluated=0, submitted=200)
         sound = {"step": 200, "updates": 100, "flat": np.zeros((1, 353), np.float32)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,11 @@ import helpers
 from t3d.errors import UserError
 from t3d.events import ActingEvent, BadValueMet, from_line
 from t3d.run import workers
-from t3d.run.actors import LocalCollector
 from t3d.run.loop import train
 from t3d.run.machine import resolve
 from t3d.run.tally import Tally
 from t3d.types import Episode
-from t3d.world.find import env_factory
-from test_actors import actor_config, collector_of, of_kind, publish_zeros, until
+from test_actors import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
 
 # Actors
 
@@ -37,10 +36,11 @@ def test_an_actor_is_heard_while_training_waits_for_something_else() -> None:
         collector.close()
 
 
-def test_an_heir_hears_soon_of_what_it_inherits() -> None:
-    """Also in the middle of a long warm-up, in which it never waits and no episode ends."""
+@pytest.mark.parametrize("world", ["Endless", "ReadsStdin"])
+def test_an_heir_hears_soon_of_what_it_inherits(world: str) -> None:
+    """Also in the middle of a long warm-up, in which it never waits, and where a program reads all of its stdin."""
     changes: dict[str, Any] = {"seeds": [0, 1], "actors": "local:2", "td3": {"random_steps": 5000}}
-    collector = collector_of("Endless", total_steps=10_000, **changes)
+    collector = collector_of(world, total_steps=10_000, **changes)
     try:
         until(collector, lambda one: bool(one.poll()) and min(one._received.sum(axis=1)) > 0)
         hopeless = collector.posts[0]
@@ -51,6 +51,38 @@ def test_an_heir_hears_soon_of_what_it_inherits() -> None:
         begun = time.monotonic()
         until(collector, lambda one: bool(one.poll()) and one._received[0, 1] > 0)
         assert time.monotonic() - begun < 5.0
+    finally:
+        collector.close()
+
+
+def test_what_environments_start_gets_no_descriptor_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("SEEN_FILE", str(seen))
+    collector = collector_of("ListsDescriptors")
+    try:
+        until(collector, lambda one: seen.exists() and bool(seen.read_text()))
+        assert seen.read_text().split() == ["0", "1", "2", "3"], "the last is that of the folder it lists"
+    finally:
+        collector.close()
+
+
+def test_what_an_environment_has_started_ends_with_a_worker_that_nobody_looks_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the learner was killed; the worker has no time to do anything either."""
+    (tmp_path / "fault").touch()  # it does not hang
+    monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
+    monkeypatch.setenv("SLEEP", helpers.SLEEP)
+    collector = collector_of("Family")
+    try:
+        until(collector, lambda one: one._waiting() > 0)
+        worker = collector.posts[0].worker
+        assert worker is not None and helpers.simulators()
+        worker.process.kill()
+        deadline = time.monotonic() + 5
+        while helpers.simulators():
+            assert time.monotonic() < deadline, "the simulator is still there"
+            time.sleep(0.01)
     finally:
         collector.close()
 
@@ -115,11 +147,11 @@ def test_how_a_worker_ended_in_words(code: int, words: str) -> None:
     assert words in workers._in_words(code)
 
 
-@pytest.mark.parametrize("made_before", range(4))
+@pytest.mark.parametrize("made_before", range(5))
 def test_a_system_that_has_no_more_files_is_told(monkeypatch: pytest.MonkeyPatch, made_before: int) -> None:
-    """Whichever of ring, pulse and bell is the first that cannot be made."""
+    """Whichever of ring, pulse, bell, channel and pipe is the first that cannot be made."""
     cfg = helpers.small_config(env={"id": "actor_worlds:Told"}, actors="local:1")
-    collector, left = LocalCollector(cfg, env_factory(cfg.env.id)), [made_before]
+    collector, left = unstarted(cfg), [made_before]
 
     def limited(make: Any) -> Any:
         def made(*arguments: Any) -> Any:
@@ -130,8 +162,8 @@ def test_a_system_that_has_no_more_files_is_told(monkeypatch: pytest.MonkeyPatch
 
         return made
 
-    for name in ("memfd_create", "eventfd", "pipe"):
-        monkeypatch.setattr(os, name, limited(getattr(os, name)))
+    for module, name in ((os, "memfd_create"), (os, "eventfd"), (os, "pipe"), (socket, "socketpair")):
+        monkeypatch.setattr(module, name, limited(getattr(module, name)))
     try:
         with pytest.raises(UserError, match=re.escape("Too many open files); take fewer actors")):
             publish_zeros(collector)

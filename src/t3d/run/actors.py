@@ -17,10 +17,11 @@ from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.run.governor import Governor
 from t3d.run.tally import Tally
+from t3d.run.worker_log import WorkerLog
 from t3d.run.workers import Post, end_all, for_workers, starting
 from t3d.types import Acting, ActorNews, Episode, Fault, Floats, PolicySnapshot, Rollout, State, row_sizes, whole
+from t3d.world.checkup import Checkup
 from t3d.world.envs import EnvFactory
-from t3d.world.lanes import VectorLanes, open_lanes
 from t3d.world.shared import POLICY_SLOTS, RANDOM, Bell, Board, Policies, Ring, Torn
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two looks at the actors
@@ -50,12 +51,10 @@ class ActorPost(Post):
 class LocalCollector:
     """Collects in processes of their own: fast, and not deterministic."""
 
-    def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
+    def __init__(self, cfg: Config, make_env: EnvFactory, found: Checkup, log: WorkerLog) -> None:
         self.cfg, self.worker_cfg, self.governor = cfg, for_workers(cfg, make_env), Governor(cfg)
-        lanes = open_lanes(make_env, cfg.env, "the start")
-        self.spec, as_one = lanes.spec, isinstance(lanes, VectorLanes)
-        lanes.close()
-        self.posts = [ActorPost(number, units) for number, units in enumerate(shares(cfg, as_one=as_one))]
+        self.spec, self.log = found.spec, log
+        self.posts = [ActorPost(number, units) for number, units in enumerate(shares(cfg, as_one=found.vector))]
         members, actors = len(cfg.seeds), cfg.local_actors
         sizes = (self.spec.observation_size, *cfg.td3.actor_hidden, self.spec.action_size)
         self.policies = Policies(members, sizes, POLICY_SLOTS)
@@ -70,7 +69,6 @@ class LocalCollector:
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
         self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not handed out
         self._told: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
-        self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[ActorNews] = []
         self._error: UserError | None = None
         self._whole, self._span = Tally(), Tally()
@@ -135,7 +133,7 @@ class LocalCollector:
 
     def print_to(self, path: Path) -> None:
         """What the processes print from now on goes to this file."""
-        self._output = path
+        self.log.print_to(path)
 
     def close(self) -> None:
         """Ends the actors and closes their environments."""
@@ -171,7 +169,7 @@ class LocalCollector:
                 "policies": self.policies.handle,
                 "bell": self.bell.fd,
             }
-            post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell), self._output)
+            post.begin(self.worker_cfg, task, (ring, self.board, self.policies, self.bell), self.log.fd)
         if post.starts > 1:
             self._tell(post, "back", "begun anew")
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.errors import NobodyLeft
+from t3d.run.worker_log import WorkerLog
 from t3d.run.workers import Post, end_all, for_workers, starting
 from t3d.types import Evaluation, PolicySnapshot, Scaling, Spec, State, parameter_count, whole
 from t3d.world.envs import EnvFactory
@@ -20,6 +21,7 @@ from t3d.world.shared import Policies
 
 MOST_PENDING = 2  # evaluations under way; when the next is due, training waits: none is left out; chosen
 WAIT_SECONDS = 0.05
+REPEAT_SECONDS = 5.0  # that a process has waited for something to do since it was asked: it was not reached; chosen
 WORTH_TELLING = 10.0  # seconds that training has waited for evaluations; told once; chosen
 
 
@@ -40,19 +42,19 @@ class EvaluatorPost(Post):
     def __init__(self, members: list[int]) -> None:
         super().__init__()
         self.members = members
+        self.waited = 0.0  # seconds that the process had waited for something to do when it was last asked
 
 
 class ProcessEvaluator:
     """Evaluates snapshots beside the training, and hands the results out in the order they were asked for."""
 
-    def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory) -> None:
-        self.cfg, self.count = for_workers(cfg, make_env), len(cfg.seeds)  # of members
+    def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, log: WorkerLog) -> None:
+        self.cfg, self.count, self.log = for_workers(cfg, make_env), len(cfg.seeds), log  # count: of members
         sizes = (spec.observation_size, *cfg.td3.actor_hidden, spec.action_size)
         self.policies = Policies(self.count, sizes, MOST_PENDING)
         processes = min(self.count, len(os.sched_getaffinity(0)))  # they yield to actors
         self.posts = [EvaluatorPost(list(range(first, self.count, processes))) for first in range(processes)]
         self.pending: list[Pending] = []
-        self._output: Path | None = None  # our stderr, until somebody says where to print to
         self._news: list[str] = []
         self._waited = 0.0
 
@@ -94,7 +96,7 @@ class ProcessEvaluator:
 
     def news(self) -> list[str]:
         """What has happened to the processes since the last call."""
-        news, self._news = self._news, []
+        news, self._news = [*self._news, *self.log.news()], []
         return news
 
     def state(self) -> State:
@@ -119,7 +121,7 @@ class ProcessEvaluator:
 
     def print_to(self, path: Path) -> None:
         """What the processes print from now on goes to this file."""
-        self._output = path
+        self.log.print_to(path)
 
     def close(self) -> None:
         """Ends the processes."""
@@ -139,12 +141,15 @@ class ProcessEvaluator:
             raise post.worker.error
         if fault:
             self._lost(post, post.worker.last_words or fault)
+        elif post.worker.pulse.waited - post.waited > REPEAT_SECONDS:
+            for one in self.pending:
+                self._ask(post, post.members, one)
 
     def _start(self, post: EvaluatorPost) -> None:
         """A process, and all that it has not answered yet."""
         with starting():
             task = {"role": "evaluator", "policies": self.policies.handle}
-            post.begin(self.cfg, task, [self.policies], self._output)
+            post.begin(self.cfg, task, [self.policies], self.log.fd)
         for one in self.pending:
             self._ask(post, post.members, one)
 
@@ -155,12 +160,15 @@ class ProcessEvaluator:
                 first = len(one.played[member])
                 if first < self.cfg.eval.episodes:
                     post.worker.send(member=member, step=one.step, slot=one.slot, first=first)
+            post.waited = post.worker.pulse.waited
             post.ring()
 
-    def _take(self, member: int, step: int, results: list[tuple[float, int]], bad_values: int) -> None:
-        one = next(one for one in self.pending if one.step == step)
-        one.played[member] += results
-        one.bad_values[member] += bad_values
+    def _take(self, member: int, step: int, first: int, results: list[tuple[float, int]], bad_values: int) -> None:
+        """Keeps the results of some episodes, unless they are there already because they were asked for twice."""
+        for one in self.pending:
+            if one.step == step and len(one.played[member]) == first:
+                one.played[member] += results
+                one.bad_values[member] += bad_values
 
     def _lost(self, post: EvaluatorPost, why: str) -> None:
         """Begins the process anew, unless that has failed too often: then the others take its members over."""

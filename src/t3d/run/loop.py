@@ -22,11 +22,9 @@ from t3d.run.parts import Parts, assemble
 from t3d.run.report import acting_events, eval_event, refuse_divergence, update_events
 from t3d.run.resuming import BadValues, Changes, load
 from t3d.types import Fault, Rollout, Steps, Wishes
-from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.factory import checked_factory
 from t3d.world.find import env_factory, with_full_id
-from t3d.world.watch import CALL_SECONDS
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
 
@@ -48,12 +46,10 @@ def train(
 
 def _train(cfg: Config, wishes: Wishes, make_env: EnvFactory | None) -> Generator[Event, None, None]:
     cfg = with_full_id(cfg)
-    resolved = resolve(cfg)
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
-    warnings = examine(make_env, cfg.env.bad_values, max(CALL_SECONDS, cfg.env.hang_seconds))
     with ExitStack() as opened:
-        parts = assemble(resolved, wishes, make_env, opened, asked=cfg)
-        yield from _run(parts, _beginning(parts, warnings), wishes)
+        parts = assemble(resolve(cfg), wishes, make_env, opened, asked=cfg)
+        yield from _run(parts, _beginning(parts), wishes)
 
 
 def resume(
@@ -90,10 +86,8 @@ def _resume(
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
         make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
-        patience = max(CALL_SECONDS, cfg.env.hang_seconds)
-        warnings = [] if loaded else examine(make_env, cfg.env.bad_values, patience)
         parts = assemble(cfg, wishes, make_env, opened, path, loaded, asked)
-        begin = [] if loaded else _beginning(parts, warnings)
+        begin = [] if loaded else _beginning(parts)
         if loaded and parts.folder.is_untold:
             begin = [Start(**parts.about())]
         others = parts.notes if loaded else []  # else told when it began
@@ -103,8 +97,8 @@ def _resume(
         yield from _run(parts, [*begin, resumed], wishes)
 
 
-def _beginning(parts: Parts, warnings: list[str]) -> list[Event]:
-    return [Start(**parts.about()), *(Note(step=0, text=text) for text in [*warnings, *parts.notes])]
+def _beginning(parts: Parts) -> list[Event]:
+    return [Start(**parts.about()), *(Note(step=0, text=text) for text in parts.notes)]
 
 
 def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:

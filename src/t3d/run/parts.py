@@ -23,6 +23,7 @@ from t3d.files import UNSOUND, Refused, in_words
 from t3d.run.actors import LocalCollector
 from t3d.run.best import BestPolicies
 from t3d.run.checkpoint import Checkpoint, save
+from t3d.run.checkup import check
 from t3d.run.evaluators import ProcessEvaluator
 from t3d.run.folder import LOGS, RunFolder, create_folder, set_aside, versions
 from t3d.run.governor import Governor
@@ -30,10 +31,13 @@ from t3d.run.lock import Lock
 from t3d.run.machine import choose_engine, replay_device
 from t3d.run.publish import OneBehind, Promptly
 from t3d.run.report import refuse_divergence
+from t3d.run.worker_log import WorkerLog
 from t3d.types import PolicySnapshot, State, Wishes, whole
 from t3d.world.collect import InlineCollector
+from t3d.world.doctor import examine
 from t3d.world.envs import ENVIRONMENT_ERRORS, EnvFactory
 from t3d.world.evaluate import InlineEvaluator
+from t3d.world.watch import CALL_SECONDS
 
 LONGEST_SECONDS = 1e9  # thirty years
 Collector = InlineCollector | LocalCollector
@@ -196,10 +200,11 @@ def assemble(
     asked is the configuration before this machine chose device, engine and threads. Each part is closed by `opened`.
     Whatever may refuse does so before the folder is made or its logs are cut back.
     """
-    collector, evaluator = _world(cfg, wishes, make_env, opened)
+    collector, evaluator, warnings = _world(cfg, wishes, make_env, opened, plays=loaded is None)
     spec = collector.spec
     replay_on = replay_device(cfg, spec)
     engine, threads, notes = choose_engine(cfg, spec)
+    notes = [*warnings, *notes]
     cfg = replace(cfg, engine=engine, threads=threads)
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine)
     memory = Memory(spec, cfg, replay_on, cfg.device)
@@ -227,13 +232,20 @@ def assemble(
     return Parts(cfg, collector, memory, learner, publisher, evaluator, folder, progress, best, notes, newest)
 
 
-def _world(cfg: Config, wishes: Wishes, make_env: EnvFactory, opened: ExitStack) -> tuple[Collector, Evaluator]:
-    """Acting and evaluating: in this process, or in processes of their own."""
+def _world(
+    cfg: Config, wishes: Wishes, make_env: EnvFactory, opened: ExitStack, *, plays: bool
+) -> tuple[Collector, Evaluator, list[str]]:
+    """Acting and evaluating, in this process or in others; and the doctor's warnings, if it plays the environment."""
     if not cfg.local_actors:
+        patience = max(CALL_SECONDS, cfg.env.hang_seconds)
+        warnings = examine(make_env, cfg.env.bad_values, patience) if plays else []
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
-        return inline, opened.enter_context(closing(InlineEvaluator(cfg, make_env, wishes)))
-    collector = opened.enter_context(closing(LocalCollector(cfg, make_env)))
-    return collector, opened.enter_context(closing(ProcessEvaluator(cfg, collector.spec, make_env)))
+        return inline, opened.enter_context(closing(InlineEvaluator(cfg, make_env, wishes))), warnings
+    log = opened.enter_context(closing(WorkerLog()))
+    found = check(cfg, make_env, log, wishes.stop, plays=plays)
+    collector = opened.enter_context(closing(LocalCollector(cfg, make_env, found, log)))
+    evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, found.spec, make_env, log)))
+    return collector, evaluator, found.warnings
 
 
 def _restore(

@@ -8,19 +8,19 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import t3d
 from t3d.config import Config, to_dict
 from t3d.errors import UserError
-from t3d.files import Refused, open_log
 from t3d.types import Fault
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.factory import CheckedFactory
@@ -38,34 +38,33 @@ GRACE_SECONDS = 1.0  # for workers to close their environments when the run is o
 class Worker:
     """One process, from its start to its end."""
 
-    def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int], output: Path | None) -> None:
+    def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int], output: int) -> None:
         self.pulse, self.door = Pulse(), Bell()  # the door is rung when there is something to do
         self.begun = time.monotonic()
         self.ready = False  # whether its environments are made
         self.error: UserError | None = None  # what the user must mend
         self.last_words = ""  # why it crashed, as far as it could tell
-        with _opened(output) as printed:
-            self.process = self._start(fds, printed)
-        assert self.process.stdin is not None and self.process.stdout is not None  # noqa: S101 (both are pipes)
-        self.channel = Channel(self.process.stdout.fileno(), self.process.stdin.fileno())
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = self._start(theirs.fileno(), fds, output)
+        self.channel = Channel(ours)
         self._beats, self._silent, self._looked = -1, 0.0, time.monotonic()
-        about = {"path": sys.path, "parent": os.getpid(), "config": to_dict(cfg)}
-        self.send(**about, pulse=self.pulse.fd, door=self.door.fd, **task)
+        self.send(path=sys.path, config=to_dict(cfg), pulse=self.pulse.fd, door=self.door.fd, **task)
 
-    def _start(self, fds: list[int], printed: BinaryIO | None) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "t3d.world.worker"],  # -P: it gets our path, and runs no file of this folder
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=printed,
-            pass_fds=[*fds, self.pulse.fd, self.door.fd],
+    def _start(self, channel: int, fds: list[int], output: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-m", "t3d.world.launch", str(channel), str(os.getpid())],
+            stdin=subprocess.DEVNULL,  # whatever an environment starts may read it, and must find nothing of ours
+            stdout=output,
+            stderr=output,
+            pass_fds=[channel, *fds, self.pulse.fd, self.door.fd],
             env={**os.environ, **ONE_THREAD, "PYTHONPATH": _python_path()},
             start_new_session=True,  # a terminal's Ctrl-C is for us alone
         )
 
     def send(self, **message: Any) -> None:
         """Tells it something; if it has ended, that is seen when it is looked after."""
-        with suppress(BrokenPipeError):
+        with suppress(ConnectionError):
             self.channel.send(**message)
 
     def receive(self) -> list[dict[str, Any]]:
@@ -109,9 +108,7 @@ class Worker:
 
     def close(self) -> None:
         """Gives all descriptors back."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.channel.close()
         self.pulse.close()
         self.door.close()
 
@@ -133,8 +130,8 @@ class Post:
         """Whether a process should be begun."""
         return self.worker is None and not self.given_up and time.monotonic() >= self._again_at
 
-    def begin(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Bell], output: Path | None) -> None:
-        """Starts a process for the task, with everything it shares; what it prints goes to the file `output`."""
+    def begin(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Bell], output: int) -> None:
+        """Starts a process for the task, with everything it shares; it prints to the descriptor `output`."""
         self.starts, self.delivered = self.starts + 1, 0
         self.worker = Worker(cfg, task, [one.fd for one in shared], output)
 
@@ -198,17 +195,6 @@ def _importable(make_env: EnvFactory) -> str:
             "or train with actors=inline"
         )
     return f"{module}:{name}"
-
-
-@contextmanager
-def _opened(output: Path | None) -> Iterator[BinaryIO | None]:
-    """The file to print to; nothing, which means our own stderr, if there is none or it cannot be written."""
-    try:
-        file = None if output is None else open_log(output)
-    except (OSError, Refused):
-        file = None
-    with file or nullcontext():
-        yield file
 
 
 def _python_path() -> str:

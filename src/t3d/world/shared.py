@@ -10,7 +10,9 @@ import json
 import mmap
 import os
 import select
+import socket
 import time
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -225,37 +227,34 @@ class Bell:
 
 
 class Channel:
-    """Lines of JSON over two pipes."""
+    """Lines of JSON over a socket."""
 
-    def __init__(self, reads: int, writes: int) -> None:
-        self._reads, self._writes, self._rest = reads, writes, b""
-        os.set_blocking(reads, False)
+    def __init__(self, end: socket.socket) -> None:
+        self._socket, self._rest = end, b""
 
     def send(self, **message: Any) -> None:
-        """One message; waits while the pipe is full."""
-        rest = memoryview(json.dumps(message).encode() + b"\n")
-        while rest:
-            rest = rest[os.write(self._writes, rest) :]
+        """One message; waits while too many are unread."""
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def first(self) -> dict[str, Any]:
-        """Waits for the first message; a pipe that is closed before ends the process."""
-        os.set_blocking(self._reads, True)
+        """Waits for the first message; if the other side ends before, so does this process."""
         while b"\n" not in self._rest:
-            piece = os.read(self._reads, 2**16)
+            piece = self._socket.recv(2**16)
             if not piece:
                 raise SystemExit(1)
             self._rest += piece
-        os.set_blocking(self._reads, False)
         line, _, self._rest = self._rest.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have come in."""
-        try:
-            while piece := os.read(self._reads, 2**16):
+        with suppress(BlockingIOError, ConnectionResetError):  # no more yet, or never
+            while piece := self._socket.recv(2**16, socket.MSG_DONTWAIT):
                 self._rest += piece
-        except BlockingIOError:
-            pass
         *lines, self._rest = self._rest.split(b"\n")
         return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Gives the socket back."""
+        self._socket.close()

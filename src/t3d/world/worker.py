@@ -1,14 +1,14 @@
-"""What runs in a worker process: acting, or evaluating. `python -m t3d.world.worker`, told what to do on its stdin.
+"""What runs in a worker process: acting, evaluating or examining, as its parent says. world/launch.py starts it.
 
 A fresh process without torch: it starts in a second, and one thread is all it uses.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from t3d.config import Config, merge
 from t3d.errors import EnvironmentFailed, UserError
+from t3d.world.checkup import Doctor
 from t3d.world.collect import Team
 from t3d.world.envs import BadValue
 from t3d.world.evaluate import Examiner
@@ -30,7 +31,6 @@ LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing t
 ROUNDS_BETWEEN_MESSAGES = 64  # looking for them is a call into the system
 EVALUATION_NICENESS = 5  # chosen
 MOST_TRIES = 50  # to step back; chosen
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Actor:
@@ -151,18 +151,16 @@ class Evaluator:
             some = episodes[place : place + examiner.lanes.count]
             returns, lengths, bad_values = examiner.play(snapshot, some)
             results = list(zip(returns.tolist(), lengths.tolist(), strict=True))
-            self.parent.send(member=member, step=step, results=results, bad_values=bad_values)
+            self.parent.send(member=member, step=step, first=some[0], results=results, bad_values=bad_values)
 
 
-ROLES: dict[str, type[Actor | Evaluator]] = {"actor": Actor, "evaluator": Evaluator}
+ROLES: dict[str, type[Actor | Evaluator | Doctor]] = {"actor": Actor, "evaluator": Evaluator, "doctor": Doctor}
 
 
-def main() -> None:
-    """Does what the first line on stdin says; an error that is not the process's own end is told to the parent."""
-    parent = Channel(0, os.dup(1))
-    os.dup2(2, 1)  # what environments print must not come between the messages; stderr is a file of the run
+def work(channel: int) -> NoReturn:
+    """Does what the first message says; an error that is not the process's own end is told to the parent."""
+    parent = Channel(socket.socket(fileno=channel))
     task = parent.first()
-    _die_with(task["parent"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run is stopped by its parent
     sys.path[:] = task["path"]
@@ -171,6 +169,7 @@ def main() -> None:
         parent.send(ready=True)
         with closing(worker):
             worker.run()
+        sys.exit(0)
     except BadValue as error:
         parent.send(bad_value=error.fault, where=error.where, member=error.member)
     except UserError as error:
@@ -195,14 +194,3 @@ def _step_back() -> None:
             time.sleep(0.1)
         except OSError:  # sessions are not weighed here
             return
-
-
-def _die_with(parent: int) -> None:
-    """Linux ends this process when its parent ends, or the thread of it that has begun us, however that happens."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
