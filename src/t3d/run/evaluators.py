@@ -6,16 +6,15 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.errors import NobodyLeft
+from t3d.run.states import packed, unpacked
 from t3d.run.worker_log import WorkerLog
 from t3d.run.workers import Post, end_all, for_workers, starting
-from t3d.types import Evaluation, PolicySnapshot, Scaling, Spec, State, parameter_count, whole
+from t3d.types import Evaluation, PolicySnapshot, Spec, State, whole
 from t3d.world.envs import EnvFactory
 from t3d.world.shared import Policies
 
@@ -101,7 +100,7 @@ class ProcessEvaluator:
 
     def state(self) -> State:
         """What is under way: it is begun again when the run goes on."""
-        return {str(number): _packed(one) for number, one in enumerate(self.pending)}
+        return {str(number): {"step": one.step, **packed(one.snapshot)} for number, one in enumerate(self.pending)}
 
     def restore(self, state: State) -> list[int]:
         """Begins what was under way, and returns the steps of it."""
@@ -110,11 +109,7 @@ class ProcessEvaluator:
             raise ValueError(f"{len(state)} evaluations are under way")
         for number in range(len(state)):
             saved = state[str(number)]
-            _check(saved["flat"], (self.count, parameter_count(self.policies.sizes)))
-            for name in ("mean", "std") if "mean" in saved else ():
-                _check(saved[name], (self.count, self.policies.sizes[0]))
-            scaling = Scaling(saved["mean"], saved["std"]) if "mean" in saved else None
-            snapshot = PolicySnapshot(whole(saved["updates"]), self.policies.sizes, saved["flat"], scaling)
+            snapshot = unpacked(saved, self.count, self.policies.sizes)
             steps.append(whole(saved["step"], least=steps[-1] + 1 if steps else 0))
             self.submit(snapshot, steps[-1])
         return steps
@@ -187,13 +182,3 @@ class ProcessEvaluator:
             heir.members.append(member)
             for one in self.pending:
                 self._ask(heir, [member], one)
-
-
-def _check(array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
-        raise ValueError(f"a policy under evaluation is {array.dtype} {array.shape} instead of {shape}, or not finite")
-
-
-def _packed(one: Pending) -> State:
-    scaling = {} if one.snapshot.scaling is None else one.snapshot.scaling._asdict()
-    return {"step": one.step, "updates": one.snapshot.updates, "flat": one.snapshot.flat, **scaling}
