@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from t3d import config
-from t3d.app.console import plain
+from t3d.app.printing import plain
 from t3d.config import Config
 
 INTRODUCTION = """\

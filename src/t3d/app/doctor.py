@@ -16,6 +16,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from t3d.app.flags import read_flags
 from t3d.world.doctor import examine
 from t3d.world.envs import spec_of
 from t3d.world.find import env_factory
@@ -45,7 +46,7 @@ class DoctorArgs:
 
 def main(arguments: list[str]) -> int:
     """Examines, and prints what was found; what training cannot work with ends with code 2."""
-    args = tyro.cli(DoctorArgs, args=arguments, prog="t3d doctor")
+    args = read_flags(DoctorArgs, arguments, "t3d doctor")
     console = Console()
     if args.env is None:
         console.print(_machine())

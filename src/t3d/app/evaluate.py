@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.insight.runs import check_fits, open_run
 from t3d.seeds import derive
@@ -36,7 +37,7 @@ class EvalArgs:
 
 def main(arguments: list[str]) -> int:
     """Parses, plays, and prints a table."""
-    args = tyro.cli(EvalArgs, args=arguments, prog="t3d eval")
+    args = read_flags(EvalArgs, arguments, "t3d eval")
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; play at least 1")
     run = open_run(args.run)
@@ -48,11 +49,10 @@ def main(arguments: list[str]) -> int:
     returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)
     lanes.close()
 
-    console = Console()
-    table = Table(title=f"{run.cfg.env.id}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
+    table = Table(title=f"{run.env_id(args.env)}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")
     figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]
     table.add_row(str(args.episodes), *(f"{figure:,.2f}" for figure in figures))
-    console.print(table)
+    PlainConsole().print(table)
     return 0

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.insight.runs import open_run
 
@@ -37,7 +38,7 @@ class RecordArgs:
 
 def main(arguments: list[str]) -> int:
     """Parses, films, and says where."""
-    args = tyro.cli(RecordArgs, args=arguments, prog="t3d record")
+    args = read_flags(RecordArgs, arguments, "t3d record")
     if args.episodes < 1 or args.max_steps < 1:
         raise UserError(f"episodes={args.episodes} of max_steps={args.max_steps} are too few; film at least 1 of 1")
     _choose_graphics()
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     env = replace(run.cfg.env, id=run.env_id(args.env))
     policy = run.policy(seed, args.policy)
     mean_return = record(policy, env, out, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
-    Console().print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
+    PlainConsole().print(f"filmed: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0
 
 

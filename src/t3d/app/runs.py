@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from t3d.app.console import plain
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole, plain
 from t3d.errors import UserError, did_you_mean
 from t3d.insight.catalogue import (
     Entry,
@@ -83,17 +84,17 @@ COLUMNS: dict[str, Callable[[Entry], Text]] = {
 
 def main(arguments: list[str]) -> int:
     """Parses and prints."""
-    console = Console(highlight=False)
+    console = PlainConsole()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     if arguments[:1] == ["show"]:
-        shown = tyro.cli(ShowArgs, args=arguments[1:], prog="t3d runs show")
+        shown = read_flags(ShowArgs, arguments[1:], "t3d runs show")
         _show(find_entry(shown.run, shown.root), console)
         return 0
     if arguments and not arguments[0].startswith("-"):
         hint = did_you_mean(arguments[0], ["show"]) or f"; t3d runs show {arguments[0]} prints one run"
         raise UserError(f"runs does not know {arguments[0]}{hint}")
-    args = tyro.cli(RunsArgs, args=arguments, prog="t3d runs")
+    args = read_flags(RunsArgs, arguments, "t3d runs")
     entries, skipped = catalogue(args.root)
     _list(_chosen(entries, args), len(entries), args, console)
     _say_skipped(skipped, console)
