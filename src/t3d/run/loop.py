@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
+from t3d.presets import as_config
 from t3d.run.governor import Governor, passed
 from t3d.run.lock import Lock
 from t3d.run.machine import resolve
@@ -27,7 +29,7 @@ UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors,
 
 
 def train(
-    cfg: Config,
+    cfg: Config | Mapping[str, Any] | str,
     *,
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
@@ -38,7 +40,7 @@ def train(
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one in passing.
     """
     wishes = Wishes(stop or threading.Event(), save or threading.Event())
-    cfg = resolve(cfg)
+    cfg = resolve(as_config(cfg))
     make_env = make_env or env_factory(cfg.env.id)
     warnings = examine(make_env, cfg.env.bad_values)
     with ExitStack() as opened:
