@@ -144,8 +144,8 @@ def test_a_mapping_or_an_environments_id_is_a_configuration() -> None:
 
 def test_train_takes_a_mapping_and_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for given in (to_dict(helpers.small_config()), "Pendulum-v1"):
-        start = next(t3d.train(given))
+    for taken in (to_dict(helpers.small_config()), "Pendulum-v1"):
+        start = next(t3d.train(taken))
         assert isinstance(start, Start) and start.config["env"]["id"] == "Pendulum-v1"
 
 

@@ -112,6 +112,8 @@ class EnvConfig:
 
     id: str = ""
     """A Gymnasium id, dm:domain-task, module:id, or module:callable."""
+    name: str = ""
+    """What to call it in titles and folder names; empty takes the id, or the name of a make_env given in Python."""
     num_envs: int = 1
     """Environments per member; the ratio of updates to steps does not depend on it."""
     action_repeat: int = 1
@@ -124,6 +126,11 @@ class EnvConfig:
     def __post_init__(self) -> None:
         _convert(self, "env.")
         _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return self.name or self.id or "custom"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ COLUMNS = {
     "Q": "q_mean",
 }
 LINES_AROUND_THE_ROWS = 9
+SAID_ELSEWHERE = ("env.id", "env.name", "preset", "device", "threads", "engine", "run.root", "run.name")
 
 
 class View:
@@ -110,8 +111,9 @@ class View:
         self.random_steps = cfg["td3"]["random_steps"]
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
-        _say_differences(merge(Config(), cfg), self.console)
-        show(f"TD3 on {cfg['env']['id']}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
+        settings = merge(Config(), cfg)
+        _say_differences(settings, self.console)
+        show(f"TD3 on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
         show(
             f"{event.parameters:,} parameters a seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
             f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}"
@@ -186,7 +188,7 @@ def _say_differences(cfg: Config, console: PlainConsole) -> None:
     """Prints what this run does differently from the defaults, and which of it the preset brought."""
     changes = diff(cfg, Config())
     from_preset = diff(preset(cfg.preset), Config())
-    for key in ("env.id", "preset", "device", "threads", "engine", "run.root", "run.name"):  # said elsewhere
+    for key in SAID_ELSEWHERE:
         changes.pop(key, None)
     if cfg.local_actors:
         changes.pop("env.num_envs", None)

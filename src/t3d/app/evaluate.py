@@ -49,7 +49,8 @@ def main(arguments: list[str]) -> int:
     returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)
     lanes.close()
 
-    table = Table(title=f"{run.env_id(args.env)}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
+    played = args.env or run.cfg.env.title
+    table = Table(title=f"{played}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")
     figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]

@@ -33,7 +33,7 @@ from t3d.insight.catalogue import (
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
-IN_THE_HEADING = ("env.id", "preset", "run.root", "run.name")
+IN_THE_HEADING = ("env.id", "env.name", "preset", "run.root", "run.name")
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line a run
 NARROW = 100  # characters; below this the list leaves some columns to `show`
 IF_NARROW = ("seeds", "steps", "return", "status")
@@ -121,10 +121,10 @@ def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> No
         return
     columns = COLUMNS if console.width >= NARROW else {name: COLUMNS[name] for name in IF_NARROW}
     table = _table("", "name", "environment", *columns)
-    table.columns[0].overflow = "fold"
-    table.columns[1].max_width = max(11, console.width // 6)
+    table.columns[0].overflow = table.columns[1].overflow = "fold"
+    table.columns[1].max_width = max(11, console.width // 4)
     for entry in entries:
-        env = _clean(_env(entry.env).rpartition(":")[2])
+        env = _clean(_env(entry.env))
         table.add_row(_clean(entry.path.name, "bold"), env, *(cell(entry) for cell in columns.values()))
     console.print(table)
     number = f"{len(entries)} of {of} runs" if len(entries) < of else f"{of} runs" if of > 1 else "1 run"

@@ -114,7 +114,7 @@ def read_entry(path: Path) -> Entry:
         return Entry(
             path=path,
             config=config,
-            env=str(config["env"]["id"]),
+            env=str(config["env"].get("name") or config["env"]["id"]),
             preset=str(config["preset"]),
             seeds=seeds,
             step=int(last["step"]),

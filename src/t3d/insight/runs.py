@@ -13,6 +13,7 @@ from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, Event, from_line
 from t3d.files import Refused, open_plain
 from t3d.types import Spec
+from t3d.world.fit import difference, outline
 from t3d.world.policy import SavedPolicy, load_policy
 
 LARGEST = 1e300  # returns beyond this cannot be drawn
@@ -55,12 +56,8 @@ class Run(NamedTuple):
 
 def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
     """Says so if a policy was trained on an environment of another shape."""
-    ours, theirs = (
-        (one.observation, one.action_shape, one.action_low.tolist(), one.action_high.tolist())
-        for one in (policy.spec, spec)
-    )
-    if ours != theirs:
-        raise UserError(f"the policy does not fit {env_id}: its observations or action bounds are others")
+    if changed := difference(outline(policy.spec), outline(spec)):
+        raise UserError(f"the policy does not fit {env_id}: {changed}")
 
 
 def best_of(evals: list[Eval]) -> Eval:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,4 +132,5 @@ def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
     except OSError as error:
         raise UserError(f"cannot film into {out}: {error.strerror or error}") from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # on a disk that takes nothing it cannot be removed, and is not there
+            unfinished.unlink()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t3d.errors import UserError
-from t3d.files import Refused, in_words, open_log
+from t3d.files import Refused, in_words, open_log, open_plain
 
 LONGEST = 1000  # bytes of the file that are read
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -55,6 +55,19 @@ class Lock:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         _held.discard(self._file)
         self._file.close()
+
+
+def holder(folder: Path) -> str:
+    """The process that writes in a folder now, in words; empty if there is none."""
+    try:
+        with open_plain(folder / "lock") as file:
+            said = _holder(file)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return said or "another process"
+    except (OSError, Refused):
+        return ""
+    return ""
 
 
 def _holder(file: BinaryIO) -> str:

@@ -24,6 +24,7 @@ from t3d.types import Fault, Rollout, Steps, Wishes
 from t3d.world.doctor import examine
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.find import env_factory
+from t3d.world.names import named
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
 
@@ -42,6 +43,7 @@ def train(
     wishes = Wishes(stop or threading.Event(), save or threading.Event())
     cfg = resolve(as_config(cfg))
     make_env = make_env or env_factory(cfg.env.id)
+    cfg = named(cfg, make_env)
     warnings = examine(make_env, cfg.env.bad_values)
     with ExitStack() as opened:
         parts = assemble(cfg, wishes, make_env, opened)
