@@ -5,15 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3d.config import Config, diff, flat, load_toml, merge, to_dict, to_toml
+import helpers
+import t3d
+from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, to_dict, to_toml
 from t3d.errors import UserError
+from t3d.events import Start
+from t3d.presets import as_config, preset
 
 VALUES = st.fixed_dictionaries(
     {
@@ -93,6 +99,54 @@ def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], words: str) -> No
     with pytest.raises(UserError) as caught:
         merge(Config(), values)
     assert words in str(caught.value)
+
+
+def test_python_may_hand_over_lists_ranges_and_numpys_numbers() -> None:
+    hidden = np.array([64, 32])
+    td3 = TD3Config(actor_hidden=[64, 32], critic_hidden=hidden, gamma=np.float32(0.5), batch_size=np.int64(8))  # type: ignore[arg-type]
+    cfg = Config(seeds=range(3), total_steps=np.int32(30_000), tf32=np.bool_(True), td3=td3)  # type: ignore[arg-type]
+    assert cfg == merge(Config(), to_dict(cfg)) and cfg.seeds == (0, 1, 2)
+    assert (td3.actor_hidden, td3.critic_hidden) == ((64, 32), (64, 32))
+    kinds = [type(value) for value in (td3.gamma, td3.batch_size, cfg.total_steps, cfg.tf32, td3.critic_hidden[0])]
+    assert kinds == [float, int, int, bool, int]
+    assert merge(Config(), {"seeds": np.arange(2)}).seeds == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Config(seeds=3), "seeds=3 is not a list of whole numbers"),  # type: ignore[arg-type]
+        (lambda: Config(seeds="012"), "seeds='012' is not a list"),  # type: ignore[arg-type]
+        (lambda: Config(seeds=[0, None]), "is not a list of whole numbers"),  # type: ignore[arg-type]
+        (lambda: Config(total_steps="many"), "total_steps='many' is not a whole number"),  # type: ignore[arg-type]
+        (lambda: Config(td3={"gamma": 0.5}), "is not a TD3Config"),  # type: ignore[arg-type]
+        (lambda: Config(device=["cpu"]), "device=['cpu'] is not one of"),  # type: ignore[arg-type]
+        (lambda: TD3Config(gamma=10**400), "is out of range"),
+        (lambda: merge(Config(), {3: 4}), "unknown key 3"),  # type: ignore[dict-item]
+        (lambda: as_config(3), "3 is no configuration"),  # type: ignore[arg-type]
+        (lambda: as_config({"preset": "fast"}), "unknown preset fast"),
+        (lambda: as_config({"preset": ["fast"]}), "unknown preset ['fast']"),
+    ],
+)
+def test_a_mistake_in_python_is_a_sentence_too(make: Callable[[], Config], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make()
+    assert words in str(caught.value)
+
+
+def test_a_mapping_or_an_environments_id_is_a_configuration() -> None:
+    quick = as_config({"preset": "quick", "env": {"id": "Pendulum-v1"}, "seeds": range(2)})
+    assert quick == merge(preset("quick"), {"env": {"id": "Pendulum-v1"}, "seeds": [0, 1]})
+    assert as_config({"total_steps": 50_000}) == merge(Config(), {"total_steps": 50_000})
+    assert as_config("Pendulum-v1") == merge(Config(), {"env": {"id": "Pendulum-v1"}})
+    assert as_config(quick) is quick
+
+
+def test_train_takes_a_mapping_and_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for taken in (to_dict(helpers.small_config()), "Pendulum-v1"):
+        start = next(t3d.train(taken))
+        assert isinstance(start, Start) and start.config["env"]["id"] == "Pendulum-v1"
 
 
 def test_configurations_are_frozen() -> None:

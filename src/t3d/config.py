@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from t3d.errors import UserError, did_you_mean
 from t3d.files import read
 
 Section = TypeVar("Section")
 MOST_TOML_BYTES = 2**20
+LARGEST_WHOLE_FLOAT = 2**1023  # larger ones do not fit into a float
 MOST_ACTORS = 1024  # processes; chosen
 MOST_SEEDS = 1000  # chosen
 SEEDS_END = 2**62  # what logs, file names and checkpoints can all carry
@@ -58,7 +61,7 @@ class TD3Config:
     """Scale observations by their running mean and deviation (not in the paper)."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "td3.")
+        _convert(self, "td3.")
         _check_range(self, "td3.", gamma=(0, 1), tau=(0, 1), actor_lr=(0, 1), critic_lr=(0, 1))
         _check_range(self, "td3.", batch_size=(1, 10**6), policy_delay=(1, 10**6), critics=(1, 1000))
         _check_range(self, "td3.", target_noise=(0, 10), target_noise_clip=(0, 10))
@@ -77,7 +80,7 @@ class ReplayConfig:
     """Transitions kept per member; the oldest are overwritten."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "replay.")
+        _convert(self, "replay.")
         _check_range(self, "replay.", capacity=(1, 10**12))
 
 
@@ -97,7 +100,7 @@ class NoiseConfig:
     """Gives each member's environments a ladder of scales, from a quarter to four times; also --noise per-actor."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "noise.")
+        _convert(self, "noise.")
         _check_range(self, "noise.", exploration_noise=(0, 10), final_noise=(0, 10), decay_steps=(0, 10**12))
         if self.final_noise and not self.decay_steps:
             raise UserError(
@@ -111,6 +114,8 @@ class EnvConfig:
 
     id: str = ""
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
+    name: str = ""
+    """What to call it in titles and folder names; empty takes the id, or the name of a make_env given in Python."""
     num_envs: int = 1
     """Environments per member; the ratio of updates to steps does not depend on it."""
     action_repeat: int = 1
@@ -121,8 +126,13 @@ class EnvConfig:
     """An actor process whose environment takes longer for one step or reset is ended and begun anew."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "env.")
+        _convert(self, "env.")
         _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return self.name or self.id or "custom"
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ class EvalConfig:
     """An evaluation episode is cut here, for environments that never end one."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "eval.")
+        _convert(self, "eval.")
         _check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000), max_steps=(1, 10**12))
         _check_range(self, "eval.", seed=(0, 2**31 - 1))
 
@@ -152,7 +162,7 @@ class LogConfig:
     """Steps between reports."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "log.")
+        _convert(self, "log.")
         _check_range(self, "log.", every_steps=(1, 10**12))
 
 
@@ -164,7 +174,7 @@ class CheckpointConfig:
     """Steps between checkpoints; one more is made when the run stops. The last three are kept."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "checkpoint.")
+        _convert(self, "checkpoint.")
         _check_range(self, "checkpoint.", every_steps=(1, 10**12))
 
 
@@ -178,7 +188,7 @@ class RunConfig:
     """Folder of this run inside root; empty makes <env>-<preset>-<time>."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "run.")
+        _convert(self, "run.")
         if self.name != Path(self.name).name:
             raise UserError(f"run.name={self.name!r} must be a plain folder name; use run.root for the folder it is in")
 
@@ -215,7 +225,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self, "")
+        _convert(self, "")
         _check_range(self, "", total_steps=(1, 10**12), threads=(0, 4096), max_ahead=(1, 10**9))
         if self.actors != "inline" and not 1 <= self.local_actors <= MOST_ACTORS:
             raise UserError(f"actors={self.actors} is neither inline nor local:N with N from 1 to {MOST_ACTORS}")
@@ -253,10 +263,10 @@ def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
     changes: dict[str, Any] = {}
     for key, value in data.items():
         if key not in hints:
-            raise UserError(f"unknown key {prefix}{key}{did_you_mean(key, hints)}")
+            raise UserError(f"unknown key {prefix}{key}{did_you_mean(str(key), hints)}")
         current = getattr(base, key)
         if not dataclasses.is_dataclass(current):
-            changes[key] = _from_plain(value, hints[key])
+            changes[key] = value
         elif isinstance(value, Mapping):
             changes[key] = merge(current, value, f"{prefix}{key}.")
         else:
@@ -315,20 +325,24 @@ def _toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
 
 
-def _from_plain(value: Any, hint: Any) -> Any:
-    """TOML and JSON have lists for tuples and write 1.0 as 1."""
-    if typing.get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(value)
-    if hint is float and type(value) is int:
-        return float(value)
-    return value
-
-
-def _check_types(cfg: Any, prefix: str) -> None:
+def _convert(cfg: Any, prefix: str) -> None:
+    """Gives every field of a section that was just made the type it is declared with, or says that it cannot."""
     for name, hint in typing.get_type_hints(type(cfg)).items():
-        value = getattr(cfg, name)
+        value = _as_declared(getattr(cfg, name), hint)
         if not _fits(value, hint):
             raise UserError(f"{prefix}{name}={value!r} is not {_in_words(hint)}")
+        object.__setattr__(cfg, name, value)  # frozen from here on
+
+
+def _as_declared(value: Any, hint: Any) -> Any:
+    """Lists and ranges as tuples, NumPy's numbers as Python's, and 1 as 1.0 where a fraction is possible."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple | range):
+        return tuple(_as_declared(item, typing.get_args(hint)[0]) for item in value)
+    if hint is float and type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT:
+        return float(value)
+    return value
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from t3d.app.output import printable, safe_streams
 from t3d.version import __version__
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
+@safe_streams()
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code. Mistakes of the user end in one sentence and code 2."""
     from t3d.errors import EnvironmentFailed, UserError, did_you_mean  # noqa: PLC0415
@@ -74,14 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: see "idle threads" in docs/architecture.md
         code: int = importlib.import_module(COMMANDS[name].module).main(rest)
     except UserError as error:
-        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)  # noqa: T201
+        lines = [f"error: {error}", *getattr(error, "__notes__", [])]
+        print(printable("\n".join(lines)), file=sys.stderr)  # noqa: T201
         return 2
     except EnvironmentFailed as failure:
-        print(in_own_words(failure), file=sys.stderr)  # noqa: T201
+        print(printable(in_own_words(failure)), file=sys.stderr)  # noqa: T201
         return 1
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still wants to flush goes nowhere
-        return 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130

@@ -7,13 +7,14 @@ import time
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from t3d.app.presets import preset
+from t3d.app.printing import PlainConsole, labelled, plain
+from t3d.app.signals import STOPPING, Heard
 from t3d.config import Config, diff, merge
 from t3d.events import (
     ActingEvent,
@@ -29,6 +30,7 @@ from t3d.events import (
     Start,
     Update,
 )
+from t3d.presets import preset
 
 COLUMNS = {
     "evaluation": "eval",
@@ -39,13 +41,14 @@ COLUMNS = {
     "Q": "q_mean",
 }
 LINES_AROUND_THE_ROWS = 9
+SAID_ELSEWHERE = ("env.id", "env.name", "preset", "device", "threads", "engine", "run.root", "run.name")
 
 
 class View:
     """Follows the events of one run; used as a context, so that the terminal is given back whatever happens."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: PlainConsole, heard: Heard) -> None:
+        self.console, self.heard = console, heard
         self.rows: dict[int, dict[str, Any]] = {}
         self.acting: ActingEvent | None = None
         self.random_steps = 0
@@ -71,6 +74,7 @@ class View:
     ) -> None:
         if self.live.is_started:
             self.live.stop()
+            self.heard.on_screen = False
 
     def show(self, event: Event) -> None:
         """Takes in an event."""
@@ -79,7 +83,7 @@ class View:
             self.progress.update(self.task, description="learning")
         row = self.rows.get(-1 if event.seed is None else event.seed, {})
         if text := _said(event):
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(text, soft_wrap=True)
         match event:
             case Start():
                 self._begin(event)
@@ -107,32 +111,30 @@ class View:
         self.random_steps = cfg["td3"]["random_steps"]
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
-        _say_differences(merge(Config(), cfg), self.console)
-        show(
-            f"[bold]TD3[/bold] on [bold]{cfg['env']['id']}[/bold], preset {cfg['preset']}, seeds {seeds}",
-            highlight=False,
-        )
+        settings = merge(Config(), cfg)
+        _say_differences(settings, self.console)
+        show(f"TD3 on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
         show(
             f"{event.parameters:,} parameters a seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
-            f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}",
-            highlight=False,
+            f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}"
         )
         if cfg["actors"] != "inline":
             each, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
             envs = "1 environment" if each == 1 else f"{each} environments"
-            show(f"actors {cfg['actors']}, {envs} a seed, at most {ahead} transitions ahead", highlight=False)
-        show(f"writing to {event.folder}", highlight=False, soft_wrap=True)
+            show(f"actors {cfg['actors']}, {envs} a seed, at most {ahead} transitions ahead")
+        show(f"writing to {event.folder}", soft_wrap=True)
         if self.console.is_terminal:
             self.live.start()
+            self.heard.on_screen = True
 
     def _go_on(self, event: Resumed) -> None:
         if not self.folder:  # else it begins again, and has said so
             self._begin(event)
             for row, best in zip(self.rows.values(), event.best, strict=False):
                 row["best"] = best if math.isfinite(best) else None
-            self.console.print(f"going on at step {event.step:,} from {event.checkpoint}", highlight=False)
+            self.console.print(f"going on at step {event.step:,} from {event.checkpoint}")
         for text in event.notes:
-            self.console.print(f"[yellow]note:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
+            self.console.print(labelled("note:", "yellow", text), soft_wrap=True)
 
     def _speed(self, step: float) -> float:
         return (step - self.begun_at) / max(time.monotonic() - self.begun, 1e-3)
@@ -140,12 +142,11 @@ class View:
     def _print_eval(self, event: Eval) -> None:
         self.console.print(
             f"step {event.step:>9,}  seed {event.seed}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
-            f"  updates {event.updates:,}  {self._speed(self.progress.tasks[0].completed):,.0f} steps/s",
-            highlight=False,
+            f"  updates {event.updates:,}  {self._speed(self.progress.tasks[0].completed):,.0f} steps/s"
         )
 
     def _print_acting(self, event: ActingEvent) -> None:
-        self.console.print(f"step {event.step:>9,}  {acting_in_words(event)}", highlight=False, soft_wrap=True)
+        self.console.print(f"step {event.step:>9,}  {acting_in_words(event)}", soft_wrap=True)
 
     def _picture(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
@@ -160,37 +161,39 @@ class View:
             table.caption = f"{table.caption}\n{acting_in_words(self.acting)}"
         if len(self.rows) > room:
             table.caption = f"{table.caption}; {len(self.rows) - room} more seeds"
+        if self.heard.stop.is_set():
+            table.caption = STOPPING
         return Group(self.progress, table)
 
 
-def _said(event: Event) -> str:
+def _said(event: Event) -> Text | None:
     """What a person should read at once, in a line; nothing for most events."""
     match event:
         case Saved() if event.reason == "asked":
-            return f"saved at step {event.step:,}: {event.checkpoint}"
+            return Text(f"saved at step {event.step:,}: {event.checkpoint}")
         case SaveFailed():
-            return f"[red]{escape(event.text)}[/red]; the run goes on ({event.failures} failed so far)"
+            return labelled("not saved:", "red", f"{event.text}; the run goes on ({event.failures} failed so far)")
         case BadValueMet():
             where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
             answer = {"skip": "the episode ends", "clip": "mended"}.get(event.handling, event.handling)
-            return f"[yellow]bad value[/yellow] no. {event.count}: {where}: {escape(event.text)} ({answer})"
+            return labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
         case ActorEvent():
-            return f"[yellow]actor {event.actor}[/yellow] {event.what} at step {event.step:,}: {escape(event.text)}"
+            return labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
         case Note():
-            return f"[yellow]note:[/yellow] {escape(event.text)}"
-    return ""
+            return labelled("note:", "yellow", event.text)
+    return None
 
 
-def _say_differences(cfg: Config, console: Console) -> None:
+def _say_differences(cfg: Config, console: PlainConsole) -> None:
     """Prints what this run does differently from the defaults, and which of it the preset brought."""
     changes = diff(cfg, Config())
     from_preset = diff(preset(cfg.preset), Config())
-    for key in ("env.id", "preset", "device", "threads", "engine", "run.root", "run.name"):  # said elsewhere
+    for key in SAID_ELSEWHERE:
         changes.pop(key, None)
     if cfg.local_actors:
         changes.pop("env.num_envs", None)
     if not changes:
-        console.print("All settings are the defaults.", highlight=False)
+        console.print("All settings are the defaults.")
         return
     table = Table(
         "setting", "default", "this run", "from", title="What differs from the defaults", title_justify="left"
@@ -209,11 +212,6 @@ def acting_in_words(event: ActingEvent) -> str:
         f"(99 %: {event.age_p99}) updates; rings {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
         f"learner {event.learner_waited:.0%}"
     )
-
-
-def plain(value: Any) -> str:
-    """A setting as one would type it."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _number(value: float | None) -> str:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from t3d.app.flags import read_flags
 from t3d.world.doctor import examine
 from t3d.world.envs import EnvFactory, spec_of
 from t3d.world.find import env_factory
@@ -47,7 +48,7 @@ class DoctorArgs:
 
 def main(arguments: list[str]) -> int:
     """Examines, and prints what was found; what training cannot work with ends with code 2."""
-    args = tyro.cli(DoctorArgs, args=arguments, prog="t3d doctor")
+    args = read_flags(DoctorArgs, arguments, "t3d doctor")
     console = Console()
     if args.env is None:
         console.print(_machine())

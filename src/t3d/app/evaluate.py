@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from t3d.app.choice import best_seed
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.insight.runs import check_fits, open_run
 from t3d.seeds import derive
@@ -37,22 +38,23 @@ class EvalArgs:
 
 def main(arguments: list[str]) -> int:
     """Parses, plays, and prints a table."""
-    args = tyro.cli(EvalArgs, args=arguments, prog="t3d eval")
+    args = read_flags(EvalArgs, arguments, "t3d eval")
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; play at least 1")
-    console, run = Console(), open_run(args.run)
+    console, run = PlainConsole(), open_run(args.run)
     seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
     policy = run.policy(seed, args.policy)
     lanes = open_lanes(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
     check_fits(policy, lanes.spec, run.env_id(args.env))
-    seeds = [derive(run.eval_seed, "test", episode) for episode in range(args.episodes)]
+    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]
     returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)
     lanes.close()
 
-    table = Table(title=f"{run.cfg.env.id}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
+    played = args.env or run.cfg.env.title
+    table = Table(title=f"{played}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")
     figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]
     table.add_row(str(args.episodes), *(f"{figure:,.2f}" for figure in figures))
-    console.print(table)
+    PlainConsole().print(table)
     return 0

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed, in_words
 from t3d.insight.plots import plot_curves
@@ -33,7 +34,7 @@ class PlotArgs:
 
 def main(arguments: list[str]) -> int:
     """Parses and draws."""
-    args = tyro.cli(PlotArgs, args=arguments, prog="t3d plot")
+    args = read_flags(PlotArgs, arguments, "t3d plot")
     if not args.runs:
         raise UserError("name at least one run, e.g. t3d plot runs/<name>")
     if args.smooth < 1:
@@ -46,5 +47,5 @@ def main(arguments: list[str]) -> int:
         plot_curves(runs, followed(args.out) if args.out else out, seed=args.seed, x=args.x, smooth=args.smooth)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the picture {out}: {in_words(error)}") from None
-    Console().print(f"drawn: {out}", highlight=False, soft_wrap=True)
+    PlainConsole().print(f"drawn: {out}", soft_wrap=True)
     return 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tyro
-from rich.console import Console
 from rich.table import Table
 
-from t3d.app.console import plain
-from t3d.app.presets import PRESETS, preset
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole, labelled, plain
 from t3d.config import Config, diff
+from t3d.presets import PRESETS, preset
 
 
 @dataclass(frozen=True)
@@ -20,10 +19,10 @@ class PresetsArgs:
 
 def main(arguments: list[str]) -> int:
     """Prints a table per preset."""
-    tyro.cli(PresetsArgs, args=arguments, prog="t3d presets")
-    console = Console()
+    read_flags(PresetsArgs, arguments, "t3d presets")
+    console = PlainConsole()
     for name, (purpose, _) in PRESETS.items():
-        console.print(f"[bold]{name}[/bold]: {purpose}", highlight=False)
+        console.print(labelled(f"{name}:", "bold", purpose))
         changes = diff(preset(name), Config(preset=name))
         if changes:
             table = Table("setting", "default", name)

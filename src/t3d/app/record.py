@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from t3d.app.choice import best_seed
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.insight.runs import open_run
@@ -39,20 +40,20 @@ class RecordArgs:
 
 def main(arguments: list[str]) -> int:
     """Parses, films, and says where."""
-    args = tyro.cli(RecordArgs, args=arguments, prog="t3d record")
+    args = read_flags(RecordArgs, arguments, "t3d record")
     if args.episodes < 1 or args.max_steps < 1:
         raise UserError(f"episodes={args.episodes} of max_steps={args.max_steps} are too few; film at least 1 of 1")
     _choose_graphics()
     from t3d.insight.video import record  # noqa: PLC0415 (only after graphics are chosen)
 
-    console, run = Console(), open_run(args.run)
+    console, run = PlainConsole(), open_run(args.run)
     seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
     out = args.out or run.path / "video.mp4"
     env = replace(run.cfg.env, id=run.env_id(args.env))
     policy = run.policy(seed, args.policy)
     place = followed(args.out) if args.out else out
     mean_return = record(policy, env, place, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
-    console.print(f"filmed: {out} (mean return {mean_return:,.1f})", highlight=False, soft_wrap=True)
+    console.print(f"filmed: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from t3d.app.flags import read_flags
 from t3d.app.session import show
 from t3d.app.signals import Heard
 from t3d.app.train import in_digits
@@ -41,7 +42,7 @@ class ResumeArgs:
 
 def main(arguments: list[str]) -> int:
     """Parses and goes on."""
-    args = tyro.cli(ResumeArgs, args=[in_digits(word) for word in arguments], prog="t3d resume")
+    args = read_flags(ResumeArgs, [in_digits(word) for word in arguments], "t3d resume")
     path = locate(args.run, args.root)
 
     def events(heard: Heard) -> Iterator[Event]:

@@ -15,14 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from t3d.app.console import plain
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole, plain
 from t3d.errors import UserError, did_you_mean
 from t3d.insight.catalogue import Entry, Unreadable, catalogue, changes, contents, find_entry
 from t3d.insight.history import Score, best_score, left_out_in_words, read_history
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
-IN_THE_HEADING = ("env.id", "preset", "run.root", "run.name")
+IN_THE_HEADING = ("env.id", "env.name", "preset", "run.root", "run.name")
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line a run
 NARROW = 100  # characters; below this the list leaves some columns to `show`
 IF_NARROW = ("seeds", "steps", "return", "status")
@@ -73,17 +74,17 @@ COLUMNS: dict[str, Callable[[Entry], Text]] = {
 
 def main(arguments: list[str]) -> int:
     """Parses and prints."""
-    console = Console(highlight=False)
+    console = PlainConsole()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     if arguments[:1] == ["show"]:
-        shown = tyro.cli(ShowArgs, args=arguments[1:], prog="t3d runs show")
+        shown = read_flags(ShowArgs, arguments[1:], "t3d runs show")
         _show(find_entry(shown.run, shown.root), console)
         return 0
     if arguments and not arguments[0].startswith("-"):
         hint = did_you_mean(arguments[0], ["show"]) or f"; t3d runs show {arguments[0]} prints one run"
         raise UserError(f"runs does not know {arguments[0]}{hint}")
-    args = tyro.cli(RunsArgs, args=arguments, prog="t3d runs")
+    args = read_flags(RunsArgs, arguments, "t3d runs")
     entries, skipped = catalogue(args.root)
     _list(_chosen(entries, args), len(entries), args, console)
     _say_skipped(skipped, console)
@@ -110,10 +111,10 @@ def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> No
         return
     columns = COLUMNS if console.width >= NARROW else {name: COLUMNS[name] for name in IF_NARROW}
     table = _table("", "name", "environment", *columns)
-    table.columns[0].overflow = "fold"
-    table.columns[1].max_width = max(11, console.width // 6)
+    table.columns[0].overflow = table.columns[1].overflow = "fold"
+    table.columns[1].max_width = max(11, console.width // 4)
     for entry in entries:
-        env = _clean(_env(entry.env).rpartition(":")[2])
+        env = _clean(_env(entry.env))
         table.add_row(_clean(entry.path.name, "bold"), env, *(cell(entry) for cell in columns.values()))
     console.print(table)
     number = f"{len(entries)} of {of} runs" if len(entries) < of else f"{of} runs" if of > 1 else "1 run"

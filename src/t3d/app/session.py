@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -10,14 +9,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
+from rich.text import Text
 
 from t3d.app.console import View, acting_in_words
+from t3d.app.output import printable
+from t3d.app.printing import PlainConsole, labelled
 from t3d.app.signals import Heard, listening
+from t3d.config import Config
 from t3d.errors import StoppedEarly, UserError
-from t3d.events import ActingEvent, End, Event
+from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
+from t3d.files import Refused, open_log
 from t3d.insight.runs import Run, best_of, open_run
 
 FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
@@ -25,32 +29,33 @@ FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU dra
 
 def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
     """Follows a run to its end and says what was learned; returns the exit code."""
-    console, saved = Console(), True
+    console, saved = PlainConsole(), True
     with listening() as heard:
         try:
-            folder, end, acting = _follow(events(heard), console)
+            folder, end, acting = _follow(events(heard), console, heard)
             saved = end.saved
             run = open_run(folder)
             say_results(run, end, console)
             if acting is not None:
-                console.print(f"  {acting_in_words(acting)}", highlight=False, soft_wrap=True)
+                console.print(f"  {acting_in_words(acting)}", soft_wrap=True)
             _draw(run, console)
             seed = _best_seed(run, end, console, heard.stop)
             if video and end.reason == "finished":
                 _film(run, seed, console, heard.stop)
             say_next(run, end, seed, console)
+            _note_lost_output(run, end, console)
         except StoppedEarly as stopped:
-            console.print(str(stopped), soft_wrap=True, highlight=False)
-        except BrokenPipeError:  # nobody reads any more; the run has saved itself when its events were left
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            console.print(str(stopped), soft_wrap=True)
         return heard.exit_code or (0 if saved else 1)
 
 
-def _follow(events: Iterator[Event], console: Console) -> tuple[str, End, ActingEvent | None]:
-    with View(console) as view:
+def _follow(events: Iterator[Event], console: PlainConsole, heard: Heard) -> tuple[str, End, ActingEvent | None]:
+    with View(console, heard) as view:
         try:
             for event in events:
                 view.show(event)
+                if console.output.reader_left:
+                    heard.stop.set()
         except UserError as error:
             if view.folder:
                 error.add_note(f"The run's folder, with its last sound policy, is {view.folder}")
@@ -59,33 +64,41 @@ def _follow(events: Iterator[Event], console: Console) -> tuple[str, End, Acting
     return view.folder, event, view.acting
 
 
-def say_results(run: Run, end: End, console: Console) -> None:
+def say_results(run: Run, end: End, console: PlainConsole) -> None:
     """Prints each seed's returns before, at its best, and when last evaluated."""
     verb = "Trained" if end.reason == "finished" else "Stopped early after"
-    console.print(
-        f"\n[bold]{verb}[/bold] {end.step:,} steps a seed in {end.seconds:,.0f} s, {end.updates:,} updates.",
-        highlight=False,
-    )
+    about = f"{end.step:,} steps a seed in {end.seconds:,.0f} s, {end.updates:,} updates."
+    console.print()
+    console.print(labelled(verb, "bold", about))
     for seed, evals in run.evals.items():
-        best, last = best_of(evals), evals[-1]
-        console.print(
-            f"  seed {seed}: mean return {evals[0].mean_return:,.1f} before training, "
-            f"[bold]{best.mean_return:,.1f} ± {best.std_return:,.1f}[/bold] at its best (step {best.step:,}), "
-            f"{last.mean_return:,.1f} when last evaluated (step {last.step:,})",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if best.updates == 0 and end.updates > 0:
-            console.print(
-                f"  [yellow]Training made seed {seed} worse: its best policy is the untrained one.[/yellow] "
-                'See "When it does not learn" in docs/own-environment.md; a good first try is '
-                "--noise.kind pink --noise.exploration-noise 0.3",
-                highlight=False,
-                soft_wrap=True,
-            )
+        trained = [one for one in evals if one.updates > 0]
+        if not trained:
+            untrained = f"mean return {evals[-1].mean_return:,.1f} before training, not evaluated since"
+            console.print(f"  seed {seed}: {untrained}", soft_wrap=True)
+            continue
+        console.print(_returns(seed, evals), soft_wrap=True)
+        if best_of(evals).updates == 0:
+            console.print(_advice(seed, run.cfg), soft_wrap=True)
 
 
-def _draw(run: Run, console: Console) -> None:
+def _returns(seed: int, evals: list[Eval]) -> Text:
+    first, best, last = evals[0], best_of(evals), evals[-1]
+    before = f"{first.mean_return:,.1f} before training, " if first.updates == 0 else ""
+    return Text.assemble(
+        f"  seed {seed}: mean return {before}",
+        (f"{best.mean_return:,.1f} ± {best.std_return:,.1f}", "bold"),
+        f" at its best (step {best.step:,}), {last.mean_return:,.1f} when last evaluated (step {last.step:,})",
+    )
+
+
+def _advice(seed: int, cfg: Config) -> Text:
+    """What to try when nothing was learned, leaving out what the run had already."""
+    pink = "" if cfg.noise.kind == "pink" else "; a good first try is --noise.kind pink --noise.exploration-noise 0.3"
+    worse = f"  Training made seed {seed} worse: its best policy is the untrained one."
+    return labelled(worse, "yellow", f'See "When it does not learn" in docs/own-environment.md{pink}')
+
+
+def _draw(run: Run, console: PlainConsole) -> None:
     from t3d.insight.plots import plot_curves  # noqa: PLC0415 (imports matplotlib)
 
     if not run.evals:
@@ -93,12 +106,12 @@ def _draw(run: Run, console: Console) -> None:
     try:
         plot_curves([run], run.path / "curve.png")
     except OSError as error:
-        console.print(f"  no curve: {error.strerror or error}", highlight=False, soft_wrap=True)
+        console.print(f"  no curve: {error.strerror or error}", soft_wrap=True)
     else:
         _say_path("curve", run.path / "curve.png", console)
 
 
-def _best_seed(run: Run, end: End, console: Console, stop: threading.Event) -> int:
+def _best_seed(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> int:
     from t3d.app.choice import best_seed  # noqa: PLC0415 (imports Gymnasium)
     from t3d.world.evaluate import Stopped  # noqa: PLC0415
 
@@ -111,13 +124,11 @@ def _best_seed(run: Run, end: End, console: Console, stop: threading.Event) -> i
     return best_seed(run, console, heed_stop) if end.reason == "finished" else run.best_seed()
 
 
-def _film(run: Run, seed: int, console: Console, stop: threading.Event) -> None:
+def _film(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -> None:
     """In a process of its own: graphics libraries want settings before their import, and may crash."""
     chosen = ["--seed", str(seed)] if run.evals else []
     command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--max-steps", str(FILMED_STEPS)]
-    console.print(
-        f"  filming {FILMED_STEPS} steps of the best policy (--no-video leaves this out) ...", highlight=False
-    )
+    console.print(f"  filming {FILMED_STEPS} steps of the best policy (--no-video leaves this out) ...")
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
         subprocess.Popen(command, stdout=output, stderr=output, text=True) as filming,  # noqa: S603
@@ -133,20 +144,20 @@ def _film(run: Run, seed: int, console: Console, stop: threading.Event) -> None:
         _say_path("video", run.path / "video.mp4", console)
     else:
         reason = (said.strip().splitlines() or ["it was broken off"])[-1]
-        console.print(f"  no video: {reason.removeprefix('error: ')}", highlight=False, soft_wrap=True)
+        console.print(f"  no video: {reason.removeprefix('error: ')}", soft_wrap=True)
 
 
-def say_next(run: Run, end: End, seed: int, console: Console) -> None:
+def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
     """Names the policy file and commands worth trying."""
     kind = "best" if run.evals else "last"
     _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
     where = shlex.quote(str(run.path))
     if not end.saved:
-        console.print(f"\n[red]The run could not be saved[/red] ({end.text}): its end is lost.", soft_wrap=True)
+        console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)
         return
     if end.reason != "finished":
         exactly = "" if run.cfg.local_actors else "exactly "
-        console.print(f"\nGo on {exactly}here with:\n  t3d resume {where}", highlight=False, soft_wrap=True)
+        console.print(f"\nGo on {exactly}here with:\n  t3d resume {where}", soft_wrap=True)
         return
     console.print("\nNext, try:")
     if shutil.which("t3d") is None:
@@ -164,8 +175,17 @@ def say_next(run: Run, end: End, seed: int, console: Console) -> None:
     else:
         commands[f"t3d plot {where}"] = "the curve again; docs/metrics.md says what the other figures mean"
     for command, about in commands.items():
-        console.print(f"  {command}  [dim]# {about}[/dim]", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(f"  {printable(command)}  ", (f"# {about}", "dim")), soft_wrap=True)
 
 
-def _say_path(what: str, path: Path, console: Console) -> None:
-    console.print(f"  {what:<7} {path}", highlight=False, soft_wrap=True)
+def _say_path(what: str, path: Path, console: PlainConsole) -> None:
+    console.print(f"  {what:<7} {path}", soft_wrap=True)
+
+
+def _note_lost_output(run: Run, end: End, console: PlainConsole) -> None:
+    """Output that could not be written goes into the run's journal; the command line says it too."""
+    output = console.output
+    if output.failures:
+        event = SaveFailed(step=end.step, text=output.lost(), failures=output.failures)
+        with suppress(OSError, Refused), open_log(run.path / "journal.jsonl") as journal:
+            journal.write(f"{to_line(event)}\n".encode())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 SHOW_CURSOR = b"\x1b[?25h"
-STOPPING = b"\nstopping: the run is being saved; the same again leaves at once\n"
+STOPPING = "stopping: the run is being saved; the same again leaves at once"
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Heard:
     stop: threading.Event = field(default_factory=threading.Event)
     save: threading.Event = field(default_factory=threading.Event)
     received: int | None = None  # the signal that asked for the stop
+    on_screen: bool = False  # whether a picture is being drawn that says so itself: a line would tear it
 
     @property
     def exit_code(self) -> int:
@@ -38,8 +39,10 @@ def listening() -> Iterator[Heard]:
         heard.stop.set()
         for stopping in (signal.SIGINT, signal.SIGTERM):
             signal.signal(stopping, signal.SIG_DFL)  # the kernel's own answer needs no Python to run
+        on_terminal = os.isatty(2)
+        line = b"" if heard.on_screen and on_terminal else f"\n{STOPPING}\n".encode()
         with suppress(OSError):  # nobody may be reading
-            os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + STOPPING)
+            os.write(2, (SHOW_CURSOR if on_terminal else b"") + line)
 
     def ask_to_save(number: int, frame: FrameType | None) -> None:
         heard.save.set()

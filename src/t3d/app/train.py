@@ -13,12 +13,13 @@ from typing import Annotated, get_args, get_type_hints
 
 import tyro
 
-from t3d.app.presets import preset
+from t3d.app.flags import read_known
 from t3d.app.session import show
 from t3d.app.signals import Heard
-from t3d.config import Config, NoiseConfig, flat, load_toml, merge
-from t3d.errors import NothingLeft, UserError, did_you_mean
+from t3d.config import Config, NoiseConfig, load_toml, merge
+from t3d.errors import NothingLeft, UserError
 from t3d.events import Event
+from t3d.presets import preset
 
 
 @dataclass(frozen=True)
@@ -71,28 +72,17 @@ def parse(arguments: list[str]) -> TrainArgs:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
-    args, rest = tyro.cli(
-        TrainArgs, args=arguments, default=TrainArgs(base), prog="t3d train ENV", return_unknown_args=True
-    )
+    args, rest = read_known(TrainArgs, arguments, "t3d train", default=TrainArgs(base))
     return dataclasses.replace(args, cfg=_with_env(args.cfg, base, rest))
 
 
 def _with_env(cfg: Config, base: Config, rest: list[str]) -> Config:
-    for word in rest:
-        if word.startswith("-"):
-            raise UserError(
-                f"unknown flag {word.split('=')[0]}{did_you_mean(word, _flags())} (t3d train --help lists them)"
-            )
     if not rest:
         return cfg
     if len(rest) > 1 or cfg.env.id != base.env.id:
         given = [*rest, cfg.env.id] if len(rest) == 1 else rest
         raise UserError(f"train takes one environment, and {' and '.join(given)} were given")
     return merge(cfg, {"env": {"id": rest[0]}})
-
-
-def _flags() -> list[str]:
-    return ["--" + key.replace("_", "-") for key in [*flat(Config()), "config", "video", "no-video", "resume-or-start"]]
 
 
 def _option(arguments: list[str], flag: str) -> str | None:

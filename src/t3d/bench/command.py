@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
+
+from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole
 
 PIPED_WIDTH = 140
 COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "members", "critics")
@@ -55,8 +57,8 @@ class BenchArgs:
 
 def main(arguments: list[str]) -> int:
     """Measures, prints a table, writes the file."""
-    args = tyro.cli(BenchArgs, args=arguments, prog="t3d bench")
-    console = Console()
+    args = read_flags(BenchArgs, arguments, "t3d bench")
+    console = PlainConsole()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     from t3d.bench.measure import machine, rows  # noqa: PLC0415 (imports torch)

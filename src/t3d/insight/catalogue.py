@@ -109,7 +109,7 @@ def read_entry(path: Path) -> Entry:
         return Entry(
             path=path,
             config=config,
-            env=str(config["env"]["id"])[:LONGEST_NAME],
+            env=str(config["env"].get("name") or config["env"]["id"])[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
             step=whole(last["step"]),

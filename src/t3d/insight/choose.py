@@ -63,7 +63,7 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
 
 def _mean_returns(run: Run, policies: dict[int, SavedPolicy], before_a_step: Callable[[], object]) -> dict[int, float]:
     env_id, returns = run.env_id(None), dict[int, float]()
-    starts = [derive(run.eval_seed, "choice", episode) for episode in range(fresh_episodes(run))]
+    starts = [derive(run.cfg.eval.seed, "choice", episode) for episode in range(fresh_episodes(run))]
     try:
         lanes = open_lanes(env_factory(env_id), run.cfg.env, "the choice between seeds")
         try:
@@ -90,7 +90,7 @@ def _basis(run: Run, policies: dict[int, SavedPolicy]) -> dict[str, Any]:
     """What a choice was made from; with anything else in it, it has to be made again."""
     return {
         "env": run.cfg.env.id,
-        "eval_seed": run.eval_seed,
+        "eval_seed": run.cfg.eval.seed,
         "episodes": fresh_episodes(run),
         "max_steps": run.cfg.eval.max_steps,
         "policies": {str(seed): policy.sha256 for seed, policy in policies.items()},

@@ -14,6 +14,7 @@ from t3d.files import replace
 from t3d.insight.runs import Run
 
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
+LINES = ["-", "--", ":", "-."]  # the next one when all colours are taken
 LABELS = {"steps": "environment steps per seed", "time": "minutes since the first evaluation"}
 
 
@@ -39,12 +40,13 @@ def plot_curves(
 
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
     for number, run in enumerate(runs):
-        colour = COLOURS[number % len(COLOURS)]
+        colour, line = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
         seeds = list(run.evals) if seed is None else [run.known_seed(seed)]
         curves = _curves(run, seeds, x, smooth)
         mean = curves.returns.mean(axis=0)
         label = f"{run.path.name}: {_in_words(seeds)}" if len(runs) > 1 else _in_words(seeds)
-        axes.plot(curves.x, mean, color=colour, linewidth=2, label=label)
+        marker = "o" if len(mean) == 1 else ""  # a line of one point cannot be seen
+        axes.plot(curves.x, mean, color=colour, linestyle=line, linewidth=2, marker=marker, label=label)
         axes.fill_between(curves.x, mean - curves.band, mean + curves.band, color=colour, alpha=0.2, linewidth=0)
         for one in curves.returns if len(seeds) > 1 else []:
             axes.plot(curves.x, one, color=colour, linewidth=0.6, alpha=0.5)
@@ -53,7 +55,7 @@ def plot_curves(
             runs[0].cfg.td3.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning begins"
         )
     averaged = f", averaged over {smooth} evaluations" if smooth > 1 else ""
-    axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.id for run in runs)) + averaged)
+    axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.title for run in runs)) + averaged)
     axes.set_xlabel(LABELS[x])
     axes.set_ylabel("mean return in evaluation, no noise")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}" if x == "time" else f"{value:,.0f}")

@@ -15,6 +15,7 @@ from t3d.events import Eval, Event, from_line
 from t3d.files import UNSOUND, Refused, open_plain
 from t3d.insight.history import LARGEST, left_out_in_words
 from t3d.types import Spec
+from t3d.world.fit import difference, outline
 from t3d.world.policy import SavedPolicy, load_policy
 
 LOG = logging.getLogger("t3d.runs")
@@ -40,11 +41,6 @@ class Run(NamedTuple):
             raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
         return seed
 
-    @property
-    def eval_seed(self) -> int:
-        """Where the seeds of episodes come from that are the same for all members."""
-        return int(getattr(self.cfg.eval, "seed", 0))
-
     def env_id(self, given: str | None) -> str:
         """The environment asked for, or the one it was trained on."""
         if not (given or self.cfg.env.id):
@@ -65,12 +61,8 @@ class Run(NamedTuple):
 
 def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
     """Says so if a policy was trained on an environment of another shape."""
-    ours, theirs = (
-        (one.observation, one.action_shape, one.action_low.tolist(), one.action_high.tolist())
-        for one in (policy.spec, spec)
-    )
-    if ours != theirs:
-        raise UserError(f"the policy does not fit {env_id}: its observations or action bounds are others")
+    if changed := difference(outline(policy.spec), outline(spec)):
+        raise UserError(f"the policy does not fit {env_id}: {changed}")
 
 
 def best_of(evals: list[Eval]) -> Eval:

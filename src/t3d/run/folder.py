@@ -26,6 +26,7 @@ from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
 from t3d.files import Refused, in_words, open_log, open_plain, replace
+from t3d.run.lock import holder
 from t3d.types import PolicySnapshot, Spec
 from t3d.version import __version__
 from t3d.world.policy import load_policy, save_policy
@@ -199,7 +200,7 @@ class RunFolder:
 def create_folder(cfg: Config) -> Path:
     """A folder that did not exist before this call."""
     root = Path(cfg.run.root).absolute()  # an environment may change the working directory
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.id).name) or "custom"
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.title).name)
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = [cfg.run.name] if cfg.run.name else [automatic, *(f"{automatic}-{again}" for again in range(2, 1000))]
     try:
@@ -210,6 +211,8 @@ def create_folder(cfg: Config) -> Path:
                 return root / name
     except OSError as error:
         raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
+    if process := holder(root / names[0]):
+        raise UserError(f"a run named {root / names[0]} is running in {process}; choose another --run.name")
     raise UserError(
         f"a run named {root / names[0]} exists already; choose another --run.name, "
         f"remove that folder, or go on with it: t3d resume {root / names[0]}"

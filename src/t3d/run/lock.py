@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t3d.errors import UserError
-from t3d.files import Refused, in_words, open_log
+from t3d.files import Refused, in_words, open_log, open_plain
 
 LONGEST = 1000  # bytes of the file that are read
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR)  # the last two: NFS, folders
@@ -64,6 +64,19 @@ class Lock:
     def _close(self) -> None:
         self._file.close()
         os.close(self._folder)
+
+
+def holder(folder: Path) -> str:
+    """The process that writes in a folder now, in words; empty if there is none."""
+    try:
+        with open_plain(folder / "lock") as file:
+            said = _holder(file)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return said or "another process"
+    except (OSError, Refused):
+        return ""
+    return ""
 
 
 def _holder(file: BinaryIO) -> str:

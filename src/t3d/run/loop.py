@@ -5,15 +5,17 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from t3d.config import Config
 from t3d.errors import Diverged, EnvironmentFailed, UserError
 from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.files import shown
+from t3d.presets import as_config
 from t3d.run.governor import Governor, passed
 from t3d.run.interrupt import Interruptible
 from t3d.run.lock import Lock
@@ -25,12 +27,13 @@ from t3d.types import Fault, Rollout, Steps, Wishes
 from t3d.world.envs import BadValue, EnvFactory
 from t3d.world.factory import checked_factory
 from t3d.world.find import env_factory, with_full_id
+from t3d.world.names import named
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
 
 
 def train(
-    cfg: Config,
+    cfg: Config | Mapping[str, Any] | str,
     *,
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
@@ -44,8 +47,10 @@ def train(
     return Interruptible(_train(cfg, wishes, make_env), wishes.stop)
 
 
-def _train(cfg: Config, wishes: Wishes, make_env: EnvFactory | None) -> Generator[Event, None, None]:
-    cfg = with_full_id(cfg)
+def _train(
+    cfg: Config | Mapping[str, Any] | str, wishes: Wishes, make_env: EnvFactory | None
+) -> Generator[Event, None, None]:
+    cfg = named(with_full_id(as_config(cfg)), make_env)
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     with ExitStack() as opened:
         parts = assemble(resolve(cfg), wishes, make_env, opened, asked=cfg)

@@ -37,6 +37,7 @@ from t3d.world.collect import InlineCollector
 from t3d.world.doctor import examine
 from t3d.world.envs import ENVIRONMENT_ERRORS, EnvFactory
 from t3d.world.evaluate import InlineEvaluator
+from t3d.world.fit import difference, outline
 from t3d.world.watch import CALL_SECONDS
 
 LONGEST_SECONDS = 1e9  # thirty years
@@ -108,6 +109,7 @@ class Parts:
         """Everything that decides how the run goes on, but for the rows of the replay."""
         return {
             "seeds": list(self.cfg.seeds),
+            "spec": outline(self.collector.spec),
             "config": to_dict(self.cfg),
             "versions": versions(),
             "logs": self.folder.lengths(),
@@ -262,6 +264,9 @@ def _restore(
     """Puts everything back; says what is not as it was."""
     checkpoint, state = loaded
     try:
+        now = outline(collector.spec)
+        if changed := difference(state.get("spec", now), now):  # format 1 began without
+            raise UserError(f"{cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
         if state["seeds"] != list(cfg.seeds):
             raise ValueError(f"it holds seeds {state['seeds']}")
         progress.restore(state["progress"])

@@ -15,7 +15,7 @@ from t3d.run.folder import last_event, worth_keeping
 from t3d.run.machine import with_environments
 from t3d.run.parts import Loaded
 
-MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "actors", "env.hang_seconds")
+MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "actors", "env.hang_seconds", "env.name")
 CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "total_steps": "--total-steps",
     "actors": "--actors",

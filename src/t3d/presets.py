@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from t3d.config import Config, merge
@@ -97,6 +98,17 @@ PRESETS = {
 
 def preset(name: str) -> Config:
     """The configuration that a preset stands for."""
-    if name not in PRESETS:
-        raise UserError(f"unknown preset {name}{did_you_mean(name, PRESETS)}; there are {', '.join(PRESETS)}")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise UserError(f"unknown preset {name}{did_you_mean(str(name), PRESETS)}; there are {', '.join(PRESETS)}")
     return merge(Config(preset=name), PRESETS[name].changes)
+
+
+def as_config(value: Config | Mapping[str, Any] | str) -> Config:
+    """A configuration as it is, settings over the defaults or their own preset, or the id of an environment."""
+    if isinstance(value, Config):
+        return value
+    if isinstance(value, str):
+        return merge(Config(), {"env": {"id": value}})
+    if isinstance(value, Mapping):
+        return merge(preset(value.get("preset", "default")), value)
+    raise UserError(f"{value!r} is no configuration; give a t3d.Config, settings by name, or an environment's id")

@@ -1,0 +1,97 @@
+"""Reads the command line with tyro; a mistake in it is one sentence, like every other mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import typing
+from contextlib import redirect_stderr
+from itertools import groupby
+from typing import Any, TypeVar
+
+import tyro
+
+from t3d.errors import UserError, did_you_mean
+
+Args = TypeVar("Args")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def read_flags(kind: type[Args], arguments: list[str], prog: str) -> Args:
+    """What the arguments say."""
+    args, rest = read_known(kind, arguments, prog)
+    if rest:
+        raise UserError(f"{prog} does not know what to do with {' '.join(rest)} ({prog} --help lists its options)")
+    return args
+
+
+def read_known(
+    kind: type[Args], arguments: list[str], prog: str, default: Args | None = None
+) -> tuple[Args, list[str]]:
+    """What the arguments say, and the words among them that belong to no flag."""
+    flags = _flags(kind)
+    arguments = _spread_lists(arguments, {flag for flag, hint in flags.items() if typing.get_origin(hint) is tuple})
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
+    errors = io.StringIO()
+    try:
+        with redirect_stderr(errors):
+            args, rest = tyro.cli(kind, args=arguments, prog=prog, return_unknown_args=True, **keywords)
+    except SystemExit as left:
+        if not errors.getvalue():  # it was --help
+            raise
+        raise UserError(f"{_first_paragraph(errors.getvalue())} ({prog} --help lists the options)") from left
+    for word in rest:
+        if word.startswith("-"):
+            hint = did_you_mean(word, flags)
+            raise UserError(f"unknown flag {word.split('=')[0]}{hint} ({prog} --help lists them)")
+    return args, rest
+
+
+def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
+    """Every flag of a class of arguments, and the type of its value."""
+    found: dict[str, Any] = {}
+    plain_hints = typing.get_type_hints(kind)
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        extras, word = getattr(hint, "__metadata__", ()), name.replace("_", "-")
+        if tyro.conf.Positional in extras:
+            continue
+        if dataclasses.is_dataclass(plain_hints[name]):
+            unnamed = any(getattr(extra, "name", None) == "" for extra in extras)
+            found |= _flags(plain_hints[name], prefix if unnamed else f"{prefix}{word}.")
+            continue
+        found[f"--{prefix}{word}"] = plain_hints[name]
+        if plain_hints[name] is bool:
+            found[f"--{prefix}no-{word}"] = bool
+    return found
+
+
+def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
+    """A list may be written with commas too: --seeds 0,1,2 is --seeds 0 1 2. One without a value is a mistake."""
+    out: list[str] = []
+    rest = [*arguments]
+    while rest:
+        word = rest.pop(0)
+        flag, _, value = word.partition("=")
+        if flag.replace("_", "-") not in lists:
+            out.append(word)
+            continue
+        words = [value]
+        while rest and not _is_flag(rest[0]):
+            words.append(rest.pop(0))
+        values = [one for one in ",".join(words).split(",") if one]
+        if not values:
+            raise UserError(f"{flag} has no value; give one or several, with spaces or commas between them")
+        out += [flag, *values]
+    return out
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not word[1:2].isdigit()
+
+
+def _first_paragraph(box: str) -> str:
+    """What tyro says first, in one line: without its title, its frame and the help that follows."""
+    _, *lines = (line.strip("│╭╮╰╯ ") for line in COLOUR.sub("", box).strip().splitlines())
+    paragraphs = (list(group) for is_text, group in groupby(lines, lambda line: bool(line.strip("─-"))) if is_text)
+    return " ".join(next(paragraphs, [box]))

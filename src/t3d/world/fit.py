@@ -1,0 +1,35 @@
+"""Whether an environment still looks as it did when something was learned on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from t3d.types import Spec
+
+
+def outline(spec: Spec) -> dict[str, Any]:
+    """What an environment looks like from outside, in plain values that a checkpoint can hold."""
+    return {
+        "observed": spec.observation_size,
+        "observation": [[part.name, list(part.shape), part.first_choice] for part in spec.observation],
+        "action_shape": list(spec.action_shape),
+        "bounds": [list(pair) for pair in zip(spec.action_low.tolist(), spec.action_high.tolist(), strict=True)],
+    }
+
+
+def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
+    """What is not as it was, in words; empty if everything is."""
+    if then["observed"] != now["observed"]:
+        return f"it observed {then['observed']} numbers, now {now['observed']}"
+    if then["observation"] != now["observation"]:
+        return f"its observation was {_parts(then)}, now {_parts(now)}"
+    if then["action_shape"] != now["action_shape"]:
+        return f"its actions had the shape {then['action_shape']}, now {now['action_shape']}"
+    for number, (before, after) in enumerate(zip(then["bounds"], now["bounds"], strict=True)):
+        if before != after:
+            return f"the bounds of action {number} were {before}, now {after}"
+    return ""
+
+
+def _parts(seen: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape, _ in seen["observation"])
