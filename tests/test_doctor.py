@@ -174,7 +174,7 @@ NOTED: dict[str, tuple[Callable[[], Any], str]] = {
             (with_spaces(observation_space=Box(-10, 10, (3,))),),
             {"observe": lambda self: np.append(self.place, np.float32(4))},
         ),
-        "observation number 2 never changed in",
+        "observation number 2 never changed; leave it out",
     ),
     "many numbers that never change": (
         type(

@@ -42,6 +42,7 @@ FILES = {
     "lacks.py": "from parts import NOTHING\n",
     "my.robot.py": ROBOT,
     "json.py": ROBOT,
+    "sys.py": ROBOT,
     "notes.txt": "",
     "robots/walker.py": "def make():\n    import parts_of_walker\n    return parts_of_walker.Robot()\n",
     "robots/parts_of_walker.py": "from helpers import CountingEnv as Robot\n",
@@ -62,7 +63,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", [*sys.path])
     known = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - known:
+    for name in set(sys.modules) - known:  # modules of the files above
         if name.partition(".")[0] in {Path(file).parts[0].removesuffix(".py") for file in FILES} | {"walker"}:
             del sys.modules[name]
 
@@ -126,6 +127,9 @@ WRONG = {
     "needs:make": "cannot import no_such_library .* pip install no_such_library",
     "lacks:make": r"lacks.py, line 1: ImportError: cannot import name 'NOTHING'",
     "my.robot.py:Robot": "my.robot.py cannot be imported, because its name has a dot in it; rename it",
+    "sys.py:Robot": "sys.py cannot be imported, because there is another module sys; rename the file",
+    "sys:make": "sys has no make",
+    "builtins:int": "builtins:int is not a function or class that makes environments",
     "json.py:Robot": "json.py cannot be imported, because there is another module json; rename the file",
     "ALE/Pong-v9": "unknown environment ALE/Pong-v9",
     "x" * 300: "unknown environment x",
@@ -136,7 +140,7 @@ WRONG = {
 @pytest.mark.parametrize("env_id", WRONG)
 def test_a_wrong_spelling_ends_in_one_sentence(env_id: str, here: Path) -> None:
     with pytest.raises(UserError, match=WRONG[env_id]) as caught:
-        env_factory(env_id)
+        env_factory(env_id)()
     assert "\n" not in str(caught.value)
 
 

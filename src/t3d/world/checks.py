@@ -143,10 +143,7 @@ def _never_changes(trial: Trial) -> Iterator[str]:
     if len(numbers):
         named = ", ".join(map(str, numbers[:MOST_NAMED]))
         more = f" and {len(numbers) - MOST_NAMED:,} more" if len(numbers) > MOST_NAMED else ""
-        yield (
-            f"observation number {named}{more} never changed in {trial.steps:,} steps of random actions; "
-            "leave it out, or see whether step() sets it"
-        )
+        yield f"observation number {named}{more} never changed; leave it out, or see whether step() sets it"
 
 
 def _still(trial: Trial) -> NDArray[np.bool_]:

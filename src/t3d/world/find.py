@@ -109,7 +109,7 @@ def _is_of(value: Any, module: ModuleType) -> bool:
 
 
 def _hint(name: str, module: ModuleType | None) -> str:
-    if module is not None and module.__file__ is None:
+    if module is not None and hasattr(module, "__path__") and module.__file__ is None:
         return f"; {in_folder(next(iter(module.__path__)))}"
     if module is not None:
         made_there = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
@@ -139,7 +139,10 @@ def _gym_make(name: str, **keywords: Any) -> GymEnv:
 
 def _call(make: Callable[..., Any], env_id: str, **keywords: Any) -> Any:
     """The user's own callable, with those of the keywords that it takes."""
-    signature = inspect.signature(make)
+    try:
+        signature = inspect.signature(make)
+    except ValueError:  # of what is written in C it is often not known
+        raise UserError(f"{env_id} is not a function or class that makes environments") from None
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     accepted = {key: value for key, value in keywords.items() if takes_all or key in signature.parameters}
     try:

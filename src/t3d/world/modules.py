@@ -68,7 +68,7 @@ def import_own(where: str, env_id: str) -> ModuleType:
         folder, name = folder.parent, f"{folder.name}.{name}".rstrip(".")
     _look_first_in(folder)
     module = import_module(name, env_id)
-    if not (module.__file__ and os.path.samefile(module.__file__, file)):  # noqa: PTH121
+    if not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
         raise UserError(f"{file} cannot be imported, because there is another module {name}; rename the file")
     return module
 
