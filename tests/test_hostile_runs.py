@@ -104,7 +104,7 @@ def test_a_line_that_cannot_be_read_is_left_out_and_counted(
     with caplog.at_level(logging.WARNING, "t3d"):
         assert list(read_events(run)) == list(read_events(trained))
     assert f"3 lines of {run / 'events.jsonl'} cannot be read and are left out" in caplog.text
-    commands = [SHOW, EVAL, PLOT, ["record", "--max-steps", "2"]] if line == b"5" else [SHOW, EVAL]
+    commands = [SHOW, EVAL, PLOT, ["record", "--steps", "2"]] if line == b"5" else [SHOW, EVAL]
     for command in commands:
         assert main([*command, str(run)]) == 0
     assert open_run(run).evals == open_run(trained).evals

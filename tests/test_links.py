@@ -45,7 +45,7 @@ def plot(run: Path, *flags: str) -> int:
 
 
 def record(run: Path, *flags: str) -> int:
-    return main(["record", str(run), "--max-steps", "3", *flags])
+    return main(["record", str(run), "--steps", "3", *flags])
 
 
 @pytest.mark.parametrize(

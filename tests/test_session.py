@@ -171,7 +171,7 @@ def test_recording_on_a_read_only_disk_is_a_sentence(tmp_path: Path) -> None:
         pytest.skip("this machine does not let us mount a disk read-only")
     list(t3d.train(helpers.small_config(run={"root": str(tmp_path), "name": "run"})))
     mounted = f"mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path}"
-    record = f"{sys.executable} -m t3d record {tmp_path / 'run'} --max-steps 5"
+    record = f"{sys.executable} -m t3d record {tmp_path / 'run'} --steps 5"
     ended = subprocess.run(
         ["unshare", "-rm", "sh", "-c", f"{mounted} && {record}"], capture_output=True, text=True, check=False
     )

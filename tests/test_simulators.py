@@ -77,7 +77,7 @@ def test_it_trains(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 )
 def test_it_can_be_filmed(env_id: str, tmp_path: Path) -> None:
     folder, _ = train(helpers.small_config(env={"id": env_id}, eval={"episodes": 1, "max_steps": 5}), tmp_path)
-    command = [sys.executable, "-m", "t3d", "record", str(folder), "--max-steps", "4"]
+    command = [sys.executable, "-m", "t3d", "record", str(folder), "--steps", "4"]
     filmed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert filmed.returncode == 0, filmed.stderr
     frames = list(imageio_ffmpeg.read_frames(str(folder / "video.mp4")))[1:]
@@ -259,7 +259,7 @@ def test_a_film_repeats_actions_as_training_did(tmp_path: Path) -> None:
     cfg = helpers.small_config(env={"action_repeat": 4}, run={"root": str(tmp_path), "name": "repeats"})
     list(t3d.train(cfg))
     policy, out = t3d.load_policy(tmp_path / "repeats" / "last" / "seed-0"), tmp_path / "film.mp4"
-    record(policy, cfg.env, out, seed=0, episodes=1, max_steps=1000)
+    record(policy, cfg.env, out, seed=0, episodes=1, steps=1000)
     frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(out))
     assert frames == 51 and seconds == pytest.approx(200 / 30, rel=0.15), "Pendulum's 200 steps, four at a time"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,7 @@ from t3d.events import (
     Start,
     Update,
 )
+from t3d.files import shown
 from t3d.presets import preset
 
 COLUMNS = {
@@ -122,7 +124,7 @@ class View:
             each, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
             envs = "1 environment" if each == 1 else f"{each} environments"
             show(f"actors {cfg['actors']}, {envs} a seed, at most {ahead} transitions ahead")
-        show(f"writing to {event.folder}", soft_wrap=True)
+        show(f"writing to {shown(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
             self.live.start()
             self.heard.on_screen = True

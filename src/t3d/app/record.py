@@ -17,6 +17,8 @@ from t3d.errors import UserError
 from t3d.files import followed
 from t3d.insight.runs import open_run
 
+STEPS_AN_EPISODE = 1000  # longer ones are cut; chosen
+
 
 @dataclass(frozen=True)
 class RecordArgs:
@@ -28,10 +30,10 @@ class RecordArgs:
     """Which trained seed; if not given, the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
-    episodes: int = 1
-    """Episodes to film."""
-    max_steps: int = 1000
-    """Each is cut after so many steps."""
+    episodes: int | None = None
+    """Episodes to record; 1, or with --steps as many as that takes."""
+    steps: int | None = None
+    """Steps to record in all; 1,000 for each episode if not given."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
     """Another environment than the one the run was trained on."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
@@ -41,8 +43,10 @@ class RecordArgs:
 def main(arguments: list[str]) -> int:
     """Parses, films, and says where."""
     args = read_flags(RecordArgs, arguments, "t3d record")
-    if args.episodes < 1 or args.max_steps < 1:
-        raise UserError(f"episodes={args.episodes} of max_steps={args.max_steps} are too few; film at least 1 of 1")
+    episodes = args.episodes if args.episodes is not None else args.steps if args.steps is not None else 1
+    steps = STEPS_AN_EPISODE * episodes if args.steps is None else args.steps
+    if episodes < 1 or steps < 1:
+        raise UserError(f"{episodes} episodes and {steps} steps are too few; record at least 1")
     _choose_graphics()
     from t3d.insight.video import record  # noqa: PLC0415 (only after graphics are chosen)
 
@@ -52,7 +56,7 @@ def main(arguments: list[str]) -> int:
     env = replace(run.cfg.env, id=run.env_id(args.env))
     policy = run.policy(seed, args.policy)
     place = followed(args.out) if args.out else out
-    mean_return = record(policy, env, place, seed=seed, episodes=args.episodes, max_steps=args.max_steps)
+    mean_return = record(policy, env, place, seed=seed, episodes=episodes, steps=steps)
     console.print(f"filmed: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0
 

@@ -21,7 +21,7 @@ from t3d.app.signals import Heard, listening
 from t3d.config import Config
 from t3d.errors import StoppedEarly, UserError
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
-from t3d.files import Refused, open_log
+from t3d.files import STARTED_IN, Refused, open_log, shown
 from t3d.insight.runs import Run, best_of, open_run
 
 FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
@@ -58,7 +58,7 @@ def _follow(events: Iterator[Event], console: PlainConsole, heard: Heard) -> tup
                     heard.stop.set()
         except UserError as error:
             if view.folder:
-                error.add_note(f"The run's folder, with its last sound policy, is {view.folder}")
+                error.add_note(f"The run's folder, with its last sound policy, is {shown(Path(view.folder))}")
             raise
     assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends so)
     return view.folder, event, view.acting
@@ -127,11 +127,11 @@ def _best_seed(run: Run, end: End, console: PlainConsole, stop: threading.Event)
 def _film(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -> None:
     """In a process of its own: graphics libraries want settings before their import, and may crash."""
     chosen = ["--seed", str(seed)] if run.evals else []
-    command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--max-steps", str(FILMED_STEPS)]
+    command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--steps", str(FILMED_STEPS)]
     console.print(f"  filming {FILMED_STEPS} steps of the best policy (--no-video leaves this out) ...")
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, text=True) as filming,  # noqa: S603
+        subprocess.Popen(command, stdout=output, stderr=output, text=True, cwd=STARTED_IN) as filming,  # noqa: S603
     ):
         while filming.poll() is None and not stop.wait(0.1):
             pass
@@ -151,7 +151,7 @@ def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
     """Names the policy file and commands worth trying."""
     kind = "best" if run.evals else "last"
     _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
-    where = shlex.quote(str(run.path))
+    where = shlex.quote(shown(run.path))
     if not end.saved:
         console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)
         return
@@ -179,7 +179,7 @@ def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
 
 
 def _say_path(what: str, path: Path, console: PlainConsole) -> None:
-    console.print(f"  {what:<7} {path}", soft_wrap=True)
+    console.print(f"  {what:<7} {shown(path)}", soft_wrap=True)
 
 
 def _note_lost_output(run: Run, end: End, console: PlainConsole) -> None:

@@ -17,7 +17,7 @@ from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.insight.runs import check_fits
 from t3d.seeds import derive
-from t3d.world.envs import Environment
+from t3d.world.envs import Environment, close_quietly
 from t3d.world.find import env_factory
 from t3d.world.policy import SavedPolicy
 
@@ -25,17 +25,16 @@ Frame = NDArray[np.uint8]
 DEFAULT_FPS = 30
 
 
-def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, max_steps: int) -> float:
-    """Writes an mp4 of whole episodes (each cut at max_steps) and returns their mean return."""
-    env = Environment(_renderable(cfg.id), "the environment being filmed", cfg)
+def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int) -> float:
+    """Writes an mp4 of so many episodes, or steps if they come first, and returns the mean return of whole episodes."""
+    env = Environment(_renderable(cfg.id), "the environment being recorded", cfg)
     returns: list[float] = []
     try:
         check_fits(policy, env.gate.spec, cfg.id)
         seeds = [derive(seed, "video", episode) for episode in range(episodes)]
-        frames = _frames(policy, env, seeds, max_steps, returns)
-        _write(out, frames, _frames_per_second(env))
+        _write(out, _frames(policy, env, seeds, steps, returns), _frames_per_second(env))
     finally:
-        env.close()
+        close_quietly(env, env.gate.where)
     return float(np.mean(returns))
 
 
@@ -80,20 +79,21 @@ def _graphics_hint() -> str:
 
 
 def _frames(
-    policy: SavedPolicy, env: Environment, seeds: list[int], max_steps: int, returns: list[float]
+    policy: SavedPolicy, env: Environment, seeds: list[int], steps: int, returns: list[float]
 ) -> Iterator[Frame]:
-    """The pictures of the episodes; fills returns as it goes."""
+    """The pictures of the episodes; fills returns as it goes, with that of a cut one only if there is no other."""
     for episode, seed in enumerate(seeds):
-        observation = env.reset(seed, episode)
-        returns.append(0.0)
+        observation, total, over = env.reset(seed, episode), 0.0, False
         yield _picture(env)
-        for _ in range(max_steps):
+        while steps and not over:
             result = env.step(policy.actor(observation[None])[0])
-            observation = result.observation
-            returns[-1] += result.reward
+            observation, over = result.observation, result.terminated or result.truncated
+            steps, total = steps - 1, total + result.reward
             yield _picture(env)
-            if result.terminated or result.truncated:
-                break
+        if over or not returns:
+            returns.append(total)
+        if not steps:
+            return
 
 
 def _picture(env: Environment) -> Frame:
