@@ -16,6 +16,7 @@ import pytest
 import helpers
 import t3d
 from t3d.errors import UserError
+from t3d.run.workers import for_workers
 from t3d.world.factory import checked_factory
 from t3d.world.find import env_factory
 
@@ -144,3 +145,11 @@ def test_what_cannot_be_referenced_weakly_is_told_apart_too() -> None:
     shares()
     with pytest.raises(UserError, match="the same Device object twice"):
         shares()
+
+
+def test_actor_processes_are_told_what_the_user_passed() -> None:
+    """And not what checks it, which they could not import; they check for themselves."""
+    cfg = helpers.small_config(env={"id": ""})
+    assert for_workers(cfg, checked_factory(helpers.CountingEnv)).env.id == "helpers:CountingEnv"
+    with pytest.raises(UserError, match="actor processes cannot import make_env="):
+        for_workers(cfg, checked_factory(shared_inside()))

@@ -27,7 +27,5 @@ def stream(seed: int, purpose: str, *path: int) -> np.random.Generator:
 
 
 def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
-    """Path numbers are below 2**32. As a spawn key, other than as entropy, a path that ends in zeros differs from a
-    shorter one.
-    """
+    """In a spawn key trailing zeros count, which numpy ignores in plain entropy; path numbers are below 2**32."""
     return np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()), *path))
