@@ -45,10 +45,10 @@ import t3d
 cfg = t3d.merge(t3d.preset("quick"), {"total_steps": 20_000, "td3": {"gamma": 0.97}})
 ```
 
-A list is written with spaces or commas as a flag (`--seeds 0 1 2`) and in brackets in TOML. What is true or false is switched on
-with `--td3.normalise-observations` and off with `--td3.no-normalise-observations`. A step is a step of one seed (a
-member). Noise is given as a fraction of half the action range, because inside T3D actions are in [−1, 1]. What the
-paper says about each setting: [deviations](deviations.md).
+A list is written with spaces or commas as a flag (`--seeds 0 1 2`) and in brackets in TOML. What is true or false is
+switched on with `--td3.normalise-observations` and off with `--td3.no-normalise-observations`. A step is a step of
+one seed (a member). Noise is given as a fraction of half the action range, because inside T3D actions are in [−1,
+1]. What the paper says about each setting: [deviations](deviations.md).
 """
 NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 
