@@ -85,7 +85,7 @@ def test_more_patience_lets_a_run_go_on(tmp_path: Path, monkeypatch: pytest.Monk
     cfg = merge(cfg, {"total_steps": 120, "eval": {"every_steps": 10**9}})
     with pytest.raises(NobodyLeft, match=r"raise env.hang_seconds") as refused:
         list(train(cfg))
-    assert f"t3d resume {tmp_path / 'a'} goes on" in refused.value.__notes__[0]
+    assert f"t3d resume {tmp_path / 'a'}" in refused.value.__notes__[0]
     again = list(resume(tmp_path / "a", hang_seconds=20.0))
     assert of_kind(again, End)[0].reason == "finished" and not of_kind(again, ActorEvent)
 

@@ -73,7 +73,11 @@ def failing(at: tuple[int, int], fail: Callable[[], Any]) -> type[Failing]:
 
 
 def small(root: Path, name: str, **changes: Any) -> Config:
-    base: dict[str, Any] = {"env": {"id": ""}, "total_steps": 200, "run": {"root": str(root), "name": name}}
+    base: dict[str, Any] = {
+        "env": {"id": "", "name": "world"},
+        "total_steps": 200,
+        "run": {"root": str(root), "name": name},
+    }
     return merge(merge(helpers.small_config(), base), changes)
 
 

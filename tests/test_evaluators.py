@@ -243,7 +243,7 @@ def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
 ) -> None:
     monkeypatch.setenv("FAULT", "always")
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
-    with pytest.raises(NobodyLeft, match="evaluation fails again and again: RuntimeError: examination nerves"):
+    with pytest.raises(NobodyLeft, match="evaluation fails again and again: .*RuntimeError: examination nerves"):
         list(train(actor_config(tmp_path, "Examined", total_steps=100_000, td3={"random_steps": 50_000})))
     assert newest(tmp_path / "a" / "checkpoints")[0] is not None
 
@@ -278,7 +278,7 @@ def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken:
     cfg = actor_config(tmp_path, seeds=[0])
     evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id), LOG)
     try:
-        progress = Progress(best=[0.0], step=250, evaluated=0, submitted=200)
+        progress = Progress(step=250, evaluated=0, submitted=200)
         sound = {"step": 200, "updates": 100, "flat": np.zeros((1, 353), np.float32)}
         assert evaluator.policies.arrays["flat"].shape[-1] == 353
         with pytest.raises(ValueError, match=re.escape(words)):
@@ -292,7 +292,7 @@ def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken:
 @pytest.mark.parametrize(("evaluated", "submitted"), [(0, 200), (0, 10**12), (300, 300)])
 def test_evaluations_that_nobody_would_make_are_refused(evaluated: int, submitted: int) -> None:
     """Else the run would wait for them for ever."""
-    progress = Progress(best=[0.0], step=250, evaluated=evaluated, submitted=submitted)
+    progress = Progress(step=250, evaluated=evaluated, submitted=submitted)
     inline = InlineEvaluator(
         helpers.small_config(), env_factory("Pendulum-v1"), Wishes(threading.Event(), threading.Event())
     )

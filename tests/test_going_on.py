@@ -76,10 +76,8 @@ def best_in_log(path: Path) -> dict[int, float]:
 def test_a_best_policy_of_after_the_checkpoint_is_taken_back(halves: Path, stopped: Path) -> None:
     """With actors a kill may leave one that the resumed log never hears of."""
     for seed in (4, 7):
-        later = json.loads((halves / "straight" / "best" / f"seed-{seed}.json").read_text())
         for kind in ("json", "safetensors"):
             shutil.copy(halves / "straight" / "last" / f"seed-{seed}.{kind}", stopped / "best")
-        assert later["mean_return"] < 0
     run = t3d.resume(stopped)
     first = next(event for event in run if isinstance(event, Resumed))
     noted = {seed: t3d.load_policy(stopped / "best" / f"seed-{seed}").about["mean_return"] for seed in (4, 7)}

@@ -130,7 +130,7 @@ def test_what_people_name_is_printed_as_it_is(
     monkeypatch.chdir(tmp_path)
     assert main([*TRAIN, "--run.name", name]) == 0
     out = capsys.readouterr().out
-    assert f"writing to runs/{name}\n" in out and f"runs/{name}/curve.png" in out
+    assert f"runs/{name}\n" in out and f"runs/{name}/curve.png" in out
     assert main(["eval", f"runs/{name}", "--episodes", "1"]) == main(["plot", f"runs/{name}"]) == 0
     assert f"drawn: runs/{name}/curve.png" in capsys.readouterr().out
 

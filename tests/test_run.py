@@ -156,6 +156,7 @@ COVERED = {
     "env.hang_seconds": "test_actors.py::test_a_fault_is_seen_and_the_actor_begun_anew",
     "noise.per_actor": "test_actor_runs.py::test_a_ladder_of_noise",
     "env.id": "test_world.py::test_environment_by_id_module_id_and_callable",
+    "env.name": "test_session.py::test_a_name_may_be_given",
     "env.num_envs": "test_run.py::test_environments_are_closed_whatever_happens",
     "eval.every_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "eval.max_steps": "test_run.py::test_an_environment_that_never_ends_is_cut_in_evaluation",

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -108,6 +109,22 @@ def test_a_run_made_in_python_has_a_name(
     assert run.name.startswith(f"{name}-default-") and open_run(run).cfg.env.title == name
     assert main(["runs", "--root", str(tmp_path)]) == 0
     assert name == "custom" or name in capsys.readouterr().out.replace(run.name, "")
+
+
+def test_a_name_may_be_given(tmp_path: Path) -> None:
+    cfg = helpers.small_config(env={"id": "", "name": "my robot"}, run={"root": str(tmp_path)})
+    list(t3d.train(cfg, make_env=Reach, stop=stopped()))
+    (run,) = tmp_path.iterdir()
+    assert run.name.startswith("my-robot-default-") and open_run(run).cfg.env.title == "my robot"
+    unnamed = merge(cfg, {"env": {"name": ""}})
+    assert next(t3d.resume(run, cfg=unnamed, make_env=Reach)).event == "resumed", "another name is no other run"
+
+
+def stopped() -> threading.Event:
+    """Asks a run to stop as soon as it can."""
+    stop = threading.Event()
+    stop.set()
+    return stop
 
 
 @pytest.fixture(scope="module")

@@ -27,16 +27,18 @@ def read_flags(kind: type[Args], arguments: list[str], prog: str) -> Args:
 
 
 def read_known(
-    kind: type[Args], arguments: list[str], prog: str, default: Args | None = None
+    kind: type[Args], arguments: list[str], prog: str, default: Args | None = None, words: str = ""
 ) -> tuple[Args, list[str]]:
-    """What the arguments say, and the words among them that belong to no flag."""
+    """What the arguments say, and the words among them that belong to no flag (help calls these `words`)."""
     flags = _flags(kind)
     arguments = _spread_lists(arguments, {flag for flag, hint in flags.items() if typing.get_origin(hint) is tuple})
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     errors = io.StringIO()
     try:
         with redirect_stderr(errors):
-            args, rest = tyro.cli(kind, args=arguments, prog=prog, return_unknown_args=True, **keywords)
+            args, rest = tyro.cli(
+                kind, args=arguments, prog=f"{prog} {words}".strip(), return_unknown_args=True, **keywords
+            )
     except SystemExit as left:
         if not errors.getvalue():  # it was --help
             raise

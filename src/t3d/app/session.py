@@ -19,7 +19,7 @@ from t3d.app.output import printable
 from t3d.app.printing import PlainConsole, labelled
 from t3d.app.signals import Heard, listening
 from t3d.config import Config
-from t3d.errors import StoppedEarly, UserError
+from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
 from t3d.insight.runs import Run, best_of, open_run
@@ -51,15 +51,10 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
 
 def _follow(events: Iterator[Event], console: PlainConsole, heard: Heard) -> tuple[str, End, ActingEvent | None]:
     with View(console, heard) as view:
-        try:
-            for event in events:
-                view.show(event)
-                if console.output.reader_left:
-                    heard.stop.set()
-        except UserError as error:
-            if view.folder:
-                error.add_note(f"The run's folder, with its last sound policy, is {shown(Path(view.folder))}")
-            raise
+        for event in events:
+            view.show(event)
+            if console.output.reader_left:
+                heard.stop.set()
     assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends so)
     return view.folder, event, view.acting
 
@@ -150,7 +145,11 @@ def _film(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -> 
 def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
     """Names the policy file and commands worth trying."""
     kind = "best" if run.evals else "last"
-    _say_path("policy", run.path / kind / f"seed-{seed}.safetensors", console)
+    policy = run.path / kind / f"seed-{seed}.safetensors"
+    if policy.is_file():
+        _say_path("policy", policy, console)
+    else:
+        console.print(f"  no policy: {shown(policy)} is missing", soft_wrap=True)
     where = shlex.quote(shown(run.path))
     if not end.saved:
         console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)

@@ -72,7 +72,7 @@ def parse(arguments: list[str]) -> TrainArgs:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
-    args, rest = read_known(TrainArgs, arguments, "t3d train", default=TrainArgs(base))
+    args, rest = read_known(TrainArgs, arguments, "t3d train", TrainArgs(base), words="ENV")
     return dataclasses.replace(args, cfg=_with_env(args.cfg, base, rest))
 
 

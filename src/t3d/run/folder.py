@@ -87,14 +87,10 @@ class Log:
         self._file.close()
 
     def _end_of_line(self, end: int) -> int:
-        """Where the last whole line before this place ends."""
-        while end > 0:
-            begin = max(0, end - LONGEST_LINE)
-            newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
-            if newline >= 0:
-                return begin + newline + 1
-            end = begin
-        return 0
+        """Where the last whole line before this place ends; where no line is that long, nothing is known to be torn."""
+        begin = max(0, end - LONGEST_LINE)
+        newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
+        return begin + newline + 1 if newline >= 0 or begin == 0 else end
 
     def _cut_to(self, length: int) -> None:
         with contextlib.suppress(OSError):  # if not even that can be done, half a line stays

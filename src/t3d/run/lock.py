@@ -31,7 +31,7 @@ class Lock:
         except (OSError, Refused) as error:
             raise UserError(f"cannot lock {folder}: {in_words(error)}") from None
         said, self.note = _holder(self._file), ""
-        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = _opened(folder)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -68,15 +68,22 @@ class Lock:
 
 def holder(folder: Path) -> str:
     """The process that writes in a folder now, in words; empty if there is none."""
+    descriptor = _opened(folder)
     try:
-        with open_plain(folder / "lock") as file:
-            said = _holder(file)
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return said or "another process"
-    except (OSError, Refused):
+        with suppress(OSError, Refused), open_plain(folder / "lock") as file:
+            return _holder(file) or "another process"
+        return "another process"
+    except OSError:  # there are no locks here
         return ""
+    finally:
+        os.close(descriptor)
     return ""
+
+
+def _opened(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _holder(file: BinaryIO) -> str:
