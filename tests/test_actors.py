@@ -362,7 +362,7 @@ def test_when_no_actor_is_left_the_run_saves_and_says_why(tmp_path: Path, monkey
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
     cfg = actor_config(tmp_path, "Mortal", seeds=[0], actors="local:1", total_steps=1000)
     seen: list[Event] = []
-    with pytest.raises(NobodyLeft, match="no actor is left to collect; the last one: .*RuntimeError: old age"):
+    with pytest.raises(NobodyLeft, match=r"no actor is left to collect; the last one: .*RuntimeError: old age"):
         for event in train(cfg):
             seen.append(event)
     assert seen[-1].step >= 150, "six lives of thirty steps"

@@ -243,7 +243,7 @@ def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
 ) -> None:
     monkeypatch.setenv("FAULT", "always")
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
-    with pytest.raises(NobodyLeft, match="evaluation fails again and again: .*RuntimeError: examination nerves"):
+    with pytest.raises(NobodyLeft, match=r"evaluation fails again and again: .*RuntimeError: examination nerves"):
         list(train(actor_config(tmp_path, "Examined", total_steps=100_000, td3={"random_steps": 50_000})))
     assert newest(tmp_path / "a" / "checkpoints")[0] is not None
 
@@ -264,14 +264,14 @@ def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ({"flat": np.zeros((1, 1), np.float32)}, "is float32 (1, 1) instead of (1, "),
-        ({"flat": np.zeros(337, np.float32)}, "is float32 (337,) instead of (1, "),
+        ({"flat": np.zeros((1, 1), np.float32)}, "is float32 (1, 1) instead of float32 (1, "),
+        ({"flat": np.zeros(337, np.float32)}, "is float32 (337,) instead of float32 (1, "),
         ({"flat": np.zeros((1, 353), np.int8)}, "is int8"),
         ({"flat": np.full((1, 353), np.nan, np.float32)}, "not finite"),
         ({"step": 10**15}, "contradict each other"),
         ({"step": -1}, "is not a count"),
         ({"step": 100}, "contradict each other"),
-        ({"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)}, "instead of (1, 3)"),
+        ({"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)}, "instead of float32 (1, 3)"),
     ],
 )
 def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken: State, words: str) -> None:

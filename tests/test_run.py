@@ -160,6 +160,7 @@ COVERED = {
     "env.num_envs": "test_run.py::test_environments_are_closed_whatever_happens",
     "eval.every_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "eval.max_steps": "test_run.py::test_an_environment_that_never_ends_is_cut_in_evaluation",
+    "eval.seed": "test_going_on.py::test_all_seeds_and_runs_are_evaluated_on_the_same_starts",
     "eval.episodes": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "env.bad_values": "test_bad_values.py::test_a_bad_value_never_reaches_a_parameter",
     "checkpoint.every_steps": "test_resume.py::test_a_resumed_run_equals_a_straight_one",
