@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 import helpers
 import t3d
 from t3d.algo.learner import Learner
+from t3d.app.cli import main
 from t3d.config import Config, merge
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import End, Eval, Event, Resumed, from_line
@@ -300,7 +300,7 @@ class World(gym.Env):
 
     def step(self, action):
         World.steps += 1
-        if World.steps == 9000: FAULT
+        if World.steps == 4500: FAULT
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), 1.0, False, World.steps % 20 == 0, {}
 """
 
@@ -316,15 +316,18 @@ class World(gym.Env):
         ),
     ],
 )
-def test_a_dead_environment_is_no_success(tmp_path: Path, fault: str, words: str) -> None:
+def test_a_dead_environment_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str, words: str
+) -> None:
     """--preset quick has no checkpoint before its end."""
-    (tmp_path / "world.py").write_text(WORLD.replace("FAULT", fault))
-    command = [sys.executable, "-m", "t3d", "train", "world:World", "--preset", "quick", "--run.name", "run"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert words in ended.stderr and "t3d resume runs/run" in ended.stderr, ended.stderr
-    assert "world.py" in ended.stderr and "loop.py" not in ended.stderr, "the environment's own traceback, and not ours"
-    assert newest(tmp_path / "runs" / "run" / "checkpoints")[0] is not None
+    sys.modules.pop("dead_world", None)
+    (tmp_path / "dead_world.py").write_text(WORLD.replace("FAULT", fault))
+    flags = ["--preset", "quick", "--run.root", str(tmp_path), "--run.name", "run", "--eval.episodes", "1"]
+    assert main(["train", f"{tmp_path / 'dead_world.py'}:World", *flags, "--td3.random-steps", "2000"]) == 1
+    said = capsys.readouterr().err
+    assert words in said and f"t3d resume {tmp_path / 'run'}" in said
+    assert "dead_world.py" in said and "loop.py" not in said, "the environment's own traceback, and not ours"
+    assert newest(tmp_path / "run" / "checkpoints")[0] is not None
 
 
 # The run's folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import tomllib
 import types
@@ -259,7 +260,7 @@ class Config:
 
 def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
     """A copy of a configuration with the values of a nested mapping put in; unknown keys and wrong types are errors."""
-    hints = typing.get_type_hints(type(base))
+    hints = _hints(type(base))  # type: ignore[arg-type]  # mypy does not see that classes are hashable
     changes: dict[str, Any] = {}
     for key, value in data.items():
         if key not in hints:
@@ -327,11 +328,17 @@ def _toml_value(value: Any) -> str:
 
 def _convert(cfg: Any, prefix: str) -> None:
     """Gives every field of a section that was just made the type it is declared with, or says that it cannot."""
-    for name, hint in typing.get_type_hints(type(cfg)).items():
+    for name, hint in _hints(type(cfg)).items():  # type: ignore[arg-type]
         value = _as_declared(getattr(cfg, name), hint)
         if not _fits(value, hint):
             raise UserError(f"{prefix}{name}={value!r} is not {_in_words(hint)}")
         object.__setattr__(cfg, name, value)  # frozen from here on
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The declared types of a section; read anew each time, they would cost a millisecond."""
+    return typing.get_type_hints(kind)
 
 
 def _as_declared(value: Any, hint: Any) -> Any:
