@@ -54,7 +54,9 @@ def test_fused_and_eager_learn_the_same_first_steps(tmp_path: Path) -> None:
     """Whole runs drift apart with rounding; twenty updates do not."""
     actors = []
     for engine in ("eager", "fused"):
-        cfg = helpers.small_config(total_steps=120, engine=engine, run={"root": str(tmp_path), "name": engine})
+        cfg = helpers.small_config(
+            total_steps=120, device="cpu", engine=engine, run={"root": str(tmp_path), "name": engine}
+        )
         list(t3d.train(cfg))
         actors.append(load_file(tmp_path / engine / "last" / "seed-0.safetensors")["actor"])
     np.testing.assert_allclose(*actors, atol=1e-5)
