@@ -22,6 +22,7 @@ from t3d.app.cli import main
 from t3d.config import Config, merge
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import End, Eval, Event, Resumed, from_line
+from t3d.run import checkpoint as checkpoints
 from t3d.run.checkpoint import newest
 from t3d.seeds import derive
 from t3d.world.envs import BadValue
@@ -240,8 +241,9 @@ def test_ctrl_c_while_the_run_works_is_saved_to_the_last_bit(
 
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "update", pressed)
-        with pytest.raises(KeyboardInterrupt, match="t3d resume"):
+        with pytest.raises(KeyboardInterrupt) as caught:
             list(t3d.train(small(tmp_path, "run"), make_env=world))
+    assert f"t3d resume {tmp_path / 'run'}" in caught.value.__notes__[0]
     end = events_of(tmp_path / "run")[-1]
     assert isinstance(end, End) and (end.reason, end.saved) == ("stopped", True)
     list(t3d.train(small(tmp_path, "straight"), make_env=Failing))
@@ -271,6 +273,48 @@ def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         list(t3d.train(small(tmp_path, "run"), make_env=failing((3, 7), twice)))
     assert not (tmp_path / "run" / "checkpoints").exists(), "in the middle of a step nothing is whole"
+
+
+@pytest.mark.usefixtures("python_listens")
+@pytest.mark.parametrize("first", ["break", "Ctrl-C"])
+def test_ctrl_c_while_the_run_saves_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    """After a break it waits for the save; as the second one it waits for nothing, and the end is told all the same."""
+    from_disk, pressed = checkpoints.write_segments, []
+
+    def press(*arguments: Any) -> Any:
+        if not pressed:
+            pressed.append(True)
+            press_ctrl_c()
+        return from_disk(*arguments)
+
+    run = t3d.train(small(tmp_path, "run"), make_env=Failing)
+    for event in run:
+        if event.step >= 90:
+            break
+    monkeypatch.setattr(checkpoints, "write_segments", press)
+    if first == "break":
+        run.close()  # type: ignore[attr-defined]
+        assert newest(tmp_path / "run" / "checkpoints")[0] is not None
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            press_ctrl_c()
+        assert isinstance(events_of(tmp_path / "run")[-1], End)
+    assert pressed
+
+
+def test_ctrl_c_does_not_promise_what_was_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("t3d.run.parts.save", full)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            list(t3d.train(small(tmp_path, "run"), make_env=failing((3, 7), press_ctrl_c)))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "could not be saved (the checkpoint could not be written: No space left" in caught.value.__notes__[0]
+    assert "t3d resume" not in caught.value.__notes__[0]
 
 
 def test_a_listener_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
@@ -360,6 +404,42 @@ def test_a_folder_that_is_removed_while_training_is_said_and_the_run_saved_elsew
     assert one is not None and other is not None
     assert np.array_equal(one.state()["learner"]["critic"], other.state()["learner"]["critic"])
     assert (tmp_path / "run-rescued" / "best" / "seed-0.safetensors").exists()
+
+
+def test_every_removed_folder_is_saved_beside_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t3d.run.folder.LOOK_SECONDS", 0.0)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def remove_and_go() -> None:
+        shutil.rmtree(tmp_path / "here" / "runs" / "run")
+        os.chdir(tmp_path)
+
+    for name in ("run-rescued", "run-rescued-2"):
+        monkeypatch.chdir(tmp_path / "here")
+        with pytest.raises(UserError, match="was removed") as caught:
+            list(t3d.train(small(Path("runs"), "run"), make_env=failing((5, 3), remove_and_go)))
+        assert caught.value.__notes__[0].endswith(f"t3d resume {tmp_path / 'here' / 'runs' / name}")
+        assert newest(tmp_path / "here" / "runs" / name / "checkpoints")[0] is not None
+
+
+def test_a_folder_that_is_removed_just_before_the_end_is_no_success(tmp_path: Path) -> None:
+    world = failing((9, 20), lambda: shutil.rmtree(tmp_path / "run"))
+    with pytest.raises(UserError, match="was removed") as caught:
+        list(t3d.train(small(tmp_path, "run"), make_env=world))
+    assert "run-rescued" in caught.value.__notes__[0] and not (tmp_path / "run").exists()
+
+
+def test_an_end_is_saved_only_if_its_last_step_is(tmp_path: Path) -> None:
+    """A run that is left right after a step that no checkpoint holds yet."""
+    run = t3d.train(small(tmp_path, "run", checkpoint={"every_steps": 1}, eval={"every_steps": 1000}), make_env=Failing)
+    for event in run:
+        if event.event == "episode":
+            break
+    run.close()  # type: ignore[attr-defined]
+    checkpoint, _ = newest(tmp_path / "run" / "checkpoints")
+    end = events_of(tmp_path / "run")[-1]
+    assert checkpoint is not None and isinstance(end, End) and (end.saved, end.step) == (True, checkpoint.step)
 
 
 def test_a_lock_file_that_is_removed_lets_nobody_in(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_program_that_reads_its_stdin_does_not_take_requests() -> None:
 
 
 def test_a_request_that_was_lost_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluators, "REPEAT_SECONDS", 0.3, raising=False)
+    monkeypatch.setattr(evaluators, "REPEAT_SECONDS", 0.3)
     evaluator = evaluator_of("Told", seeds=[0])
     try:
         evaluator.submit(snapshot_for(SPEC, 1), 100)

@@ -122,7 +122,7 @@ def edit(path: Path, old: str, new: str) -> None:
     [
         ("gamma = 0.99", "gamma = 0.95", "td3.gamma=0.95 (it was begun with 0.99)"),
         ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=(4, 8) (it was begun with (4, 7))"),
-        ('id = "Pendulum-v1"', 'id = "MountainCarContinuous-v0"', "env.id=MountainCarContinuous-v0"),
+        ("num_envs = 1", "num_envs = 2", "env.num_envs=2 (it was begun with 1)"),
         ('engine = "auto"', 'engine = "eager"', "engine=eager (it was begun with fused)"),
     ],
 )
@@ -141,6 +141,7 @@ def test_an_edited_setting_is_named_and_refused(stopped: Path, old: str, new: st
         ("total_steps = 300", "total_steps = 240", "total_steps=240, it was 300"),
         ("total_steps = 300", "total_steps = 330", "total_steps=330, it was 300"),
         ('bad_values = "raise"', 'bad_values = "skip"', "env.bad_values=skip, it was raise"),
+        ('id = "Pendulum-v1"', 'id = "gymnasium:Pendulum-v1"', "env.id=gymnasium:Pendulum-v1, it was Pendulum-v1"),
     ],
 )
 def test_what_may_be_changed_is_obeyed_and_said(stopped: Path, old: str, new: str, words: str) -> None:
@@ -279,8 +280,7 @@ def test_a_run_that_could_never_be_saved_does_not_end_as_if_all_were_well(
 # Evaluations
 
 
-def test_all_seeds_and_runs_are_evaluated_on_the_same_starts(halves: Path, tmp_path: Path) -> None:
-    """Before training seeds differ by their policies alone: with the same policy they get the same returns."""
+def test_all_seeds_and_runs_are_evaluated_on_the_same_starts(tmp_path: Path) -> None:
     one = _first_observations(small(tmp_path, "one", seeds=[1, 2]))
     other = _first_observations(small(tmp_path, "other", seeds=[3]))
     assert len(one) == 2 and one[0] == one[1] == other[0]

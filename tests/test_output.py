@@ -20,7 +20,6 @@ import gymnasium as gym
 import pytest
 
 from t3d.app.cli import main
-from t3d.errors import UserError
 
 SMALL = "--total-steps 200 --td3.random-steps 100 --td3.batch-size 16 --td3.actor-hidden 16 --td3.critic-hidden 16"
 SMALL += " --eval.every-steps 100 --eval.episodes 1 --threads 1 --engine eager --no-video"
@@ -105,12 +104,9 @@ def test_a_reader_who_leaves_ends_the_run_politely(tmp_path: Path) -> None:
     assert list((tmp_path / "runs" / "left" / "checkpoints").glob("0*")), "saved"
 
 
-def test_a_broken_pipe_of_the_environment_is_not_our_reader(tmp_path: Path) -> None:
-    try:
-        code = main(["train", "test_output:failing_pipe", *TRAIN[2:], "--run.root", str(tmp_path)])
-    except (BrokenPipeError, UserError):
-        return
-    assert code != 0
+def test_a_broken_pipe_of_the_environment_is_not_our_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "test_output:failing_pipe", *TRAIN[2:], "--run.root", str(tmp_path)]) == 1
+    assert "the environment raised BrokenPipeError" in capsys.readouterr().err
 
 
 def test_an_error_of_any_text_can_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +119,7 @@ def test_an_error_of_any_text_can_be_printed(monkeypatch: pytest.MonkeyPatch) ->
         assert ("γ" if encoding == "utf-8" else "\\u03b3") in said
 
 
-@pytest.mark.parametrize("name", ["x[bold]", "a[b]c[", "[red]", ":cat:", "γ"])
+@pytest.mark.parametrize("name", ["x[bold]:cat:", "a[b]γ["])
 def test_what_people_name_is_printed_as_it_is(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,13 +14,13 @@ from typing import Annotated
 import gymnasium as gym
 import psutil
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from t3d.app.flags import read_flags
+from t3d.app.printing import PlainConsole, labelled
 from t3d.world.doctor import examine
-from t3d.world.envs import EnvFactory, spec_of
+from t3d.world.envs import EnvFactory, close_quietly, spec_of
 from t3d.world.find import env_factory
 
 PACKAGES = (
@@ -49,7 +49,7 @@ class DoctorArgs:
 def main(arguments: list[str]) -> int:
     """Examines, and prints what was found; what training cannot work with ends with code 2."""
     args = read_flags(DoctorArgs, arguments, "t3d doctor")
-    console = Console()
+    console = PlainConsole()
     if args.env is None:
         console.print(_machine())
         return 0
@@ -57,18 +57,18 @@ def main(arguments: list[str]) -> int:
     warnings = examine(make_env)
     shape, video = _shape(make_env), _video(make_env)
     for text in warnings:
-        console.print(Text.assemble(("warning:", "yellow"), f" {text}"), soft_wrap=True)
+        console.print(labelled("warning:", "yellow", text), soft_wrap=True)
     verdict = "can be trained" if warnings else "is healthy"
     green = (f"{args.env} {verdict}", "green")
     console.print(Text.assemble(green, ", as far as a moment of random actions shows."), soft_wrap=True)
-    console.print(Text(f"{shape}; {video}"), soft_wrap=True)
+    console.print(f"{shape}; {video}", soft_wrap=True)
     return 0
 
 
 def _shape(make_env: EnvFactory) -> str:
     env = make_env()
     spec = spec_of(env)
-    env.close()
+    close_quietly(env, "the environment")
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
     parts = ", ".join(f"{part.name} {list(part.shape)}" for part in spec.observation)
     return f"{spec.observation_size} numbers observed ({parts}); {spec.action_size} acted with, bounds {bounds}"
@@ -78,7 +78,7 @@ def _video(make_env: EnvFactory) -> str:
     """Whether videos can be recorded of it, and if not, why."""
     try:
         env = make_env(render_mode="rgb_array")
-        env.close()
+        close_quietly(env, "the environment")
     except Exception as error:  # whatever its graphics raise
         return f"no videos can be recorded here: {type(error).__name__}: {error}"
     if getattr(env, "render_mode", None) != "rgb_array":

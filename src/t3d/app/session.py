@@ -17,7 +17,7 @@ from rich.text import Text
 from t3d.app.console import View, acting_in_words
 from t3d.app.output import printable
 from t3d.app.printing import PlainConsole, labelled
-from t3d.app.signals import Heard, listening
+from t3d.app.signals import SKIPPING, Heard, listening
 from t3d.config import Config
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
@@ -33,7 +33,7 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
     with listening() as heard:
         try:
             folder, end, acting = _follow(events(heard), console, heard)
-            saved = end.saved
+            saved, heard.answer = end.saved, SKIPPING
             run = open_run(folder)
             say_results(run, end, console)
             if acting is not None:
@@ -72,7 +72,7 @@ def say_results(run: Run, end: End, console: PlainConsole) -> None:
             console.print(f"  seed {seed}: {untrained}", soft_wrap=True)
             continue
         console.print(_returns(seed, evals), soft_wrap=True)
-        if best_of(evals).updates == 0:
+        if best_of(trained).mean_return < evals[0].mean_return and evals[0].updates == 0:
             console.print(_advice(seed, run.cfg), soft_wrap=True)
 
 
@@ -168,7 +168,9 @@ def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
         f"t3d resume {where} --total-steps {2 * end.step}": "train it for twice as long",
     }
     if len(run.cfg.seeds) == 1:
-        commands[f"t3d train {run.cfg.env.id} --preset {run.cfg.preset} --seeds 0 1 2"] = "three seeds at once"
+        commands[f"t3d train {shlex.quote(run.cfg.env.id)} --preset {run.cfg.preset} --seeds 0 1 2"] = (
+            "three seeds at once"
+        )
     if run.cfg.env.id == "Pendulum-v1":
         commands["t3d train HalfCheetah-v5"] = "a harder problem (an hour or two on two cores)"
     else:

@@ -12,6 +12,7 @@ from types import FrameType
 
 SHOW_CURSOR = b"\x1b[?25h"
 STOPPING = "stopping: the run is being saved; the same again leaves at once"
+SKIPPING = "the run has ended and is saved; what was left to show is skipped"
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Heard:
     save: threading.Event = field(default_factory=threading.Event)
     received: int | None = None  # the signal that asked for the stop
     on_screen: bool = False  # whether a picture is being drawn that says so itself: a line would tear it
+    answer: str = STOPPING  # what is said to it
 
     @property
     def exit_code(self) -> int:
@@ -40,7 +42,7 @@ def listening() -> Iterator[Heard]:
         for stopping in (signal.SIGINT, signal.SIGTERM):
             signal.signal(stopping, signal.SIG_DFL)  # the kernel's own answer needs no Python to run
         on_terminal = os.isatty(2)
-        line = b"" if heard.on_screen and on_terminal else f"\n{STOPPING}\n".encode()
+        line = b"" if heard.on_screen and on_terminal else f"\n{heard.answer}\n".encode()
         with suppress(OSError):  # nobody may be reading
             os.write(2, (SHOW_CURSOR if on_terminal else b"") + line)
 

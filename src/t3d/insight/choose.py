@@ -45,9 +45,10 @@ def known_choice(run: Run) -> Choice | None:
     try:
         fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
         returns = {seed: float(fields["mean_returns"][str(seed)]) for seed in run.evals}
+        is_of_these = fields["basis"] == basis
     except UNSOUND:
         return None
-    return Choice(fresh_episodes(run), returns) if fields["basis"] == basis else None
+    return Choice(fresh_episodes(run), returns) if is_of_these else None
 
 
 def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:

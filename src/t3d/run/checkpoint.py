@@ -100,7 +100,8 @@ class Checkpoint(NamedTuple):
 
 def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint | None) -> tuple[Checkpoint, int]:
     """Writes the next checkpoint and removes what it makes superfluous; returns it and the bytes written."""
-    (root / "replay").mkdir(parents=True, exist_ok=True)
+    for folder in (root, root / "replay"):  # but never the run's own, which somebody may have removed
+        folder.mkdir(exist_ok=True)
     _refuse_links(root)
     serial = max((_serial(path) for path in folders(root)), default=0) + 1
     path = root / f"{serial:06}-step-{step}"

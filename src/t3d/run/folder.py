@@ -15,7 +15,9 @@ import json
 import os
 import platform
 import re
+import shlex
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ import numpy as np
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
-from t3d.files import Refused, in_words, open_log, open_plain, replace
+from t3d.files import Refused, in_words, open_log, open_plain, replace, shown
 from t3d.run.lock import holder
 from t3d.types import PolicySnapshot, Spec
 from t3d.version import __version__
@@ -133,11 +135,15 @@ class RunFolder:
         return _identity(self.path) != self._place
 
     def refuse_if_gone(self) -> None:
-        """Ends a run whose folder was removed; looks once a second."""
+        """Ends a run whose folder was removed."""
+        if self.is_gone():
+            raise UserError(f"the run's folder {shown(self.path)} was removed or moved away while it trained")
+
+    def refuse_if_gone_by_now(self) -> None:
+        """The same, but looks once a second only."""
         if time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
-            if self.is_gone():
-                raise UserError(f"the run's folder {self.path} was removed or moved away while it trained")
+            self.refuse_if_gone()
 
     def write(self, event: Event) -> None:
         """Appends the event to events.jsonl or the journal and, if it carries figures, to metrics.csv."""
@@ -198,21 +204,30 @@ def create_folder(cfg: Config) -> Path:
     root = Path(cfg.run.root).absolute()  # an environment may change the working directory
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.title).name)
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = [cfg.run.name] if cfg.run.name else [automatic, *(f"{automatic}-{again}" for again in range(2, 1000))]
+    path = root / (cfg.run.name or automatic)
+    others = [] if cfg.run.name else [f"{automatic}-{again}" for again in range(2, 1000)]
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            with contextlib.suppress(FileExistsError):
-                (root / name).mkdir()
-                return root / name
+        return first_free(root, [path.name, *others])
+    except FileExistsError:
+        pass
     except OSError as error:
         raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
-    if process := holder(root / names[0]):
-        raise UserError(f"a run named {root / names[0]} is running in {process}; choose another --run.name")
+    if process := holder(path):
+        raise UserError(f"a run named {shown(path)} is running in {process}; choose another --run.name")
     raise UserError(
-        f"a run named {root / names[0]} exists already; choose another --run.name, "
-        f"remove that folder, or go on with it: t3d resume {root / names[0]}"
+        f"a run named {shown(path)} exists already; choose another --run.name, "
+        f"remove that folder, or go on with it: t3d resume {shlex.quote(shown(path))}"
     )
+
+
+def first_free(root: Path, names: Sequence[str]) -> Path:
+    """Makes a folder of the first of these names that is free."""
+    root.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with contextlib.suppress(FileExistsError):
+            (root / name).mkdir()
+            return root / name
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(root / names[0]))
 
 
 def last_event(path: Path) -> dict[str, Any]:

@@ -6,12 +6,12 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
-from t3d.events import Event, Resumed, Start
-from t3d.files import shown
+from t3d.errors import StoppedEarly
+from t3d.events import Event
 
 
 class Interruptible(Iterator[Event]):
@@ -19,48 +19,57 @@ class Interruptible(Iterator[Event]):
 
     Python raises KeyboardInterrupt anywhere: in the middle of an update, or in the caller's code while a variable or a
     notebook's traceback keeps the run alive. So while a run lives, and nobody else listens for Ctrl-C, a run that waits
-    for its caller is closed at once, and one at work as soon as everything is whole. A second Ctrl-C waits for nothing.
+    for its caller is ended at once, and one at work as soon as everything is whole. A second Ctrl-C waits for nothing.
     """
 
     def __init__(self, events: Generator[Event, None, None], stop: threading.Event) -> None:
-        self._events, self._stop, self._folder = events, stop, ""
+        self._events, self._stop = events, stop
         self._at_work, self._interrupted = False, False
         self._handler: Callable[[int, FrameType | None], None] | None = None
 
     def __next__(self) -> Event:
         self._listen()
-        self._at_work = True
         try:
-            event = next(self._events, None)
+            with self._working():
+                event = next(self._events)
+        except StoppedEarly as stopped:
+            self._stop_listening()
+            raise KeyboardInterrupt(str(stopped)) if self._interrupted else stopped from None
         except BaseException:
             self._stop_listening()
             raise
-        finally:
-            self._at_work = False
-        if isinstance(event, Start | Resumed):
-            self._folder = event.folder
         if self._interrupted:
             self._end()
-        if event is None:
-            self._stop_listening()
-            raise StopIteration
         return event
 
     def close(self) -> None:
         """Ends the run, which saves itself."""
         try:
-            self._events.close()
+            with self._working():
+                self._events.close()
         finally:
             self._stop_listening()
 
     def __del__(self) -> None:
         self.close()
 
-    def _end(self) -> None:
-        self.close()
-        raise KeyboardInterrupt(
-            f"go on with: t3d resume {shown(Path(self._folder))}" if self._folder else "nothing was begun yet"
-        )
+    def _end(self) -> NoReturn:
+        """Lets KeyboardInterrupt pass through the run, which saves itself and says how to go on."""
+        self._interrupted = True
+        try:
+            with self._working():
+                self._events.throw(KeyboardInterrupt)
+        finally:
+            self._stop_listening()
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        self._at_work = True
+        try:
+            yield
+        finally:
+            self._at_work = False
 
     def _listen(self) -> None:
         """Takes Ctrl-C over from Python itself, as long as this run lives."""

@@ -15,25 +15,25 @@ from t3d.errors import UserError
 from t3d.files import Refused, in_words, open_log, open_plain
 
 LONGEST = 1000  # bytes of the file that are read
-NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR)  # the last two: NFS, folders
-_held: set[int] = set()
+NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR)
 
 
 class Lock:
     """Held as long as this process lives: the kernel lets go of it however the process ends.
 
-    What is locked is the folder itself; the file in it only says who holds it, and may be removed by anybody.
+    Two things are locked: a file, which other machines see on a network file system and which says who holds it; and
+    the folder itself, because anybody may remove the file.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._file = open_log(folder / "lock")
+            self._file, self._folder = open_log(folder / "lock"), _opened(folder)
         except (OSError, Refused) as error:
             raise UserError(f"cannot lock {folder}: {in_words(error)}") from None
         said, self.note = _holder(self._file), ""
-        self._folder = _opened(folder)
         try:
-            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for descriptor in (self._file.fileno(), self._folder):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._close()
             raise UserError(
@@ -48,7 +48,7 @@ class Lock:
             self.note += f"; {said} was here last"
         elif said:
             self.note = f"{said} ended without leaving the run's folder; its lock is taken over"
-        _held.add(self._folder)
+        _held.add(self)
         with suppress(OSError):  # only says who it is; a full disk must not keep a run from going on
             self._file.truncate(0)
             self._file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}).encode())
@@ -57,8 +57,9 @@ class Lock:
         """Leaves the folder in order."""
         with suppress(OSError):
             self._file.truncate(0)
-            fcntl.flock(self._folder, fcntl.LOCK_UN)
-        _held.discard(self._folder)
+            for descriptor in (self._file.fileno(), self._folder):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        _held.discard(self)
         self._close()
 
     def _close(self) -> None:
@@ -66,9 +67,15 @@ class Lock:
         os.close(self._folder)
 
 
+_held: set[Lock] = set()
+
+
 def holder(folder: Path) -> str:
     """The process that writes in a folder now, in words; empty if there is none."""
-    descriptor = _opened(folder)
+    try:
+        descriptor = _opened(folder)
+    except OSError:  # it is none
+        return ""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -97,8 +104,8 @@ def _holder(file: BinaryIO) -> str:
 
 def _forget_in_child() -> None:
     """A forked worker of an environment must not keep the folder locked when the run itself is dead."""
-    for descriptor in _held:
-        os.close(descriptor)
+    for lock in _held:
+        lock._close()
     _held.clear()
 
 

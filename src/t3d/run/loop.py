@@ -6,13 +6,13 @@ import shlex
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from t3d.config import Config
-from t3d.errors import Diverged, EnvironmentFailed, UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.files import shown
 from t3d.presets import as_config
@@ -119,28 +119,37 @@ def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
         yield from _save_at_the_end(parts)
     except BaseException as error:
         if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # whoever iterates has left
-            reason, text = "failed", str(error) if isinstance(error, EnvironmentFailed) else _named(error)
+            reason, text = "failed", _in_words(error)
         if isinstance(error, BadValue):
             parts.folder.write(_bad_value(error.fault._replace(text=str(error), met=1), parts, error.member))
         error.add_note(_save_what_is_whole(parts))
         raise
     finally:
-        progress = parts.progress
-        parts.folder.save_last(parts.snapshot(), progress.step)
-        text = text or "; ".join(filter(None, [parts.save_problem, *parts.folder.take_failures()]))
+        problems = [parts.save_problem, *_keep_last_policies(parts), *parts.folder.take_failures()]
         end = End(
-            step=progress.step,
+            step=parts.progress.step,
             reason=reason,
-            text=text,
+            text=text or "; ".join(filter(None, problems)),
             saved=not parts.unsaved,
             updates=parts.learner.updates,
-            seconds=progress.seconds,
+            seconds=parts.progress.seconds,
         )
         parts.folder.write(end)
+        parts.folder.close()
     yield end
 
 
+def _keep_last_policies(parts: Parts) -> list[str]:
+    """Writes last/; what goes wrong, e.g. on a GPU that has failed, must not hide how the run ended."""
+    try:
+        parts.folder.save_last(parts.snapshot(), parts.progress.step)
+    except Exception as error:
+        return [f"the last policies could not be written: {_in_words(error)}"]
+    return []
+
+
 def _save_at_the_end(parts: Parts) -> list[Event]:
+    parts.folder.refuse_if_gone()
     saved: list[Event] = [parts.save("end")] if parts.unsaved else []
     for event in saved:
         parts.folder.write(event)
@@ -149,21 +158,26 @@ def _save_at_the_end(parts: Parts) -> list[Event]:
 
 def _save_what_is_whole(parts: Parts) -> str:
     """Saves a run that an error ends, if it can be saved; says how to go on."""
-    if parts.folder.is_gone():
-        parts.leave_folder()
-    if parts.whole:
-        with suppress(Diverged):
+    try:
+        if parts.folder.is_gone():
+            parts.leave_folder()
+        if parts.whole:
             _save_at_the_end(parts)
+    except Exception as problem:  # whatever it is, the error that has ended the run comes first
+        parts.save_problem = parts.save_problem or _in_words(problem)
     where = shown(parts.folder.path)
     if not parts.unsaved:
         return f"The run is saved as it was before that: t3d resume {shlex.quote(where)}"
+    why = f" ({parts.save_problem})" if parts.save_problem else ""
     if parts.checkpoint is None:
-        return f"The run could not be saved; its logs and policies are in {where}"
-    return f"The last good checkpoint is of step {parts.checkpoint.step:,}: t3d resume {shlex.quote(where)}"
+        return f"The run could not be saved{why}; its logs and policies are in {where}"
+    last = f"The last good checkpoint is of step {parts.checkpoint.step:,}: t3d resume {shlex.quote(where)}"
+    return f"This moment could not be saved{why}. {last}"
 
 
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def _in_words(error: BaseException) -> str:
+    """Sentences as they are, other errors with their kind."""
+    return str(error) if isinstance(error, EnvironmentFailed | UserError) else f"{type(error).__name__}: {error}"
 
 
 def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
@@ -183,7 +197,8 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
             parts.folder.save_last(snapshot, progress.step)
             if parts.evaluator.submit(snapshot, progress.step):
                 progress.submitted = progress.step
-        yield [*_evaluations(parts), *parts.unwritten()]
+        yield parts.unwritten()
+        yield _evaluations(parts)
 
         if passed(cfg.checkpoint.every_steps, progress.saved, progress.step) or wishes.save.is_set():
             reason = "asked" if wishes.save.is_set() else "schedule"

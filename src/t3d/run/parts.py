@@ -17,15 +17,15 @@ from t3d.algo.td3 import numbers_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
-from t3d.errors import NobodyLeft, UserError
-from t3d.events import Saved, SaveFailed, Start
+from t3d.errors import Diverged, EnvironmentFailed, UserError
+from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import UNSOUND, Refused, in_words
 from t3d.run.actors import LocalCollector
 from t3d.run.best import BestPolicies
 from t3d.run.checkpoint import Checkpoint, save
 from t3d.run.checkup import check
 from t3d.run.evaluators import ProcessEvaluator
-from t3d.run.folder import LOGS, RunFolder, create_folder, set_aside, versions
+from t3d.run.folder import LOGS, RunFolder, create_folder, first_free, set_aside, versions
 from t3d.run.governor import Governor
 from t3d.run.lock import Lock
 from t3d.run.machine import choose_engine, replay_device
@@ -35,7 +35,7 @@ from t3d.run.worker_log import WorkerLog
 from t3d.types import PolicySnapshot, State, Wishes, whole
 from t3d.world.collect import InlineCollector
 from t3d.world.doctor import examine
-from t3d.world.envs import ENVIRONMENT_ERRORS, EnvFactory
+from t3d.world.envs import EnvFactory
 from t3d.world.evaluate import InlineEvaluator
 from t3d.world.fit import difference, outline
 from t3d.world.watch import CALL_SECONDS
@@ -139,27 +139,27 @@ class Parts:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Where an error leaves things half done; but a failing environment lets go between two steps."""
-        self.whole = False
+        """Where an error leaves things half done; but environments and workers that fail are told between two steps."""
+        self.whole, self.unsaved = False, True
         try:
             yield
-        except (*ENVIRONMENT_ERRORS, NobodyLeft):
-            self.whole = True
+        except (EnvironmentFailed, UserError) as error:
+            self.whole = not isinstance(error, Diverged)
             raise
         self.whole = True
 
     def leave_folder(self) -> None:
-        """Goes on in a new folder, because somebody has removed the old one."""
+        """Goes on in a new folder beside the old one, because somebody has removed that."""
         name = f"{self.folder.path.name}-rescued"
-        path = create_folder(replace(self.cfg, run=replace(self.cfg.run, name=name)))
+        path = first_free(self.folder.path.parent, [name, *(f"{name}-{again}" for again in range(2, 1000))])
         self.folder.close()
         self.folder, self.checkpoint = RunFolder(path, self.cfg, self.collector.spec, asked=self.folder.asked), None
         self.folder.write(Start(**self.about()))
         self.best.put_back(self.folder)
 
-    def unwritten(self) -> list[SaveFailed]:
+    def unwritten(self) -> list[Event]:
         """What the run folder could not write since the last call."""
-        self.folder.refuse_if_gone()
+        self.folder.refuse_if_gone_by_now()
         return [self._failed(text) for text in self.folder.take_failures()]
 
     def _failed(self, text: str) -> SaveFailed:

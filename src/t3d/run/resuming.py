@@ -15,12 +15,23 @@ from t3d.run.folder import last_event, worth_keeping
 from t3d.run.machine import with_environments
 from t3d.run.parts import Loaded
 
-MAY_DIFFER = ("run.root", "run.name", "total_steps", "threads", "engine", "actors", "env.hang_seconds", "env.name")
+MAY_DIFFER = (
+    "run.root",
+    "run.name",
+    "total_steps",
+    "threads",
+    "engine",
+    "actors",
+    "env.hang_seconds",
+    "env.bad_values",
+    "env.name",
+)
 CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "total_steps": "--total-steps",
     "actors": "--actors",
     "env.bad_values": "--bad-values",
     "env.hang_seconds": "--hang-seconds",
+    "env.id": "",  # in config.toml alone: where the environment is found on another machine
 }
 BY_ITSELF = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
 
@@ -28,7 +39,7 @@ BadValues = Literal["raise", "skip", "clip"]
 
 
 class Changes(NamedTuple):
-    """What may be asked to be otherwise from now on; None leaves it as it was."""
+    """Settings that a resume overrides; None leaves one as it was."""
 
     total_steps: int | None = None
     actors: str | None = None
@@ -55,7 +66,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
         changes = changes._replace(actors=changes.actors or cfg.actors, hang_seconds=patience)
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
-    written = merge(Config(), load_toml(path / "config.toml")) if has_config else None
+    written = _written(path / "config.toml", checkpoint) if has_config else None
     if checkpoint is None:
         loaded, begun, reached = None, _begin_again(path, written, cfg, notes), -1
     else:
@@ -75,7 +86,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
         raise NothingLeft(
             f"the run is at step {reached:,} of {going_on.total_steps:,} already; --total-steps N trains it for longer"
         )
-    return Found(going_on, written, loaded, notes)
+    return Found(going_on, written or cfg, loaded, notes)
 
 
 def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int]:
@@ -86,6 +97,14 @@ def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int]:
         return Loaded(checkpoint, state), merge(Config(), state["config"]), reached
     except UNSOUND as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
+
+
+def _written(file: Path, checkpoint: Checkpoint | None) -> Config:
+    try:
+        return merge(Config(), load_toml(file))
+    except UserError as error:
+        hint = "; remove the file to go on with the settings in the checkpoint" if checkpoint else ""
+        raise UserError(f"{error}{hint}") from None
 
 
 def _with_edits(begun: Config, written: Config, path: Path) -> tuple[Config, list[str]]:
@@ -99,8 +118,8 @@ def _with_edits(begun: Config, written: Config, path: Path) -> tuple[Config, lis
     if refused:
         raise UserError(
             f"{path / 'config.toml'} was changed: {', '.join(refused)}; a run goes on as it was begun. Put it back, or "
-            f"begin a new run with --config; {', '.join(CHANGEABLE)} may be changed there, or with "
-            f"{', '.join(CHANGEABLE.values())}"
+            f"begin a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and most of them with "
+            f"{', '.join(filter(None, CHANGEABLE.values()))}"
         )
     changed = {key: now for key, (_, now) in edits.items() if key in CHANGEABLE}
     env = {key.removeprefix("env."): now for key, now in changed.items() if key.startswith("env.")}

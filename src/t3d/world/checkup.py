@@ -16,6 +16,7 @@ from t3d.world.lanes import VectorLanes, open_lanes
 from t3d.world.shared import Channel, Pulse, Shared
 
 LONGEST_PHASE = 128  # bytes; chosen
+PARENT_WATCHES = 1e6  # seconds for one call: our parent watches, and ends us much earlier
 
 
 class Checkup(NamedTuple):
@@ -52,7 +53,7 @@ class Doctor:
 
     def run(self) -> None:
         """Until all is told; a resumed run was examined before, and only wants to know the environment's shapes."""
-        warnings = examine(self._make, self.cfg.env.bad_values) if self.plays else []
+        warnings = examine(self._make, self.cfg.env.bad_values, PARENT_WATCHES) if self.plays else []
         lanes = open_lanes(self._make, self.cfg.env, "the start")
         vector = isinstance(lanes, VectorLanes)
         lanes.close()

@@ -97,12 +97,17 @@ class VectorLanes:
 
     def _step(self, actions: NDArray[Any]) -> list[tuple[Any, ...]]:
         """What each environment answered."""
-        observations, rewards, terminated, truncated, _ = self.gates[0].call(self.env.step, actions)
+        observations, rewards, terminated, truncated = self.gates[0].call(self._split_step, actions)
         for name, values in {"reward": rewards, "terminated": terminated, "truncated": truncated}.items():
             if np.shape(values)[:1] != (self.count,):
                 text = f"{name} of a VectorEnv of {self.count} environments has shape {np.shape(values)}"
                 raise self.gates[0].refusal(name, text)
-        return [(*row, {}) for row in zip(self._each(observations), rewards, terminated, truncated, strict=True)]
+        return [(*row, {}) for row in zip(observations, rewards, terminated, truncated, strict=True)]
+
+    def _split_step(self, actions: NDArray[Any]) -> tuple[list[Any], Any, Any, Any]:
+        """A step, its observations one by one: what cannot be taken apart is the environment's fault."""
+        observations, rewards, terminated, truncated, _ = self.env.step(actions)
+        return list(self._each(observations)), rewards, terminated, truncated
 
     def take_faults(self) -> list[Fault]:
         """The bad values met since the last call."""

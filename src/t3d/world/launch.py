@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -36,7 +38,7 @@ def _descriptors() -> list[int]:
 
 def _die_with(parent: int) -> None:
     """Linux ends this process when its parent ends, or the thread of it that has started us, however that happens."""
-    _signal_at_parents_end(signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already
         sys.exit(1)
 
@@ -44,25 +46,28 @@ def _die_with(parent: int) -> None:
 def _fork_guard() -> None:
     """Forks a process that kills this one's whole group once this one has ended, however it has ended.
 
-    The parent does so too, but it may be gone; and whoever is killed cannot end what it has started.
+    The parent does so too, but it may be gone; and whoever is killed cannot end what it has started. The guard is no
+    child of ours: an environment that waits for all its children must not wait for it.
     """
     worker = os.getpid()
-    if os.fork():
+    middle = os.fork()
+    if middle:
+        os.waitpid(middle, 0)
         return
+    if not os.fork():
+        _guard(worker)
+    os._exit(0)
+
+
+def _guard(worker: int) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     for descriptor in [0, 1, 2, *_descriptors()]:
         with suppress(OSError):
             os.close(descriptor)
-    _signal_at_parents_end(signal.SIGUSR1)
-    while os.getppid() == worker:
-        signal.sigwait([signal.SIGUSR1])
-    with suppress(ProcessLookupError):  # the worker led no group, because somebody else has started it
+    with suppress(ProcessLookupError):  # it has ended already, or led no group, because somebody else has started it
+        select.select([os.pidfd_open(worker)], [], [])
         os.killpg(worker, signal.SIGKILL)
     os._exit(0)
-
-
-def _signal_at_parents_end(number: signal.Signals) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 if __name__ == "__main__":

@@ -163,9 +163,11 @@ def play_again(players: list[Player], flights: list[Flight], lanes: Lanes, stop:
         flying = [t >= begin for begin in begins]
         a = [actions[t - begin] if t >= begin else idle for actions, begin in zip(played, begins, strict=True)]
         for player, action, result, flies in zip(players, a, lanes.step(np.stack(a)), flying, strict=True):
-            if result.error is not None:
+            if flies and result.error is not None:
                 raise result.error
             if flies and result.sound:
                 player.follow(action, result)
-            if result.terminated or result.truncated:  # an idle one, or one that does not repeat
+            if result.error is None and (
+                result.terminated or result.truncated
+            ):  # an idle one, or one that does not repeat
                 player.begin(player.episode)

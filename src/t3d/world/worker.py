@@ -14,6 +14,7 @@ import time
 import traceback
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from t3d.config import Config, merge
@@ -157,11 +158,19 @@ class Evaluator:
 ROLES: dict[str, type[Actor | Evaluator | Doctor]] = {"actor": Actor, "evaluator": Evaluator, "doctor": Doctor}
 
 
+class Ended(BaseException):
+    """The parent ends this process: neither an Exception nor SystemExit, which would pass for the environment's own."""
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise Ended
+
+
 def work(channel: int) -> NoReturn:
     """Does what the first message says; an error that is not the process's own end is told to the parent."""
     parent = Channel(socket.socket(fileno=channel))
     task = parent.first()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run is stopped by its parent
     sys.path[:] = task["path"]
     try:
@@ -169,6 +178,8 @@ def work(channel: int) -> NoReturn:
         parent.send(ready=True)
         with closing(worker):
             worker.run()
+        sys.exit(0)
+    except Ended:
         sys.exit(0)
     except BadValue as error:
         parent.send(bad_value=error.fault, where=error.where, member=error.member)

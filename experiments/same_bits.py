@@ -1,0 +1,109 @@
+"""Whether two revisions learn the same bits: `python experiments/same_bits.py REVISION [REVISION]`.
+
+Each short training is made by both (the second is the working tree if not given), on this machine, with one thread, and
+the hashes of all weights, targets, moments and statistics and of every row of the replay are compared. Moving and
+renaming must change none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+HERE = Path(__file__).resolve().parents[1]
+SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --td3.random-steps 150 --threads 1"
+SMALL += " --eval.episodes 1 --eval.every-steps 300 --checkpoint.every-steps 200 --no-video --run.name run"
+TRAININGS = {  # name: environment and flags; "|" divides what a first process trains from what a resume goes on to
+    "Pendulum, eager": "Pendulum-v1 --engine eager --total-steps 600",
+    "Pendulum, fused, three seeds": "Pendulum-v1 --engine fused --seeds 0 1 2 --total-steps 600",
+    "Pendulum, fused, three environments": "Pendulum-v1 --engine fused --env.num-envs 3 --total-steps 600",
+    "Pendulum, eager, three seeds and environments, normalised": (
+        "Pendulum-v1 --engine eager --seeds 0 1 2 --env.num-envs 3 --td3.normalise-observations --total-steps 450"
+    ),
+    "Pendulum, fused, three seeds, resumed": "Pendulum-v1 --engine fused --seeds 0 1 2 --total-steps 350 | 600",
+    "HalfCheetah, fused": "HalfCheetah-v5 --engine fused --total-steps 500",
+    "HalfCheetah, fused, three seeds, normalised": (
+        "HalfCheetah-v5 --engine fused --seeds 0 1 2 --td3.normalise-observations --total-steps 400"
+    ),
+    "HalfCheetah, eager, three environments, resumed": (
+        "HalfCheetah-v5 --engine eager --env.num-envs 3 --total-steps 250 | 450"
+    ),
+    "Pendulum, an actor process that takes turns": (
+        "Pendulum-v1 --engine fused --actors local:1 --max-ahead 1 --total-steps 600"
+    ),
+}
+
+
+def main() -> int:
+    args = argparse.ArgumentParser(description=__doc__)
+    args.add_argument("before")
+    args.add_argument("after", nargs="?", help="the working tree if not given")
+    given = args.parse_args()
+    with checked_out(given.before) as before, checked_out(given.after) as after:
+        differing = 0
+        for name, words in TRAININGS.items():
+            one, other = (hashes(source, words) for source in (before, after))
+            changed = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+            differing += bool(changed)
+            print(f"{'EQUAL' if not changed else 'DIFFERENT'}  {name}: {len(one)} arrays  {' '.join(changed[:4])}")
+    print(f"{len(TRAININGS) - differing} of {len(TRAININGS)} equal")
+    return differing
+
+
+@contextmanager
+def checked_out(revision: str | None) -> Iterator[Path]:
+    """The sources of a revision."""
+    if revision is None:
+        yield HERE / "src"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "-C", HERE, "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
+        try:
+            yield tree / "src"
+        finally:
+            subprocess.run(["git", "-C", HERE, "worktree", "remove", "--force", tree], check=True)
+
+
+def hashes(source: Path, words: str) -> dict[str, str]:
+    """SHA-256 by name of everything that a training has learned and stored."""
+    first, _, goes_on = words.partition(" | ")
+    with tempfile.TemporaryDirectory() as folder:
+        run(source, folder, f"train {first} {SMALL}")
+        if goes_on:
+            run(source, folder, f"resume runs/run --no-video --total-steps {goes_on}")
+        return hashed(Path(folder) / "runs" / "run" / "checkpoints")
+
+
+def run(source: Path, folder: str, words: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-m", "t3d", *words.split()]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed in {source}:\n{ended.stdout}\n{ended.stderr}")
+
+
+def hashed(checkpoints: Path) -> dict[str, str]:
+    newest = max(checkpoints.glob("*-step-*"))
+    arrays = safetensors.numpy.load_file(newest / "state.safetensors")
+    manifest = json.loads((newest / "manifest.json").read_bytes())["manifest"]
+    for seed in {seed for seed, *_ in manifest["segments"]}:
+        mine = sorted((first, file[0]) for owner, first, _, file in manifest["segments"] if owner == seed)
+        rows = [safetensors.numpy.load_file(checkpoints / "replay" / file)["rows"] for _, file in mine]
+        arrays[f"replay of seed {seed}"] = np.concatenate(rows)
+    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
