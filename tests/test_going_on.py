@@ -162,6 +162,21 @@ def test_device_engine_and_threads_are_not_pinned_by_config_toml(halves: Path, s
     assert learned(stopped) == learned(halves / "straight")
 
 
+@pytest.mark.parametrize("by", ["flag", "file"])
+def test_a_target_that_the_run_has_passed_is_refused(stopped: Path, by: str) -> None:
+    """The last evaluation was at 150: between that and where the run is it used to wait for ever."""
+    if by == "file":
+        edit(stopped, "total_steps = 300", "total_steps = 170")
+    with pytest.raises(UserError, match=r"the run is at step 20\d already, and 170 are asked for"):
+        list(t3d.resume(stopped, total_steps=170 if by == "flag" else None))
+
+
+def test_a_command_that_asks_for_less_is_told_so(stopped: Path) -> None:
+    run = t3d.resume(stopped, cfg=small(stopped.parent, "stopped", seeds=[4, 7], total_steps=250))
+    told = next(event for event in run if isinstance(event, Resumed))
+    assert any("says total_steps=250, but the run goes on to 300" in note for note in told.notes)
+
+
 # Logs
 
 

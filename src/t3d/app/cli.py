@@ -9,13 +9,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from t3d.app.output import printable, safe_streams
+from t3d.app.output import lost_output, printable, safe_streams
 from t3d.version import __version__
 
 if TYPE_CHECKING:
     from t3d.errors import EnvironmentFailed
 
 PACKAGE = Path(__file__).parents[1]
+SAVING = ("train", "resume")  # what these leave in a run folder counts, not what they print
 
 
 class Command(NamedTuple):
@@ -82,10 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
     except EnvironmentFailed as failure:
         print(printable(in_own_words(failure)), file=sys.stderr)  # noqa: T201
         return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201
+    except KeyboardInterrupt as error:
+        print(printable("\n".join(["interrupted", *getattr(error, "__notes__", [])])), file=sys.stderr)  # noqa: T201
         return 130
-    return code
+    return code or (1 if name not in SAVING and lost_output() else 0)
 
 
 def in_own_words(failure: EnvironmentFailed) -> str:

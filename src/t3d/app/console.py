@@ -118,7 +118,8 @@ class View:
         show(f"TD3 on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
         show(
             f"{event.parameters:,} parameters a seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
-            f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}"
+            f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}",
+            soft_wrap=True,
         )
         if cfg["actors"] != "inline":
             each, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
@@ -209,8 +210,9 @@ def _say_differences(cfg: Config, console: PlainConsole) -> None:
 def acting_in_words(event: ActingEvent) -> str:
     """How actors and learner get along, in a line."""
     actors = "1 actor" if event.actors == 1 else f"{event.actors} actors"
+    restarts = "1 restart" if event.restarts == 1 else f"{event.restarts} restarts"
     return (
-        f"{actors}, {event.restarts} restarts; ratio {event.ratio:.3g}; policy age {event.age_median} "
+        f"{actors}, {restarts}; ratio {event.ratio:.3g}; policy age {event.age_median} "
         f"(99 %: {event.age_p99}) updates; rings {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
         f"learner {event.learner_waited:.0%}"
     )

@@ -26,7 +26,8 @@ class Output:
     def write(self, text: str) -> int:
         """Writes what the stream's encoding can express and escapes the rest."""
         encoding = self._stream.encoding or "utf-8"
-        self._attempt(self._stream.write, text.encode(encoding, "backslashreplace").decode(encoding))
+        plain = text if encoding.lower().startswith("utf") else text.replace("±", "+-")
+        self._attempt(self._stream.write, plain.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -63,6 +64,12 @@ class Output:
 def printable(text: str) -> str:
     """The text with everything escaped that would steer the terminal instead of being shown."""
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+
+
+def lost_output() -> bool:
+    """Whether something could not be written to stdout."""
+    sys.stdout.flush()
+    return isinstance(sys.stdout, Output) and sys.stdout.failures > 0
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class RecordArgs:
     """Film a policy of RUN."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder."""
+    """The run's folder, or its name."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
     """Which trained seed; if not given, the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"

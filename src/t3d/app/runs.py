@@ -23,7 +23,16 @@ from t3d.insight.history import Score, best_score, left_out_in_words, read_histo
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
-IN_THE_HEADING = ("env.id", "env.name", "preset", "run.root", "run.name")
+NOT_IN_THE_TABLE = (
+    "env.id",
+    "env.name",
+    "preset",
+    "run.root",
+    "run.name",
+    "device",
+    "engine",
+    "threads",
+)  # said elsewhere
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line a run
 NARROW = 100  # characters; below this the list leaves some columns to `show`
 IF_NARROW = ("seeds", "steps", "return", "status")
@@ -173,7 +182,7 @@ def _result_cells(scores: list[Score]) -> list[str]:
 
 
 def _show_settings(entry: Entry, console: Console) -> None:
-    differing = {key: pair for key, pair in changes(entry.config).items() if key not in IN_THE_HEADING}
+    differing = {key: pair for key, pair in changes(entry.config).items() if key not in NOT_IN_THE_TABLE}
     if not differing:
         console.print("\nAll settings are the defaults.")
         return
@@ -247,7 +256,7 @@ def _when(begun: datetime) -> str:
 
 
 def _clock(took: timedelta) -> str:
-    seconds = int(took.total_seconds())
+    seconds = round(took.total_seconds())
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 

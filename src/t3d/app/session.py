@@ -44,6 +44,8 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
                 _film(run, seed, console, heard.stop)
             say_next(run, end, seed, console)
             _note_lost_output(run, end, console)
+            if console.output.reader_left:
+                print(f"nobody reads any more: stopped, t3d resume {shown(run.path)} goes on", file=sys.stderr)  # noqa: T201
         except StoppedEarly as stopped:
             console.print(str(stopped), soft_wrap=True)
         return heard.exit_code or (0 if saved else 1)
@@ -168,9 +170,8 @@ def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
         f"t3d resume {where} --total-steps {2 * end.step}": "train it for twice as long",
     }
     if len(run.cfg.seeds) == 1:
-        commands[f"t3d train {shlex.quote(run.cfg.env.id)} --preset {run.cfg.preset} --seeds 0 1 2"] = (
-            "three seeds at once"
-        )
+        settings = shlex.quote(shown(run.path / "config.toml"))
+        commands[f"t3d train --config {settings} --seeds 0 1 2"] = "the same with three seeds at once"
     if run.cfg.env.id == "Pendulum-v1":
         commands["t3d train HalfCheetah-v5"] = "a harder problem (an hour or two on two cores)"
     else:

@@ -33,7 +33,10 @@ class Heard:
 
 @contextmanager
 def listening() -> Iterator[Heard]:
-    """Ctrl-C and SIGTERM ask the run to stop, and a second one ends the process at once; SIGUSR1 asks for a save."""
+    """Ctrl-C, SIGTERM and a terminal that is closed (SIGHUP) ask the run to stop; SIGUSR1 asks for a save.
+
+    A second Ctrl-C or SIGTERM ends the process at once.
+    """
     heard = Heard()
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
@@ -50,6 +53,8 @@ def listening() -> Iterator[Heard]:
         heard.save.set()
 
     handlers = {signal.SIGINT: ask_to_stop, signal.SIGTERM: ask_to_stop, signal.SIGUSR1: ask_to_save}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        handlers[signal.SIGHUP] = ask_to_stop
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield heard

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from t3d.errors import StoppedEarly
+from t3d.errors import EnvironmentFailed, StoppedEarly
 from t3d.events import Event
 
 
@@ -32,11 +32,10 @@ class Interruptible(Iterator[Event]):
         try:
             with self._working():
                 event = next(self._events)
-        except StoppedEarly as stopped:
+        except BaseException as error:
             self._stop_listening()
-            raise KeyboardInterrupt(str(stopped)) if self._interrupted else stopped from None
-        except BaseException:
-            self._stop_listening()
+            if self._interrupted and isinstance(error, StoppedEarly | EnvironmentFailed):
+                raise KeyboardInterrupt("; ".join([str(error), *getattr(error, "__notes__", [])])) from error
             raise
         if self._interrupted:
             self._end()

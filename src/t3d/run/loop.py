@@ -123,6 +123,8 @@ def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
         if isinstance(error, BadValue):
             parts.folder.write(_bad_value(error.fault._replace(text=str(error), met=1), parts, error.member))
         error.add_note(_save_what_is_whole(parts))
+        if isinstance(error, BadValue):
+            error.add_note("With --bad-values skip, or clip, it goes on in spite of such values")
         raise
     finally:
         problems = [parts.save_problem, *_keep_last_policies(parts), *parts.folder.take_failures()]
@@ -165,13 +167,14 @@ def _save_what_is_whole(parts: Parts) -> str:
             _save_at_the_end(parts)
     except Exception as problem:  # whatever it is, the error that has ended the run comes first
         parts.save_problem = parts.save_problem or _in_words(problem)
-    where = shown(parts.folder.path)
+    where, cfg = shown(parts.folder.path), parts.cfg
+    go_on = f"t3d resume {shlex.quote(where)}" if cfg.env.id else f"t3d.resume({where!r}, make_env=...) in Python"
     if not parts.unsaved:
-        return f"The run is saved as it was before that: t3d resume {shlex.quote(where)}"
+        return f"The run is saved as it was before that: {go_on}"
     why = f" ({parts.save_problem})" if parts.save_problem else ""
     if parts.checkpoint is None:
         return f"The run could not be saved{why}; its logs and policies are in {where}"
-    last = f"The last good checkpoint is of step {parts.checkpoint.step:,}: t3d resume {shlex.quote(where)}"
+    last = f"The last good checkpoint is of step {parts.checkpoint.step:,}: {go_on}"
     return f"This moment could not be saved{why}. {last}"
 
 

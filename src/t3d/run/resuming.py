@@ -68,9 +68,9 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     has_config = os.path.lexists(path / "config.toml")
     written = _written(path / "config.toml", checkpoint) if has_config else None
     if checkpoint is None:
-        loaded, begun, reached = None, _begin_again(path, written, cfg, notes), -1
+        loaded, begun, step, is_over = None, _begin_again(path, written, cfg, notes), 0, False
     else:
-        loaded, begun, reached = _contents(checkpoint)
+        loaded, begun, step, is_over = _contents(checkpoint)
     now, edits = _with_edits(begun, written or begun, path)
     notes += edits
     if cfg is not None:
@@ -82,19 +82,23 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     going_on = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
     _refuse_actors(begun, going_on)
     is_told = last_event(path).get("event") == "end"
-    if reached > going_on.total_steps or (reached == going_on.total_steps and is_told):
+    if step > going_on.total_steps or (step == going_on.total_steps and is_over and is_told):
         raise NothingLeft(
-            f"the run is at step {reached:,} of {going_on.total_steps:,} already; --total-steps N trains it for longer"
+            f"the run is at step {step:,} already, and {going_on.total_steps:,} are asked for; "
+            "--total-steps N trains it for longer"
         )
+    if cfg is not None and cfg.total_steps < going_on.total_steps:
+        notes.append(f"this command says total_steps={cfg.total_steps}, but the run goes on to {going_on.total_steps}")
     return Found(going_on, written or cfg, loaded, notes)
 
 
-def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int]:
-    """Its state, the configuration in it, and the step up to which nothing is left, evaluation included."""
+def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]:
+    """Its state, the configuration in it, its step, and whether that step has been evaluated."""
     try:
         state = checkpoint.state()
-        reached = min(int(state["progress"]["step"]), int(state["progress"]["evaluated"]))
-        return Loaded(checkpoint, state), merge(Config(), state["config"]), reached
+        step = int(state["progress"]["step"])
+        is_evaluated = int(state["progress"]["evaluated"]) == step
+        return Loaded(checkpoint, state), merge(Config(), state["config"]), step, is_evaluated
     except UNSOUND as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
 
@@ -104,7 +108,8 @@ def _written(file: Path, checkpoint: Checkpoint | None) -> Config:
         return merge(Config(), load_toml(file))
     except UserError as error:
         hint = "; remove the file to go on with the settings in the checkpoint" if checkpoint else ""
-        raise UserError(f"{error}{hint}") from None
+        where = "" if str(file) in str(error) else f"{file}: "
+        raise UserError(f"{where}{error}{hint}") from None
 
 
 def _with_edits(begun: Config, written: Config, path: Path) -> tuple[Config, list[str]]:

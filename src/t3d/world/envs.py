@@ -163,7 +163,7 @@ class Gate:
         self.beat()
         try:
             return method(*arguments, **keywords)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             raise EnvironmentFailed(self.now(), error) from error
 
     def failed(self, error: Exception) -> Result:

@@ -21,25 +21,31 @@ class Stopped(Exception):
 
 
 def evaluate(
-    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, before_a_step: Callable[[], object] = int
+    policy: Policy,
+    lanes: Lanes,
+    seeds: Sequence[int],
+    max_steps: int,
+    before_a_step: Callable[[], object] = int,
+    first_episode: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """One episode per seed, cut at max_steps, as many side by side as there are lanes: returns and lengths.
 
-    Whatever before_a_step raises breaks it off.
+    Whatever before_a_step raises breaks it off; first_episode is for messages.
     """
     results: list[tuple[float, int]] = []
-    for first in range(0, len(seeds), lanes.count):
-        results += _play(policy, lanes, seeds[first : first + lanes.count], max_steps, before_a_step)
+    for played in range(0, len(seeds), lanes.count):
+        some = seeds[played : played + lanes.count]
+        results += _play(policy, lanes, some, max_steps, before_a_step, first_episode + played)
     returns, lengths = zip(*results, strict=True)
     return np.array(returns), np.array(lengths)
 
 
 def _play(
-    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, before_a_step: Callable[[], object]
+    policy: Policy, lanes: Lanes, seeds: Sequence[int], max_steps: int, before_a_step: Callable[[], object], first: int
 ) -> list[tuple[float, int]]:
     """One episode in each of the first lanes, without noise; the other lanes play along unseen."""
     all_seeds = [*seeds, *[seeds[0]] * (lanes.count - len(seeds))]
-    observations = [lanes.reset(lane, seed, lane) for lane, seed in enumerate(all_seeds)]
+    observations = [lanes.reset(lane, seed, first + lane) for lane, seed in enumerate(all_seeds)]
     totals, lengths, playing = [0.0] * lanes.count, [0] * lanes.count, set(range(len(seeds)))
     while playing:
         before_a_step()
@@ -53,7 +59,7 @@ def _play(
             if result.terminated or result.truncated or lengths[lane] == max_steps:
                 playing.discard(lane)
                 if playing:
-                    observations[lane] = lanes.reset(lane, all_seeds[lane], lane)
+                    observations[lane] = lanes.reset(lane, all_seeds[lane], first + lane)
     return list(zip(totals, lengths, strict=True))[: len(seeds)]
 
 
@@ -79,7 +85,7 @@ class Examiner:
         """Plays these of them: returns, lengths, and how many bad values there were."""
         policy, seeds = MemberPolicy(snapshot, self.member), [self.seeds[episode] for episode in episodes]
         try:
-            returns, lengths = evaluate(policy, self.lanes, seeds, self.max_steps, before_a_step)
+            returns, lengths = evaluate(policy, self.lanes, seeds, self.max_steps, before_a_step, episodes[0])
         finally:
             bad_values = len(self.lanes.take_faults())  # broken off, they come again when the evaluation does
         return returns, lengths, bad_values
