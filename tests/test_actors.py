@@ -321,7 +321,13 @@ def goes_through(
     assert (lost.what, back.what, lost.actor) == ("lost", "back", back.actor)
     seen_after = lost.time - (tmp_path / "fault").stat().st_mtime
     assert seen_after < (hang + 2 if kind in HANGS else dead)
-    expected = {"exception": "lost its mind", "SIGKILL": "SIGKILL", "exit": "exit code", "segfault": "SIGSEGV"}
+    expected = {
+        "exception": "lost its mind",
+        "SIGKILL": "SIGKILL",
+        "hard exit": "exit code 3",
+        "exit": "called sys.exit(0)",
+        "segfault": "SIGSEGV",
+    }
     words = next((words for end, words in expected.items() if kind.endswith(end)), "no sign of life")
     assert words in lost.text
     assert of_kind(events, ActingEvent)[-1].restarts == 1
