@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,6 +87,14 @@ def raise_error() -> None:
     raise RuntimeError("the wheel fell off")
 
 
+class Odd(BaseException):
+    pass
+
+
+def raise_odd() -> None:
+    raise Odd("never seen")
+
+
 def raise_interrupt() -> None:
     raise KeyboardInterrupt  # as code does whose window was closed
 
@@ -102,6 +111,7 @@ ENDINGS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "exception": (raise_error, EnvironmentFailed, "episode 3, step 7: the environment raised RuntimeError: the wheel"),
     "broken pipe": (raise_broken_pipe, EnvironmentFailed, "the environment raised BrokenPipeError"),
     "sys.exit(0)": (lambda: sys.exit(0), EnvironmentFailed, r"the environment called sys.exit\(0\)"),
+    "BaseException": (raise_odd, EnvironmentFailed, "the environment raised Odd: never seen"),
     "KeyboardInterrupt": (raise_interrupt, EnvironmentFailed, "the environment raised KeyboardInterrupt"),
     "sys.exit()": (sys.exit, EnvironmentFailed, r"the environment called sys.exit\(\)"),
     "NaN": (lambda: float("nan"), BadValue, "reward is nan"),
@@ -155,6 +165,48 @@ def test_what_the_other_environments_answered_in_that_step_is_kept(
     made.clear()
     events = list(t3d.resume(tmp_path / "run", make_env=Failing))
     assert events[-1].event == "end" and events[-1].step == 200
+
+
+class FailsByItself(Failing):
+    """Every episode of some seeds fails at its fifth step, whoever plays it and with which actions."""
+
+    def _fail(self) -> Any:
+        if self.t == 5 and self.seed in {derive(0, "environment", 1, episode) for episode in (0, 1)}:
+            raise RuntimeError("unstable")
+
+
+def test_a_resume_gets_past_an_environment_that_fails_beside_others(tmp_path: Path) -> None:
+    """The others' episodes are played again meanwhile, and what it does by then does not matter."""
+    path = tmp_path / "run"
+    with pytest.raises(EnvironmentFailed):
+        list(t3d.train(small(tmp_path, "run", env={"num_envs": 2}), make_env=FailsByItself))
+    with pytest.raises(EnvironmentFailed, match="episode 1, step 5"):
+        list(t3d.resume(path, make_env=FailsByItself))
+    assert list(t3d.resume(path, make_env=FailsByItself))[-1].step == 200
+
+
+def test_a_resume_gets_past_episodes_that_cannot_begin(tmp_path: Path) -> None:
+    class NoStart(Failing):
+        def _fail(self) -> Any:
+            if self.seed in {derive(0, "environment", 0, episode) for episode in (3, 4, 5)}:
+                raise RuntimeError("no valid start")
+
+    with pytest.raises(EnvironmentFailed, match="episode 3, step 0"):
+        list(t3d.train(small(tmp_path, "run"), make_env=NoStart))
+    assert list(t3d.resume(tmp_path / "run", make_env=NoStart))[-1].step == 200
+
+
+def test_a_process_that_the_environment_forks_ends_where_it_leaves_it(tmp_path: Path) -> None:
+    forked: list[int] = []
+
+    def fork() -> None:
+        forked.append(os.fork())
+        if forked[-1] == 0:
+            raise RuntimeError("in the child")
+
+    events = list(t3d.train(small(tmp_path, "run"), make_env=failing((3, 7), fork)))
+    assert os.waitstatus_to_exitcode(os.waitpid(forked[-1], 0)[1]) == 1
+    assert isinstance(events[-1], End) and [event.event for event in events_of(tmp_path / "run")].count("end") == 1
 
 
 def test_an_environment_that_fails_in_its_first_step_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
@@ -308,6 +360,40 @@ def test_ctrl_c_while_the_run_saves_itself(tmp_path: Path, monkeypatch: pytest.M
     assert pressed
 
 
+@pytest.mark.usefixtures("python_listens")
+def test_ctrl_c_with_two_runs_in_one_program_saves_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Learner.update
+
+    def pressed(self: Learner, *arguments: Any) -> Any:
+        if self.updates == 31:
+            press_ctrl_c()
+        return update(self, *arguments)
+
+    with pytest.raises(KeyboardInterrupt):
+        for event in t3d.train(small(tmp_path, "outer"), make_env=Failing):
+            if event.step >= 40:
+                monkeypatch.setattr(Learner, "update", pressed)
+                list(t3d.train(small(tmp_path, "inner"), make_env=Failing))
+    for name in ("outer", "inner"):
+        end = events_of(tmp_path / name)[-1]
+        assert isinstance(end, End) and end.saved, name
+
+
+def test_a_run_that_a_variable_holds_when_the_program_ends_is_saved(tmp_path: Path) -> None:
+    script = """
+import t3d
+run = {"root": "runs", "name": "held"}
+cfg = t3d.merge(t3d.preset("quick"), {"env": {"id": "Pendulum-v1"}, "run": run, "td3": {"actor_hidden": [8]}})
+events = t3d.train(cfg)
+for event in events:
+    if event.step > 1100:
+        break
+"""
+    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert newest(tmp_path / "runs" / "held" / "checkpoints")[0] is not None
+
+
 def test_ctrl_c_does_not_promise_what_was_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any) -> Any:
         raise OSError(28, "No space left on device")
@@ -389,8 +475,13 @@ def test_a_working_directory_that_changes_does_not_move_the_run(
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    world = failing((3, 7), lambda: os.chdir(tmp_path / "there"))
-    list(t3d.train(small(Path("runs"), "run", checkpoint={"every_steps": 50}), make_env=world))
+
+    class Moves(Failing):
+        def __init__(self) -> None:
+            super().__init__()
+            os.chdir(tmp_path / "there")
+
+    list(t3d.train(small(Path("runs"), "run", checkpoint={"every_steps": 50}), make_env=Moves))
     assert list((tmp_path / "there").iterdir()) == []
     checkpoint, notes = newest(tmp_path / "here" / "runs" / "run" / "checkpoints")
     assert checkpoint is not None and checkpoint.step == 200 and not notes

@@ -238,6 +238,21 @@ def test_nothing_is_erased_where_the_checkpoints_are_gone_and_the_log_is_torn(st
     assert (stopped / "before-1" / "events.jsonl").read_bytes() == before
 
 
+def test_the_command_line_finds_a_run_without_its_log(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stopped / "events.jsonl").unlink()
+    assert main(["resume", str(stopped), "--no-video"]) == 0
+    assert "events.jsonl is damaged" in capsys.readouterr().out
+
+
+def test_policies_alone_are_set_aside_too(stopped: Path) -> None:
+    shutil.rmtree(stopped / "checkpoints")
+    for name in ("events.jsonl", "metrics.csv"):
+        (stopped / name).unlink()
+    before = (stopped / "best" / "seed-4.safetensors").read_bytes()
+    next(t3d.resume(stopped, cfg=small(stopped.parent, "stopped", seeds=[4, 7])))
+    assert (stopped / "before-1" / "best" / "seed-4.safetensors").read_bytes() == before
+
+
 def test_a_run_that_begins_again_erases_nothing(tmp_path: Path) -> None:
     """As after a kill before the first checkpoint."""
     run = t3d.train(small(tmp_path, "run", checkpoint={"every_steps": 1000}))

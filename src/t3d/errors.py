@@ -22,6 +22,10 @@ class NobodyLeft(UserError):
     """Every worker process has failed too often; the run is saved as it is."""
 
 
+class OwnSignal(BaseException):
+    """What T3D itself raises through an environment's code: no environment may catch it, or be blamed for it."""
+
+
 class EnvironmentFailed(Exception):
     """The user's environment raised something, the cause of this; it is never taken for an error of our own."""
 

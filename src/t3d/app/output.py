@@ -44,7 +44,8 @@ class Output:
         failed = self.failures
         self.flush()
         if self.reader_left or self.failures > failed:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            with suppress(OSError, ValueError):  # somebody has closed it
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def lost(self) -> str:
         """What could not be written, in words; empty if nothing was lost."""

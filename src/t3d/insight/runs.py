@@ -83,7 +83,7 @@ def open_run(text: str | Path, root: str = "runs") -> Run:
 def locate(text: str | Path, root: Path) -> Path:
     """The folder of the run at a path, or of a name under root."""
     for path in (Path(text), root / text):
-        if os.path.isfile(path / "events.jsonl"):  # noqa: PTH113 (Path.is_file raises where this says no)
+        if any(os.path.lexists(path / name) for name in ("events.jsonl", "config.toml", "checkpoints")):
             return path
     known = [found.parent.name for found in root.glob("*/events.jsonl")]
     hint = did_you_mean(Path(text).name, known) or f"; t3d runs lists those in {root}"

@@ -55,7 +55,7 @@ class Log:
         self._length = os.fstat(self._file.fileno()).st_size
         whole_lines = self._end_of_line(self._length if length is None else min(length, self._length))
         if length is not None and whole_lines < length:
-            held = f"{self._length:,} of {length:,} bytes are left" if self._length else "it is gone"
+            held = "it was changed" if self._length >= length else f"{self._length:,} of {length:,} bytes are left"
             self.note = (
                 f"{self.name} is damaged: {held}; what it told of earlier steps is missing, the run is not affected"
             )
@@ -110,7 +110,7 @@ class RunFolder:
         self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None, asked: Config | None = None
     ) -> None:
         self.path, self.cfg, self.spec, self.asked = path, cfg, spec, asked or cfg
-        unnamed = dataclasses.replace(cfg.run, name="")  # a repetition is another folder
+        unnamed = dataclasses.replace(self.asked.run, name="")  # a repetition is another folder
         placed = {name: getattr(self.asked, name) for name in ("device", "engine", "threads")}
         try:
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
@@ -199,9 +199,14 @@ class RunFolder:
             self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {in_words(error)}")
 
 
+def rooted(cfg: Config) -> Config:
+    """The configuration with the whole path of its runs."""
+    return dataclasses.replace(cfg, run=dataclasses.replace(cfg.run, root=str(Path(cfg.run.root).absolute())))
+
+
 def create_folder(cfg: Config) -> Path:
     """A folder that did not exist before this call."""
-    root = Path(cfg.run.root).absolute()  # an environment may change the working directory
+    root = Path(cfg.run.root).absolute()
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.title).name)
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = root / (cfg.run.name or automatic)
@@ -258,7 +263,7 @@ def worth_keeping(path: Path, cfg: Config) -> bool:
 
 def set_aside(path: Path) -> list[str]:
     """Moves what a folder holds of a run out of the way of the one that begins in it; says where to."""
-    if not any((path / name).exists() for name in (*LOGS, "checkpoints")):
+    if not any((path / name).exists() for name in (*LOGS, "checkpoints", "best", "last")):
         return []
     apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
     apart.mkdir()

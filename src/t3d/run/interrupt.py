@@ -1,11 +1,12 @@
-"""Ctrl-C in a program that only says `for event in t3d.train(cfg)`: the run ends where it can be saved."""
+"""Runs that a program of the user's own iterates over: Ctrl-C and the program's end leave them saved."""
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
@@ -18,14 +19,14 @@ class Interruptible(Iterator[Event]):
     """The events of a run, which Ctrl-C ends as leaving the loop would; KeyboardInterrupt goes on from there.
 
     Python raises KeyboardInterrupt anywhere: in the middle of an update, or in the caller's code while a variable or a
-    notebook's traceback keeps the run alive. So while a run lives, and nobody else listens for Ctrl-C, a run that waits
-    for its caller is ended at once, and one at work as soon as everything is whole. A second Ctrl-C waits for nothing.
+    notebook's traceback keeps the run alive. So while runs live, and nobody else listens for Ctrl-C, one at work is
+    ended as soon as everything is whole, and those that wait for their callers at once. A second Ctrl-C waits for
+    nothing. What still lives when the program ends is ended then, while torch can still be used.
     """
 
     def __init__(self, events: Generator[Event, None, None], stop: threading.Event) -> None:
         self._events, self._stop = events, stop
         self._at_work, self._interrupted = False, False
-        self._handler: Callable[[int, FrameType | None], None] | None = None
 
     def __next__(self) -> Event:
         self._listen()
@@ -71,27 +72,38 @@ class Interruptible(Iterator[Event]):
             self._at_work = False
 
     def _listen(self) -> None:
-        """Takes Ctrl-C over from Python itself, as long as this run lives."""
+        """Takes Ctrl-C over from Python itself, as long as runs live."""
+        _alive.add(self)
         on_main = threading.current_thread() is threading.main_thread()
-        if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            return
-        weak = weakref.ref(self)
-
-        def heard(number: int, frame: FrameType | None) -> None:
-            run = weak()
-            if run is None or run._interrupted:
-                signal.default_int_handler(number, frame)
-            elif run._at_work:
-                run._interrupted = True
-                run._stop.set()
-            else:
-                run._end()
-
-        self._handler = heard
-        signal.signal(signal.SIGINT, heard)
+        if on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
 
     def _stop_listening(self) -> None:
+        _alive.discard(self)
         with suppress(ValueError):  # another thread than the main one may not
-            if self._handler is not None and signal.getsignal(signal.SIGINT) is self._handler:
+            if not _alive and signal.getsignal(signal.SIGINT) is _interrupt:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._handler = None
+
+
+_alive: weakref.WeakSet[Interruptible] = weakref.WeakSet()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """What Ctrl-C does while runs live."""
+    at_work = [run for run in _alive if run._at_work]
+    if any(run._interrupted for run in at_work):
+        signal.default_int_handler(number, frame)
+    for run in at_work:
+        run._interrupted = True
+        run._stop.set()
+    if not at_work:
+        *others, last = _alive
+        for run in others:
+            run.close()
+        last._end()
+
+
+@atexit.register
+def _end_all() -> None:
+    for run in list(_alive):
+        run.close()

@@ -16,6 +16,7 @@ from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.files import shown
 from t3d.presets import as_config
+from t3d.run.folder import rooted
 from t3d.run.governor import Governor, passed
 from t3d.run.interrupt import Interruptible
 from t3d.run.lock import Lock
@@ -50,10 +51,11 @@ def train(
 def _train(
     cfg: Config | Mapping[str, Any] | str, wishes: Wishes, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
-    cfg = named(with_full_id(as_config(cfg)), make_env)
+    asked = named(with_full_id(as_config(cfg)), make_env)
+    cfg = rooted(asked)  # before an environment can change the working directory
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     with ExitStack() as opened:
-        parts = assemble(resolve(cfg), wishes, make_env, opened, asked=cfg)
+        parts = assemble(resolve(cfg), wishes, make_env, opened, asked=asked)
         yield from _run(parts, _beginning(parts), wishes)
 
 

@@ -7,6 +7,7 @@ clips mean the same everywhere. Nothing that is not a plain finite number gets p
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from t3d.config import EnvConfig
-from t3d.errors import Diverged, EnvironmentFailed, UserError, in_words
+from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, in_words
 from t3d.types import Fault, Floats, Part, Spec
 from t3d.world.numbers import Unfit, flatten, mended, mended_number, number, to_bounds
 
@@ -101,6 +102,7 @@ class Gate:
         self.episode, self.step = 0, 0
         self.last = np.zeros(spec.observation_size, np.float32)  # the newest sound observation
         self.faults: list[Fault] = []  # met since somebody took them
+        self._process = os.getpid()
 
     def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> Floats:
         """Begins an episode; under `skip` the environment is reset until its first observation is sound."""
@@ -163,8 +165,13 @@ class Gate:
         self.beat()
         try:
             return method(*arguments, **keywords)
-        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        except OwnSignal:
+            raise
+        except BaseException as error:  # an environment may raise anything, SystemExit and KeyboardInterrupt among it
             raise EnvironmentFailed(self.now(), error) from error
+        finally:
+            if os.getpid() != self._process:
+                os._exit(1)  # a process that the environment has forked has no business in our code
 
     def failed(self, error: Exception) -> Result:
         """What stands for an answer where there is none."""
@@ -188,7 +195,9 @@ def close_quietly(env: Any, where: str) -> None:
     """Closes an environment; what that raises is said, and nothing is lost by it."""
     try:
         env.close()
-    except (Exception, SystemExit) as error:
+    except OwnSignal:
+        raise
+    except BaseException as error:
         LOG.warning("%s: %s in close(); the run is not affected", where, in_words(error))
 
 

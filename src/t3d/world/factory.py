@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from t3d.errors import EnvironmentFailed, UserError
+from t3d.errors import EnvironmentFailed, OwnSignal, UserError
 from t3d.world.envs import EnvFactory, name_of
 
 
@@ -23,9 +23,9 @@ class CheckedFactory:
     def __call__(self, **keywords: Any) -> Any:
         try:
             env = self.make(**keywords)
-        except UserError:
+        except (UserError, OwnSignal):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise EnvironmentFailed(f"making {self.name}", error) from error
         for one in _innermost(env):
             if id(one) in self._made and self._made[id(one)]() is one:

@@ -20,6 +20,7 @@ from t3d.world.noise import NOISES, Noise, rung
 from t3d.world.numbers import random_action
 
 REMEMBERED_STEPS = 100_000  # of an episode in flight; a longer one begins anew when the run is resumed; chosen
+MOST_FAILURES = 10  # episodes in a row that cannot begin after a resume; chosen
 MOST_FRUITLESS = 100  # episodes in a row that `skip` ends before their first transition; chosen
 
 
@@ -54,6 +55,15 @@ class Player:
         self.warm_up = stream(self.seed, "warm-up", *place)
         self.observation = self.lanes.reset(self.lane, derive(self.seed, "environment", *place), self.episode)
         self.trace = zlib.crc32(self.observation.tobytes())  # of all that the environment has said in this episode
+
+    def begin_after_failure(self, episode: int) -> None:
+        """Begins this episode or, where it fails too, one soon after it."""
+        for further in range(MOST_FAILURES):
+            try:
+                return self.begin(episode + further)
+            except ENVIRONMENT_ERRORS as error:
+                failure = error
+        raise failure
 
     def random_action(self) -> Floats:
         """Uniform over the action space."""
@@ -154,7 +164,9 @@ def play_again(players: list[Player], flights: list[Flight], lanes: Lanes, stop:
     idle = np.zeros(lanes.spec.action_size, np.float32)
     for t in range(longest + 1):
         for player, flight, begin in zip(players, flights, begins, strict=True):
-            if t == begin and not (t == 0 and player.episode == flight.episode):
+            if t == begin and flight.trace is None:
+                player.begin_after_failure(flight.episode)
+            elif t == begin and not (t == 0 and player.episode == flight.episode):
                 player.begin(flight.episode)
         if t == longest:
             break

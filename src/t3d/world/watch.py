@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from t3d.errors import UserError
+from t3d.errors import OwnSignal, UserError
 
 CALL_SECONDS = 60.0  # for one call; chosen: compiling or loading a large simulator takes less
 STDERR = 2
 
 
-class TooLong(BaseException):
-    """Raised in the middle of a call; not an Exception, which environments may catch."""
+class TooLong(OwnSignal):
+    """Raised in the middle of a call."""
 
 
 class Watch:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from t3d.config import Config, merge
-from t3d.errors import EnvironmentFailed, UserError
+from t3d.errors import EnvironmentFailed, OwnSignal, UserError
 from t3d.world.checkup import Doctor
 from t3d.world.collect import Team
 from t3d.world.envs import BadValue
@@ -158,8 +158,8 @@ class Evaluator:
 ROLES: dict[str, type[Actor | Evaluator | Doctor]] = {"actor": Actor, "evaluator": Evaluator, "doctor": Doctor}
 
 
-class Ended(BaseException):
-    """The parent ends this process: neither an Exception nor SystemExit, which would pass for the environment's own."""
+class Ended(OwnSignal):
+    """The parent ends this process."""
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
