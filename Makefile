@@ -1,7 +1,7 @@
 # Works with Python 3.11 or newer and make alone: `make demo`, `make test`. Everything is installed into .venv.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: help setup demo test test-all check lint clean
 
@@ -49,7 +49,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 	@echo "Installed. To use t3d in this shell: . $(VENV)/bin/activate"
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt $(VENV)/.installed
-	@echo "Installing what the tests use into $(VENV)"
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing T3D and what its tests use into $(VENV) (a few minutes the first time)"
 	@$(PIP) --editable '.[dev]'
-	@touch $@
+	@touch $(VENV)/.installed $@

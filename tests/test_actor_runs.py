@@ -81,6 +81,7 @@ def stopped_at(cfg: Config, step: int) -> list[Event]:
 
 def test_more_patience_lets_a_run_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
+    monkeypatch.setattr(workers, "MOST_FAULTS", 1)
     cfg = actor_config(tmp_path, "VerySlowReset", seeds=[0], actors="local:1", env={"hang_seconds": 1.0})
     cfg = merge(cfg, {"total_steps": 120, "eval": {"every_steps": 10**9}})
     with pytest.raises(NobodyLeft, match=r"raise env.hang_seconds") as refused:

@@ -42,9 +42,20 @@ VALUES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(values=VALUES)
 def test_a_configuration_survives_toml_and_dicts(values: dict[str, Any]) -> None:
+    survives_toml_and_dicts(values)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(values=VALUES)
+def test_a_thousand_configurations_survive_toml_and_dicts(values: dict[str, Any]) -> None:
+    survives_toml_and_dicts(values)
+
+
+def survives_toml_and_dicts(values: dict[str, Any]) -> None:
     cfg = merge(Config(), values)
     assert merge(Config(), tomllib.loads(to_toml(cfg))) == cfg, "complete: it does not matter what it is merged into"
     assert merge(Config(), to_dict(cfg)) == cfg

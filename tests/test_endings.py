@@ -445,7 +445,6 @@ class World(gym.Env):
     ("fault", "words"),
     [
         ("sys.exit(0)", "called sys.exit(0)"),
-        ("raise BrokenPipeError", "raised BrokenPipeError"),
         (
             "raise RuntimeError('the [bold]wheel[/bold] fell off')",
             "raised RuntimeError: the [bold]wheel[/bold] fell off",

@@ -146,11 +146,16 @@ def test_a_resumed_run_equals_a_straight_one(
         assert step <= resumed.step < step + 3 and not resumed.notes
 
 
+IN_THE_SECOND = (1130, {"total_steps": 1300, "checkpoint": {"every_steps": 1100}, "seeds": [0, 1]})
+
+
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "HalfCheetahBulletEnv-v0"])
 @pytest.mark.parametrize(
     ("step", "changes"),
-    [(130, {}), (1130, {"total_steps": 1300, "checkpoint": {"every_steps": 1100}, "seeds": [0, 1]})],
-    ids=["inside the first episode", "inside the second episode of two members"],
+    [
+        pytest.param(130, {}, id="inside the first episode"),
+        pytest.param(*IN_THE_SECOND, id="inside the second episode of two members", marks=pytest.mark.slow),
+    ],
 )
 def test_simulators_go_on_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env_id: str, step: int, changes: dict[str, Any]
@@ -223,7 +228,7 @@ def test_a_stop_in_the_middle_of_updates_that_are_due(tmp_path: Path, monkeypatc
 def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: Path) -> None:
     list(t3d.train(small(tmp_path, "long", eval={"every_steps": 100})))
     list(t3d.train(small(tmp_path, "short", total_steps=200, eval={"every_steps": 100})))
-    with pytest.raises(NothingLeft, match="at step 200 of 200 already; --total-steps N"):
+    with pytest.raises(NothingLeft, match="at step 200 already, and 200 are asked for; --total-steps N"):
         list(t3d.resume(tmp_path / "short"))
     with pytest.raises(NothingLeft, match="at step 200 of 150 already"):
         list(t3d.resume(tmp_path / "short", total_steps=150))
