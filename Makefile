@@ -1,7 +1,7 @@
 # Works with Python 3.11 or newer and make alone: `make demo`, `make test`. Everything is installed into .venv.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help setup demo test test-all check lint clean
 

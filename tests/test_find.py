@@ -176,7 +176,8 @@ def test_no_file_of_the_current_folder_is_run_in_place_of_a_library(command: lis
         command += ["--td3.actor-hidden", "4", "--td3.critic-hidden", "4", "--eval.episodes", "1"]
     tests = str(Path(__file__).parent)
     for program in (["-m", "t3d"], ["-P", "-c", "import sys; from t3d.app.cli import main; sys.exit(main())"]):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), tests])}
+        paths = filter(None, [os.environ.get("PYTHONPATH"), tests])  # an empty one would be the current folder
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         finished = subprocess.run(
             [sys.executable, *program, *command], cwd=here, env=environment, capture_output=True, text=True, check=False
         )
