@@ -116,7 +116,7 @@ def small_config(**changes: Any) -> Config:
         "total_steps": 300,
         "env": {"id": "Pendulum-v1"},
         "td3": {"random_steps": 100, "batch_size": 16, "actor_hidden": [16, 16], "critic_hidden": [16, 16]},
-        "eval": {"every_steps": 150, "episodes": 2},
+        "eval": {"every_steps": 150, "episodes": 2, "max_steps": 50},
         "log": {"every_steps": 50},
     }
     return merge(merge(Config(), base), changes)

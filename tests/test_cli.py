@@ -309,7 +309,7 @@ def test_ones_own_environment_from_the_working_directory(tmp_path: Path) -> None
     assert "300 updates" in finished.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_cleanly_keeps_what_was_learned_and_says_where(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "t3d", "train", "Pendulum-v1", *SMALL, "--total-steps", "1000000"]
     process = subprocess.Popen(

@@ -165,7 +165,9 @@ def test_actors_find_a_file_too_and_a_run_is_named_after_it(here: Path) -> None:
 SHADOWS = ("tyro", "rich", "numpy", "gymnasium", "psutil")
 
 
-@pytest.mark.parametrize("command", [["doctor", "robot:Robot"], ["train", "Pendulum-v1"]])
+@pytest.mark.parametrize(
+    "command", [["doctor", "robot:Robot"], pytest.param(["train", "Pendulum-v1"], marks=pytest.mark.slow)]
+)
 def test_no_file_of_the_current_folder_is_run_in_place_of_a_library(command: list[str], here: Path) -> None:
     for name in SHADOWS:
         (here / f"{name}.py").write_text(

@@ -218,7 +218,7 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
         lanes = open_lanes(env_factory("Pendulum-v1"), cfg.env, "test")
         seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
-        returns, _ = evaluate(policy.actor, lanes, seeds, max_steps=1000)
+        returns, _ = evaluate(policy.actor, lanes, seeds, max_steps=cfg.eval.max_steps)
         assert returns.tolist() == best.returns
         assert gym.make("Pendulum-v1").action_space.contains(policy(lanes.reset(0, 0, 0)))
 

@@ -73,7 +73,14 @@ def test_it_trains(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "env_id", ["Hopper-v5", "HalfCheetahBulletEnv-v0", "LunarLanderContinuous-v3", "dm:cartpole-swingup"]
+    "env_id",
+    [
+        "Hopper-v5",
+        *(
+            pytest.param(env_id, marks=pytest.mark.slow)
+            for env_id in ("HalfCheetahBulletEnv-v0", "LunarLanderContinuous-v3", "dm:cartpole-swingup")
+        ),
+    ],
 )
 def test_it_can_be_filmed(env_id: str, tmp_path: Path) -> None:
     folder, _ = train(helpers.small_config(env={"id": env_id}, eval={"episodes": 1, "max_steps": 5}), tmp_path)
