@@ -18,7 +18,7 @@ import numpy as np
 import t3d
 from t3d.events import End, Eval, Start
 from t3d.insight.plots import plot_curves
-from t3d.insight.runs import open_run, read_events
+from t3d.store.runs import open_run, read_events
 
 PICTURES = Path(__file__).parents[1] / "docs" / "img"
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # preset, and what else is set

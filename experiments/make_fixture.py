@@ -1,6 +1,6 @@
 """Makes the run folder that tests keep for each checkpoint format: python experiments/make_fixture.py FOLDER.
 
-Run it once when t3d.run.checkpoint.FORMAT changes, into tests/fixtures/checkpoint-format-N, and never again: later
+Run it once when t3d.store.checkpoint.FORMAT changes, into tests/fixtures/checkpoint-format-N, and never again: later
 versions must read what this one wrote.
 """
 

@@ -26,10 +26,10 @@ import t3d
 from t3d.config import Config
 from t3d.data.replay import Replay
 from t3d.errors import UserError
-from t3d.files import UNSOUND, sealed
-from t3d.run import checkpoint as checkpoints
-from t3d.run import segments
-from t3d.run.checkpoint import Checkpoint, open_checkpoint
+from t3d.files import CORRUPT_ERRORS, sealed
+from t3d.store import checkpoint as checkpoints
+from t3d.store import segments
+from t3d.store.checkpoint import Checkpoint, open_checkpoint
 from t3d.types import Rollout
 from t3d.world import policy as policies
 
@@ -86,7 +86,7 @@ class Kept:
         for name in [name for name, needed in self.needs.items() if lost in needed]:
             try:
                 problems = open_checkpoint(self.root / name).problems()
-            except UNSOUND:
+            except CORRUPT_ERRORS:
                 problems = {"manifest.json": "refused"}
             assert damaged.name in problems, (damaged, problems)
 
@@ -189,7 +189,7 @@ class Served:
 
 
 class Prober:
-    """Meets files in a process of its own, which is begun anew when it hangs or dies."""
+    """Meets files in a process of its own, which is restarted when it hangs or dies."""
 
     def __init__(self) -> None:
         self._served: Served | None = None

@@ -17,7 +17,8 @@ from t3d.algo.learner import Learner
 from t3d.algo.networks import Networks, Stack
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
-from t3d.types import Batch, Draws, Part, Spec, layers_of
+from t3d.snapshots import layers_of
+from t3d.types import Batch, Draws, Part, Spec
 
 Part_ = TypeVar("Part_")
 
@@ -130,7 +131,7 @@ def caught(monkeypatch: pytest.MonkeyPatch, kind: type[Part_]) -> list[Part_]:
         made.append(kind(*arguments, **keywords))
         return made[-1]
 
-    monkeypatch.setattr(f"t3d.run.parts.{kind.__name__}", catch)
+    monkeypatch.setattr(f"t3d.run.build.{kind.__name__}", catch)
     return made
 
 

@@ -20,18 +20,18 @@ import pytest
 
 import actor_worlds
 import helpers
+from t3d.actors import supervisor as workers
+from t3d.actors.inline import InlineCollector
+from t3d.actors.local import LocalCollector, shares
 from t3d.app.cli import main
 from t3d.app.train import parse
 from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
-from t3d.run import workers
-from t3d.run.actors import LocalCollector, shares
 from t3d.run.loop import resume, train
-from t3d.run.machine import with_environments
-from t3d.types import PolicySnapshot, parameter_count
-from t3d.world.collect import InlineCollector
+from t3d.run.placement import with_environments
+from t3d.snapshots import PolicySnapshot, parameter_count
 from t3d.world.noise import rung
 from test_actors import actor_config, check_rows, memories, of_kind, unstarted  # noqa: F401 (a fixture)
 from test_world import snapshot_for
@@ -257,7 +257,7 @@ def test_a_signal_ends_the_whole_family_in_time(tmp_path: Path, phase: str) -> N
 def test_a_ladder_of_noise() -> None:
     assert [rung(index, 5) for index in range(5)] == pytest.approx([0.25, 0.5, 1, 2, 4]) and rung(0, 1) == 1
     changes: dict[str, Any] = {"env": {"num_envs": 3}, "td3": {"random_steps": 0}, "total_steps": 9000}
-    cfg = helpers.small_config(**changes, noise={"exploration_noise": 0.04, "per_actor": True})
+    cfg = helpers.small_config(**changes, noise={"exploration_noise": 0.04, "per_env": True})
     collector = InlineCollector(cfg, actor_worlds.Told)
     snapshot = snapshot_for(collector.spec, 1)
     snapshot.flat[:] = 0
@@ -267,13 +267,13 @@ def test_a_ladder_of_noise() -> None:
 
 
 def test_flags_of_actors() -> None:
-    cfg = parse(["Pendulum-v1", "--actors", "local:4", "--max-ahead", "7", "--noise", "per-actor"]).cfg
-    assert (cfg.actors, cfg.local_actors, cfg.max_ahead, cfg.noise.per_actor) == ("local:4", 4, 7, True)
+    cfg = parse(["Pendulum-v1", "--actors", "local:4", "--max-ahead", "7", "--noise", "per-env"]).cfg
+    assert (cfg.actors, cfg.local_actors, cfg.max_ahead, cfg.noise.per_env) == ("local:4", 4, 7, True)
     assert parse(["Pendulum-v1", "--noise", "pink"]).cfg.noise.kind == "pink"
-    assert parse(["Pendulum-v1", "--noise=per-actor"]).cfg.noise.per_actor
+    assert parse(["Pendulum-v1", "--noise=per-env"]).cfg.noise.per_env
     with pytest.raises(UserError, match="a ladder over the environments of a seed, and each has one"):
         next(train(merge(cfg, {"seeds": [0, 1, 2, 3]})))
-    with pytest.raises(UserError, match=r"--noise purple is none of gaussian, ou, pink, per-actor"):
+    with pytest.raises(UserError, match=r"--noise purple is none of gaussian, ou, pink, per-env"):
         parse(["Pendulum-v1", "--noise", "purple"])
 
 
@@ -368,7 +368,7 @@ def test_fifteen_actors_do_the_work_of_fifteen_for_ten_seeds(tmp_path: Path) -> 
 
 def rate_of(collector: LocalCollector, seconds: float) -> float:
     """Transitions a second, once every actor works."""
-    while not all(post.delivered for post in collector.posts):
+    while not all(slot.delivered for slot in collector.slots):
         collector.poll()
     begun, taken = time.monotonic(), collector.taken[0]
     while time.monotonic() < begun + seconds:

@@ -19,20 +19,21 @@ from numpy.typing import NDArray
 
 import actor_worlds
 import helpers
+from t3d.actors import supervisor as workers
+from t3d.actors.checkup_worker import Checkup
+from t3d.actors.governor import Governor
+from t3d.actors.local import LocalCollector
+from t3d.actors.shared_memory import Channel, Policies, Ring, SharedState, Torn
+from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, BadValueMet, End, EpisodeEnd, Eval, Event, Resumed, from_line
-from t3d.run import workers
-from t3d.run.actors import LocalCollector
-from t3d.run.governor import Governor
 from t3d.run.loop import resume, train
-from t3d.run.worker_log import WorkerLog
 from t3d.seeds import derive
-from t3d.types import PolicySnapshot, Rollout, Scaling, parameter_count
-from t3d.world.checkup import Checkup
-from t3d.world.find import env_factory
-from t3d.world.shared import Board, Channel, Policies, Ring, Torn
+from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
+from t3d.types import Rollout
+from t3d.world.make import env_factory
 
 LOG = WorkerLog()  # for workers outside of a run: they print to our stderr
 
@@ -115,12 +116,12 @@ def test_a_row_that_does_not_belong_is_seen() -> None:
 
 READER = """
 import sys, numpy as np
-from t3d.world.shared import Board, Policies
-board_fd, policies_fd = map(int, sys.argv[1:])
-board = Board(Policies(3, (4, 300, 2), 2, policies_fd), 3, 1, 1, board_fd)
+from t3d.actors.shared_memory import Policies, SharedState
+state_fd, policies_fd = map(int, sys.argv[1:])
+state = SharedState(Policies(3, (4, 300, 2), 2, policies_fd), 3, 1, 1, state_fd)
 seen = set()
-while (limit := board.limit) < 10**9:
-    one = board.newest(1)
+while (limit := state.limit) < 10**9:
+    one = state.newest(1)
     values = {value for part in (one.flat, *one.scaling) for value in np.unique(part).tolist()}
     assert values == {float(one.updates)}, f"torn: {values} in policy {one.updates}"
     assert one.updates >= limit, f"policy {one.updates} is older than the limit {limit} that goes with it"
@@ -133,7 +134,7 @@ def test_a_policy_is_never_read_half_written() -> None:
     """The learner publishes as fast as it can, another process reads as fast as it can."""
     sizes = (4, 300, 2)
     policies = Policies(3, sizes, 2)
-    board = Board(policies, 3, 1, 1)
+    shared_state = SharedState(policies, 3, 1, 1)
 
     def snapshot(number: int) -> PolicySnapshot:
         scaling = np.full((3, 4), number, np.float32)
@@ -141,14 +142,16 @@ def test_a_policy_is_never_read_half_written() -> None:
             number, sizes, np.full((3, parameter_count(sizes)), number, np.float32), Scaling(scaling, scaling)
         )
 
-    board.publish(snapshot(1), 1)
-    command = [sys.executable, "-c", READER, str(board.fd), str(policies.fd)]
-    with subprocess.Popen(command, pass_fds=[board.fd, policies.fd], stdout=subprocess.PIPE, text=True) as reader:
+    shared_state.publish(snapshot(1), 1)
+    command = [sys.executable, "-c", READER, str(shared_state.fd), str(policies.fd)]
+    with subprocess.Popen(
+        command, pass_fds=[shared_state.fd, policies.fd], stdout=subprocess.PIPE, text=True
+    ) as reader:
         number, until = 1, time.monotonic() + 2
         while time.monotonic() < until:
             number += 1
-            board.publish(snapshot(number), number)
-        board.publish(snapshot(number + 1), 10**9)
+            shared_state.publish(snapshot(number), number)
+        shared_state.publish(snapshot(number + 1), 10**9)
         out, _ = reader.communicate(timeout=20)
     assert reader.returncode == 0 and int(out) > 100, "so many policies were read, each whole"
 
@@ -307,7 +310,7 @@ def goes_through(
     hang: float,
     dead: float,
 ) -> None:
-    """R9: the fault is seen in time, the actor is begun anew, and every transition is true."""
+    """R9: the fault is seen in time, the actor is restarted, and every transition is true."""
     monkeypatch.setenv("FAULT", kind)
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
     cfg = actor_config(tmp_path, "Faulty", env={"hang_seconds": hang}, total_steps=600, td3={"updates_per_step": 0.1})
@@ -419,7 +422,7 @@ def until(collector: LocalCollector, true: Callable[[LocalCollector], bool]) -> 
     deadline = time.monotonic() + 60
     while not true(collector):
         assert time.monotonic() < deadline, "it never happened"
-        collector.look_after()
+        collector.supervise()
         time.sleep(0.005)
 
 
@@ -427,14 +430,14 @@ def test_what_a_dead_actor_had_sent_is_kept() -> None:
     collector = collector_of("Told", total_steps=10_000, td3={"random_steps": 200})
     try:
         until(collector, lambda one: one._waiting() == 296)  # as far as it may go: 200 random steps and max_ahead
-        post = collector.posts[0]
-        assert post.worker is not None
-        collector.board.taken[0, 0] -= 3  # as if it had died before it could count its last rows
-        post.worker.process.kill()
+        slot = collector.slots[0]
+        assert slot.worker is not None
+        collector.shared_state.taken[0, 0] -= 3  # as if it had died before it could count its last rows
+        slot.worker.process.kill()
         until(collector, lambda one: bool(one._news))
-        assert post.worker is None and collector.board.taken[0, 0] == 296
+        assert slot.worker is None and collector.shared_state.taken[0, 0] == 296
         assert sum(len(rollout.r) for rollout in collector.poll()) == 296
-        until(collector, lambda one: one.posts[0].worker is not None)
+        until(collector, lambda one: one.slots[0].worker is not None)
         collector.publish(collector.policies.get(1), 0)
         assert sum(len(rollout.r) for rollout in collector.poll()) == 0, "the limit counts what the dead one took"
     finally:
@@ -446,11 +449,11 @@ def test_a_full_ring_holds_an_actor_back() -> None:
     steps = 5000
     collector = collector_of("Told", total_steps=2 * steps, td3={"random_steps": steps})
     try:
-        ring = collector.posts[0].transitions
+        ring = collector.slots[0].transitions
         assert ring is not None and ring.capacity < steps
         until(collector, lambda one: one._waiting() == ring.capacity)
         time.sleep(0.3)
-        collector.look_after()
+        collector.supervise()
         assert ring.waiting == ring.capacity
         rows = [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll()]
         assert collector.figures().ring_fill == 1.0, "that it was full is told"

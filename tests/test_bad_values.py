@@ -15,10 +15,10 @@ import t3d
 from t3d.algo.learner import Learner
 from t3d.config import Config, EnvConfig, merge
 from t3d.events import BadValueMet, End, EpisodeEnd, Eval, Event, Note, from_line
-from t3d.run.checkpoint import newest
-from t3d.world.envs import MOST_RESETS, BadValue, Environment
-from t3d.world.numbers import MENDED_TO
-from t3d.world.player import MOST_FRUITLESS
+from t3d.store.checkpoint import newest
+from t3d.world.episode import MOST_FRUITLESS
+from t3d.world.guard import MOST_RESETS, BadValue, Environment
+from t3d.world.numbers import FIXED_TO
 from test_world import BAD, Toy, one_bad
 
 
@@ -72,7 +72,7 @@ def test_a_bad_value_never_reaches_a_parameter(
         assert [event.count for event in met] == [*range(1, 11), *([] if met[-1].count == 10 else [100])][: len(met)]
         assert len(met) == 10, "the first ten are told one by one"
         rows = stored(tmp_path / "bad")
-        assert len(rows) == 300 and np.isfinite(rows).all() and np.abs(rows).max() <= MENDED_TO
+        assert len(rows) == 300 and np.isfinite(rows).all() and np.abs(rows).max() <= FIXED_TO
     assert learners[0].updates > 0 and helpers.all_finite(learners[0])
     first = met[0]
     assert (first.env, first.member, first.seed, first.handling) == (0, 0, 0, handling)
@@ -123,7 +123,7 @@ def test_clip_cuts_infinities_and_holds_the_last_sound_value_for_the_rest() -> N
     env.reset(0, 0)
     toy.observation, toy.reward = np.array([1.0, 2.0, 3.0]), 1.0
     env.step(np.zeros(1, np.float32))
-    for bad, expected in {np.nan: 2.0, np.inf: MENDED_TO, -1e30: -MENDED_TO}.items():
+    for bad, expected in {np.nan: 2.0, np.inf: FIXED_TO, -1e30: -FIXED_TO}.items():
         toy.observation, toy.reward = np.array([5.0, bad, 7.0]), bad
         result = env.step(np.zeros(1, np.float32))
         assert result.observation.tolist() == [5.0, expected, 7.0] and result.sound
@@ -140,7 +140,7 @@ def test_a_bad_first_observation_is_skipped_by_resetting_again() -> None:
     toy.reset = lambda **_: (answers.pop(0), {})  # type: ignore[method-assign, assignment]
     env = Environment(toy, "toy", EnvConfig(bad_values="skip"))
     assert env.reset(0, 0)[1] == 0.5
-    assert [fault.step for fault in env.gate.take_faults()] == [0, 0]
+    assert [fault.step for fault in env.guard.take_faults()] == [0, 0]
 
 
 def test_an_environment_without_a_sound_reset_or_step_ends_the_run(tmp_path: Path) -> None:

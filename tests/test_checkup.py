@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import actor_worlds
+from t3d.actors.checkup_worker import spec_from_json, spec_to_json
 from t3d.errors import StoppedEarly, UserError
 from t3d.events import End, Note
 from t3d.run.loop import resume, train
 from t3d.types import Spec
-from t3d.world.checkup import spec_from_json, spec_to_json
 from t3d.world.doctor import examine
-from t3d.world.envs import layout_of
+from t3d.world.guard import layout_of
 from test_actors import actor_config, of_kind
 
 

@@ -20,9 +20,9 @@ from t3d.app.train import parse
 from t3d.config import Config, TD3Config, diff
 from t3d.errors import UserError
 from t3d.insight.choose import known_choice
-from t3d.insight.runs import open_run
 from t3d.presets import PRESETS, preset
-from t3d.world.find import env_factory
+from t3d.store.runs import open_run
+from t3d.world.make import env_factory
 
 SMALL = ["--preset", "quick", "--total-steps", "400", "--td3.random-steps", "100", "--eval.every-steps", "200"]
 SMALL += ["--eval.episodes", "2"]
@@ -49,7 +49,7 @@ def time_of(command: list[str]) -> float:
 
 
 def test_light_commands_and_actors_never_import_torch() -> None:
-    code = "import sys, t3d.app.train, t3d.world.collect, t3d.world.evaluate; assert 'torch' not in sys.modules"
+    code = "import sys, t3d.app.train, t3d.actors.inline, t3d.world.evaluate; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -305,7 +305,7 @@ def test_ones_own_environment_from_the_working_directory(tmp_path: Path) -> None
     command = [sys.executable, "-m", "t3d", "train", "my_world:CountingEnv", *SMALL]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
-    assert "no video: my_world:CountingEnv cannot be filmed: make it accept render_mode" in finished.stdout
+    assert "no video: my_world:CountingEnv cannot be recorded: make it accept render_mode" in finished.stdout
     assert "300 updates" in finished.stdout
 
 

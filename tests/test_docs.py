@@ -20,8 +20,8 @@ from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
-from t3d.insight.catalogue import read_entry
-from t3d.types import Steps
+from t3d.store.catalogue import read_entry
+from t3d.types import UpdateTrace
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -151,7 +151,7 @@ def test_every_figure_of_every_event_is_explained() -> None:
     rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
     explained = {name for row in rows for name in re.findall(r"`([\w-]+)`", row[1] + row[2])}
     figures = {field.name for kind in KINDS.values() for field in dataclasses.fields(kind)}
-    assert {*KINDS, *figures, *Steps._fields} - explained == set()
+    assert {*KINDS, *figures, *UpdateTrace._fields} - explained == set()
 
 
 def test_every_setting_is_compared_with_the_paper() -> None:

@@ -23,10 +23,10 @@ from t3d.app.cli import main
 from t3d.config import Config, merge
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import End, Eval, Event, Resumed, from_line
-from t3d.run import checkpoint as checkpoints
-from t3d.run.checkpoint import newest
 from t3d.seeds import derive
-from t3d.world.envs import BadValue
+from t3d.store import checkpoint as checkpoints
+from t3d.store.checkpoint import newest
+from t3d.world.guard import BadValue
 from test_resume import assert_equal
 
 Answer = tuple[Any, Any, bool, bool, dict[str, Any]]
@@ -398,7 +398,7 @@ def test_ctrl_c_does_not_promise_what_was_not_saved(tmp_path: Path, monkeypatch:
     def full(*arguments: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("t3d.run.parts.save", full)
+    monkeypatch.setattr("t3d.run.build.save", full)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -489,7 +489,7 @@ def test_a_working_directory_that_changes_does_not_move_the_run(
 def test_a_folder_that_is_removed_while_training_is_said_and_the_run_saved_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("t3d.run.folder.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("t3d.store.folder.LOOK_SECONDS", 0.0)
     world = failing((5, 3), lambda: shutil.rmtree(tmp_path / "run"))
     with pytest.raises(UserError, match="was removed or moved away") as caught:
         list(t3d.train(small(tmp_path, "run"), make_env=world))
@@ -503,7 +503,7 @@ def test_a_folder_that_is_removed_while_training_is_said_and_the_run_saved_elsew
 
 
 def test_every_removed_folder_is_saved_beside_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.run.folder.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("t3d.store.folder.LOOK_SECONDS", 0.0)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 

@@ -13,16 +13,17 @@ from safetensors.numpy import load_file
 
 import helpers
 import t3d
-from t3d.algo import engines, fused
-from t3d.algo.fused import Fused
+from t3d.algo import engines
+from t3d.algo.engines import fused
+from t3d.algo.engines.fused import Fused
+from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.learner import Learner
-from t3d.algo.proof import disproof, faster_threads
 from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Note, Resumed, Start, Update
-from t3d.run.machine import resolve
+from t3d.run.placement import resolve
 from t3d.streams import Counted
-from t3d.types import Draws, Steps
+from t3d.types import Draws, UpdateTrace
 
 SPEC = helpers.make_spec()
 CFG = TD3Config(batch_size=16, actor_hidden=(16, 16), critic_hidden=(16, 16))
@@ -66,13 +67,13 @@ def test_fused_and_eager_learn_the_same_first_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("members", [1, 3])
 def test_a_right_engine_is_not_doubted(members: int) -> None:
     for cfg in (CFG, TD3Config(actor_hidden=(400, 300), critic_hidden=(400, 300), batch_size=100, actor_lr=1e-3)):
-        assert disproof("fused", SPEC, cfg, range(members), "cpu") == ""
+        assert mismatch("fused", SPEC, cfg, range(members), "cpu") == ""
 
 
 class Wrong(Fused):
     """Forgets that the actor's target follows: the kind of error that trains, only worse."""
 
-    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> Steps:
+    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> UpdateTrace:
         before = self.nets.actor_target.flat.clone()
         steps = super().__call__(batch, draws, update_actor=update_actor)
         self.nets.actor_target.flat.copy_(before)
@@ -80,12 +81,12 @@ class Wrong(Fused):
 
 
 class Broken(Fused):
-    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> Steps:
+    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> UpdateTrace:
         raise RuntimeError("no such kernel\nand a long trace")
 
 
 class NotANumber(Fused):
-    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> Steps:
+    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> UpdateTrace:
         steps = super().__call__(batch, draws, update_actor=update_actor)
         self.nets.critic.flat.fill_(float("nan"))
         return steps
@@ -130,7 +131,7 @@ def test_the_proof_sees_errors_that_train_all_the_same(monkeypatch: pytest.Monke
     changed = types.ModuleType("changed_fused")
     exec(compile(source.replace(right, MUTATIONS[right]), "changed_fused.py", "exec"), changed.__dict__)
     monkeypatch.setitem(engines.UPDATES, "fused", changed.Fused)
-    assert disproof("fused", helpers.make_spec(17, 6), TD3Config(), (0,), "cpu") != ""
+    assert mismatch("fused", helpers.make_spec(17, 6), TD3Config(), (0,), "cpu") != ""
 
 
 def test_an_engine_that_does_not_fit_the_device_is_refused() -> None:

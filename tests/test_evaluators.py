@@ -14,18 +14,18 @@ import psutil
 import pytest
 
 import helpers
+from t3d.actors import evaluators, worker
+from t3d.actors import supervisor as workers
+from t3d.actors.evaluators import ProcessEvaluator
+from t3d.actors.inline import InlineEvaluator
 from t3d.config import merge
 from t3d.errors import NobodyLeft
 from t3d.events import End, Eval, Note
-from t3d.run import evaluators, workers
-from t3d.run.checkpoint import newest
-from t3d.run.evaluators import ProcessEvaluator
+from t3d.run.build import Progress, restore_evaluations
 from t3d.run.loop import train
-from t3d.run.parts import Progress, restore_evaluations
-from t3d.types import Evaluation, State, Wishes
-from t3d.world import worker
-from t3d.world.evaluate import InlineEvaluator
-from t3d.world.find import env_factory
+from t3d.store.checkpoint import newest
+from t3d.types import Evaluation, Requests, State
+from t3d.world.make import env_factory
 from test_actors import LOG, actor_config, of_kind
 from test_world import snapshot_for
 
@@ -58,14 +58,14 @@ def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest
     )
     try:
         evaluator.submit(snapshot_for(SPEC, 4), 100)
-        hopeless, heir = evaluator.posts
+        hopeless, heir = evaluator.slots
         assert (hopeless.members, heir.members) == ([0, 2], [1, 3])
         evaluator.poll()
         hopeless.faults_in_a_row = workers.MOST_FAULTS
         assert hopeless.worker is not None
         hopeless.worker.process.kill()
         results = everything(evaluator, 4)
-        assert evaluator.posts == [heir] and heir.members == [1, 3, 0, 2]
+        assert evaluator.slots == [heir] and heir.members == [1, 3, 0, 2]
         assert [one.member for one in results] == [0, 1, 2, 3]
         for member in range(4):
             assert sum(count for who, count in heard if who == member) == 3, "each episode once"
@@ -93,7 +93,7 @@ def test_a_request_that_was_lost_is_repeated(monkeypatch: pytest.MonkeyPatch) ->
         evaluator.submit(snapshot_for(SPEC, 1), 100)
         assert len(everything(evaluator, 1)) == 1
         lost: list[int] = []
-        worker = evaluator.posts[0].worker
+        worker = evaluator.slots[0].worker
         assert worker is not None
         with monkeypatch.context() as patched:
             patched.setattr(worker, "send", lambda **message: lost.append(message["step"]))
@@ -108,8 +108,8 @@ def test_an_evaluation_that_comes_twice_counts_once() -> None:
     try:
         evaluator.submit(snapshot_for(SPEC, 1), 100)
         evaluator.poll()
-        post, (one,) = evaluator.posts[0], evaluator.pending
-        evaluator._ask(post, [0], one)
+        slot, (one,) = evaluator.slots[0], evaluator.pending
+        evaluator._ask(slot, [0], one)
         evaluator.submit(snapshot_for(SPEC, 1), 200)  # answered after both answers to the first
         assert [(result.step, len(result.returns)) for result in everything(evaluator, 2)] == [(100, 3), (200, 3)]
     finally:
@@ -149,8 +149,8 @@ def test_stepping_back_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_evaluation_in_processes_is_evaluation_inline() -> None:
     cfg = helpers.small_config(seeds=[0, 4, 7], eval={"episodes": 3}, actors="local:1")
     make_env = env_factory("Pendulum-v1")
-    inline = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event()))
-    spec = inline.examiners[0].lanes.spec
+    inline = InlineEvaluator(cfg, make_env, Requests(threading.Event(), threading.Event()))
+    spec = inline.member_evaluators[0].env_batch.spec
     apart = ProcessEvaluator(merge(cfg, {"td3": {"actor_hidden": [4]}}), spec, make_env, LOG)
     try:
         one, other = snapshot_for(spec, 3), snapshot_for(spec, 3)._replace(updates=5)
@@ -181,7 +181,7 @@ def test_as_many_evaluators_as_seeds_and_cores(monkeypatch: pytest.MonkeyPatch, 
         helpers.small_config(seeds=[0, 1, 2]), helpers.make_spec(3, 1), env_factory("Pendulum-v1"), LOG
     )
     evaluator.close()
-    assert len(evaluator.posts) == processes
+    assert len(evaluator.slots) == processes
 
 
 def test_evaluation_steps_back_behind_training() -> None:
@@ -190,13 +190,17 @@ def test_evaluation_steps_back_behind_training() -> None:
         helpers.small_config(seeds=[0], actors="local:1", td3={"actor_hidden": [4]}),
         env_factory("Pendulum-v1"),
     )
-    spec = InlineEvaluator(cfg, make_env, Wishes(threading.Event(), threading.Event())).examiners[0].lanes.spec
+    spec = (
+        InlineEvaluator(cfg, make_env, Requests(threading.Event(), threading.Event()))
+        .member_evaluators[0]
+        .env_batch.spec
+    )
     evaluator = ProcessEvaluator(cfg, spec, make_env, LOG)
     try:
         evaluator.submit(snapshot_for(spec, 1), 0)
         while not evaluator.poll():
             time.sleep(0.01)
-        worker = evaluator.posts[0].worker
+        worker = evaluator.slots[0].worker
         assert worker is not None and psutil.Process(worker.process.pid).nice() == min(19, os.nice(0) + 5)
         of_session = Path(f"/proc/{worker.process.pid}/autogroup")
         assert not of_session.exists() or of_session.read_text().endswith("nice 5\n")
@@ -294,7 +298,7 @@ def test_evaluations_that_nobody_would_make_are_refused(evaluated: int, submitte
     """Else the run would wait for them for ever."""
     progress = Progress(step=250, evaluated=evaluated, submitted=submitted)
     inline = InlineEvaluator(
-        helpers.small_config(), env_factory("Pendulum-v1"), Wishes(threading.Event(), threading.Event())
+        helpers.small_config(), env_factory("Pendulum-v1"), Requests(threading.Event(), threading.Event())
     )
     with pytest.raises(ValueError, match="contradict each other"):
         restore_evaluations(progress, inline, {})

@@ -14,10 +14,10 @@ import pytest
 
 import helpers
 import t3d
+from t3d.actors.supervisor import for_workers
 from t3d.errors import UserError
-from t3d.run.workers import for_workers
 from t3d.world.factory import checked_factory
-from t3d.world.find import env_factory
+from t3d.world.make import env_factory
 
 
 class Equal(gym.Wrapper[Any, Any, Any, Any]):

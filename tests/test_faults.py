@@ -27,10 +27,11 @@ import t3d
 from faults import Kept, Prober, reseal, tensors_file
 from t3d.errors import UserError
 from t3d.events import End, Event, Resumed, Saved, SaveFailed
-from t3d.run import parts, segments
-from t3d.run.checkpoint import newest, open_checkpoint
-from t3d.run.folder import Log
-from t3d.run.states import split
+from t3d.run import build as parts
+from t3d.store import segments
+from t3d.store.checkpoint import newest, open_checkpoint
+from t3d.store.folder import Log
+from t3d.store.states import split
 
 KINDS = ["manifest.json", "state.json", "state.safetensors", "replay"]
 SOURCE = Path(t3d.__file__).parent
@@ -451,9 +452,9 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 import faults, t3d
-from t3d.run import checkpoint as checkpoints
-from t3d.run import manifest as manifests
-from t3d.run import segments
+from t3d.store import checkpoint as checkpoints
+from t3d.store import manifest as manifests
+from t3d.store import segments
 disk = Path({disk!r})
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(disk)], check=True)
 segments.SEGMENT_ROWS = faults.SEGMENT_ROWS
@@ -1022,7 +1023,7 @@ def test_nothing_in_the_source_can_execute_a_file() -> None:
 
 # One writer for one folder
 
-HOLD = "import sys, time; from pathlib import Path; from t3d.run.lock import Lock; "
+HOLD = "import sys, time; from pathlib import Path; from t3d.store.lock import Lock; "
 HOLD += "held = Lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
 
 

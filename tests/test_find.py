@@ -16,7 +16,7 @@ from t3d.app.cli import main
 from t3d.config import load_toml
 from t3d.errors import UserError
 from t3d.events import Start
-from t3d.world.find import env_factory
+from t3d.world.make import env_factory
 
 ROBOT = """
 from helpers import CountingEnv

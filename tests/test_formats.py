@@ -10,8 +10,8 @@ import pytest
 
 import t3d
 from t3d.events import End, EpisodeEnd, Resumed
-from t3d.run.checkpoint import newest, open_checkpoint
-from t3d.run.manifest import FORMAT
+from t3d.store.checkpoint import newest, open_checkpoint
+from t3d.store.manifest import FORMAT
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

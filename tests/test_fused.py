@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import helpers
-import t3d.algo.fused
+import t3d.algo.engines.fused
 import t3d.algo.td3
-from t3d.algo.fused import Fused
+from t3d.algo.engines.fused import Fused
+from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
-from t3d.algo.proof import random_batch
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
@@ -113,7 +113,7 @@ def test_one_action_and_one_transition() -> None:
 
 
 def test_every_aggregate_of_td3_is_known() -> None:
-    assert t3d.algo.fused.AGGREGATES.keys() == t3d.algo.td3.AGGREGATES.keys()
+    assert t3d.algo.engines.fused.AGGREGATES.keys() == t3d.algo.td3.AGGREGATES.keys()
 
 
 def sampled(cfg: TD3Config, members: int) -> UniformSampler:
@@ -211,7 +211,7 @@ MUTATIONS = [
 
 
 def mutated(right: str, wrong: str) -> Callable[..., Any]:
-    source = Path(t3d.algo.fused.__file__).read_text(encoding="utf-8")
+    source = Path(t3d.algo.engines.fused.__file__).read_text(encoding="utf-8")
     assert source.count(right) == 1, f"the text to break stands {source.count(right)} times in fused.py: {right}"
     module = ModuleType("mutated_fused")
     exec(compile(source.replace(right, wrong), "mutated_fused", "exec"), module.__dict__)
@@ -224,7 +224,7 @@ def test_a_broken_line_is_seen(what: str, right: str, wrong: str) -> None:
 
 
 def test_the_steps_are_labelled_once_each() -> None:
-    text = Path(t3d.algo.fused.__file__).read_text(encoding="utf-8")
+    text = Path(t3d.algo.engines.fused.__file__).read_text(encoding="utf-8")
     assert [int(step) for step in re.findall(r"# Step (\d+):", text)] == list(range(4, 16))
 
 

@@ -18,19 +18,19 @@ from safetensors.numpy import save
 
 import helpers
 import t3d
+from t3d.actors.inline import InlineEvaluator
 from t3d.app.cli import main
 from t3d.config import Config, load_toml, merge
 from t3d.data.replay import Replay
 from t3d.errors import UserError
 from t3d.events import Event, Resumed
 from t3d.files import Refused
-from t3d.insight.catalogue import read_entry
-from t3d.insight.runs import open_run
-from t3d.run.checkpoint import newest
-from t3d.run.manifest import Segment, write_file
-from t3d.types import Wishes
-from t3d.world.evaluate import InlineEvaluator
-from t3d.world.find import env_factory
+from t3d.store.catalogue import read_entry
+from t3d.store.checkpoint import newest
+from t3d.store.manifest import Segment, write_file
+from t3d.store.runs import open_run
+from t3d.types import Requests
+from t3d.world.make import env_factory
 
 
 def small(root: Path, name: str, **changes: Any) -> Config:
@@ -286,7 +286,7 @@ def test_overlapping_pieces_of_the_replay_are_refused(stopped: Path) -> None:
 
 def test_a_full_disk_names_the_real_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
-    monkeypatch.setattr("t3d.run.checkpoint.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("t3d.store.checkpoint.shutil.disk_usage", lambda path: usage)
     events = list(t3d.train(small(tmp_path, "run")))
     failed = [event for event in events if event.event == "save-failed"]
     assert failed and all("16.0 MiB must stay free" in event.text and "has 1.0 MiB" in event.text for event in failed)
@@ -299,7 +299,7 @@ def test_a_run_that_could_never_be_saved_does_not_end_as_if_all_were_well(
     def full(*arguments: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("t3d.run.parts.save", full)
+    monkeypatch.setattr("t3d.run.build.save", full)
     monkeypatch.chdir(tmp_path)
     flags = "--total-steps 60 --td3.random-steps 20 --td3.batch-size 8 --eval.episodes 1 --no-video --run.name run"
     assert main(["train", "Pendulum-v1", *flags.split()]) == 1
@@ -319,7 +319,8 @@ def test_all_seeds_and_runs_are_evaluated_on_the_same_starts(tmp_path: Path) -> 
 
 
 def _first_observations(cfg: Config) -> list[bytes]:
-    evaluator = InlineEvaluator(cfg, env_factory(cfg.env.id), Wishes(threading.Event(), threading.Event()))
+    evaluator = InlineEvaluator(cfg, env_factory(cfg.env.id), Requests(threading.Event(), threading.Event()))
     return [
-        b"".join(np.asarray(one.lanes.reset(0, seed, 0)).tobytes() for seed in one.seeds) for one in evaluator.examiners
+        b"".join(np.asarray(one.env_batch.reset(0, seed, 0)).tobytes() for seed in one.seeds)
+        for one in evaluator.member_evaluators
     ]

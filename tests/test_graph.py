@@ -11,16 +11,17 @@ from torch.profiler import ProfilerActivity, profile
 
 import helpers
 import t3d
-from t3d.algo import graph
+from t3d.algo.engines import graph
+from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner
-from t3d.algo.proof import disproof
 from t3d.config import TD3Config
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
 from t3d.events import ActingEvent, End, Resumed
-from t3d.run.publish import OneBehind
-from t3d.types import PolicySnapshot, Rollout
+from t3d.run.publish import PipelinedPublisher
+from t3d.snapshots import PolicySnapshot
+from t3d.types import Rollout
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -101,9 +102,9 @@ def test_graphs_make_the_same_updates_in_any_number_and_phase(members: int, poli
 @GPU
 def test_the_proof_passes_for_graph_and_sees_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = TD3Config()
-    assert disproof("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
+    assert mismatch("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
     monkeypatch.setattr(graph, "backward", lambda layers, passed, d: [torch.zeros_like(h) for h in passed[1:]])
-    assert "from eager's" in disproof("graph", helpers.make_spec(17, 6), TD3Config(batch_size=64), (0,), "cuda")
+    assert "from eager's" in mismatch("graph", helpers.make_spec(17, 6), TD3Config(batch_size=64), (0,), "cuda")
 
 
 @GPU
@@ -174,7 +175,7 @@ def test_policies_leave_the_gpu_whole_and_one_call_late() -> None:
     cfg = helpers.small_config(device="cuda", seeds=[0, 1], total_steps=1000)
     learner, sampler = on_gpu("graph", range(2), cfg.td3)
     listener = Listener()
-    publisher = OneBehind(learner, Memory(helpers.make_spec(), cfg, "cuda"), listener)
+    publisher = PipelinedPublisher(learner, Memory(helpers.make_spec(), cfg, "cuda"), listener)
     expected: list[PolicySnapshot] = []
     for calls in range(20):
         learner.run(8, sampler)

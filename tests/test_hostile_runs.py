@@ -18,8 +18,8 @@ from helpers import small_config
 from t3d.app.cli import main
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
-from t3d.insight.catalogue import catalogue, read_entry
-from t3d.insight.runs import open_run, read_events
+from t3d.store.catalogue import catalogue, read_entry
+from t3d.store.runs import open_run, read_events
 
 SHOW, PLOT, EVAL = ["runs", "show"], ["plot"], ["eval", "--episodes", "1"]
 VALUES: list[Any] = [

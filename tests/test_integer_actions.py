@@ -10,16 +10,16 @@ import pytest
 
 import helpers
 import t3d
-from t3d.types import PolicySnapshot, parameter_count
-from t3d.world.collect import InlineCollector
+from t3d.actors.inline import InlineCollector
+from t3d.snapshots import PolicySnapshot, parameter_count
 from t3d.world.doctor import examine
-from t3d.world.envs import spec_of
+from t3d.world.guard import spec_of
 from t3d.world.numbers import played, random_action, to_bounds
 
 LOW, HIGH = np.array([0, -3]), np.array([4, 6])
 
 
-class Steps(gym.Env[Any, Any]):
+class UpdateTrace(gym.Env[Any, Any]):
     """Takes whole numbers and remembers them."""
 
     played: list[Any]
@@ -27,7 +27,7 @@ class Steps(gym.Env[Any, Any]):
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
         self.action_space = gym.spaces.Box(LOW, HIGH, dtype=np.int64)
-        Steps.played = []
+        UpdateTrace.played = []
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -35,7 +35,7 @@ class Steps(gym.Env[Any, Any]):
         return self.np_random.uniform(-1, 1, 1).astype(np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        Steps.played.append(action)
+        UpdateTrace.played.append(action)
         self.t += 1
         return self.np_random.uniform(-1, 1, 1).astype(np.float32), 1.0, False, self.t == 50, {}
 
@@ -45,10 +45,10 @@ def acted(random_steps: int, count: int) -> tuple[Any, Any]:
     cfg = helpers.small_config(
         total_steps=count + 1, td3={"random_steps": random_steps}, noise={"exploration_noise": 0.5, "kind": "pink"}
     )
-    collector, sizes = InlineCollector(cfg, Steps), (1, 2)
+    collector, sizes = InlineCollector(cfg, UpdateTrace), (1, 2)
     collector.publish(PolicySnapshot(0, sizes, np.zeros((1, parameter_count(sizes)), np.float32)))
     kept = np.concatenate([collector.poll()[0].a for _ in range(count)])
-    return kept, np.array(Steps.played)
+    return kept, np.array(UpdateTrace.played)
 
 
 def test_random_actions_are_uniform_over_the_whole_numbers() -> None:
@@ -91,8 +91,8 @@ def test_actions_of_floats_keep_their_bits() -> None:
 
 
 def test_a_run_on_whole_numbers_learns_and_its_policy_plays_them(tmp_path: Any) -> None:
-    assert examine(Steps) == []
-    assert all(one.dtype == np.int64 and ((one >= LOW) & (one <= HIGH)).all() for one in Steps.played)
-    list(t3d.train(helpers.small_config(run={"root": str(tmp_path), "name": "a"}), make_env=Steps))
+    assert examine(UpdateTrace) == []
+    assert all(one.dtype == np.int64 and ((one >= LOW) & (one <= HIGH)).all() for one in UpdateTrace.played)
+    list(t3d.train(helpers.small_config(run={"root": str(tmp_path), "name": "a"}), make_env=UpdateTrace))
     action = t3d.load_policy(tmp_path / "a" / "last" / "seed-0")([0.5])
     assert gym.spaces.Box(LOW, HIGH, dtype=np.int64).contains(action)

@@ -14,7 +14,7 @@ from helpers import make_spec, small_config
 from t3d.app.cli import main
 from t3d.events import SaveFailed
 from t3d.files import Refused
-from t3d.types import PolicySnapshot, parameter_count
+from t3d.snapshots import PolicySnapshot, parameter_count
 from t3d.world.policy import save_policy
 
 PRECIOUS = b"precious"

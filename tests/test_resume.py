@@ -17,16 +17,16 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import helpers
 import t3d
+from t3d.actors.inline import InlineCollector
 from t3d.algo.learner import Learner
 from t3d.config import Config, merge
 from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
-from t3d.insight.catalogue import read_entry
-from t3d.run.checkpoint import newest
-from t3d.run.folder import versions
-from t3d.run.states import split
+from t3d.store.catalogue import read_entry
+from t3d.store.checkpoint import newest
+from t3d.store.folder import versions
+from t3d.store.states import split
 from t3d.types import Rollout
-from t3d.world.collect import InlineCollector
 from t3d.world.evaluate import evaluate
 
 CHANGING = {"time", "seconds", "steps_per_second", "folder", "pid"}  # time, speed, and where it happened
@@ -45,7 +45,7 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, cfg: Config, step: int, *, kill:
 
     def poll_and_end(self: InlineCollector) -> list[Rollout]:
         rollouts = poll(self)
-        if self.teams[0].taken >= step and not stop.is_set():
+        if self.member_actors[0].taken >= step and not stop.is_set():
             stop.set()
             if kill:
                 shutil.copytree(path, path.with_name("killed"))  # what is on the disk in the middle of the run
@@ -275,7 +275,7 @@ def test_an_environment_that_does_not_repeat_is_told_and_the_run_goes_on(
 
 def test_other_versions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
-    monkeypatch.setattr("t3d.run.parts.versions", lambda: {**versions(), "torch": "9.9"})
+    monkeypatch.setattr("t3d.run.build.versions", lambda: {**versions(), "torch": "9.9"})
     resumed = next(t3d.resume(broken))
     assert isinstance(resumed, Resumed) and f"torch {versions()['torch']} is now 9.9" in resumed.notes[0]
 
@@ -305,7 +305,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint of a run writes about as much as the second one did, however full the replay is."""
-    monkeypatch.setattr("t3d.run.segments.SEGMENT_ROWS", 50)
+    monkeypatch.setattr("t3d.store.segments.SEGMENT_ROWS", 50)
     cfg = small(tmp_path, "long", total_steps=3000, checkpoint={"every_steps": 50}, eval={"every_steps": 10_000})
     cfg = merge(cfg, {"replay": {"capacity": 2000}, "td3": {"updates_per_step": 0.01}, "eval": {"episodes": 1}})
     saved = [event for event in t3d.train(cfg) if isinstance(event, Saved)]
@@ -342,7 +342,7 @@ def test_a_disk_that_cannot_be_read_for_a_moment_does_not_restart_a_run(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patched:
-        patched.setattr("t3d.run.manifest.read", stale)
+        patched.setattr("t3d.store.manifest.read", stale)
         with pytest.raises(UserError, match=r"Stale file handle.* may be well again later"):
             list(t3d.resume(broken, cfg=cfg))
     assert not (broken / "before-1").exists()
@@ -404,7 +404,7 @@ def test_a_stop_while_episodes_are_played_again_changes_nothing(
 
 
 def test_an_episode_that_is_too_long_to_remember_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.world.player.REMEMBERED_STEPS", 50)
+    monkeypatch.setattr("t3d.world.episode.REMEMBERED_STEPS", 50)
     broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
     resumed, *events = t3d.resume(broken)
     assert isinstance(resumed, Resumed) and "has forgotten the first of 150 steps of its episode 0" in resumed.notes[0]

@@ -20,20 +20,20 @@ from safetensors.numpy import load_file
 
 import helpers
 import t3d
+from t3d.actors.governor import Governor, passed
 from t3d.algo.learner import Learner
 from t3d.config import Config, TD3Config, flat, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
-from t3d.run.governor import Governor, passed
-from t3d.run.machine import choose_engine, replay_device, resolve
-from t3d.run.parts import assemble
-from t3d.run.report import update_events
+from t3d.run.build import assemble
+from t3d.run.placement import choose_engine, replay_device, resolve
+from t3d.run.reporter import update_events
 from t3d.seeds import derive
-from t3d.types import Wishes
+from t3d.types import Requests
+from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
-from t3d.world.find import env_factory
-from t3d.world.lanes import open_lanes
+from t3d.world.make import env_factory
 from t3d.world.numbers import ABSURD
 from test_world import Toy
 
@@ -154,7 +154,7 @@ COVERED = {
     "actors": "test_actors.py::test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit",
     "max_ahead": "test_actors.py::test_actors_stay_within_max_ahead",
     "env.hang_seconds": "test_actors.py::test_a_fault_is_seen_and_the_actor_begun_anew",
-    "noise.per_actor": "test_actor_runs.py::test_a_ladder_of_noise",
+    "noise.per_env": "test_actor_runs.py::test_a_ladder_of_noise",
     "env.id": "test_world.py::test_environment_by_id_module_id_and_callable",
     "env.name": "test_session.py::test_a_name_may_be_given",
     "env.num_envs": "test_run.py::test_environments_are_closed_whatever_happens",
@@ -216,11 +216,11 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
         best = max(evals, key=lambda event: event.mean_return)
         policy = t3d.load_policy(folder_of(events) / "best" / f"seed-{seed}")
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
-        lanes = open_lanes(env_factory("Pendulum-v1"), cfg.env, "test")
+        env_batch = open_batch(env_factory("Pendulum-v1"), cfg.env, "test")
         seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
-        returns, _ = evaluate(policy.actor, lanes, seeds, max_steps=cfg.eval.max_steps)
+        returns, _ = evaluate(policy.actor, env_batch, seeds, max_steps=cfg.eval.max_steps)
         assert returns.tolist() == best.returns
-        assert gym.make("Pendulum-v1").action_space.contains(policy(lanes.reset(0, 0, 0)))
+        assert gym.make("Pendulum-v1").action_space.contains(policy(env_batch.reset(0, 0, 0)))
 
 
 def test_what_a_run_writes(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_full_disk_at_the_end_does_not_hide_what_happened(tmp_path: Path, monk
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("t3d.run.folder.save_policy", full)
+    monkeypatch.setattr("t3d.store.folder.save_policy", full)
     cfg = helpers.small_config(total_steps=120, eval={"every_steps": 1000, "episodes": 1}, run={"root": str(tmp_path)})
     events = []
     for event in t3d.train(cfg):
@@ -423,7 +423,9 @@ def test_threads_are_set_and_recorded() -> None:
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     cfg = helpers.small_config(run={"root": str(tmp_path)})
     with ExitStack() as opened:
-        parts = assemble(resolve(cfg), Wishes(threading.Event(), threading.Event()), env_factory("Pendulum-v1"), opened)
+        parts = assemble(
+            resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory("Pendulum-v1"), opened
+        )
     assert isinstance(parts.memory, Memory) and parts.memory.replay.capacity == 300
 
 

@@ -23,9 +23,9 @@ from t3d.app.runs import _clock, _figure, _seeds, _short, _size
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import End, Event, Start, from_line, to_line
-from t3d.insight.catalogue import Entry, Stored, Unreadable, catalogue, changes, contents, read_entry
-from t3d.insight.history import read_history
-from t3d.insight.runs import best_of, open_run
+from t3d.store.catalogue import Entry, Stored, Unreadable, catalogue, changes, contents, read_entry
+from t3d.store.history import read_history
+from t3d.store.runs import best_of, open_run
 
 
 class BreakingEnv(CountingEnv):

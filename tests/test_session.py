@@ -26,8 +26,8 @@ from t3d.config import Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Eval
 from t3d.insight.plots import plot_curves
-from t3d.insight.runs import Run, open_run
-from t3d.world.find import env_factory
+from t3d.store.runs import Run, open_run
+from t3d.world.make import env_factory
 
 
 class Reach(gym.Env[Any, Any]):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from t3d.run.checkpoint import newest
+from t3d.store.checkpoint import newest
 from test_resume import assert_equal
 
 WORLD = '''

@@ -15,15 +15,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import helpers
 import t3d
+from t3d.actors.inline import InlineCollector
 from t3d.algo.learner import Learner
 from t3d.config import Config, EnvConfig, merge
 from t3d.errors import UserError
 from t3d.events import End, Start
 from t3d.insight.video import record
 from t3d.types import Rollout
-from t3d.world.collect import InlineCollector
-from t3d.world.envs import BadValue, Environment, spec_of
-from t3d.world.find import env_factory
+from t3d.world.guard import BadValue, Environment, spec_of
+from t3d.world.make import env_factory
 from test_doctor import Sound
 
 
@@ -95,7 +95,7 @@ def test_it_can_be_filmed(env_id: str, tmp_path: Path) -> None:
 def test_mujoco_leaves_no_log_in_peoples_folders(tmp_path: Path) -> None:
     code = """
 import gymnasium, logging, sys
-from t3d.world.find import env_factory
+from t3d.world.make import env_factory
 def own(): return gymnasium.make("Hopper-v5")
 sys.modules["own"] = sys.modules["__main__"]
 for name in sys.argv[1:]:
@@ -156,7 +156,7 @@ class Nested(Sound):
 def test_dict_and_tuple_observations_are_flattened_with_a_known_layout(tmp_path: Path) -> None:
     env = Environment(Nested(), "nested")
     flat = env.reset(0, 0)
-    layout = {part.name: (part.start, part.stop) for part in env.gate.spec.observation}
+    layout = {part.name: (part.start, part.stop) for part in env.guard.spec.observation}
     assert sorted(layout.values())[0][0] == 0 and flat.shape == (3 + 2 + 2 + 6,)
     start, stop = layout["observation['mode']"]
     assert flat[start:stop].tolist() == [0, 1, 0], "6 is the second of 5, 6, 7"
@@ -167,7 +167,7 @@ def test_dict_and_tuple_observations_are_flattened_with_a_known_layout(tmp_path:
     folder, end = train(helpers.small_config(env={"id": "test_simulators:Nested"}), tmp_path)
     assert end.updates == 200
     policy = t3d.load_policy(folder / "best" / "seed-0")
-    assert policy.spec.observation == env.gate.spec.observation, "the layout is saved with the policy"
+    assert policy.spec.observation == env.guard.spec.observation, "the layout is saved with the policy"
     observation, _ = Nested().reset(seed=1)
     assert env.gym.action_space.contains(policy(observation))
 
@@ -193,7 +193,7 @@ def test_a_bad_part_of_an_observation_is_named(fault: dict[str, Any], words: str
 def test_integer_actions_reach_every_choice() -> None:
     seen: set[int] = set()
 
-    class Steps(Sound):
+    class UpdateTrace(Sound):
         def __init__(self) -> None:
             super().__init__()
             self.action_space = gym.spaces.Box(-2, 2, (1,), np.int64)
@@ -203,7 +203,7 @@ def test_integer_actions_reach_every_choice() -> None:
             seen.add(int(action[0]))
             return super().step(np.float32(action))
 
-    env = Environment(Steps(), "steps")
+    env = Environment(UpdateTrace(), "steps")
     env.reset(0, 0)
     for action in np.linspace(-1, 1, 41, dtype=np.float32):
         env.step(np.array([action]))

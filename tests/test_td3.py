@@ -89,9 +89,9 @@ MUTATIONS = [
     ("14: actor target copied", "polyak(nets.actor_target, nets.actor, cfg.tau)", "polyak(nets.actor_target, nets.actor, 1.0)"),
     ("15: critic targets never move", "polyak(nets.critic_target, nets.critic, cfg.tau)", "pass"),
     ("15: tau the other way round", "polyak(nets.critic_target, nets.critic, cfg.tau)", "polyak(nets.critic_target, nets.critic, 1 - cfg.tau)"),
-    ("14, 15: undelayed Polyak", "    if not update_actor:\n        return steps\n",
+    ("14, 15: undelayed Polyak", "    if not update_actor:\n        return trace\n",
      "    if not update_actor:\n        polyak(nets.actor_target, nets.actor, cfg.tau)\n"
-     "        polyak(nets.critic_target, nets.critic, cfg.tau)\n        return steps\n"),
+     "        polyak(nets.critic_target, nets.critic, cfg.tau)\n        return trace\n"),
 ]  # fmt: skip
 
 

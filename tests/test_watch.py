@@ -56,7 +56,7 @@ def test_a_call_that_does_not_come_back_is_broken_off(words: str) -> None:
 
 @pytest.mark.timeout(30, method="thread")
 def test_a_training_whose_environment_hangs_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.run.parts.CALL_SECONDS", SECONDS)
+    monkeypatch.setattr("t3d.run.build.CALL_SECONDS", SECONDS)
     cfg = helpers.small_config(run={"root": str(tmp_path)}, env={"hang_seconds": 1.0})
     with pytest.raises(UserError, match=r"reset\(\) of episode 0 after 1 s; .*: env.hang_seconds above 1 "):
         list(t3d.train(cfg, make_env=broken(reset=hang)))

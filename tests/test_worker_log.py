@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from t3d.actors import worker_log
+from t3d.actors.worker_log import WorkerLog
 from t3d.events import ActorEvent, End, Note
-from t3d.run import worker_log
 from t3d.run.loop import train
-from t3d.run.worker_log import WorkerLog
 from test_actors import actor_config, of_kind
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import helpers
+from t3d.actors import supervisor as workers
+from t3d.actors.tally import ActingStatistics
 from t3d.errors import UserError
 from t3d.events import ActingEvent, BadValueMet, from_line
-from t3d.run import workers
 from t3d.run.loop import train
-from t3d.run.machine import resolve
-from t3d.run.tally import Tally
+from t3d.run.placement import resolve
 from t3d.types import Episode
 from test_actors import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
 
@@ -29,7 +29,7 @@ def test_an_actor_is_heard_while_training_waits_for_something_else() -> None:
     """Or its start would never be over, and its messages could fill the pipe and stop it. Its transitions can wait."""
     collector = collector_of("Told")
     try:
-        until(collector, lambda one: one.posts[0].worker is not None and one.posts[0].worker.ready)
+        until(collector, lambda one: one.slots[0].worker is not None and one.slots[0].worker.ready)
         until(collector, lambda one: bool(one._told[0][0]))
         assert not collector._rows[0]
     finally:
@@ -43,7 +43,7 @@ def test_an_heir_hears_soon_of_what_it_inherits(world: str) -> None:
     collector = collector_of(world, total_steps=10_000, **changes)
     try:
         until(collector, lambda one: bool(one.poll()) and min(one._received.sum(axis=1)) > 0)
-        hopeless = collector.posts[0]
+        hopeless = collector.slots[0]
         hopeless.faults_in_a_row, hopeless.delivered = workers.MOST_FAULTS, 0
         assert hopeless.worker is not None
         hopeless.worker.process.kill()
@@ -76,7 +76,7 @@ def test_what_an_environment_has_started_ends_with_a_worker_that_nobody_looks_af
     collector = collector_of("Family")
     try:
         until(collector, lambda one: one._waiting() > 0 and len(helpers.simulators()) > 0)
-        worker = collector.posts[0].worker
+        worker = collector.slots[0].worker
         assert worker is not None
         worker.process.kill()
         deadline = time.monotonic() + 5
@@ -120,7 +120,7 @@ def test_an_older_version_s_events_are_read() -> None:
 
 def test_waiting_is_measured_against_the_time_that_actors_lived() -> None:
     """Two actors waited half of ten seconds each, then one was lost: that is still one half."""
-    tally = Tally(waited=100.0, lived=300.0)
+    tally = ActingStatistics(waited=100.0, lived=300.0)
     assert tally.figures(waited=110.0, lived=320.0, actors=1, restarts=0).actors_waited == 0.5
     assert tally.figures(waited=100.0, lived=300.0, actors=0, restarts=0).actors_waited == 0.0
 
@@ -129,12 +129,12 @@ def test_what_a_lost_actor_waited_is_measured_against_its_own_life(monkeypatch: 
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 60.0)
     collector = collector_of("Told")
     try:
-        lost = collector.posts[0].worker
+        lost = collector.slots[0].worker
         assert lost is not None
-        until(collector, lambda one: lost.pulse.waited > 0.3)  # it has gone as far as it may
+        until(collector, lambda one: lost.heartbeat.waited > 0.3)  # it has gone as far as it may
         lost.process.kill()
-        until(collector, lambda one: one.posts[0].worker is None)
-        share = lost.pulse.waited / (time.monotonic() - lost.begun)
+        until(collector, lambda one: one.slots[0].worker is None)
+        share = lost.heartbeat.waited / (time.monotonic() - lost.begun)
         figures = collector.figures(whole_run=True)
         assert figures.actors == 0 and abs(figures.actors_waited - share) < 0.05
         assert share < 0.9, "its start was no waiting"

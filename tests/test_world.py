@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 import helpers
+from t3d.actors.inline import InlineCollector
 from t3d.config import Config, merge
 from t3d.data.replay import Replay
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.seeds import derive
-from t3d.types import PolicySnapshot, Spec, Wishes, parameter_count
-from t3d.world.collect import InlineCollector
-from t3d.world.envs import BadValue, Environment, spec_of
-from t3d.world.find import env_factory
+from t3d.snapshots import PolicySnapshot, parameter_count
+from t3d.types import Requests, Spec
+from t3d.world.guard import BadValue, Environment, spec_of
+from t3d.world.make import env_factory
 from t3d.world.numbers import to_bounds
 from t3d.world.policy import MemberPolicy
 
@@ -212,7 +213,7 @@ def check_transitions(count: int) -> None:
     collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(snapshot_for(collector.spec, members))
     replay = Replay(collector.spec, steps, members)
-    while collector.teams[0].taken < steps:
+    while collector.member_actors[0].taken < steps:
         for rollout in collector.poll():
             replay.add(rollout)
     assert replay.added == [steps] * members
@@ -331,12 +332,12 @@ def test_a_callable_must_make_an_environment() -> None:
 
 
 def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
-    from t3d.world.evaluate import InlineEvaluator  # noqa: PLC0415
+    from t3d.actors.inline import InlineEvaluator  # noqa: PLC0415
 
     cfg = helpers.small_config(seeds=[0, 1], eval={"episodes": 3}, noise={"exploration_noise": 5.0})
-    wishes = Wishes(threading.Event(), threading.Event())
-    evaluator = InlineEvaluator(cfg, env_factory("Pendulum-v1"), wishes)
-    snapshot = snapshot_for(evaluator.examiners[0].lanes.spec, 2)
+    requests = Requests(threading.Event(), threading.Event())
+    evaluator = InlineEvaluator(cfg, env_factory("Pendulum-v1"), requests)
+    snapshot = snapshot_for(evaluator.member_evaluators[0].env_batch.spec, 2)
     evaluator.submit(snapshot, 0)
     evaluator.submit(snapshot, 10)
     results = evaluator.poll()
@@ -344,6 +345,6 @@ def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
     assert np.array_equal(results[0].returns, results[2].returns), "same seeds, no noise: same returns"
     assert not np.array_equal(results[0].returns, results[1].returns), "another seed has episodes of its own"
     assert evaluator.poll() == [], "each is handed out once"
-    wishes.stop.set()
+    requests.stop.set()
     evaluator.submit(snapshot, 20)
     assert evaluator.poll() == [], "an interrupted evaluation is dropped"

@@ -97,8 +97,8 @@ class NoiseConfig:
     """The scale it moves to in a straight line when decay_steps is set."""
     decay_steps: int = 0
     """Steps until final_noise is reached; 0 keeps the scale."""
-    per_actor: bool = False
-    """Gives each member's environments a ladder of scales, from a quarter to four times; also --noise per-actor."""
+    per_env: bool = False
+    """Gives each member's environments a ladder of scales, from a quarter to four times; also --noise per-env."""
 
     def __post_init__(self) -> None:
         _convert(self, "noise.")
@@ -122,9 +122,9 @@ class EnvConfig:
     action_repeat: int = 1
     """Times each action is played; their rewards add up, and a step of T3D is all of them."""
     bad_values: Literal["raise", "skip", "clip"] = "raise"
-    """When the environment returns a NaN or worse: end the run, end the episode, or mend the value."""
+    """When the environment returns a NaN or worse: end the run, end the episode, or fix the value."""
     hang_seconds: float = 8.0
-    """An actor process whose environment takes longer for one step or reset is ended and begun anew."""
+    """An actor process whose environment takes longer for one step or reset is ended and restarted."""
 
     def __post_init__(self) -> None:
         _convert(self, "env.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can mend: the message is a whole sentence and says how. The command line exits with code 2."""
+    """A mistake the user can fix: the message is a whole sentence and says how. The command line exits with code 2."""
 
 
 class NothingLeft(UserError):

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import safetensors
 
-UNSOUND = (  # what reading and using a file raises that is not what it should be
+CORRUPT_ERRORS = (  # what reading and using a file raises that is not what it should be
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
     safetensors.SafetensorError,
 )  # fmt: skip
@@ -92,6 +92,13 @@ def read(path: Path, most: int, size: int | None = None, sha256: str | None = No
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise Refused(CHANGED)
     return content
+
+
+def whole(value: Any, least: int = 0) -> int:
+    """A count from a file: a whole number that is neither absurd nor a disguised something else."""
+    if type(value) is not int or not least <= value < 2**62:
+        raise ValueError(f"{value!r:.60} is not a count")
+    return value
 
 
 def shown(path: Path) -> str:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from t3d.files import whole
 from t3d.seeds import derive_wide
-from t3d.types import State, whole
+from t3d.types import State
 
 GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # SplitMix64's, as signed numbers
 

@@ -6,7 +6,6 @@ M members (one per seed), C critics per member, B batch, N environments per memb
 from __future__ import annotations
 
 import threading
-from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never need it
     from torch import Tensor
+
+    from t3d.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -61,13 +62,6 @@ class Episode(NamedTuple):
     total_reward: float
     length: int
     terminated: bool
-
-
-def whole(value: Any, least: int = 0) -> int:
-    """A count from a file: a whole number that is neither absurd nor a disguised something else."""
-    if type(value) is not int or not least <= value < 2**62:
-        raise ValueError(f"{value!r:.60} is not a count")
-    return value
 
 
 class Fault(NamedTuple):
@@ -130,7 +124,7 @@ class Draws(NamedTuple):
     target_noise: Tensor  # (M, B, action_size), standard normal
 
 
-class Steps(NamedTuple):
+class UpdateTrace(NamedTuple):
     """What each step of one update produced, in the paper's letters; valid until the next update."""
 
     pi2: Tensor  # (M, B, action_size), step 5: the target actor's action at s2
@@ -154,25 +148,6 @@ class Steps(NamedTuple):
     def actor_loss(self) -> Tensor | None:
         """(M,), what step 13 descends."""
         return None if self.q1_pi is None else -self.q1_pi.mean(-1)
-
-
-class Scaling(NamedTuple):
-    """How observations are normalised: (s - mean) / std, clipped to SCALED_LIMIT either way."""
-
-    mean: Floats  # (M, observation_size)
-    std: Floats  # (M, observation_size)
-
-
-SCALED_LIMIT = 10.0  # chosen; learning (data/normaliser.py) and acting (world/policy.py) both clip here
-
-
-class PolicySnapshot(NamedTuple):
-    """The actors of all members at one moment, as plain arrays: what acting, evaluating and saving need."""
-
-    updates: int
-    sizes: tuple[int, ...]  # observation_size, hidden..., action_size
-    flat: Floats  # (M, P), laid out as layers_of says
-    scaling: Scaling | None = None  # None: observations are used as they are
 
 
 class Evaluation(NamedTuple):
@@ -207,7 +182,7 @@ class Acting(NamedTuple):
     restarts: int
 
 
-class Wishes(NamedTuple):
+class Requests(NamedTuple):
     """What a run is asked for from outside: to stop, or to save in passing."""
 
     stop: threading.Event
@@ -218,21 +193,3 @@ class Policy(Protocol):
     """Flat observations (N, observation_size) to actions (N, action_size) in [-1, 1]."""
 
     def __call__(self, observations: Floats, /) -> Floats: ...
-
-
-def parameter_count(sizes: tuple[int, ...]) -> int:
-    """How many numbers an MLP of these layer sizes holds."""
-    return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(sizes))
-
-
-def layers_of(flat: Any, sizes: tuple[int, ...]) -> list[tuple[Any, Any]]:
-    """K MLPs in flat (K, P), torch or numpy, seen as views: per layer a weight (K, in, out) and a bias (K, 1, out)."""
-    count, layers, start = flat.shape[0], [], 0
-    for fan_in, fan_out in pairwise(sizes):
-        middle = start + fan_in * fan_out
-        end = middle + fan_out
-        weight = flat[:, start:middle].reshape(count, fan_in, fan_out)
-        bias = flat[:, middle:end].reshape(count, 1, fan_out)
-        layers.append((weight, bias))
-        start = end
-    return layers

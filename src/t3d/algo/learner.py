@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 from t3d.algo.engines import UPDATES, compiled_if_possible
-from t3d.algo.graph import Graphs
+from t3d.algo.engines.graph import Graphs
 from t3d.algo.td3 import td3_init
 from t3d.config import TD3Config
+from t3d.files import whole
+from t3d.snapshots import PolicySnapshot
 from t3d.streams import open_streams
 from t3d.tensors import put
-from t3d.types import Batch, Draws, PolicySnapshot, Spec, State, Steps, whole
+from t3d.types import Batch, Draws, Spec, State, UpdateTrace
 
 
 class Learner:
@@ -40,7 +42,7 @@ class Learner:
         """Updates until the next one that moves the actor, that one included."""
         return self.cfg.policy_delay - self.updates % self.cfg.policy_delay
 
-    def run(self, n: int, sample: Callable[[], Batch]) -> Steps:
+    def run(self, n: int, sample: Callable[[], Batch]) -> UpdateTrace:
         """Makes n >= 1 updates, each on a fresh batch, and returns what the last one did."""
         if self._graphs is not None:
             steps = self._graphs.run(n, self.updates)
@@ -58,14 +60,14 @@ class Learner:
         torch.compiler.reset()  # else a process that has trained other shapes before runs out of recompilations
         state, drawn = self.state(), compiled_if_possible(lambda: (sample(), self.draw()))
 
-        def step(update_actor: bool) -> Steps:
+        def step(update_actor: bool) -> UpdateTrace:
             return self._update(*drawn(), update_actor=update_actor)
 
         with torch.no_grad():
             self._graphs = Graphs(step, self.cfg.policy_delay, refill)
         self.restore(state)
 
-    def update(self, batch: Batch, draws: Draws) -> Steps:
+    def update(self, batch: Batch, draws: Draws) -> UpdateTrace:
         """Makes one update; every policy_delay-th moves the actor and the targets too."""
         update_actor = self.until_actor == 1
         self.updates += 1

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from t3d.types import layers_of, parameter_count
+from t3d.snapshots import layers_of, parameter_count
 
 Layers = list[tuple[Tensor, Tensor]]
 
@@ -36,7 +36,7 @@ class Stack:
 
 
 class Actor(Stack):
-    """s (M, B, observation) -> a (M, B, action) in [-1, 1]; world/envs.py knows the environment's own bounds."""
+    """s (M, B, observation) -> a (M, B, action) in [-1, 1]; world/guard.py knows the environment's own bounds."""
 
     def __call__(self, s: Tensor) -> Tensor:
         return perceptron(self.layers, s).tanh()

@@ -18,7 +18,8 @@ from t3d.algo.adam import AdamState, adam_init, adam_step
 from t3d.algo.networks import Actor, Critic, Networks, Stack, linear_init
 from t3d.config import TD3Config
 from t3d.seeds import derive
-from t3d.types import Batch, Draws, Spec, Steps, parameter_count
+from t3d.snapshots import parameter_count
+from t3d.types import Batch, Draws, Spec, UpdateTrace
 
 AGGREGATES: dict[str, Callable[[Tensor], Tensor]] = {"min": lambda q2: q2.amin(dim=1)}  # (M, C, B) -> (M, B)
 
@@ -65,7 +66,7 @@ def numbers_per_member(spec: Spec, cfg: TD3Config) -> int:
 
 def td3_update(
     nets: Networks, opts: Optimisers, batch: Batch, draws: Draws, cfg: TD3Config, *, update_actor: bool
-) -> Steps:
+) -> UpdateTrace:
     """One iteration of the paper's loop, steps 4 to 15; steps 13 to 15 happen when update_actor says so."""
     # Step 4: a batch of transitions.
     s, a, r, s2, terminated, discount, weight, _ = batch
@@ -91,9 +92,9 @@ def td3_update(
     # Step 12: backpropagate, one Adam step for all critics.
     adam_step(opts.critic, nets.critic.flat, nets.critic.gradient(critic_loss), cfg.critic_lr)
 
-    steps = Steps(pi2, eps, a2, q2, q2_min, y, q.detach(), td.detach(), weight)
+    trace = UpdateTrace(pi2, eps, a2, q2, q2_min, y, q.detach(), td.detach(), weight)
     if not update_actor:
-        return steps
+        return trace
 
     # Step 13: the actor ascends the first online critic.
     pi = nets.actor(s)
@@ -104,7 +105,7 @@ def td3_update(
     polyak(nets.actor_target, nets.actor, cfg.tau)
     # Step 15: and so do the critics' targets.
     polyak(nets.critic_target, nets.critic, cfg.tau)
-    return steps._replace(pi=pi.detach(), q1_pi=q1_pi.detach())
+    return trace._replace(pi=pi.detach(), q1_pi=q1_pi.detach())
 
 
 def polyak(target: Stack, online: Stack, tau: float) -> None:

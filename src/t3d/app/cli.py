@@ -34,7 +34,7 @@ COMMANDS = {
     "resume": Command("t3d.app.resume", "resume RUN", "go on with a stopped or killed run exactly where it was"),
     "eval": Command("t3d.app.evaluate", "eval RUN", "play a run's best policy on fresh seeds, without noise"),
     "plot": Command("t3d.app.plot", "plot RUN...", "draw the learning curves of one or more runs"),
-    "record": Command("t3d.app.record", "record RUN", "film a run's best policy (mp4)"),
+    "record": Command("t3d.app.record", "record RUN", "record a video of a run's best policy (mp4)"),
     "doctor": Command(
         "t3d.app.doctor", "doctor [ENV]", "say what is wrong with an environment, or describe this machine"
     ),

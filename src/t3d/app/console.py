@@ -178,7 +178,7 @@ def _said(event: Event) -> Text | None:
             return labelled("not saved:", "red", f"{event.text}; the run goes on ({event.failures} failed so far)")
         case BadValueMet():
             where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
-            answer = {"skip": "the episode ends", "clip": "mended"}.get(event.handling, event.handling)
+            answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
             return labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
         case ActorEvent():
             return labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")

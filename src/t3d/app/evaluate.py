@@ -13,11 +13,11 @@ from t3d.app.choice import best_seed
 from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
-from t3d.insight.runs import check_fits, open_run
 from t3d.seeds import derive
+from t3d.store.runs import check_fits, open_run
+from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
-from t3d.world.find import env_factory
-from t3d.world.lanes import open_lanes
+from t3d.world.make import env_factory
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ def main(arguments: list[str]) -> int:
     console, run = PlainConsole(), open_run(args.run)
     seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
     policy = run.policy(seed, args.policy)
-    lanes = open_lanes(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
-    check_fits(policy, lanes.spec, run.env_id(args.env))
+    env_batch = open_batch(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
+    check_fits(policy, env_batch.spec, run.env_id(args.env))
     seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]
-    returns, lengths = evaluate(policy.actor, lanes, seeds, run.cfg.eval.max_steps)
-    lanes.close()
+    returns, lengths = evaluate(policy.actor, env_batch, seeds, run.cfg.eval.max_steps)
+    env_batch.close()
 
     played = args.env or run.cfg.env.title
     table = Table(title=f"{played}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")

@@ -15,14 +15,14 @@ from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed
-from t3d.insight.runs import open_run
+from t3d.store.runs import open_run
 
 STEPS_AN_EPISODE = 1000  # longer ones are cut; chosen
 
 
 @dataclass(frozen=True)
 class RecordArgs:
-    """Film a policy of RUN."""
+    """Record a video of a policy of RUN."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or its name."""
@@ -37,11 +37,11 @@ class RecordArgs:
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
     """Another environment than the one the run was trained on."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
-    """The film; video.mp4 in the run's folder if not given."""
+    """The video; video.mp4 in the run's folder if not given."""
 
 
 def main(arguments: list[str]) -> int:
-    """Parses, films, and says where."""
+    """Parses, records, and says where."""
     args = read_flags(RecordArgs, arguments, "t3d record")
     episodes = args.episodes if args.episodes is not None else args.steps if args.steps is not None else 1
     steps = STEPS_AN_EPISODE * episodes if args.steps is None else args.steps
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     policy = run.policy(seed, args.policy)
     place = followed(args.out) if args.out else out
     mean_return = record(policy, env, place, seed=seed, episodes=episodes, steps=steps)
-    console.print(f"filmed: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
+    console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0
 
 

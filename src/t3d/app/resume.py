@@ -14,7 +14,7 @@ from t3d.app.session import show
 from t3d.app.signals import Heard
 from t3d.app.train import in_digits
 from t3d.events import Event
-from t3d.insight.runs import locate
+from t3d.store.runs import locate
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class ResumeArgs:
     actors: Annotated[str | None, tyro.conf.arg(metavar="local:N")] = None
     """From now on: another number of actors, for a run that has some. Its environments stay as many as they were."""
     bad_values: Literal["raise", "skip", "clip"] | None = None
-    """From now on: end the run, end the episode, or mend the value when the environment returns a NaN or worse."""
+    """From now on: end the run, end the episode, or fix the value when the environment returns a NaN or worse."""
     hang_seconds: float | None = None
     """From now on: how long an actor's environment may take for one step or reset."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder of all runs."""
     video: bool = True
-    """Film the best policy when training has ended."""
+    """Record a video of the best policy when training has ended."""
 
 
 def main(arguments: list[str]) -> int:

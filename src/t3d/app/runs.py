@@ -18,8 +18,8 @@ from rich.text import Text
 from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole, plain
 from t3d.errors import UserError, did_you_mean
-from t3d.insight.catalogue import Entry, Unreadable, catalogue, changes, contents, find_entry
-from t3d.insight.history import Score, best_score, left_out_in_words, read_history
+from t3d.store.catalogue import Entry, Unreadable, catalogue, changes, contents, find_entry
+from t3d.store.history import Score, best_score, left_out_in_words, read_history
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")

@@ -22,9 +22,9 @@ from t3d.config import Config
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
-from t3d.insight.runs import Run, best_of, open_run
+from t3d.store.runs import Run, best_of, open_run
 
-FILMED_STEPS = 300  # of the film that ends a training; MuJoCo without a GPU draws some 20 pictures a second
+VIDEO_STEPS = 300  # of the video that ends a training; MuJoCo without a GPU draws some 20 pictures a second
 
 
 def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
@@ -41,7 +41,7 @@ def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
             _draw(run, console)
             seed = _best_seed(run, end, console, heard.stop)
             if video and end.reason == "finished":
-                _film(run, seed, console, heard.stop)
+                _record(run, seed, console, heard.stop)
             say_next(run, end, seed, console)
             _note_lost_output(run, end, console)
             if console.output.reader_left:
@@ -121,23 +121,23 @@ def _best_seed(run: Run, end: End, console: PlainConsole, stop: threading.Event)
     return best_seed(run, console, heed_stop) if end.reason == "finished" else run.best_seed()
 
 
-def _film(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -> None:
+def _record(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -> None:
     """In a process of its own: graphics libraries want settings before their import, and may crash."""
     chosen = ["--seed", str(seed)] if run.evals else []
-    command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--steps", str(FILMED_STEPS)]
-    console.print(f"  filming {FILMED_STEPS} steps of the best policy (--no-video leaves this out) ...")
+    command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--steps", str(VIDEO_STEPS)]
+    console.print(f"  recording {VIDEO_STEPS} steps of the best policy (--no-video leaves this out) ...")
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, text=True, cwd=STARTED_IN) as filming,  # noqa: S603
+        subprocess.Popen(command, stdout=output, stderr=output, text=True, cwd=STARTED_IN) as recording,  # noqa: S603
     ):
-        while filming.poll() is None and not stop.wait(0.1):
+        while recording.poll() is None and not stop.wait(0.1):
             pass
         if stop.is_set():
-            filming.terminate()
-        filming.wait()
+            recording.terminate()
+        recording.wait()
         output.seek(0)
         said = output.read()
-    if filming.returncode == 0:
+    if recording.returncode == 0:
         _say_path("video", run.path / "video.mp4", console)
     else:
         reason = (said.strip().splitlines() or ["it was broken off"])[-1]

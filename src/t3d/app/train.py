@@ -33,7 +33,7 @@ class TrainArgs:
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
     """A TOML file of settings, e.g. the config.toml of an earlier run."""
     video: bool = True
-    """Film the best policy when training has ended."""
+    """Record a video of the best policy when training has ended."""
     resume_or_start: bool = False
     """Go on with the run of this --run.name if there is one: the same command, again and again, finishes the run."""
 
@@ -97,9 +97,9 @@ def _option(arguments: list[str], flag: str) -> str | None:
 
 
 def _noise_in_full(arguments: list[str]) -> list[str]:
-    """--noise KIND and --noise per-actor are short for --noise.kind KIND and --noise.per-actor."""
+    """--noise KIND and --noise per-env are short for --noise.kind KIND and --noise.per-env."""
     kinds = get_args(get_type_hints(NoiseConfig)["kind"])
-    full = {"per-actor": ["--noise.per-actor"], **{kind: ["--noise.kind", kind] for kind in kinds}}
+    full = {"per-env": ["--noise.per-env"], **{kind: ["--noise.kind", kind] for kind in kinds}}
     out, rest = list[str](), [*arguments]
     while rest:
         word = rest.pop(0)
@@ -109,7 +109,7 @@ def _noise_in_full(arguments: list[str]) -> list[str]:
             continue
         value = value or (rest.pop(0) if rest else "")
         if value not in full:
-            raise UserError(f"--noise {value} is none of {', '.join([*kinds, 'per-actor'])}")
+            raise UserError(f"--noise {value} is none of {', '.join([*kinds, 'per-env'])}")
         out += full[value]
     return out
 

@@ -14,8 +14,8 @@ from t3d.bench.trainings import train_rows
 from t3d.bench.updates import Case, growth_cases, update_rows
 from t3d.config import Config
 from t3d.errors import UserError, did_you_mean
-from t3d.run.folder import versions
-from t3d.run.machine import resolve
+from t3d.run.placement import resolve
+from t3d.store.folder import versions
 
 UPDATE_ENGINES = {"cpu": ["oracle", "eager", "fused", "floor"], "cuda": ["oracle", "eager", "graph", "floor"]}
 TRAIN_ENGINES = {

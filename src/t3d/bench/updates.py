@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
-from t3d.algo.proof import random_batch
 from t3d.bench.floor import Floor
 from t3d.bench.oracle import Oracle
 from t3d.config import TD3Config

@@ -9,7 +9,9 @@ from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
 from t3d.data.staging import Staged
-from t3d.types import Batch, PolicySnapshot, Rollout, Spec, State, whole
+from t3d.files import whole
+from t3d.snapshots import PolicySnapshot
+from t3d.types import Batch, Rollout, Spec, State
 
 
 class Memory:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.tensors import sendable
-from t3d.types import SCALED_LIMIT, Batch, PolicySnapshot, Rollout, Scaling, State
+from t3d.types import Batch, Rollout, State
 
 EPSILON = 1e-8  # keeps the deviation of a constant observation above zero
 

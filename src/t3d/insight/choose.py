@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import UNSOUND, Refused, read, refuse_link, replace, sealed, unsealed
-from t3d.insight.runs import Run, check_fits
+from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, unsealed
 from t3d.seeds import derive
+from t3d.store.runs import Run, check_fits
+from t3d.world.batch import open_batch
 from t3d.world.evaluate import Stopped, evaluate
-from t3d.world.find import env_factory
-from t3d.world.lanes import open_lanes
+from t3d.world.make import env_factory
 from t3d.world.policy import SavedPolicy
 
 EPISODES_FACTOR = 3  # times eval.episodes; chosen
@@ -46,7 +46,7 @@ def known_choice(run: Run) -> Choice | None:
         fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
         returns = {seed: float(fields["mean_returns"][str(seed)]) for seed in run.evals}
         is_of_these = fields["basis"] == basis
-    except UNSOUND:
+    except CORRUPT_ERRORS:
         return None
     return Choice(fresh_episodes(run), returns) if is_of_these else None
 
@@ -66,16 +66,16 @@ def _mean_returns(run: Run, policies: dict[int, SavedPolicy], before_a_step: Cal
     env_id, returns = run.env_id(None), dict[int, float]()
     starts = [derive(run.cfg.eval.seed, "choice", episode) for episode in range(fresh_episodes(run))]
     try:
-        lanes = open_lanes(env_factory(env_id), run.cfg.env, "the choice between seeds")
+        env_batch = open_batch(env_factory(env_id), run.cfg.env, "the choice between seeds")
         try:
-            for lane in range(lanes.count):
-                lanes.reset(lane, starts[0], 0)  # PyBullet differs on the first reset only
+            for position in range(env_batch.count):
+                env_batch.reset(position, starts[0], 0)  # PyBullet differs on the first reset only
             for seed, policy in policies.items():
-                check_fits(policy, lanes.spec, env_id)
-                played, _ = evaluate(policy.actor, lanes, starts, run.cfg.eval.max_steps, before_a_step)
+                check_fits(policy, env_batch.spec, env_id)
+                played, _ = evaluate(policy.actor, env_batch, starts, run.cfg.eval.max_steps, before_a_step)
                 returns[seed] = float(played.mean())
         finally:
-            lanes.close()
+            env_batch.close()
     except (UserError, Stopped):
         raise
     except Exception as error:  # an environment may raise anything

@@ -1,4 +1,4 @@
-"""Films a policy. Frames are piped straight into ffmpeg, so length costs no memory."""
+"""Records videos of a policy. Frames are piped straight into ffmpeg, so length costs no memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.insight.runs import check_fits
 from t3d.seeds import derive
-from t3d.world.envs import Environment, close_quietly
-from t3d.world.find import env_factory
+from t3d.store.runs import check_fits
+from t3d.world.guard import Environment, close_quietly
+from t3d.world.make import env_factory
 from t3d.world.policy import SavedPolicy
 
 Frame = NDArray[np.uint8]
@@ -30,11 +30,11 @@ def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episode
     env = Environment(_renderable(cfg.id), "the environment being recorded", cfg)
     returns: list[float] = []
     try:
-        check_fits(policy, env.gate.spec, cfg.id)
+        check_fits(policy, env.guard.spec, cfg.id)
         seeds = [derive(seed, "video", episode) for episode in range(episodes)]
         _write(out, _frames(policy, env, seeds, steps, returns), _frames_per_second(env))
     finally:
-        close_quietly(env, env.gate.where)
+        close_quietly(env, env.guard.where)
     return float(np.mean(returns))
 
 
@@ -49,10 +49,10 @@ def _renderable(env_id: str) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{env_id} cannot be filmed here: {error}{_graphics_hint()}") from error
+        raise UserError(f"{env_id} cannot be recorded here: {error}{_graphics_hint()}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
-            f"{env_id} cannot be filmed: make it accept render_mode='rgb_array', keep it in self.render_mode, "
+            f"{env_id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
             "and let render() return a picture"
         )
     follow(env)
@@ -112,10 +112,10 @@ def _picture(env: Environment) -> Frame:
 
 
 def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
-    import imageio_ffmpeg  # noqa: PLC0415 (only films need it)
+    import imageio_ffmpeg  # noqa: PLC0415 (only videos need it)
 
     if out.suffix != ".mp4" or not out.parent.is_dir():
-        raise UserError(f"cannot film into {out}: name an .mp4 file in a folder that exists")
+        raise UserError(f"cannot record into {out}: name an .mp4 file in a folder that exists")
     first = next(frames)
     size = (first.shape[1], first.shape[0])
     unfinished = out.with_name(
@@ -133,7 +133,7 @@ def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
                 writer.send(frame)
         (unfinished / out.name).replace(out)
     except OSError as error:
-        raise UserError(f"cannot film into {out}: {error.strerror or error}") from None
+        raise UserError(f"cannot record into {out}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -11,23 +11,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from t3d.actors.governor import Governor, passed
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.files import shown
 from t3d.presets import as_config
-from t3d.run.folder import rooted
-from t3d.run.governor import Governor, passed
+from t3d.run.build import Parts, assemble
 from t3d.run.interrupt import Interruptible
-from t3d.run.lock import Lock
-from t3d.run.machine import resolve
-from t3d.run.parts import Parts, assemble
-from t3d.run.report import acting_events, eval_event, refuse_divergence, update_events
-from t3d.run.resuming import BadValues, Changes, load
-from t3d.types import Fault, Rollout, Steps, Wishes
-from t3d.world.envs import BadValue, EnvFactory
+from t3d.run.placement import resolve
+from t3d.run.reporter import acting_events, eval_event, refuse_divergence, update_events
+from t3d.run.resume import BadValues, Changes, load
+from t3d.store.folder import rooted
+from t3d.store.lock import Lock
+from t3d.types import Fault, Requests, Rollout, UpdateTrace
 from t3d.world.factory import checked_factory
-from t3d.world.find import env_factory, with_full_id
+from t3d.world.guard import BadValue, EnvFactory
+from t3d.world.make import env_factory, with_full_id
 from t3d.world.names import named
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
@@ -44,19 +44,19 @@ def train(
 
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one in passing.
     """
-    wishes = Wishes(stop or threading.Event(), save or threading.Event())
-    return Interruptible(_train(cfg, wishes, make_env), wishes.stop)
+    requests = Requests(stop or threading.Event(), save or threading.Event())
+    return Interruptible(_train(cfg, requests, make_env), requests.stop)
 
 
 def _train(
-    cfg: Config | Mapping[str, Any] | str, wishes: Wishes, make_env: EnvFactory | None
+    cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
     asked = named(with_full_id(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     with ExitStack() as opened:
-        parts = assemble(resolve(cfg), wishes, make_env, opened, asked=asked)
-        yield from _run(parts, _beginning(parts), wishes)
+        parts = assemble(resolve(cfg), requests, make_env, opened, asked=asked)
+        yield from _run(parts, _beginning(parts), requests)
 
 
 def resume(
@@ -76,13 +76,13 @@ def resume(
     A run that was killed before its first checkpoint begins again. Where cfg is given, the folder may be anything that
     a kill left behind: without a checkpoint, cfg is trained in it from the beginning.
     """
-    wishes = Wishes(stop or threading.Event(), save or threading.Event())
+    requests = Requests(stop or threading.Event(), save or threading.Event())
     changes = Changes(total_steps, actors, bad_values, hang_seconds)
-    return Interruptible(_resume(Path(path).absolute(), changes, cfg, wishes, make_env), wishes.stop)
+    return Interruptible(_resume(Path(path).absolute(), changes, cfg, requests, make_env), requests.stop)
 
 
 def _resume(
-    path: Path, changes: Changes, cfg: Config | None, wishes: Wishes, make_env: EnvFactory | None
+    path: Path, changes: Changes, cfg: Config | None, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
@@ -93,7 +93,7 @@ def _resume(
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
         make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
-        parts = assemble(cfg, wishes, make_env, opened, path, loaded, asked)
+        parts = assemble(cfg, requests, make_env, opened, path, loaded, asked)
         begin = [] if loaded else _beginning(parts)
         if loaded and parts.folder.is_untold:
             begin = [Start(**parts.about())]
@@ -101,18 +101,18 @@ def _resume(
         notes = [text for text in (lock.note, *parts.folder.notes, *notes, *others) if text]
         name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
         resumed = Resumed(**parts.about(), checkpoint=name, best=best, notes=notes)
-        yield from _run(parts, [*begin, resumed], wishes)
+        yield from _run(parts, [*begin, resumed], requests)
 
 
 def _beginning(parts: Parts) -> list[Event]:
     return [Start(**parts.about()), *(Note(step=0, text=text) for text in parts.notes)]
 
 
-def _run(parts: Parts, begin: list[Event], wishes: Wishes) -> Iterator[Event]:
+def _run(parts: Parts, begin: list[Event], requests: Requests) -> Iterator[Event]:
     """Drives the training, writes down what happens and hands it on; however it ends, the end is told."""
     reason, text = "stopped", ""
     try:
-        for events in chain([begin], _training(parts, wishes), _summary(parts)):
+        for events in chain([begin], _training(parts, requests), _summary(parts)):
             for event in events:
                 parts.folder.write(event)
             yield from events
@@ -185,7 +185,7 @@ def _in_words(error: BaseException) -> str:
     return str(error) if isinstance(error, EnvironmentFailed | UserError) else f"{type(error).__name__}: {error}"
 
 
-def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
+def _training(parts: Parts, requests: Requests) -> Iterator[list[Event]]:
     """Each list holds what has happened since the last; whenever one is handed out, the run can be saved and resumed.
 
     Learning comes first: a run that was stopped with updates still due makes them before it acts again.
@@ -195,9 +195,9 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
     parts.publisher.publish()
     while True:
         parts.unsaved = True
-        yield _learn(parts, governor, wishes.stop)
+        yield _learn(parts, governor, requests.stop)
 
-        if _evaluation_due(parts) and not wishes.stop.is_set() and parts.evaluator.has_room():
+        if _evaluation_due(parts) and not requests.stop.is_set() and parts.evaluator.has_room():
             snapshot = parts.snapshot()
             parts.folder.save_last(snapshot, progress.step)
             if parts.evaluator.submit(snapshot, progress.step):
@@ -205,14 +205,14 @@ def _training(parts: Parts, wishes: Wishes) -> Iterator[list[Event]]:
         yield parts.unwritten()
         yield _evaluations(parts)
 
-        if passed(cfg.checkpoint.every_steps, progress.saved, progress.step) or wishes.save.is_set():
-            reason = "asked" if wishes.save.is_set() else "schedule"
-            wishes.save.clear()
+        if passed(cfg.checkpoint.every_steps, progress.saved, progress.step) or requests.save.is_set():
+            reason = "asked" if requests.save.is_set() else "schedule"
+            requests.save.clear()
             yield [parts.save(reason)]
-        if wishes.stop.is_set():
+        if requests.stop.is_set():
             return
         if _evaluation_due(parts):  # broken off by the wish to save, or too many are under way
-            parts.collector.look_after()
+            parts.collector.supervise()
             continue
         if progress.step == progress.evaluated == cfg.total_steps:
             return
@@ -240,7 +240,7 @@ def _learn(parts: Parts, governor: Governor, stop: threading.Event) -> list[Even
     return events
 
 
-def _report(steps: Steps, parts: Parts) -> list[Event]:
+def _report(steps: UpdateTrace, parts: Parts) -> list[Event]:
     """The newest update and how acting goes; ends the run if learning has run away."""
     learner, progress, cfg, now = parts.learner, parts.progress, parts.cfg, time.monotonic()
     speed = (progress.step - progress.reported) / (now - progress.reported_at)

@@ -9,19 +9,19 @@ from torch import Tensor
 
 from t3d.algo.learner import Learner
 from t3d.data.memory import Memory
-from t3d.types import PolicySnapshot
+from t3d.snapshots import PolicySnapshot
 
 
-class Collecting(Protocol):
+class PolicyReceiver(Protocol):
     """Whoever acts with the policies."""
 
     def publish(self, snapshot: PolicySnapshot, made: int, /) -> None: ...
 
 
-class Promptly:
+class DirectPublisher:
     """Every policy at once: the learner waits for the copy."""
 
-    def __init__(self, learner: Learner, memory: Memory, collector: Collecting) -> None:
+    def __init__(self, learner: Learner, memory: Memory, collector: PolicyReceiver) -> None:
         self.learner, self.memory, self.collector = learner, memory, collector
 
     def publish(self) -> None:
@@ -40,13 +40,13 @@ class Copy(NamedTuple):
     arrived: torch.cuda.Event
 
 
-class OneBehind:
+class PipelinedPublisher:
     """From a GPU to asynchronous actors: each call begins a copy and hands on the one begun before.
 
     So the GPU always has the next updates to make while this process copies, and is never more than two calls ahead.
     """
 
-    def __init__(self, learner: Learner, memory: Memory, collector: Collecting) -> None:
+    def __init__(self, learner: Learner, memory: Memory, collector: PolicyReceiver) -> None:
         self.learner, self.memory, self.collector = learner, memory, collector
         flat = learner.nets.actor.flat
         self._pinned = [torch.empty_like(flat, device="cpu", pin_memory=True) for _ in range(2)]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.types import Floats, Part, Spec
-from t3d.world.envs import Gate, GymEnv
+from t3d.world.guard import EnvGuard, GymEnv
 from t3d.world.numbers import random_action
 from t3d.world.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
 
@@ -31,10 +31,10 @@ def _outside_its_space(trial: Trial) -> Iterator[str]:
 
 def _bad_values(trial: Trial) -> Iterator[str]:
     if trial.bad_values:
-        first = trial.gate.faults[0]
+        first = trial.guard.faults[0]
         yield (
             f"{trial.bad_values} of {trial.steps} steps held a bad value (first: {first.text}); "
-            f"env.bad_values={trial.gate.bad_values} keeps such out of the replay"
+            f"env.bad_values={trial.guard.bad_values} keeps such out of the replay"
         )
 
 
@@ -85,20 +85,20 @@ def _has_limit(env: Any) -> bool:
 
 
 def _not_repeatable(trial: Trial) -> Iterator[str]:
-    first, second = (_replay(trial.env, trial.gate) for _ in range(2))
+    first, second = (_replay(trial.env, trial.guard) for _ in range(2))
     if not np.array_equal(first[0], second[0]):
         yield "reset(seed=...) does not decide the first observation; draw from self.np_random, or runs cannot repeat"
     elif any(not np.array_equal(one, other) for one, other in zip(first, second, strict=False)):
         yield "the same seed and actions give other observations; draw from self.np_random, or runs cannot repeat"
 
 
-def _replay(env: GymEnv, gate: Gate) -> list[Floats]:
+def _replay(env: GymEnv, guard: EnvGuard) -> list[Floats]:
     """The first observations of an episode of fixed seed and actions; fewer of them where steps are slow."""
     rng, begun = np.random.default_rng(1), time.monotonic()
-    seen = [reset(env, gate, seed=1)[1]]
+    seen = [reset(env, guard, seed=1)[1]]
     while len(seen) < REPLAYED and time.monotonic() - begun < MOST_SECONDS:
-        action = gate.action(random_action(rng, gate.spec))
-        result = gate.result(gate.call(env.step, action))
+        action = guard.action(random_action(rng, guard.spec))
+        result = guard.result(guard.call(env.step, action))
         seen.append(result.observation)
         if result.terminated or result.truncated:
             break
@@ -129,16 +129,16 @@ def _is_image(space: gym.Space[Any], part: Part) -> bool:
 
 
 def _images(trial: Trial) -> Iterator[str]:
-    yield from images(trial.env.observation_space, trial.gate.spec)
+    yield from images(trial.env.observation_space, trial.guard.spec)
 
 
 def _never_changes(trial: Trial) -> Iterator[str]:
     if trial.observed < ENOUGH or not _still(trial).any():
         return
-    trial = play(trial.env, trial.gate, episodes=MOST_STEPS)  # longer, because a foot may rarely touch the ground
+    trial = play(trial.env, trial.guard, episodes=MOST_STEPS)  # longer, because a foot may rarely touch the ground
     still = _still(trial)
     for seed in (1, 2):  # what differs between episodes may be constant within them
-        still &= reset(trial.env, trial.gate, seed=seed)[1] == trial.least
+        still &= reset(trial.env, trial.guard, seed=seed)[1] == trial.least
     numbers = np.flatnonzero(still)
     if len(numbers):
         named = ", ".join(map(str, numbers[:MOST_NAMED]))
@@ -149,7 +149,7 @@ def _never_changes(trial: Trial) -> Iterator[str]:
 def _still(trial: Trial) -> NDArray[np.bool_]:
     """Which numbers have not changed; not the border of an image, nor choices that were not met."""
     still: NDArray[np.bool_] = trial.least == trial.most
-    for part in trial.gate.spec.observation:
+    for part in trial.guard.spec.observation:
         mine = still[part.start : part.stop]
         if _is_image(trial.env.observation_space, part) or (part.first_choice is not None and not mine.all()):
             mine[:] = False

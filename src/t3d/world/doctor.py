@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from t3d.errors import UserError
 from t3d.world.checks import CHECKS, images
-from t3d.world.envs import EnvFactory, Gate, close_quietly, name_of, spec_of
+from t3d.world.guard import EnvFactory, EnvGuard, close_quietly, name_of, spec_of
 from t3d.world.trial import play
 from t3d.world.watch import CALL_SECONDS, Watch, watching
 
@@ -35,14 +35,14 @@ def examine(make_env: EnvFactory, bad_values: str = "raise", call_seconds: float
 
 
 def _examine(env: Any, bad_values: str, watch: Watch) -> list[str]:
-    gate = Gate(spec_of(env), name_of(env), bad_values=bad_values, beat=lambda: watch.begin(_calling(gate)))
+    guard = EnvGuard(spec_of(env), name_of(env), bad_values=bad_values, beat=lambda: watch.begin(_calling(guard)))
     if isinstance(env, VectorEnv):
-        only = f"{gate.where} is a VectorEnv; its environments are checked only while they are stepped"
-        return [only, *(f"{gate.where}: {text}" for text in images(env.single_observation_space, gate.spec))]
-    trial = play(env, gate)
-    return [f"{gate.where}: {text}" for check in CHECKS for text in check(trial)]
+        only = f"{guard.where} is a VectorEnv; its environments are checked only while they are stepped"
+        return [only, *(f"{guard.where}: {text}" for text in images(env.single_observation_space, guard.spec))]
+    trial = play(env, guard)
+    return [f"{guard.where}: {text}" for check in CHECKS for text in check(trial)]
 
 
-def _calling(gate: Gate) -> str:
-    method = f"step {gate.step}" if gate.step else "reset()"
-    return f"{gate.where} has not come back from {method} of episode {gate.episode}"
+def _calling(guard: EnvGuard) -> str:
+    method = f"step {guard.step}" if guard.step else "reset()"
+    return f"{guard.where} has not come back from {method} of episode {guard.episode}"

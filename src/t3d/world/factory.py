@@ -10,7 +10,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from t3d.errors import EnvironmentFailed, OwnSignal, UserError
-from t3d.world.envs import EnvFactory, name_of
+from t3d.world.guard import EnvFactory, name_of
 
 
 class CheckedFactory:

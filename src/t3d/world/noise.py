@@ -1,4 +1,4 @@
-"""Exploration noise of scale one. Every environment has its own process, begun anew with each episode.
+"""Exploration noise of scale one. Every environment has its own process, restarted with each episode.
 
 A process draws from a stream of its own and keeps the rest of its state in `state`, arrays by name, so that it can be
 saved and set again.

@@ -18,10 +18,10 @@ ABSURD = (
 )
 
 
-MENDED_TO = 1e6  # chosen: where `clip` cuts infinities to; float32 survives their squares
+FIXED_TO = 1e6  # chosen: where `clip` cuts infinities to; float32 survives their squares
 
 
-class Unfit(ValueError):
+class InvalidValue(ValueError):
     """A value that must not reach the replay; the message says what is wrong with it, field says where."""
 
     def __init__(self, field: str, problem: str) -> None:
@@ -46,22 +46,22 @@ def number(name: str, value: Any) -> float:
     return float(_sane(name, _numbers(name, value, ()).reshape(1))[0])
 
 
-def mended(observation: Any, spec: Spec, last: Floats) -> Floats:
+def fixed(observation: Any, spec: Spec, last: Floats) -> Floats:
     """What of an observation is sound; too large numbers are cut, and the last sound ones stand in for the rest."""
     flat = last.copy()
     for part in spec.observation:
         values = flat[part.start : part.stop]
-        with suppress(Unfit):
+        with suppress(InvalidValue):
             plain = _plain(observation, part)
             values[:] = _cut(plain.reshape(-1), values) if part.first_choice is None else _one_hot(part, plain)
     return flat
 
 
-def mended_number(value: Any) -> float:
+def fixed_number(value: Any) -> float:
     """The value cut to sane bounds; zero where there is no number."""
     try:
         return float(_cut(_numbers("", value, ()).reshape(1), np.zeros(1, np.float32))[0])
-    except Unfit:
+    except InvalidValue:
         return 0.0
 
 
@@ -106,11 +106,11 @@ def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float6
     try:
         array = np.asarray(value)
     except ValueError:  # ragged lists
-        raise Unfit(name, f"is {type(value).__name__} {value!r:.60}, not numbers of one shape") from None
+        raise InvalidValue(name, f"is {type(value).__name__} {value!r:.60}, not numbers of one shape") from None
     if array.dtype.kind not in "fiub":
-        raise Unfit(name, f"is {type(value).__name__} {value!r:.60}, not numbers")
+        raise InvalidValue(name, f"is {type(value).__name__} {value!r:.60}, not numbers")
     if array.shape != shape:
-        raise Unfit(name, f"has shape {array.shape} instead of {shape}")
+        raise InvalidValue(name, f"has shape {array.shape} instead of {shape}")
     return array.astype(np.float64, copy=False)
 
 
@@ -125,7 +125,7 @@ def _plain(observation: Any, part: Part) -> NDArray[np.float64]:
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
-            raise Unfit(part.name, f"is missing from {observation!r:.60}") from None
+            raise InvalidValue(part.name, f"is missing from {observation!r:.60}") from None
     return _numbers(part.name, value, part.shape)
 
 
@@ -133,7 +133,7 @@ def _one_hot(part: Part, value: NDArray[np.float64]) -> NDArray[np.float64]:
     choice = value - (part.first_choice or 0)
     choices = np.arange(part.stop - part.start)
     if choice not in choices:
-        raise Unfit(part.name, f"is outside its {len(choices)} choices")
+        raise InvalidValue(part.name, f"is outside its {len(choices)} choices")
     return np.equal(choices, choice).astype(np.float64)
 
 
@@ -142,10 +142,10 @@ def _sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
     if not sound.all():
         worst = int(np.argmin(sound))
         place = f"{name}[{worst}]" if len(flat) > 1 else name
-        raise Unfit(place, f"is {flat[worst]}; every number must be finite and below {ABSURD:g}")
+        raise InvalidValue(place, f"is {flat[worst]}; every number must be finite and below {ABSURD:g}")
     return flat
 
 
 def _cut(flat: NDArray[np.float64], last: Floats) -> NDArray[np.float64]:
-    cut = np.where(np.abs(flat) <= ABSURD, flat, np.clip(flat, -MENDED_TO, MENDED_TO))
+    cut = np.where(np.abs(flat) <= ABSURD, flat, np.clip(flat, -FIXED_TO, FIXED_TO))
     return np.where(np.isnan(flat), last, cut)

@@ -17,9 +17,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CHANGED, UNSOUND, Refused, read, refuse_link, replace, sealed, unsealed
-from t3d.types import SCALED_LIMIT, Floats, Part, PolicySnapshot, Scaling, Spec, layers_of, parameter_count, whole
-from t3d.world.numbers import Unfit, flatten, to_bounds
+from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, unsealed, whole
+from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling, layers_of, parameter_count
+from t3d.types import Floats, Part, Spec
+from t3d.world.numbers import InvalidValue, flatten, to_bounds
 
 LOG = logging.getLogger("t3d.policy")
 FORMAT = 2  # format 1 had no hashes, and needed its json
@@ -62,7 +63,7 @@ class SavedPolicy:
     def __call__(self, observation: Any) -> NDArray[Any]:
         try:
             flat = flatten(observation, self.spec)
-        except Unfit as error:
+        except InvalidValue as error:
             raise UserError(str(error)) from None
         return to_bounds(self.actor(flat[None])[0], self.spec)
 
@@ -114,7 +115,7 @@ def load_policy(path: str | Path) -> SavedPolicy:
         return policy
     except FileNotFoundError as error:
         raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
-    except UNSOUND as error:
+    except CORRUPT_ERRORS as error:
         raise UserError(f"{stem} is not a policy that T3D wrote: {error}") from None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.types import Floats
-from t3d.world.envs import Gate, GymEnv, Result
+from t3d.world.guard import EnvGuard, GymEnv, Result
 from t3d.world.numbers import random_action
 
 MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: no more than a moment before every training
@@ -27,22 +27,22 @@ class Ending(NamedTuple):
 class Trial:
     """What the doctor sees; only figures and the newest answers are kept, because observations may be large."""
 
-    def __init__(self, env: GymEnv, gate: Gate) -> None:
-        self.env, self.gate = env, gate
+    def __init__(self, env: GymEnv, guard: EnvGuard) -> None:
+        self.env, self.guard = env, guard
         self.steps, self.bad_values = 0, 0
         self.outside = ""  # how an observation lay outside its space
         self.newest: list[Any] = []  # the last two observations, as returned
         self.odd_flags: list[Any] = []
         self.observed = 0  # sound observations
-        self.least = self.most = np.zeros(gate.spec.observation_size, np.float32)  # of each number, in all of them
+        self.least = self.most = np.zeros(guard.spec.observation_size, np.float32)  # of each number, in all of them
         self.largest_reward = 0.0
         self.endings: list[Ending] = []
         self.seconds: list[float] = []
 
     def see(self, raw: Any, flat: Floats) -> None:
-        """An observation, as returned and as checked; one that the gate had to refuse or mend only counts."""
-        if len(self.gate.faults) > self.bad_values:
-            self.bad_values = len(self.gate.faults)
+        """An observation, as returned and as checked; one that the guard had to refuse or fix only counts."""
+        if len(self.guard.faults) > self.bad_values:
+            self.bad_values = len(self.guard.faults)
             return
         self.newest = [*self.newest[-1:], raw]
         self.least = np.minimum(self.least, flat) if self.observed else flat
@@ -53,33 +53,33 @@ class Trial:
 
     def step(self, rng: np.random.Generator) -> Result:
         """One random action."""
-        action = self.gate.action(random_action(rng, self.gate.spec))
+        action = self.guard.action(random_action(rng, self.guard.spec))
         before = time.perf_counter()
-        answer = self.gate.call(self.env.step, action)
+        answer = self.guard.call(self.env.step, action)
         self.seconds.append(time.perf_counter() - before)
-        result = self.gate.result(answer)
+        result = self.guard.result(answer)
         self.steps += 1
         self.see(answer[0], result.observation)
         self.largest_reward = max(self.largest_reward, abs(result.reward))
         self.odd_flags += [flag for flag in answer[2:4] if not isinstance(flag, bool | np.bool_)][:1]
         if result.terminated or result.truncated:
-            self.endings.append(Ending(self.gate.step, result.terminated, result.truncated))
+            self.endings.append(Ending(self.guard.step, result.terminated, result.truncated))
         return result
 
 
-def play(env: GymEnv, gate: Gate, episodes: int = EPISODES) -> Trial:
-    """Some episodes of random actions; every value passes the gate, which refuses what is not sound."""
-    rng, trial = np.random.default_rng(0), Trial(env, gate)
-    trial.see(*reset(env, gate, seed=0))
+def play(env: GymEnv, guard: EnvGuard, episodes: int = EPISODES) -> Trial:
+    """Some episodes of random actions; every value passes the guard, which refuses what is not sound."""
+    rng, trial = np.random.default_rng(0), Trial(env, guard)
+    trial.see(*reset(env, guard, seed=0))
     begun = time.monotonic()
     while trial.steps < MOST_STEPS and len(trial.endings) < episodes and time.monotonic() - begun < MOST_SECONDS:
         result = trial.step(rng)
         if result.terminated or result.truncated:
-            trial.see(*reset(env, gate, seed=len(trial.endings)))
+            trial.see(*reset(env, guard, seed=len(trial.endings)))
     return trial
 
 
-def reset(env: GymEnv, gate: Gate, seed: int) -> tuple[Any, Floats]:
+def reset(env: GymEnv, guard: EnvGuard, seed: int) -> tuple[Any, Floats]:
     """The first observation of an episode, as returned and as checked."""
     raw: list[Any] = []
 
@@ -89,12 +89,12 @@ def reset(env: GymEnv, gate: Gate, seed: int) -> tuple[Any, Floats]:
         return answer
 
     try:
-        flat = gate.begin(seed, seed, call)
+        flat = guard.begin(seed, seed, call)
     except EnvironmentFailed as error:
         if not (isinstance(error.__cause__, TypeError) and "seed" in str(error.__cause__)):
             raise
         raise UserError(
-            f"{gate.where} cannot be seeded ({error.__cause__}); write def reset(self, *, seed=None, options=None)"
+            f"{guard.where} cannot be seeded ({error.__cause__}); write def reset(self, *, seed=None, options=None)"
         ) from None
     return raw[0], flat
 

@@ -1,0 +1,1 @@
+"""Who acts: this process, or others beside it."""

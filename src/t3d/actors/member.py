@@ -1,0 +1,130 @@
+"""Acts for one member: steps its environments with the newest policy and hands out what happened."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from t3d.config import Config
+from t3d.files import whole
+from t3d.types import Fault, Floats, Rollout, State
+from t3d.world.batch import open_batch
+from t3d.world.episode import EpisodeCounters, EpisodeRunner, Flight, play_again
+from t3d.world.guard import BadValue, EnvFactory
+from t3d.world.noise import scale_at
+from t3d.world.numbers import played
+from t3d.world.policy import MemberPolicy
+
+
+class MemberActor:
+    """Environments of one member and the episodes that run in them."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        member: int,
+        make_env: EnvFactory,
+        indices: Sequence[int],
+        counters: EpisodeCounters,
+        beat: Callable[[], object] = int,
+    ) -> None:
+        """Opens the environments of these numbers, whose first episodes come after those in the book."""
+        self.cfg, self.member, self.seed = cfg, member, cfg.seeds[member]
+        self.taken = 0  # the member's transitions so far
+        self.error: Exception | None = None  # an environment has failed, and there will be no further step
+        self.env_batch = open_batch(make_env, cfg.env, f"seed {self.seed}", indices, beat)
+        self.runners = [
+            EpisodeRunner(cfg, self.seed, index, self.env_batch, position, counters)
+            for position, index in enumerate(indices)
+        ]
+
+    def begin(self) -> None:
+        """Begins the first episode of every environment."""
+        try:
+            for runner in self.runners:
+                runner.begin(int(runner.counters.episodes[runner.index]) + 1)
+        except BadValue as error:
+            error.member = self.member
+            raise
+
+    def step(self, policy: MemberPolicy) -> Rollout:
+        """One step of every environment; none is taken beyond total_steps.
+
+        If an environment fails, what the others answered is returned, and `error` says why.
+        """
+        runners = self.runners[: self.cfg.total_steps - self.taken]
+        s = np.array([runner.observation for runner in runners])
+        a = self._actions(policy, runners, s)
+        results = self.env_batch.step(a)
+        episodes = [runner.took(*answer) for runner, *answer in zip(runners, a, results, strict=True)]
+        self.error = next((runner.error for runner in runners if runner.error is not None), None)
+        if isinstance(self.error, BadValue):
+            self.error.member = self.member
+        sound = [position for position, result in enumerate(results) if result.sound]
+        if len(sound) < len(results):
+            s, a, results = s[sound], a[sound], [results[position] for position in sound]
+        self.taken += len(sound)
+        return Rollout(
+            self.member,
+            s,
+            a,
+            np.array([result.reward for result in results], np.float32),
+            np.array([result.observation for result in results], np.float32).reshape(s.shape),
+            np.array([result.terminated for result in results], np.bool_),
+            [episode for episode in episodes if episode is not None],
+            self._faults(),
+        )
+
+    def state(self) -> State:
+        """The members' count and every episode in flight."""
+        return {"taken": self.taken, **{f"env-{runner.index}": runner.state() for runner in self.runners}}
+
+    def restore(self, state: State, stop: threading.Event) -> list[str]:
+        """Plays every episode in flight again; says which did not come out as it was, and begins the next one there."""
+        self.taken = whole(state["taken"])
+        flights = [Flight.of(state[f"env-{runner.index}"]) for runner in self.runners]
+        play_again(self.runners, flights, self.env_batch, stop)
+        if any(flight.episode or flight.length for flight in flights):
+            self.env_batch.take_faults()  # told before
+        notes = []
+        for runner, flight in zip(self.runners, flights, strict=True):
+            saved = state[f"env-{runner.index}"]
+            runner.restore(saved)
+            if flight.trace is None:
+                notes.append(f"episode {flight.episode - 1} was lost ({saved['failed']}); the next one begins")
+            elif (runner.episode, runner.length, runner.trace) != (flight.episode, flight.length, flight.trace):
+                known = flight.length == len(flight.actions)
+                why = "did not repeat" if known else f"has forgotten the first of {flight.length:,} steps of"
+                notes.append(
+                    f"environment {runner.index} of seed {self.seed} {why} its episode {flight.episode}: "
+                    "the next one begins, and the run goes on, but not bit for bit"
+                )
+                runner.begin(flight.episode + 1)
+        return notes
+
+    def _actions(self, policy: MemberPolicy, runners: list[EpisodeRunner], s: Floats) -> Floats:
+        """Uniformly random for the first random_steps steps of a member, then the policy with noise.
+
+        Exactly the first where one process acts; actors read each other's counts, which may be a step of each old.
+        """
+        still_random = max(0, self.cfg.td3.random_steps - self.taken)
+        actions = [runner.random_action() for runner in runners[:still_random]]
+        acting = runners[still_random:]
+        if acting:
+            scale = scale_at(self.taken, self.cfg.noise)
+            chosen = policy(s[still_random:])
+            actions += [runner.noisy(action, scale) for runner, action in zip(acting, chosen, strict=True)]
+        return played(np.array(actions), self.env_batch.spec)
+
+    def _faults(self) -> list[Fault]:
+        """The bad values met: each environment's first ten, then its 100th, 1,000th and so on."""
+        told, runners = [], {runner.index: runner for runner in self.runners}
+        for fault in self.env_batch.take_faults():
+            runner = runners[fault.env]
+            runner.counters.bad_values[runner.index] += 1
+            met = int(runner.counters.bad_values[runner.index])
+            if met <= 10 or str(met).strip("0") == "1":
+                told.append(fault._replace(met=met))
+        return told

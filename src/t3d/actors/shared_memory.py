@@ -1,0 +1,261 @@
+"""What processes share: transitions on their way to the learner, the newest policy on its way back, lines of JSON.
+
+The memory is anonymous and handed on by descriptor: however the processes end, nothing stays behind. Each number has
+one writer. Readers rely on stores becoming visible in the order they were made, as x86-64 promises.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import select
+import socket
+import time
+from contextlib import suppress
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
+from t3d.types import Floats
+
+LINE_UP = 64  # bytes; a cache line, so that writers do not slow each other down
+POLICY_SLOTS = 2
+RANDOM = -1  # in place of a policy's updates: the action was drawn without one
+ABOUT = np.dtype([("sequence", np.int64), ("updates", np.int64), ("member", np.int64)])
+Fields = dict[str, tuple[Any, tuple[int, ...]]]  # name -> type and shape
+
+
+class Torn(Exception):
+    """A row of a ring is not the one that belongs there."""
+
+
+class Shared:
+    """Named arrays in anonymous memory: made here, or opened by the descriptor that another process made."""
+
+    def __init__(self, fields: Fields, fd: int | None = None) -> None:
+        starts, end = {}, 0
+        for name, (dtype, shape) in fields.items():
+            starts[name] = end
+            end += -(-np.dtype(dtype).itemsize * prod(shape) // LINE_UP) * LINE_UP
+        self.fd = os.memfd_create("t3d") if fd is None else fd
+        if fd is None:
+            os.ftruncate(self.fd, end)
+        memory = mmap.mmap(self.fd, end)
+        self.arrays: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(memory, dtype, prod(shape), starts[name]).reshape(shape)
+            for name, (dtype, shape) in fields.items()
+        }
+
+    def close(self) -> None:
+        """Gives the descriptor back; the memory goes with the last array that looks into it."""
+        os.close(self.fd)
+
+
+class Ring(Shared):
+    """Transitions from one actor, in order. The actor writes rows and then counts them: a row is whole or not there."""
+
+    def __init__(self, width: int, capacity: int, fd: int | None = None) -> None:
+        number = (np.int64, (1,))
+        rows = (np.float32, (capacity, width))
+        super().__init__({"sent": number, "received": number, "about": (ABOUT, (capacity,)), "rows": rows}, fd)
+        self.capacity = capacity
+        self.handle = [width, capacity, self.fd]  # what another process opens it with
+        self._sent, self._received = self.arrays["sent"], self.arrays["received"]
+        self._about, self._rows = self.arrays["about"], self.arrays["rows"]
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are sent and not received."""
+        return int(self._sent[0]) - int(self._received[0])
+
+    @property
+    def room(self) -> int:
+        """Rows that can be sent now."""
+        return self.capacity - self.waiting
+
+    def send(self, rows: Floats, member: int, updates: int) -> None:
+        """Appends one member's rows, for which there must be room; updates says which policy acted, or RANDOM."""
+        sent = int(self._sent[0])
+        place = sent % self.capacity
+        fitting = self.capacity - place
+        for start, some in ((place, rows[:fitting]), (0, rows[fitting:])):  # slices: an index of arrays is slower
+            if len(some):
+                here = slice(start, start + len(some))
+                self._rows[here], about = some, self._about[here]
+                about["sequence"] = np.arange(sent, sent + len(some))
+                about["updates"], about["member"] = updates, member
+                sent += len(some)
+        self._sent[0] = sent
+
+    def receive(self) -> tuple[Floats, NDArray[Any]]:
+        """All rows that wait, and what is known about each."""
+        if not 0 <= self.waiting <= self.capacity:
+            raise Torn(f"{self.waiting} rows wait in a ring of {self.capacity}")
+        numbers = np.arange(int(self._received[0]), int(self._sent[0]))
+        places = numbers % self.capacity
+        rows, about = self._rows[places], self._about[places]
+        if not np.array_equal(about["sequence"], numbers):
+            raise Torn(f"rows {numbers[0]} to {numbers[-1]} carry the numbers {about['sequence'][:5]}...")
+        self._received[0] += len(numbers)
+        return rows, about
+
+
+class Policies(Shared):
+    """Some policy snapshots side by side."""
+
+    def __init__(self, members: int, sizes: tuple[int, ...], slots: int, fd: int | None = None) -> None:
+        scaling = (np.float32, (slots, members, sizes[0]))
+        numbers = (np.int64, (slots,))
+        flat = (np.float32, (slots, members, parameter_count(sizes)))
+        super().__init__({"updates": numbers, "scaled": numbers, "flat": flat, "mean": scaling, "std": scaling}, fd)
+        self.sizes, self.handle = sizes, [members, sizes, slots, self.fd]
+
+    def put(self, slot: int, snapshot: PolicySnapshot) -> None:
+        """Keeps a copy."""
+        self.arrays["updates"][slot] = snapshot.updates
+        self.arrays["flat"][slot] = snapshot.flat
+        self.arrays["scaled"][slot] = snapshot.scaling is not None
+        if snapshot.scaling is not None:
+            self.arrays["mean"][slot], self.arrays["std"][slot] = snapshot.scaling
+
+    def get(self, slot: int, members: slice = slice(None)) -> PolicySnapshot:
+        """These members' part of a snapshot; it changes when the slot does."""
+        flat, mean, std = (self.arrays[name][slot, members] for name in ("flat", "mean", "std"))
+        scaling = Scaling(mean, std) if self.arrays["scaled"][slot] else None
+        return PolicySnapshot(int(self.arrays["updates"][slot]), self.sizes, flat, scaling)
+
+
+class SharedState(Shared):
+    """Where learner and actors read how far the others are.
+
+    The learner writes which policy is the newest and how many transitions a member may have; an actor writes how many
+    it has taken for each member, and which episode is in flight in each of its environments.
+    """
+
+    def __init__(self, policies: Policies, members: int, num_envs: int, actors: int, fd: int | None = None) -> None:
+        number, counts = (np.int64, (1,)), (np.int64, (members, actors + 1))
+        of_envs, stamps = (np.int64, (members, num_envs)), (np.int64, (POLICY_SLOTS, 2))
+        fields = {"version": number, "limit": number, "taken": counts, "stamps": stamps}
+        super().__init__({**fields, "episodes": of_envs, "bad_values": of_envs}, fd)
+        self.policies, self.handle = policies, [members, num_envs, actors, self.fd]
+        self.taken = self.arrays["taken"]  # by member and actor; the last column is from before there were actors
+        self.episodes, self.bad_values = self.arrays["episodes"], self.arrays["bad_values"]
+        self._version, self._limit, self._stamps = (self.arrays[name] for name in ("version", "limit", "stamps"))
+
+    @property
+    def version(self) -> int:
+        """Which policy is the newest; 0 before there is one."""
+        return int(self._version[0])
+
+    @property
+    def limit(self) -> int:
+        """Transitions that each member may have. Whoever has read it finds the policy that goes with it, or a newer."""
+        return int(self._limit[0])
+
+    def publish(self, snapshot: PolicySnapshot, limit: int) -> None:
+        """Puts up a policy, and how far to go with it. The one before it stays readable meanwhile."""
+        version = self.version + 1
+        slot = version % POLICY_SLOTS
+        self._stamps[slot, 0] = version
+        self.policies.put(slot, snapshot)
+        self._stamps[slot, 1] = version
+        self._version[0] = version
+        self._limit[0] = limit
+
+    def newest(self, member: int) -> PolicySnapshot:
+        """A copy of one member's newest policy. If it was overwritten while being copied, the next one is taken."""
+        while True:
+            version = self.version
+            slot = version % POLICY_SLOTS
+            seen = self.policies.get(slot, slice(member, member + 1))
+            scaling = None if seen.scaling is None else Scaling(*(part.copy() for part in seen.scaling))
+            copied = seen._replace(flat=seen.flat.copy(), scaling=scaling)
+            if (self._stamps[slot] == version).all():
+                return copied
+
+
+class Heartbeat(Shared):
+    """Signs of life of one worker."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        super().__init__({"beat": (np.int64, (1,)), "waited": (np.int64, (1,))}, fd)
+
+    @property
+    def beats(self) -> int:
+        """Signs so far; only that it changes means something."""
+        return int(self.arrays["beat"][0])
+
+    @property
+    def waited(self) -> float:
+        """Seconds spent waiting for the learner."""
+        return int(self.arrays["waited"][0]) / 1e9
+
+    def beat(self) -> None:
+        """Says that the worker is alive."""
+        self.arrays["beat"][0] += 1
+
+    def wait(self, learner_wakeup: Wakeup, seconds: float) -> None:
+        """Waits until it is woken, so many seconds at most."""
+        begun = time.monotonic_ns()
+        learner_wakeup.wait(seconds)
+        self.arrays["waited"][0] += time.monotonic_ns() - begun
+
+
+class Wakeup:
+    """Wakes another process up."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if fd is None else fd
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
+
+    def wake(self) -> None:
+        """Whoever waits, or waits next, goes on."""
+        os.eventfd_write(self.fd, 1)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until it rings, so many seconds at most."""
+        if self._poll.poll(seconds * 1000):
+            os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        os.close(self.fd)
+
+
+class Channel:
+    """Lines of JSON over a socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket, self._rest = end, b""
+
+    def send(self, **message: Any) -> None:
+        """One message; waits while too many are unread."""
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def first(self) -> dict[str, Any]:
+        """Waits for the first message; if the other side ends before, so does this process."""
+        while b"\n" not in self._rest:
+            piece = self._socket.recv(2**16)
+            if not piece:
+                raise SystemExit(1)
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have come in."""
+        with suppress(BlockingIOError, ConnectionResetError):  # no more yet, or never
+            while piece := self._socket.recv(2**16, socket.MSG_DONTWAIT):
+                self._rest += piece
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Gives the socket back."""
+        self._socket.close()

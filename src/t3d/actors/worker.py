@@ -1,0 +1,210 @@
+"""What runs in a worker process: acting, evaluating or examining, as its parent says. actors/launch.py starts it.
+
+A fresh process without torch: it starts in a second, and one thread is all it uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from t3d.actors.checkup_worker import Doctor
+from t3d.actors.member import MemberActor
+from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
+from t3d.config import Config, merge
+from t3d.errors import EnvironmentFailed, OwnSignal, UserError
+from t3d.world.episode import EpisodeCounters
+from t3d.world.evaluate import MemberEvaluator
+from t3d.world.guard import BadValue
+from t3d.world.make import env_factory
+from t3d.world.policy import MemberPolicy
+
+LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
+ROUNDS_BETWEEN_MESSAGES = 64  # looking for them is a call into the system
+EVALUATION_NICENESS = 5  # chosen
+MOST_TRIES = 50  # to step back; chosen
+
+
+class Actor:
+    """Steps the environments it was given with the newest policies, as far as the learner allows."""
+
+    def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
+        self.cfg, self.parent, self.heartbeat, self.number = cfg, parent, heartbeat, task["actor"]
+        self.ring, self.shared_state = (
+            Ring(*task["ring"]),
+            SharedState(Policies(*task["policies"]), *task["shared_state"]),
+        )
+        self.worker_wakeup, self.learner_wakeup = Wakeup(task["worker_wakeup"]), Wakeup(task["learner_wakeup"])
+        self.make_env = env_factory(cfg.env.id)
+        self.member_actors: list[MemberActor] = []
+        self.version, self.updates = 0, 0  # of the policy that acts
+        self.policies: dict[int, MemberPolicy] = {}
+        self._open(task["envs"])
+
+    def run(self) -> None:
+        """Until the process is ended."""
+        for member_actor in self.member_actors:
+            member_actor.begin()
+        for number in itertools.count():
+            self.heartbeat.beat()
+            acted = self._round()
+            if acted:
+                self.learner_wakeup.wake()
+            else:
+                self.heartbeat.wait(self.worker_wakeup, LONGEST_WAIT)
+            if not acted or number % ROUNDS_BETWEEN_MESSAGES == 0:
+                for message in self.parent.receive():
+                    self._take_over(message["envs"])
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for member_actor in self.member_actors:
+            member_actor.env_batch.close()
+
+    def _open(self, envs: list[list[int]]) -> list[MemberActor]:
+        """Makes environments, given as (member, number)."""
+        opened = []
+        for member in sorted({member for member, _ in envs}):
+            indices = [index for owner, index in envs if owner == member]
+            counters = EpisodeCounters(self.shared_state.episodes[member], self.shared_state.bad_values[member])
+            opened.append(MemberActor(self.cfg, member, self.make_env, indices, counters, self.heartbeat.beat))
+        self.member_actors += opened
+        self.version = 0  # there may be members whose policy is not here yet
+        return opened
+
+    def _take_over(self, envs: list[list[int]]) -> None:
+        """Goes on with another actor's environments; making them may take as long as at the start."""
+        self.parent.send(ready=False)
+        opened = self._open(envs)
+        self.parent.send(ready=True)
+        for member_actor in opened:
+            member_actor.begin()
+
+    def _round(self) -> bool:
+        """One step of every team that may take one; whether there was any."""
+        limit = self.shared_state.limit  # before the policy: the one that goes with this limit is there
+        if self.version != self.shared_state.version:
+            self._take_policies()
+        acted = False
+        for member_actor in self.member_actors:
+            member_actor.taken = int(self.shared_state.taken[member_actor.member].sum())
+            if member_actor.taken < limit and self.ring.room >= len(member_actor.runners):
+                self._act(member_actor)
+                acted = True
+        return acted
+
+    def _take_policies(self) -> None:
+        self.version = self.shared_state.version
+        for member in {member_actor.member for member_actor in self.member_actors}:
+            snapshot = self.shared_state.newest(member)
+            self.policies[member] = MemberPolicy(snapshot, 0)
+            self.updates = snapshot.updates
+
+    def _act(self, member_actor: MemberActor) -> None:
+        updates = self.updates if member_actor.taken >= self.cfg.td3.random_steps else RANDOM
+        rollout = member_actor.step(self.policies[member_actor.member])
+        self.ring.send(rollout.rows, member_actor.member, updates)
+        self.shared_state.taken[member_actor.member, self.number] += len(rollout.r)
+        if rollout.episodes or rollout.faults:
+            self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)
+        if member_actor.error is not None:
+            raise member_actor.error
+
+
+class Evaluator:
+    """Plays the evaluation episodes of the members it is asked for."""
+
+    def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
+        self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
+        self.policies, self.worker_wakeup = Policies(*task["policies"]), Wakeup(task["worker_wakeup"])
+        _step_back()  # before there are environments: what they start steps back too
+        self.make_env = env_factory(cfg.env.id)
+        self.member_evaluators: dict[int, MemberEvaluator] = {}
+
+    def run(self) -> NoReturn:
+        """Until the process is ended."""
+        while True:
+            self.heartbeat.beat()
+            for message in self.parent.receive():
+                self._evaluate(**message)
+            self.heartbeat.wait(self.worker_wakeup, LONGEST_WAIT)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for member_evaluator in self.member_evaluators.values():
+            member_evaluator.env_batch.close()
+
+    def _evaluate(self, member: int, step: int, policy_slot: int, first: int) -> None:
+        """Tells each result the moment it is known: after a crash only what is missing is played again."""
+        if member not in self.member_evaluators:
+            self.parent.send(ready=False)
+            self.member_evaluators[member] = MemberEvaluator(self.cfg, member, self.make_env, self.heartbeat.beat)
+            self.parent.send(ready=True)
+        member_evaluator, snapshot = self.member_evaluators[member], self.policies.get(policy_slot)
+        episodes = range(first, self.cfg.eval.episodes)
+        for place in range(0, len(episodes), member_evaluator.env_batch.count):
+            some = episodes[place : place + member_evaluator.env_batch.count]
+            returns, lengths, bad_values = member_evaluator.play(snapshot, some)
+            results = list(zip(returns.tolist(), lengths.tolist(), strict=True))
+            self.parent.send(member=member, step=step, first=some[0], results=results, bad_values=bad_values)
+
+
+ROLES: dict[str, type[Actor | Evaluator | Doctor]] = {"actor": Actor, "evaluator": Evaluator, "doctor": Doctor}
+
+
+class Ended(OwnSignal):
+    """The parent ends this process."""
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise Ended
+
+
+def work(channel: int) -> NoReturn:
+    """Does what the first message says; an error that is not the process's own end is told to the parent."""
+    parent = Channel(socket.socket(fileno=channel))
+    task = parent.first()
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run is stopped by its parent
+    sys.path[:] = task["path"]
+    try:
+        worker = ROLES[task["role"]](merge(Config(), task["config"]), task, parent, Heartbeat(task["heartbeat"]))
+        parent.send(ready=True)
+        with closing(worker):
+            worker.run()
+        sys.exit(0)
+    except Ended:
+        sys.exit(0)
+    except BadValue as error:
+        parent.send(bad_value=error.fault, where=error.where, member=error.member)
+    except UserError as error:
+        parent.send(user_error=str(error))
+    except Exception as error:
+        own = not isinstance(error, EnvironmentFailed)
+        where = traceback.extract_tb((error if own else error.__cause__ or error).__traceback__)[-1]
+        text = f"{type(error).__name__}: {error}" if own else str(error)
+        parent.send(crash=f"{text} ({Path(where.filename).name}, line {where.lineno})")
+        traceback.print_exc()
+    sys.exit(1)
+
+
+def _step_back() -> None:
+    """Training goes first. Linux may weigh sessions rather than processes: then only the session's niceness counts."""
+    os.nice(EVALUATION_NICENESS)
+    for _ in range(MOST_TRIES):
+        try:
+            Path("/proc/self/autogroup").write_text(str(EVALUATION_NICENESS), encoding="ascii")
+            return
+        except BlockingIOError:  # for those who are not root one session may change in a tenth of a second
+            time.sleep(0.1)
+        except OSError:  # sessions are not weighed here
+            return

@@ -1,0 +1,96 @@
+"""What the machine decides: the device, the engine, the threads, and whether it all fits into memory."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from typing import Literal
+
+import psutil
+import torch
+
+from t3d.algo.engines.verify import faster_threads, mismatch
+from t3d.algo.td3 import numbers_per_member
+from t3d.config import Config
+from t3d.data.memory import rows_needed
+from t3d.data.replay import BYTES_PER_NUMBER, bytes_needed
+from t3d.errors import UserError
+from t3d.types import Spec
+
+Engine = Literal["eager", "fused", "graph"]
+AUTOMATIC: dict[str, Engine] = {"cpu": "fused", "cuda": "graph"}
+ENGINES = {"cpu": ("auto", "fused", "eager"), "cuda": ("auto", "graph", "eager")}
+COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
+
+
+def resolve(cfg: Config) -> Config:
+    """The configuration with this machine's device in it."""
+    if cfg.device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "device=cuda, but torch sees no CUDA device here; a run that was begun on a GPU goes on on one, "
+            "a new one may use --device cpu, or auto"
+        )
+    automatic: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
+    device = automatic if cfg.device == "auto" else cfg.device
+    if cfg.engine not in ENGINES[device]:
+        raise UserError(
+            f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
+        )
+    torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
+    if cfg.local_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
+    cfg = with_environments(replace(cfg, device=device))
+    if cfg.noise.per_env and cfg.env.num_envs == 1:
+        raise UserError(
+            "noise.per_env is a ladder over the environments of a seed, and each has one; "
+            "take more actors than seeds, or say --env.num-envs N"
+        )
+    return cfg
+
+
+def with_environments(cfg: Config) -> Config:
+    """The configuration with enough environments that every actor has one, where nothing else was asked for."""
+    if cfg.env.num_envs > 1:
+        return cfg
+    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.seeds)))))
+
+
+def choose_engine(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
+    """The engine and the CPU threads to train with, and what to say about the choice."""
+    engine = AUTOMATIC[cfg.device] if cfg.engine == "auto" else cfg.engine
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)
+    notes: list[str] = []
+    if engine != "eager":
+        doubt = mismatch(engine, spec, cfg.td3, cfg.seeds, cfg.device)
+        if doubt:
+            notes.append(f"engine {engine} is not used, eager is: {doubt}")
+            engine = "eager"
+    if not cfg.threads and cfg.device == "cpu":
+        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.seeds))
+    return engine, torch.get_num_threads(), notes
+
+
+def replay_device(cfg: Config, spec: Spec) -> str:
+    """Where the replay fits: beside the networks, or else in host memory; what fits nowhere is refused."""
+    room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
+    learning = len(cfg.seeds) * numbers_per_member(spec, cfg.td3) * BYTES_PER_NUMBER * COPIES_IN_LEARNING
+    if learning > room[cfg.device]:
+        raise UserError(
+            f"the networks need {learning / 2**30:,.1f} GiB to learn in and {room[cfg.device] / 2**30:,.1f} GiB are "
+            "free; make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
+        )
+    room[cfg.device] -= learning
+    needed = bytes_needed(spec, rows_needed(cfg), len(cfg.seeds))
+    fitting = [device for device, free in room.items() if needed <= free]
+    if not fitting:
+        most = max(room.values())
+        raise UserError(
+            f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "
+            f"replay.capacity={int(rows_needed(cfg) * 0.9 * most / needed)} would fit, or train fewer seeds at once"
+        )
+    return fitting[0]
+
+
+def _free_bytes(device: str) -> int:
+    return int(torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available)

@@ -1,0 +1,67 @@
+"""Policies as plain arrays: what acting, evaluating, saving and shipping need, without torch."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t3d.files import whole
+from t3d.types import Floats, State
+
+
+class Scaling(NamedTuple):
+    """How observations are normalised: (s - mean) / std, clipped to SCALED_LIMIT either way."""
+
+    mean: Floats  # (M, observation_size)
+    std: Floats  # (M, observation_size)
+
+
+SCALED_LIMIT = 10.0  # chosen; learning (data/normaliser.py) and acting (world/policy.py) both clip here
+
+
+class PolicySnapshot(NamedTuple):
+    """The actors of all members at one moment, as plain arrays: what acting, evaluating and saving need."""
+
+    updates: int
+    sizes: tuple[int, ...]  # observation_size, hidden..., action_size
+    flat: Floats  # (M, P), laid out as layers_of says
+    scaling: Scaling | None = None  # None: observations are used as they are
+
+
+def parameter_count(sizes: tuple[int, ...]) -> int:
+    """How many numbers an MLP of these layer sizes holds."""
+    return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(sizes))
+
+
+def layers_of(flat: Any, sizes: tuple[int, ...]) -> list[tuple[Any, Any]]:
+    """K MLPs in flat (K, P), torch or numpy, seen as views: per layer a weight (K, in, out) and a bias (K, 1, out)."""
+    count, layers, start = flat.shape[0], [], 0
+    for fan_in, fan_out in pairwise(sizes):
+        middle = start + fan_in * fan_out
+        end = middle + fan_out
+        weight = flat[:, start:middle].reshape(count, fan_in, fan_out)
+        bias = flat[:, middle:end].reshape(count, 1, fan_out)
+        layers.append((weight, bias))
+        start = end
+    return layers
+
+
+def packed(snapshot: PolicySnapshot) -> State:
+    """A policy snapshot as part of a state."""
+    scaling = {} if snapshot.scaling is None else snapshot.scaling._asdict()
+    return {"updates": snapshot.updates, "flat": snapshot.flat, **scaling}
+
+
+def unpacked(state: State, members: int, sizes: tuple[int, ...]) -> PolicySnapshot:
+    """The inverse of packed, for so many members; refuses numbers that are not finite or of another shape."""
+    shapes = {"flat": (members, parameter_count(sizes)), "mean": (members, sizes[0]), "std": (members, sizes[0])}
+    arrays = {name: state[name] for name in shapes if name in state}
+    for name, array in arrays.items():
+        if array.shape != shapes[name] or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ValueError(
+                f"{name} of a policy is {array.dtype} {array.shape} instead of float32 {shapes[name]}, or not finite"
+            )
+    scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
+    return PolicySnapshot(whole(state["updates"]), sizes, arrays["flat"], scaling)

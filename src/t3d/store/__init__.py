@@ -1,0 +1,1 @@
+"""What is on disk: run folders, checkpoints, and who reads them."""

@@ -1,0 +1,70 @@
+"""Each member's best policy so far: part of every checkpoint, so that best/ belongs to the checkpoint's moment."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from t3d.files import whole
+from t3d.snapshots import PolicySnapshot, Scaling, packed, unpacked
+from t3d.store.folder import RunFolder
+from t3d.types import Evaluation, State
+
+
+class BestPolicies:
+    """The highest evaluations, with the policies that reached them."""
+
+    def __init__(self, members: int) -> None:
+        self.returns = [-math.inf] * members
+        self._kept: dict[
+            int, tuple[int, PolicySnapshot]
+        ] = {}  # by member: the step, and a snapshot of that member alone
+
+    def offer(self, evaluation: Evaluation) -> bool:
+        """Takes a policy that is better than all before it; whether it is."""
+        member, mean_return = evaluation.member, float(evaluation.returns.mean())
+        if not mean_return > self.returns[member]:
+            return False
+        self.returns[member] = mean_return
+        self._kept[member] = (evaluation.step, _alone(evaluation.snapshot, member))
+        return True
+
+    def write(self, member: int, folder: RunFolder) -> None:
+        """Writes one member's best policy into best/, if there is one."""
+        if member in self._kept:
+            step, snapshot = self._kept[member]
+            folder.save_best(member, snapshot, step, self.returns[member])
+
+    def put_back(self, folder: RunFolder) -> list[str]:
+        """Brings best/ to this moment, whatever a kill or an accident has left there; says what was damaged."""
+        notes = []
+        for member in self._kept:
+            problem = folder.best_problem(member)
+            notes += [f"{problem}; it is restored from the checkpoint"] if problem else []
+            self.write(member, folder)
+        return notes
+
+    def state(self) -> State:
+        """The returns, and of those that have one the policies."""
+        kept = self._kept.items()
+        policies = {f"member-{member}": {"step": step, **packed(snapshot)} for member, (step, snapshot) in kept}
+        return {"returns": np.array(self.returns), **policies}
+
+    def restore(self, state: State, sizes: tuple[int, ...]) -> None:
+        """Goes on where a run was; every number is checked, because a file may hold anything."""
+        if state["returns"].shape != (len(self.returns),):
+            raise ValueError(f"best.returns has shape {state['returns'].shape}")
+        self.returns = [float(value) for value in state["returns"]]
+        for member in range(len(self.returns)):
+            saved = state.get(f"member-{member}")
+            if saved is not None:
+                self._kept[member] = (whole(saved["step"]), unpacked(saved, 1, sizes))
+
+
+def _alone(snapshot: PolicySnapshot, member: int) -> PolicySnapshot:
+    """One member's part of a snapshot, which later updates do not change."""
+    mine = slice(member, member + 1)
+    scaling = snapshot.scaling
+    alone = None if scaling is None else Scaling(scaling.mean[mine].copy(), scaling.std[mine].copy())
+    return snapshot._replace(flat=snapshot.flat[mine].copy(), scaling=alone)

@@ -1,0 +1,236 @@
+"""Lists run folders without reading them whole: a run's two ends say nearly everything about it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from t3d.config import MOST_SEEDS, Config, dotted, flat
+from t3d.errors import UserError, did_you_mean
+from t3d.files import CORRUPT_ERRORS, Refused, read, whole
+from t3d.store.checkpoint import folders
+from t3d.store.history import best_score, open_log, read_history
+from t3d.world.policy import described
+
+SESSIONS = (b'{"event": "start"', b'{"event": "resumed"')
+LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
+TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
+LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
+CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
+LONGEST_NAME, LONGEST_FAILURE = 200, 10_000  # characters shown of what a file says
+
+
+class Entry(NamedTuple):
+    """What a list of runs says about one of them."""
+
+    path: Path
+    config: dict[str, Any]  # as the run wrote it, in whatever version
+    env: str
+    preset: str
+    seeds: tuple[int, ...]
+    step: int
+    total_steps: int
+    best_return: float | None  # mean over seeds of each one's best evaluation
+    status: str  # finished | stopped | failed | running | died
+    failure: str
+    begun: datetime
+    took: timedelta
+    checkpoint: str  # the newest one's name; empty: there is none
+
+
+class Stored(NamedTuple):
+    """How much lies in a file or a folder."""
+
+    files: int
+    bytes: int
+
+
+class Unreadable(UserError):
+    """A folder that is not a run, or the torn remains of one."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be read as a run: {reason}; t3d runs lists the ones that can")
+        self.path, self.reason = path, reason
+
+
+def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
+    """The runs in a folder by name, and the folders in it that are none."""
+    try:
+        paths = sorted(root.iterdir())
+        if (root / "events.jsonl").is_file():
+            raise UserError(f"{root} is a run itself; t3d runs show {root} prints it")
+    except OSError as error:
+        raise UserError(f"cannot list runs in {root}: {error.strerror}; name their folder with --root") from None
+    entries: list[Entry] = []
+    skipped: list[Unreadable] = []
+    for path in paths:
+        if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
+            continue
+        try:
+            entries.append(read_entry(path))
+        except Unreadable as error:
+            skipped.append(error)
+    return entries, skipped
+
+
+def find_entry(text: str, root: Path) -> Entry:
+    """The run at a path, or of a name under root."""
+    places = [path for path in (Path(text), root / text) if os.path.isdir(path)]  # noqa: PTH112
+    if not places:
+        known = [found.parent.name for found in root.glob("*/events.jsonl")]
+        hint = did_you_mean(Path(text).name, known) or f"; t3d runs lists those in {root}"
+        raise UserError(f"there is no run at {text}{hint}")
+    runs = [path for path in places if os.path.isfile(path / "events.jsonl")]  # noqa: PTH113
+    return read_entry((runs or places)[0])
+
+
+def read_entry(path: Path) -> Entry:
+    """A run from the first and the last event it wrote, and from what is noted beside its best policies."""
+    try:
+        start, last = _ends(path)
+        session = _newest_session(path) or start
+        config = dict(session["config"])
+        if len(config["seeds"]) > MOST_SEEDS:
+            raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
+        seeds = tuple(whole(seed) for seed in config["seeds"])
+        status = _status(session, last)
+        return Entry(
+            path=path,
+            config=config,
+            env=str(config["env"].get("name") or config["env"]["id"])[:LONGEST_NAME],
+            preset=str(config["preset"])[:LONGEST_NAME],
+            seeds=seeds,
+            step=whole(last["step"]),
+            total_steps=whole(config["total_steps"]),
+            best_return=_best_return(path, seeds),
+            status=status,
+            failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
+            begun=datetime.fromtimestamp(float(start["time"])),
+            took=_took(start, last, status),
+            checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
+        )
+    except OSError as error:
+        raise Unreadable(path, error.strerror or str(error)) from None
+    except CORRUPT_ERRORS as error:
+        raise Unreadable(path, f"its events.jsonl is not T3D's ({type(error).__name__})") from None
+
+
+def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys that differ from the defaults: key -> (default, the run's); default is None for unknown keys."""
+    defaults = flat(Config())
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in dotted(config).items()}
+    return {key: (defaults.get(key), value) for key, value in values.items() if defaults.get(key) != value}
+
+
+def contents(path: Path) -> dict[str, Stored]:
+    """What lies in a run folder, by name; a folder inside it counts with all that it holds."""
+    found: dict[str, Stored] = {}
+    for folder, _, names in os.walk(path):
+        inside = Path(folder).relative_to(path).parts
+        for name in names:
+            key = f"{inside[0]}/" if inside else name
+            before = found.get(key, Stored(0, 0))
+            with suppress(OSError):  # a live run replaces its files
+                found[key] = Stored(before.files + 1, before.bytes + (Path(folder) / name).stat().st_size)
+    return dict(sorted(found.items()))
+
+
+def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The start event and the last whole event."""
+    file = path / "events.jsonl"
+    if not file.is_file():
+        raise Unreadable(path, "it has no events.jsonl")
+    with open_log(path) as stream:
+        first = stream.readline(LONGEST_START)
+        if not first:
+            raise Unreadable(path, "its events.jsonl is empty")
+        start = _event(first)
+        if start is None or start["event"] != "start":
+            raise Unreadable(path, "its events.jsonl does not begin with a whole start event")
+        return start, _last(stream) or start
+
+
+def _newest_session(path: Path) -> dict[str, Any] | None:
+    """What the newest process that worked on the run said of itself; runs of before 0.2 have no journal."""
+    try:
+        lines = read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
+    except (FileNotFoundError, Refused):
+        return None
+    events = (_event(line) for line in reversed(lines) if line.startswith(SESSIONS))
+    return next((event for event in events if event), None)
+
+
+def _last(stream: io.BufferedReader) -> dict[str, Any] | None:
+    size = stream.seek(0, os.SEEK_END)
+    for length in TAILS:
+        stream.seek(max(0, size - length))
+        for line in reversed(stream.read(length).split(b"\n")):
+            event = _event(line)
+            if event is not None:
+                return event
+    return None
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event on a line, or None if the line is torn or something else."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(fields, dict) and {"event", "step", "time"} <= fields.keys()
+    return fields if whole else None
+
+
+def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
+    if last["event"] == "end":
+        return str(last["reason"])[:LONGEST_NAME]
+    here = start.get("host") in (None, "", platform.node())
+    return "running" if here and _alive(int(start["pid"]), float(start["time"])) else "died"
+
+
+def _alive(pid: int, begun: float) -> bool:
+    """Whether the process that began a run lives; a later process may have been given the same number."""
+    if not psutil.pid_exists(pid):
+        return False
+    try:
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= begun + CLOCK_SLACK)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:
+    if last["event"] == "end":
+        return timedelta(seconds=float(last["seconds"]))
+    until = time.time() if status == "running" else float(last["time"])
+    return timedelta(seconds=max(0.0, until - float(start["time"])))
+
+
+def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
+    """Read beside the best policies, which costs nothing; from the evaluations where some are missing."""
+    noted = [_noted(path / "best" / f"seed-{seed}.json") for seed in seeds]
+    known = [value for value in noted if value is not None]
+    if len(known) < len(seeds):
+        known = [best_score(scores).mean_return for scores in read_history(path).scores.values()]
+    mean = statistics.fmean(known) if known else math.nan
+    return mean if math.isfinite(mean) else None
+
+
+def _noted(file: Path) -> float | None:
+    try:
+        return float(described(read(file, LARGEST_NOTE))["mean_return"])
+    except CORRUPT_ERRORS:
+        return None

@@ -1,0 +1,313 @@
+"""The run folder: config.toml, events.jsonl, metrics.csv, journal.jsonl and the policies.
+
+events.jsonl and metrics.csv tell the training, each thing once: a resumed run cuts them back to its checkpoint and goes
+on. journal.jsonl tells what happened to the run (begun, saved, resumed, ended) and is never cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import errno
+import functools
+import json
+import os
+import platform
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t3d.config import Config, to_toml
+from t3d.errors import UserError
+from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
+from t3d.files import Refused, in_words, open_log, open_plain, replace, shown
+from t3d.snapshots import PolicySnapshot
+from t3d.store.lock import holder
+from t3d.types import Spec
+from t3d.version import __version__
+from t3d.world.policy import load_policy, save_policy
+
+LOGS = ("events.jsonl", "metrics.csv")  # cut back by a resumed run
+LONGEST_LINE = 2**20  # bytes
+LOOK_SECONDS = 1.0  # between two looks whether the folder is still there; chosen
+COMMON = ["event", "step", "member", "seed", "time"]
+IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
+ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed)
+IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, End)
+
+
+class Log:
+    """A file of whole lines: a line that does not fit on the disk is lost, and the run goes on without it.
+
+    With a length it goes on from there: what came after is cut off, and what is not there any more is said in `note`.
+    """
+
+    def __init__(self, path: Path, length: int | None = None) -> None:
+        self.name, self.note = path.name, ""
+        self.lost = 0
+        self._file = open_log(path)
+        self._length = os.fstat(self._file.fileno()).st_size
+        whole_lines = self._end_of_line(self._length if length is None else min(length, self._length))
+        if length is not None and whole_lines < length:
+            held = "it was changed" if self._length >= length else f"{self._length:,} of {length:,} bytes are left"
+            self.note = (
+                f"{self.name} is damaged: {held}; what it told of earlier steps is missing, the run is not affected"
+            )
+        elif length is None and whole_lines < self._length:
+            self.note = f"{self.name} ended in a torn line, which is cut off"
+        if whole_lines < self._length:
+            self._cut_to(whole_lines)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._length == 0
+
+    def write(self, text: str) -> None:
+        """Appends a line."""
+        line = text.encode()
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self.lost += 1
+            self._cut_to(self._length)
+        else:
+            self._length += len(line)
+
+    def length(self) -> int:
+        """How long it is, all of it on the disk."""
+        os.fsync(self._file.fileno())
+        return self._length
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _end_of_line(self, end: int) -> int:
+        """Where the last whole line before this place ends; where no line is that long, nothing is known to be torn."""
+        begin = max(0, end - LONGEST_LINE)
+        newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
+        return begin + newline + 1 if newline >= 0 or begin == 0 else end
+
+    def _cut_to(self, length: int) -> None:
+        with contextlib.suppress(OSError):  # if not even that can be done, half a line stays
+            self._file.truncate(length)
+        self._length = length
+
+
+class RunFolder:
+    """An open run folder; every event is in its file, line by line, as soon as it is written.
+
+    config.toml holds device, engine and threads as they were asked for, so that another machine can choose its own.
+    """
+
+    def __init__(
+        self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None, asked: Config | None = None
+    ) -> None:
+        self.path, self.cfg, self.spec, self.asked = path, cfg, spec, asked or cfg
+        unnamed = dataclasses.replace(self.asked.run, name="")  # a repetition is another folder
+        placed = {name: getattr(self.asked, name) for name in ("device", "engine", "threads")}
+        try:
+            replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
+            self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
+            self._journal = Log(path / "journal.jsonl")
+        except (OSError, Refused) as error:
+            raise UserError(f"cannot write the run in {path}: {in_words(error)}") from None
+        self._unwritten: list[str] = []  # policies that could not be written, in words
+        self._place, self._looked = _identity(path), time.monotonic()
+        self.notes = [log.note for log in (self._events, self._metrics, self._journal) if log.note]
+        self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
+        if self._metrics.is_empty:
+            self._table.writeheader()
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether events.jsonl holds nothing yet, or nothing any more."""
+        return self._events.is_empty
+
+    def is_gone(self) -> bool:
+        """Whether somebody has removed the folder, or moved it away."""
+        return _identity(self.path) != self._place
+
+    def refuse_if_gone(self) -> None:
+        """Ends a run whose folder was removed."""
+        if self.is_gone():
+            raise UserError(f"the run's folder {shown(self.path)} was removed or moved away while it trained")
+
+    def refuse_if_gone_by_now(self) -> None:
+        """The same, but looks once a second only."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self.refuse_if_gone()
+
+    def write(self, event: Event) -> None:
+        """Appends the event to events.jsonl or the journal and, if it carries figures, to metrics.csv."""
+        line = to_line(event) + "\n"
+        if isinstance(event, IN_JOURNAL):
+            self._journal.write(line)
+        if not isinstance(event, ONLY_IN_JOURNAL):
+            self._events.write(line)
+        if isinstance(event, IN_METRICS):
+            self._table.writerow({"event": event.event, **vars(event)})
+
+    def lengths(self) -> dict[str, int]:
+        """How long the logs are, all of it on the disk: where a resumed run cuts them."""
+        return {log.name: log.length() for log in (self._events, self._metrics)}
+
+    def take_failures(self) -> list[str]:
+        """What could not be written since the last call, in words."""
+        failures, self._unwritten = self._unwritten, []
+        for log in (self._events, self._metrics, self._journal):
+            if log.lost:
+                failures.append(f"{log.lost} lines of {log.name} could not be written")
+                log.lost = 0
+        return failures
+
+    def save_best(self, member: int, alone: PolicySnapshot, step: int, mean_return: float) -> None:
+        """Keeps a policy, given without those of other members, as its member's best."""
+        self._save("best", alone, 0, self.cfg.seeds[member], {"step": step, "mean_return": mean_return})
+
+    def best_problem(self, member: int) -> str:
+        """What is wrong with the file of a member's best policy, or nothing."""
+        try:
+            load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}")
+        except UserError as error:
+            return str(error)
+        return ""
+
+    def save_last(self, snapshot: PolicySnapshot, step: int) -> None:
+        """Keeps every member's newest policy; one that has diverged does not replace a sound one."""
+        for member, parameters in enumerate(snapshot.flat):
+            if np.isfinite(parameters).all():
+                self._save("last", snapshot, member, self.cfg.seeds[member], {"step": step})
+
+    def close(self) -> None:
+        """Closes the files."""
+        for log in (self._events, self._metrics, self._journal):
+            log.close()
+
+    def _save(self, kind: str, snapshot: PolicySnapshot, row: int, seed: int, about: dict[str, Any]) -> None:
+        about = {"env": self.cfg.env.id, "kind": kind, "seed": seed, "t3d": __version__, **about}
+        try:
+            save_policy(self.path / kind / f"seed-{seed}", snapshot, row, self.spec, about)
+        except (OSError, Refused) as error:
+            self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {in_words(error)}")
+
+
+def rooted(cfg: Config) -> Config:
+    """The configuration with the whole path of its runs."""
+    return dataclasses.replace(cfg, run=dataclasses.replace(cfg.run, root=str(Path(cfg.run.root).absolute())))
+
+
+def create_folder(cfg: Config) -> Path:
+    """A folder that did not exist before this call."""
+    root = Path(cfg.run.root).absolute()
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.title).name)
+    automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = root / (cfg.run.name or automatic)
+    others = [] if cfg.run.name else [f"{automatic}-{again}" for again in range(2, 1000)]
+    try:
+        return first_free(root, [path.name, *others])
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
+    if process := holder(path):
+        raise UserError(f"a run named {shown(path)} is running in {process}; choose another --run.name")
+    raise UserError(
+        f"a run named {shown(path)} exists already; choose another --run.name, "
+        f"remove that folder, or go on with it: t3d resume {shlex.quote(shown(path))}"
+    )
+
+
+def first_free(root: Path, names: Sequence[str]) -> Path:
+    """Makes a folder of the first of these names that is free."""
+    root.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with contextlib.suppress(FileExistsError):
+            (root / name).mkdir()
+            return root / name
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(root / names[0]))
+
+
+def last_event(path: Path) -> dict[str, Any]:
+    """The last event of a run's log that can be read, or nothing."""
+    try:
+        with open_plain(path / "events.jsonl") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LINE))
+            lines = log.read().splitlines()
+    except (OSError, Refused):
+        return {}
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, RecursionError):  # torn, or damaged
+            found = json.loads(line)
+            if isinstance(found, dict):
+                return found
+    return {}
+
+
+def worth_keeping(path: Path, cfg: Config) -> bool:
+    """Whether a folder without a usable checkpoint holds more than a run that was killed before its first one."""
+    last = last_event(path)
+    step = last.get("step")
+    far = isinstance(step, int) and step >= cfg.checkpoint.every_steps
+    has_checkpoints = any((path / "checkpoints").glob("*-step-*"))
+    of_an_earlier_build = bool(last) and not (path / "journal.jsonl").exists()
+    return far or has_checkpoints or of_an_earlier_build or last.get("event") == "end"
+
+
+def set_aside(path: Path) -> list[str]:
+    """Moves what a folder holds of a run out of the way of the one that begins in it; says where to."""
+    if not any((path / name).exists() for name in (*LOGS, "checkpoints", "best", "last")):
+        return []
+    apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
+    apart.mkdir()
+    for name in (*LOGS, "checkpoints", "best", "last"):
+        with contextlib.suppress(FileNotFoundError):
+            (path / name).rename(apart / name)
+    return [f"what the folder held of a run is in {apart}"]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """What this run's numbers depend on."""
+    packages = ("torch", "numpy", "gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")
+    found = {name: metadata.version(name) for name in packages if _installed(name)}
+    return {"t3d": __version__, "python": platform.python_version(), **found, "cpu": _cpu()}
+
+
+def _cpu() -> str:
+    """The processor's own name, where Linux tells it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _columns() -> list[str]:
+    figures = [field.name for kind in IN_METRICS for field in dataclasses.fields(kind)]
+    lists = ["returns", "lengths"]
+    return list(dict.fromkeys([*COMMON, *(name for name in figures if name not in lists)]))

@@ -1,0 +1,50 @@
+"""The replay in pieces that are written once, so that a checkpoint costs what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import safetensors.numpy
+
+from t3d.store.manifest import Segment, write_file
+
+if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
+    from t3d.data.replay import Replay
+
+SEGMENT_ROWS = 10_000  # chosen: a checkpoint at the default interval has just one to write for each seed
+
+
+def write_segments(
+    folder: Path, serial: int, seeds: list[int], replay: Replay, shared: list[Segment], written: list[Path]
+) -> Iterator[Segment]:
+    """The segments that together hold the replay: full ones of earlier checkpoints again, the rest written now."""
+    for member, seed in enumerate(seeds):
+        first, stop = replay.kept(member)
+        for segment in shared:
+            if segment.seed == seed and segment.stop > first:
+                first = segment.stop
+                yield segment
+        while first < stop:
+            end = min(stop, first + SEGMENT_ROWS)
+            content = safetensors.numpy.save({"rows": replay.read(member, first, end)})
+            name = f"{serial:06}-seed-{seed}-{first}-{end}.safetensors"
+            yield Segment(seed, first, end, write_file(folder / name, content, written))
+            first = end
+
+
+def shared_segments(folder: Path, before: Sequence[Segment]) -> list[Segment]:
+    """The full segments of the checkpoint before; none if one of them is gone, and then all is written anew."""
+    full = [segment for segment in before if segment.stop - segment.first == SEGMENT_ROWS]
+    sizes = [path.stat().st_size if path.is_file() else -1 for path in (folder / one.file.name for one in full)]
+    return full if sizes == [segment.file.size for segment in full] else []
+
+
+def new_bytes(seeds: list[int], replay: Replay, shared: list[Segment]) -> int:
+    """What write_segments will write, but for the few bytes that begin each file."""
+    rows = 0
+    for member, seed in enumerate(seeds):
+        first, stop = replay.kept(member)
+        rows += stop - max([first, *(segment.stop for segment in shared if segment.seed == seed)])
+    return rows * replay.rows.shape[2] * replay.rows.element_size()

@@ -1,0 +1,256 @@
+"""Environments brought to one form.
+
+Past this file observations are flat float32 vectors and actions are in [-1, 1] in every dimension, so noise scales and
+clips mean the same everywhere. Nothing that is not a plain finite number gets past it either.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from t3d.config import EnvConfig
+from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, in_words
+from t3d.types import Fault, Floats, Part, Spec
+from t3d.world.numbers import InvalidValue, fixed, fixed_number, flatten, number, to_bounds
+
+LOG = logging.getLogger("t3d.environment")
+GymEnv = gym.Env[Any, Any]
+WIDEST = 1e9  # action bounds beyond this are somebody's way of writing infinity
+MOST_RESETS = 100  # in a row without a sound first observation, under `skip`; chosen
+EnvFactory = Callable[..., Any]  # makes a gymnasium.Env or a gymnasium.vector.VectorEnv
+
+
+class Result(NamedTuple):
+    """What one step of one environment gave."""
+
+    observation: Floats
+    reward: float
+    terminated: bool
+    truncated: bool
+    sound: bool = True  # False: the answer held a bad value, and this transition must not be kept
+    error: Exception | None = None  # why there is no answer: the episode is lost
+
+
+class BadValue(UserError):
+    """An environment returned something that must not reach the replay."""
+
+    def __init__(self, where: str, fault: Fault) -> None:
+        super().__init__(f"{where}: {fault.text}")
+        self.where, self.fault = where, fault
+        self.member: int | None = None  # unknown while evaluating
+
+
+ENVIRONMENT_ERRORS = (EnvironmentFailed, BadValue)  # what a step or a reset raises that is not T3D's fault
+
+
+class Environment:
+    """One Gymnasium environment with flat observations and actions in [-1, 1], stepped and seeded by us."""
+
+    def __init__(
+        self, env: GymEnv, where: str, cfg: EnvConfig | None = None, index: int = 0, beat: Callable[[], object] = int
+    ) -> None:
+        cfg = cfg or EnvConfig()
+        self.gym = env
+        self.guard = EnvGuard(spec_of(env), where, index, cfg.bad_values, beat)
+        self.action_repeat = cfg.action_repeat
+
+    def reset(self, seed: int, episode: int) -> Floats:
+        """Begins an episode; its seed decides everything random in it, its number is for messages."""
+        return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
+
+    def step(self, action: Floats) -> Result:
+        """Plays an action in [-1, 1]; repeated ones add up their rewards and end with the episode."""
+        scaled = self.guard.action(action)
+        total = 0.0
+        for _ in range(self.action_repeat):
+            result = self.guard.result(self.guard.call(self.gym.step, scaled.copy()))  # it may change what it is given
+            total += result.reward
+            if result.terminated or result.truncated:
+                break
+        return result._replace(reward=total)
+
+    def close(self) -> None:
+        """Frees the simulator."""
+        self.gym.close()
+
+
+class EnvGuard:
+    """Between T3D and one environment: scales what goes in, checks what comes out, knows where and when it is.
+
+    A bad value ends the run (`raise`), ends the episode as truncated (`skip`), or is fixed (`clip`). `beat` is called
+    before every call into the environment: whoever watches knows that the one before it has returned.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        where: str,
+        index: int = 0,
+        bad_values: str = "raise",
+        beat: Callable[[], object] = int,
+    ) -> None:
+        self.spec, self.index, self.bad_values, self.beat = spec, index, bad_values, beat
+        self.where = where  # for messages, e.g. "environment 0 of seed 3"
+        self.episode, self.step = 0, 0
+        self.last = np.zeros(spec.observation_size, np.float32)  # the newest sound observation
+        self.faults: list[Fault] = []  # met since somebody took them
+        self._process = os.getpid()
+
+    def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> Floats:
+        """Begins an episode; under `skip` the environment is reset until its first observation is sound."""
+        self.episode, self.step = episode, 0
+        self.last = np.zeros(self.spec.observation_size, np.float32)
+        for attempt in range(MOST_RESETS):
+            result = self.first(self.call(reset, None if attempt else seed))
+            if result.sound:
+                return result.observation
+        raise BadValue(self.now(), self.faults[-1]) from None
+
+    def action(self, action: Floats) -> Any:
+        """An action in [-1, 1] as the environment takes it."""
+        self.step += 1
+        if not np.isfinite(action).all():
+            raise Diverged(f"the action for {self.now()} is {action}")
+        return to_bounds(action, self.spec)
+
+    def first(self, answer: Any) -> Result:
+        """What reset returned, as if a step had."""
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise self.refusal("reset", "reset() must return (observation, info), as Gymnasium asks for")
+        return self.judged(answer[0], 0.0, terminated=False, truncated=False)
+
+    def result(self, answer: Any) -> Result:
+        """What step returned."""
+        if not (isinstance(answer, tuple) and len(answer) == 5):
+            asked = "(observation, reward, terminated, truncated, info)"
+            raise self.refusal("step", f"step() must return {asked}, as Gymnasium asks for")
+        observation, reward, terminated, truncated, _ = answer
+        return self.judged(observation, reward, terminated=self.flag(terminated), truncated=self.flag(truncated))
+
+    def judged(self, observation: Any, reward: Any, *, terminated: bool, truncated: bool) -> Result:
+        """An answer with only sound numbers in it."""
+        try:
+            sound_reward = number("reward", reward)
+            self.last = flatten(observation, self.spec)
+        except InvalidValue as error:
+            refusal = self.refusal(error.field, str(error))
+            if self.bad_values == "raise":
+                raise refusal from None
+            self.faults.append(refusal.fault)
+            if self.bad_values == "skip":
+                return Result(self.last, 0.0, terminated=False, truncated=True, sound=False)
+            self.last = fixed(observation, self.spec, self.last)
+            sound_reward = fixed_number(reward)
+        return Result(self.last, sound_reward, terminated, truncated)
+
+    def flag(self, value: Any) -> bool:
+        """True or False, as terminated and truncated must be; 0 and 1 are let pass."""
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        if np.shape(value) != () or value not in (0, 1):
+            text = f"terminated and truncated must be True or False, and {value!r:.60} was returned"
+            raise self.refusal("terminated or truncated", text)
+        return bool(value)
+
+    def call(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Calls into the environment; what it raises is told apart from our own errors."""
+        self.beat()
+        try:
+            return method(*arguments, **keywords)
+        except OwnSignal:
+            raise
+        except BaseException as error:  # an environment may raise anything, SystemExit and KeyboardInterrupt among it
+            raise EnvironmentFailed(self.now(), error) from error
+        finally:
+            if os.getpid() != self._process:
+                os._exit(1)  # a process that the environment has forked has no business in our code
+
+    def failed(self, error: Exception) -> Result:
+        """What stands for an answer where there is none."""
+        return Result(self.last, 0.0, terminated=False, truncated=True, sound=False, error=error)
+
+    def refusal(self, field: str, text: str) -> BadValue:
+        """What is wrong, with where and when."""
+        return BadValue(self.now(), Fault(self.index, self.episode, self.step, field, text))
+
+    def now(self) -> str:
+        """Where and when, for messages."""
+        return f"{self.where}, episode {self.episode}, step {self.step}"
+
+    def take_faults(self) -> list[Fault]:
+        """The bad values met since the last call."""
+        taken, self.faults = self.faults, []
+        return taken
+
+
+def close_quietly(env: Any, where: str) -> None:
+    """Closes an environment; what that raises is said, and nothing is lost by it."""
+    try:
+        env.close()
+    except OwnSignal:
+        raise
+    except BaseException as error:
+        LOG.warning("%s: %s in close(); the run is not affected", where, in_words(error))
+
+
+def name_of(env: Any) -> str:
+    """What to call an environment in messages."""
+    spec = getattr(env, "spec", None)
+    return str(spec.id) if spec else type(getattr(env, "unwrapped", env)).__name__
+
+
+def spec_of(env: Any) -> Spec:
+    """Shapes and bounds of a gymnasium.Env, or of one environment of a VectorEnv; or why TD3 cannot work with them."""
+    name, vector = name_of(env), isinstance(env, VectorEnv)
+    mode = env.metadata.get("autoreset_mode") if vector else AutoresetMode.DISABLED
+    if mode is not AutoresetMode.DISABLED:
+        raise UserError(f"the VectorEnv resets by itself ({mode}); make it with AutoresetMode.DISABLED")
+    try:
+        observations = env.single_observation_space if vector else env.observation_space
+        actions = env.single_action_space if vector else env.action_space
+    except AttributeError as error:
+        raise UserError(f"{name} is not complete ({error}); set it in the environment's __init__") from None
+    if not isinstance(actions, spaces.Box):
+        raise UserError(f"{name} has actions {actions}; TD3 needs a continuous (Box) action space, as Pendulum-v1 has")
+    low = actions.low.astype(np.float64).reshape(-1)
+    high = actions.high.astype(np.float64).reshape(-1)
+    for index, (least, most) in enumerate(zip(low, high, strict=True)):
+        if not -WIDEST <= least < most <= WIDEST:
+            raise UserError(
+                f"{name} has action bounds [{least}, {most}] in dimension {index}; TD3 needs finite bounds, "
+                "low below high: set them in the environment's action_space"
+            )
+    spec = Spec(layout_of(observations), actions.shape, low, high, str(actions.dtype))
+    if not (spec.action_size and spec.observation and spec.observation_size):
+        raise UserError(f"{name} has no numbers in its actions or observations ({actions}, {observations})")
+    return spec
+
+
+def layout_of(space: gym.Space[Any], path: tuple[str | int, ...] = (), start: int = 0) -> tuple[Part, ...]:
+    """Where each part of an observation lies in the flat vector: arrays as they are, Discrete as a one-hot vector."""
+    children: list[tuple[str | int, gym.Space[Any]]]
+    if isinstance(space, spaces.Dict):
+        children = list(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        children = list(enumerate(space.spaces))
+    elif isinstance(space, spaces.Discrete):
+        return (Part(path, (), start, start + int(space.n), first_choice=int(space.start)),)
+    elif isinstance(space, spaces.Box | spaces.MultiBinary):
+        return (Part(path, space.shape, start, start + int(np.prod(space.shape))),)
+    else:
+        raise UserError(
+            f"the observation space holds {space}, which T3D cannot flatten; "
+            "use Box, Discrete, MultiBinary, or Dict and Tuple of these"
+        )
+    parts: list[Part] = []
+    for key, child in children:
+        parts += layout_of(child, (*path, key), parts[-1].stop if parts else start)
+    return tuple(parts)

@@ -1,0 +1,154 @@
+"""Finds environments by what the user types, or says in a sentence why it cannot."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # before Gymnasium imports pygame
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from t3d.config import Config
+from t3d.errors import UserError, did_you_mean
+from t3d.world.dm import DmControl
+from t3d.world.factory import CheckedFactory
+from t3d.world.guard import EnvFactory, GymEnv
+from t3d.world.modules import EXTRAS, file_of, import_module, import_own, in_folder, is_folder, is_here, is_path
+from t3d.world.mujoco_log import redirect_warnings
+
+ENVIRONMENTS = (gym.Env, VectorEnv)
+
+
+@dataclass(frozen=True)
+class ById:
+    """Makes environments of an id, and remembers it: another process can be told."""
+
+    env_id: str
+    make: EnvFactory
+
+    def __call__(self, **keywords: Any) -> Any:
+        return self.make(**keywords)
+
+
+def env_factory(env_id: str) -> ById:
+    """What makes environments of this id."""
+    return ById(env_id, CheckedFactory(_factory(env_id), env_id))
+
+
+def with_full_id(cfg: Config) -> Config:
+    """The configuration with the whole path where its environment is in a file, so that it is found from any folder."""
+    where, name = _parse(cfg.env.id) if cfg.env.id else ("", "")
+    if not is_path(where):
+        return cfg
+    return replace(cfg, env=replace(cfg.env, id=":".join(filter(None, [str(file_of(where)), name]))))
+
+
+def _factory(env_id: str) -> EnvFactory:
+    """What makes environments of this id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file."""
+    if not env_id:
+        raise UserError("no environment given; name one, e.g. Pendulum-v1 or module:callable for your own")
+    where, name = _parse(env_id)
+    if where == "dm":
+        return partial(DmControl, name)
+    if not where and "Bullet" in name and name not in gym.registry:
+        import_module("pybullet_envs_gymnasium", env_id)
+    module = import_own(where, env_id) if where else None
+    if name in gym.registry:
+        return partial(_gym_make, name)
+    if module is not None and not name:
+        return partial(_call, _only_one(module, env_id), env_id)
+    made_by = getattr(module, name, None)
+    if not callable(made_by):
+        raise UserError(f"unknown environment {env_id}{_hint(name, module)}")
+    return partial(_call, made_by, env_id)
+
+
+def _parse(env_id: str) -> tuple[str, str]:
+    """What it is in, a module or a file, and its name there; an id of Gymnasium is in nothing.
+
+    Without a name the module is about one environment.
+    """
+    where, colon, name = env_id.rpartition(":")
+    if not colon:
+        is_own = name not in gym.registry and (name.endswith(".py") or name.startswith((".", os.sep)) or is_here(name))
+        return (name, "") if is_own else ("", name)
+    if not (where and name) or (":" in where and not is_path(where)):
+        raise UserError(f"{env_id} is not an environment; write module:callable or FILE.py:callable, with both names")
+    return where, name
+
+
+def _only_one(module: ModuleType, env_id: str) -> EnvFactory:
+    """What makes the environment that a module is about: its function make_env, or its only class of environments."""
+    make_env: EnvFactory | None = getattr(module, "make_env", None)
+    if callable(make_env):
+        return make_env
+    own = {key: value for key, value in vars(module).items() if callable(value) and _is_of(value, module)}
+    classes = {key: value for key, value in own.items() if isinstance(value, type) and issubclass(value, ENVIRONMENTS)}
+    environments = {key: value for key, value in classes.items() if not issubclass(value, gym.Wrapper)}
+    if len(environments) == 1:
+        return next(iter(environments.values()))
+    named = ", ".join(f"{env_id}:{key}" for key in environments or own)
+    raise UserError(
+        f"{env_id} has {len(environments) or 'no'} gymnasium.Env classes and no function make_env; "
+        f"write {f'one of {named}' if named else f'{env_id}:NAME, and define NAME there'}"
+    )
+
+
+def _is_of(value: Any, module: ModuleType) -> bool:
+    """Whether it is written in this module, or in the package that this is."""
+    written_in = getattr(value, "__module__", None) or ""
+    return f"{written_in}.".startswith(f"{module.__name__}.")
+
+
+def _hint(name: str, module: ModuleType | None) -> str:
+    if module is not None and hasattr(module, "__path__") and module.__file__ is None:
+        return f"; {in_folder(next(iter(module.__path__)))}"
+    if module is not None:
+        made_there = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        return f"; {module.__name__} has no {name}{did_you_mean(name, made_there)}"
+    task = name.rpartition("-v")[0] or name
+    versions = [known for known in gym.registry if known.rpartition("-v")[0] == task]
+    if versions:
+        return f"; there is {max(versions, key=lambda known: int(known.rpartition('-v')[2]))}"
+    if is_folder(name):
+        return f"; {in_folder(name)}"
+    return did_you_mean(name, gym.registry) or "; for an environment of your own write module:callable"
+
+
+def _gym_make(name: str, **keywords: Any) -> GymEnv:
+    entry = str(gym.registry[name].entry_point)
+    try:
+        if ".mujoco" in entry:
+            importlib.import_module("mujoco")
+        redirect_warnings()
+        return gym.make(name, disable_env_checker=True, **keywords)
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
+        remedy = f'install it with: pip install "t3d[{extra}]"' if extra else f"try a newer version{_hint(name, None)}"
+        reason = str(error).partition(",")[0]  # what follows is Gymnasium's own advice
+        raise UserError(f"{name} cannot be made ({reason}); {remedy}") from None
+
+
+def _call(make: Callable[..., Any], env_id: str, **keywords: Any) -> Any:
+    """The user's own callable, with those of the keywords that it takes."""
+    try:
+        signature = inspect.signature(make)
+    except ValueError:  # of what is written in C it is often not known
+        raise UserError(f"{env_id} is not a function or class that makes environments") from None
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    accepted = {key: value for key, value in keywords.items() if takes_all or key in signature.parameters}
+    try:
+        signature.bind(**accepted)
+    except TypeError as error:
+        raise UserError(f"{env_id} must be callable without arguments: {error}; give them defaults") from None
+    env = make(**accepted)
+    redirect_warnings()  # it may have imported MuJoCo itself
+    return env
