@@ -22,7 +22,7 @@ import t3d
 from t3d.events import End, Resumed, Saved
 from t3d.run.build import assemble
 from t3d.run.placement import resolve
-from t3d.types import Requests, Rollout
+from t3d.types import Requests, Rollout, row_sizes
 from t3d.world.make import env_factory
 
 
@@ -43,17 +43,17 @@ def million(env: str, root: Path) -> None:
     cfg = t3d.merge(t3d.Config(), {**changes, "eval": {"episodes": 1}})
     rng = np.random.default_rng(0)
     with ExitStack() as opened:
-        parts = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory(env), opened)
+        training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory(env), opened)
+        parts, saver = training.parts, training.saver
         spec = parts.collector.spec
         saved = []
         for _ in range(rows // interval):
-            s, a = rng.normal(size=(interval, spec.observation_size)), rng.normal(size=(interval, spec.action_size))
-            s, r = s.astype(np.float32), np.zeros(interval, np.float32)
-            parts.memory.add(Rollout(0, s, a.astype(np.float32), r, s, r > 0, [], []))
-            parts.progress.step = parts.progress.evaluated = parts.collector.member_actors[0].taken = (
+            transitions = rng.normal(size=(interval, sum(row_sizes(spec)))).astype(np.float32)
+            parts.memory.add(Rollout(0, transitions, spec.observation_size, [], []))
+            parts.counters.step = parts.counters.evaluated = parts.collector.member_actors[0].taken = (
                 parts.memory.added[0]
             )
-            saved.append(parts.save("schedule"))
+            saved.append(saver.save("schedule"))
     assert all(isinstance(event, Saved) for event in saved)
     for number in (2, 10, 50, 100):
         event = saved[number - 1]

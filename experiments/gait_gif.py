@@ -1,8 +1,8 @@
 """Turns a video of a policy into the small animated picture of the README.
 
-    t3d train HalfCheetah-v5 --seeds 0 1 2 --actors local:12 --tf32 --run.name gait
-    t3d record runs/gait --steps 80
-    python experiments/gait_gif.py runs/gait/video.mp4 docs/img/halfcheetah-gait.gif
+t3d train HalfCheetah-v5 --seeds 0 1 2 --actors local:12 --tf32 --run.name gait
+t3d record runs/gait --steps 80
+python experiments/gait_gif.py runs/gait/video.mp4 docs/img/halfcheetah-gait.gif
 """
 
 from __future__ import annotations

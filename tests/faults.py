@@ -259,7 +259,7 @@ def saver_replay() -> Replay:
 def saver_rows(number: int) -> Rollout:
     column = np.full(ROWS_A_SAVE, number, np.float32)
     wide = np.repeat(column[:, None], 3, axis=1)
-    return Rollout(0, wide, column[:, None], column, wide, column, [], [])
+    return helpers.rollout_of(0, wide, column[:, None], column, wide, column)
 
 
 def saved_number(checkpoint: Checkpoint) -> int:

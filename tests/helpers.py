@@ -18,7 +18,7 @@ from t3d.algo.networks import Networks, Stack
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
 from t3d.snapshots import layers_of
-from t3d.types import Batch, Draws, Part, Spec
+from t3d.types import Batch, Draws, Floats, Part, Rollout, Spec
 
 Part_ = TypeVar("Part_")
 
@@ -121,6 +121,12 @@ def small_config(**changes: Any) -> Config:
         "log": {"every_steps": 50},
     }
     return merge(merge(Config(), base), changes)
+
+
+def rollout_of(member: int, s: Floats, a: Floats, r: Floats, s2: Floats, terminated: Any) -> Rollout:
+    """Transitions given column by column."""
+    columns = [s, a, r[:, None], terminated[:, None], s2]
+    return Rollout(member, np.concatenate(columns, axis=1, dtype=np.float32), s.shape[1], [], [])
 
 
 def caught(monkeypatch: pytest.MonkeyPatch, kind: type[Part_]) -> list[Part_]:

@@ -398,7 +398,7 @@ def test_ctrl_c_does_not_promise_what_was_not_saved(tmp_path: Path, monkeypatch:
     def full(*arguments: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("t3d.run.build.save", full)
+    monkeypatch.setattr("t3d.run.saver.save", full)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt) as caught:

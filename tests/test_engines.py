@@ -139,13 +139,13 @@ def test_an_engine_that_does_not_fit_the_device_is_refused() -> None:
         resolve(Config(device="cpu", engine="graph"))
 
 
-def test_tf32_is_a_choice() -> None:
+def test_tf32_is_a_choice(tmp_path: Path) -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     try:
-        resolve(Config(tf32=True))
-        assert torch.backends.cuda.matmul.allow_tf32
-        resolve(Config())
-        assert not torch.backends.cuda.matmul.allow_tf32
+        for chosen in (True, False):
+            cfg = helpers.small_config(tf32=chosen, run={"root": str(tmp_path), "name": str(chosen)})
+            next(iter(t3d.train(cfg)))
+            assert torch.backends.cuda.matmul.allow_tf32 == chosen
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 

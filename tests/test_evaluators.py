@@ -21,8 +21,8 @@ from t3d.actors.inline import InlineEvaluator
 from t3d.config import merge
 from t3d.errors import NobodyLeft
 from t3d.events import End, Eval, Note
-from t3d.run.build import Progress, restore_evaluations
 from t3d.run.loop import train
+from t3d.run.parts import Counters, restore_evaluations
 from t3d.store.checkpoint import newest
 from t3d.types import Evaluation, Requests, State
 from t3d.world.make import env_factory
@@ -282,11 +282,11 @@ def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken:
     cfg = actor_config(tmp_path, seeds=[0])
     evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id), LOG)
     try:
-        progress = Progress(step=250, evaluated=0, submitted=200)
+        counters = Counters(step=250, evaluated=0, submitted=200)
         sound = {"step": 200, "updates": 100, "flat": np.zeros((1, 353), np.float32)}
         assert evaluator.policies.arrays["flat"].shape[-1] == 353
         with pytest.raises(ValueError, match=re.escape(words)):
-            restore_evaluations(progress, evaluator, {"0": {**sound, **broken}})
+            restore_evaluations(counters, evaluator, {"0": {**sound, **broken}})
         with pytest.raises(ValueError, match="3 evaluations are under way"):
             evaluator.restore({str(number): sound for number in range(3)})
     finally:
@@ -296,11 +296,11 @@ def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken:
 @pytest.mark.parametrize(("evaluated", "submitted"), [(0, 200), (0, 10**12), (300, 300)])
 def test_evaluations_that_nobody_would_make_are_refused(evaluated: int, submitted: int) -> None:
     """Else the run would wait for them for ever."""
-    progress = Progress(step=250, evaluated=evaluated, submitted=submitted)
+    counters = Counters(step=250, evaluated=evaluated, submitted=submitted)
     inline = InlineEvaluator(
         helpers.small_config(), env_factory("Pendulum-v1"), Requests(threading.Event(), threading.Event())
     )
     with pytest.raises(ValueError, match="contradict each other"):
-        restore_evaluations(progress, inline, {})
+        restore_evaluations(counters, inline, {})
     with pytest.raises(ValueError, match="which one process does not have"):
         inline.restore({"0": {}})

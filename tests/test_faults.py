@@ -27,7 +27,7 @@ import t3d
 from faults import Kept, Prober, reseal, tensors_file
 from t3d.errors import UserError
 from t3d.events import End, Event, Resumed, Saved, SaveFailed
-from t3d.run import build as parts
+from t3d.run import saver as saving
 from t3d.store import segments
 from t3d.store.checkpoint import newest, open_checkpoint
 from t3d.store.folder import Log
@@ -306,7 +306,7 @@ ERRORS = {"disk full": errno.ENOSPC, "I/O error": errno.EIO, "read-only folder":
 
 def faulty(patched: pytest.MonkeyPatch, place: str, number: int, bad: set[int]) -> list[int]:
     """Saves of these numbers fail at a place; the list fills with the failures made."""
-    saves, failed, save, fsync, rename = [0], list[int](), parts.save, os.fsync, Path.rename
+    saves, failed, save, fsync, rename = [0], list[int](), saving.save, os.fsync, Path.rename
 
     def counting_save(*arguments: Any) -> Any:
         saves[0] += 1
@@ -332,7 +332,7 @@ def faulty(patched: pytest.MonkeyPatch, place: str, number: int, bad: set[int]) 
             fail_at("rename", self)
         return rename(self, target)
 
-    patched.setattr(parts, "save", counting_save)
+    patched.setattr(saving, "save", counting_save)
     patched.setattr(os, "fsync", failing_fsync)
     patched.setattr(Path, "rename", failing_rename)
     return failed

@@ -299,7 +299,7 @@ def test_a_run_that_could_never_be_saved_does_not_end_as_if_all_were_well(
     def full(*arguments: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("t3d.run.build.save", full)
+    monkeypatch.setattr("t3d.run.saver.save", full)
     monkeypatch.chdir(tmp_path)
     flags = "--total-steps 60 --td3.random-steps 20 --td3.batch-size 8 --eval.episodes 1 --no-video --run.name run"
     assert main(["train", "Pendulum-v1", *flags.split()]) == 1

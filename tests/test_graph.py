@@ -21,7 +21,6 @@ from t3d.data.samplers import UniformSampler
 from t3d.events import ActingEvent, End, Resumed
 from t3d.run.publish import PipelinedPublisher
 from t3d.snapshots import PolicySnapshot
-from t3d.types import Rollout
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -145,7 +144,7 @@ def test_a_replay_in_host_memory_gives_the_same_updates(monkeypatch: pytest.Monk
     for engine in ("eager", "graph"):
         memory = Memory(spec, cfg, "cpu", "cuda")
         for member in (0, 1):
-            memory.add(Rollout(member, s, a, s[:, 0], s + 1, s[:, 1] > 1, [], []))
+            memory.add(helpers.rollout_of(member, s, a, s[:, 0], s + 1, s[:, 1] > 1))
         learner = Learner(spec, cfg.td3, cfg.seeds, "cuda", engine=engine)
         if engine == "graph":
             state = memory.state()
@@ -195,7 +194,7 @@ def test_rows_that_are_sent_without_waiting_arrive() -> None:
     on_cpu, on_cuda = Replay(spec, 700, 2), Replay(spec, 700, 2, "cuda")
     for number in range(300):
         s = rng.normal(size=(int(rng.integers(1, 20)), 5)).astype(np.float32)
-        rollout = Rollout(number % 2, s, s[:, :3], s[:, 0], s + 1, s[:, 1] > 0, [], [])
+        rollout = helpers.rollout_of(number % 2, s, s[:, :3], s[:, 0], s + 1, s[:, 1] > 0)
         on_cpu.add(rollout)
         on_cuda.add(rollout)
     assert torch.equal(on_cuda.rows.cpu(), on_cpu.rows) and torch.equal(on_cuda.size.cpu(), on_cpu.size)

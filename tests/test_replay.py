@@ -23,7 +23,7 @@ def rollout(member: int, numbers: list[int]) -> Rollout:
     """Transitions that can be told apart: number n has s = (n, n), a = n / 1000, r = -n, s2 = (n + 1, n + 1)."""
     n = np.array(numbers, np.float32)
     s = np.stack([n, n], 1)
-    return Rollout(member, s, n[:, None] / 1000, -n, s + 1, n % 3 == 0, [], [])
+    return helpers.rollout_of(member, s, n[:, None] / 1000, -n, s + 1, n % 3 == 0)
 
 
 def contents(replay: Replay, member: int) -> list[int]:
@@ -105,7 +105,7 @@ def test_the_normaliser_is_numpys_mean_and_deviation(lengths: list[int], offset:
     blocks = [(offset + rng.normal(size=(length, 2))).astype(np.float32) for length in lengths]
     for block in blocks:
         zeros = np.zeros(len(block), np.float32)
-        normaliser.add(Rollout(1, block, zeros[:, None], zeros, block, zeros > 0, [], []))
+        normaliser.add(helpers.rollout_of(1, block, zeros[:, None], zeros, block, zeros > 0))
     everything = np.concatenate(blocks).astype(np.float64)
     np.testing.assert_allclose(normaliser.mean[1], everything.mean(0), rtol=1e-9, atol=1e-9)
     if len(everything) > 1:

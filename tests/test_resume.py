@@ -275,7 +275,7 @@ def test_an_environment_that_does_not_repeat_is_told_and_the_run_goes_on(
 
 def test_other_versions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
-    monkeypatch.setattr("t3d.run.build.versions", lambda: {**versions(), "torch": "9.9"})
+    monkeypatch.setattr("t3d.run.parts.versions", lambda: {**versions(), "torch": "9.9"})
     resumed = next(t3d.resume(broken))
     assert isinstance(resumed, Resumed) and f"torch {versions()['torch']} is now 9.9" in resumed.notes[0]
 

@@ -27,7 +27,7 @@ from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
 from t3d.run.build import assemble
-from t3d.run.placement import choose_engine, replay_device, resolve
+from t3d.run.placement import choose_engine_and_set_threads, replay_device, resolve
 from t3d.run.reporter import update_events
 from t3d.seeds import derive
 from t3d.types import Requests
@@ -413,20 +413,19 @@ def test_cuda_is_refused_where_there_is_none() -> None:
 def test_threads_are_set_and_recorded() -> None:
     before = torch.get_num_threads()
     try:
-        assert choose_engine(resolve(Config(threads=2)), helpers.make_spec())[1] == 2
+        assert choose_engine_and_set_threads(resolve(Config(threads=2)), helpers.make_spec())[1] == 2
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert choose_engine(resolve(Config()), helpers.make_spec())[1] == before
+    assert choose_engine_and_set_threads(resolve(Config()), helpers.make_spec())[1] == before
 
 
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     cfg = helpers.small_config(run={"root": str(tmp_path)})
     with ExitStack() as opened:
-        parts = assemble(
-            resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory("Pendulum-v1"), opened
-        )
-    assert isinstance(parts.memory, Memory) and parts.memory.replay.capacity == 300
+        requests = Requests(threading.Event(), threading.Event())
+        memory = assemble(resolve(cfg), requests, env_factory("Pendulum-v1"), opened).parts.memory
+    assert isinstance(memory, Memory) and memory.replay.capacity == 300
 
 
 @pytest.mark.parametrize("event", [Eval, Update, StepsTaken, End, Start])

@@ -30,10 +30,10 @@ class EnvironmentFailed(Exception):
     """The user's environment raised something, the cause of this; it is never taken for an error of our own."""
 
     def __init__(self, where: str, raised: BaseException) -> None:
-        super().__init__(f"{where}: {in_words(raised)}")
+        super().__init__(f"{where}: {what_happened(raised)}")
 
 
-def in_words(raised: BaseException) -> str:
+def what_happened(raised: BaseException) -> str:
     """What an environment did: its exception, or that it wanted to end the program."""
     if isinstance(raised, SystemExit):
         return f"the environment called sys.exit({'' if raised.code is None else repr(raised.code)})"
@@ -48,6 +48,11 @@ class Diverged(UserError):
             f"training diverged: {what}; lower td3.critic_lr and td3.actor_lr, or scale the rewards down "
             "(the run's folder keeps the last sound policy)"
         )
+
+
+def as_sentence(error: BaseException) -> str:
+    """Sentences as they are, other errors with their kind."""
+    return str(error) if isinstance(error, EnvironmentFailed | UserError) else f"{type(error).__name__}: {error}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3d.config import TD3Config
 from t3d.files import whole
-from t3d.types import Floats, State
+from t3d.types import Floats, Spec, State
 
 
 class Scaling(NamedTuple):
@@ -28,6 +29,16 @@ class PolicySnapshot(NamedTuple):
     sizes: tuple[int, ...]  # observation_size, hidden..., action_size
     flat: Floats  # (M, P), laid out as layers_of says
     scaling: Scaling | None = None  # None: observations are used as they are
+
+
+def actor_sizes(spec: Spec, cfg: TD3Config) -> tuple[int, ...]:
+    """Layer sizes of an actor."""
+    return (spec.observation_size, *cfg.actor_hidden, spec.action_size)
+
+
+def critic_sizes(spec: Spec, cfg: TD3Config) -> tuple[int, ...]:
+    """Layer sizes of a critic, whose value is one number."""
+    return (spec.observation_size + spec.action_size, *cfg.critic_hidden, 1)
 
 
 def parameter_count(sizes: tuple[int, ...]) -> int:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     from t3d.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
-Flags = NDArray[np.bool_]
 State = dict[str, Any]  # what a part needs to go on exactly: arrays and plain values by name, nested
 
 
@@ -79,25 +78,35 @@ class Rollout(NamedTuple):
     """A block of T transitions of one member, in the order they happened."""
 
     member: int
-    s: Floats  # (T, observation_size)
-    a: Floats  # (T, action_size), in [-1, 1]
-    r: Floats  # (T,)
-    s2: Floats  # (T, observation_size): the true next state, also where an episode ends
-    terminated: Flags  # (T,): True stops the bootstrap; a time limit does not
+    rows: Floats  # (T, sum of row_sizes): a transition is one row, from the actor to the replay
+    observation_size: int
     episodes: list[Episode]  # those that ended inside this block
     faults: list[Fault]  # bad values met and kept out
 
     @property
-    def rows(self) -> Floats:
-        """(T, sum of row_sizes): a transition is one row of floats, in the replay as on the way to it."""
-        columns = [self.s, self.a, self.r[:, None], self.terminated[:, None], self.s2]
-        return np.concatenate(columns, axis=1, dtype=np.float32)
+    def s(self) -> Floats:
+        """(T, observation_size); this and the others are views of the rows."""
+        return self.rows[:, : self.observation_size]
 
-    @classmethod
-    def of_rows(cls, member: int, rows: Floats, spec: Spec, episodes: list[Episode], faults: list[Fault]) -> Rollout:
-        """The inverse of rows."""
-        s, a, r, terminated, s2 = np.split(rows, np.cumsum(row_sizes(spec))[:-1], axis=1)
-        return cls(member, s, a, r[:, 0], s2, terminated[:, 0] > 0, episodes, faults)
+    @property
+    def a(self) -> Floats:
+        """(T, action_size), in [-1, 1]."""
+        return self.rows[:, self.observation_size : -self.observation_size - 2]
+
+    @property
+    def r(self) -> Floats:
+        """(T,)."""
+        return self.rows[:, -self.observation_size - 2]
+
+    @property
+    def terminated(self) -> Floats:
+        """(T,): 1 stops the bootstrap; a time limit does not."""
+        return self.rows[:, -self.observation_size - 1]
+
+    @property
+    def s2(self) -> Floats:
+        """(T, observation_size): the true next state, also where an episode ends."""
+        return self.rows[:, -self.observation_size :]
 
 
 def row_sizes(spec: Spec) -> list[int]:

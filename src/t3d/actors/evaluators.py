@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.errors import NobodyLeft
 from t3d.files import whole
-from t3d.snapshots import PolicySnapshot, packed, unpacked
+from t3d.snapshots import PolicySnapshot, actor_sizes, packed, unpacked
 from t3d.types import Evaluation, Spec, State
 from t3d.world.guard import EnvFactory
 
@@ -50,7 +49,7 @@ class ProcessEvaluator:
 
     def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, log: WorkerLog) -> None:
         self.cfg, self.count, self.log = for_workers(cfg, make_env), len(cfg.seeds), log  # count: of members
-        sizes = (spec.observation_size, *cfg.td3.actor_hidden, spec.action_size)
+        sizes = actor_sizes(spec, cfg.td3)
         self.policies = Policies(self.count, sizes, MOST_PENDING)
         processes = min(self.count, len(os.sched_getaffinity(0)))  # they yield to actors
         self.slots = [EvaluatorSlot(list(range(first, self.count, processes))) for first in range(processes)]
@@ -114,10 +113,6 @@ class ProcessEvaluator:
             steps.append(whole(saved["step"], least=steps[-1] + 1 if steps else 0))
             self.submit(snapshot, steps[-1])
         return steps
-
-    def print_to(self, path: Path) -> None:
-        """What the processes print from now on goes to this file."""
-        self.log.print_to(path)
 
     def close(self) -> None:
         """Ends the processes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import numpy as np
 
@@ -53,9 +52,6 @@ class InlineCollector:
         return [
             member_actor.step(policy) for member_actor, policy in pairs if member_actor.taken < self.cfg.total_steps
         ]
-
-    def print_to(self, path: Path) -> None:
-        """Nobody prints but this process."""
 
     def supervise(self) -> None:
         """There is nobody to look after."""
@@ -118,9 +114,6 @@ class InlineEvaluator:
     def state(self) -> State:
         """Nothing: no evaluation is under way when a run is saved."""
         return {}
-
-    def print_to(self, path: Path) -> None:
-        """Nobody prints but this process."""
 
     def has_room(self) -> bool:
         """Always: an evaluation is over when submit returns."""

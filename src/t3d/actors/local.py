@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.files import whole
-from t3d.snapshots import PolicySnapshot
+from t3d.snapshots import PolicySnapshot, actor_sizes
 from t3d.types import Acting, ActorNews, Episode, Fault, Floats, Rollout, State, row_sizes
 from t3d.world.guard import EnvFactory
 
@@ -58,8 +57,7 @@ class LocalCollector:
         self.spec, self.log = found.spec, log
         self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=found.vector))]
         members, actors = len(cfg.seeds), cfg.local_actors
-        sizes = (self.spec.observation_size, *cfg.td3.actor_hidden, self.spec.action_size)
-        self.policies = Policies(members, sizes, POLICY_SLOTS)
+        self.policies = Policies(members, actor_sizes(self.spec, cfg.td3), POLICY_SLOTS)
         self.shared_state = SharedState(self.policies, members, cfg.env.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()
@@ -134,10 +132,6 @@ class LocalCollector:
                 self.shared_state.episodes[member, index] = whole(saved[f"env-{index}"]["episode"], least=-1)
                 self.shared_state.bad_values[member, index] = whole(saved[f"env-{index}"]["bad_values"])
         return []
-
-    def print_to(self, path: Path) -> None:
-        """What the processes print from now on goes to this file."""
-        self.log.print_to(path)
 
     def close(self) -> None:
         """Ends the actors and closes their environments."""
@@ -273,7 +267,7 @@ class LocalCollector:
         rows = rows[: self.cfg.total_steps - self.taken[member]]
         (episodes, faults), self._rows[member], self._told[member] = self._told[member], [], ([], [])
         self.taken[member] += len(rows)
-        return Rollout.of_rows(member, rows, self.spec, episodes, faults)
+        return Rollout(member, rows, self.spec.observation_size, episodes, faults)
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:

@@ -66,16 +66,11 @@ class MemberActor:
         if len(sound) < len(results):
             s, a, results = s[sound], a[sound], [results[position] for position in sound]
         self.taken += len(sound)
-        return Rollout(
-            self.member,
-            s,
-            a,
-            np.array([result.reward for result in results], np.float32),
-            np.array([result.observation for result in results], np.float32).reshape(s.shape),
-            np.array([result.terminated for result in results], np.bool_),
-            [episode for episode in episodes if episode is not None],
-            self._faults(),
-        )
+        r_and_terminated = np.array([(result.reward, result.terminated) for result in results], np.float32)
+        s2 = np.array([result.observation for result in results], np.float32)
+        rows = np.concatenate([s, a, r_and_terminated.reshape(-1, 2), s2.reshape(s.shape)], axis=1, dtype=np.float32)
+        ended = [episode for episode in episodes if episode is not None]
+        return Rollout(self.member, rows, s.shape[1], ended, self._faults())
 
     def state(self) -> State:
         """The members' count and every episode in flight."""

@@ -79,9 +79,21 @@ class Learner:
 
     def snapshot(self) -> PolicySnapshot:
         """The actors as arrays that later updates do not change."""
-        actor = self.nets.actor
-        flat = actor.flat.to("cpu", torch.float32, copy=True).numpy()
-        return PolicySnapshot(self.updates, actor.sizes, flat)
+        return self.snapshot_of(self.actor_weights.to("cpu", torch.float32, copy=True), self.updates)
+
+    def snapshot_of(self, weights: torch.Tensor, updates: int) -> PolicySnapshot:
+        """A copy of the actors' weights, made after so many updates, as a snapshot."""
+        return PolicySnapshot(updates, self.actor_sizes, weights.numpy())
+
+    @property
+    def actor_weights(self) -> torch.Tensor:
+        """(M, P): what acts; updates change it in place."""
+        return self.nets.actor.flat
+
+    @property
+    def actor_sizes(self) -> tuple[int, ...]:
+        """Layer sizes of what acts."""
+        return self.nets.actor.sizes
 
     def state(self) -> State:
         """Everything that learning changes, as arrays that later updates do not change."""

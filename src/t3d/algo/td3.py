@@ -18,7 +18,7 @@ from t3d.algo.adam import AdamState, adam_init, adam_step
 from t3d.algo.networks import Actor, Critic, Networks, Stack, linear_init
 from t3d.config import TD3Config
 from t3d.seeds import derive
-from t3d.snapshots import parameter_count
+from t3d.snapshots import actor_sizes, critic_sizes, parameter_count
 from t3d.types import Batch, Draws, Spec, UpdateTrace
 
 AGGREGATES: dict[str, Callable[[Tensor], Tensor]] = {"min": lambda q2: q2.amin(dim=1)}  # (M, C, B) -> (M, B)
@@ -39,29 +39,21 @@ def td3_init(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Networks, Optimisers]:
     """Fresh networks and optimisers, one member per seed."""
-    actor_sizes, critic_sizes = layer_sizes(spec, cfg)
     # Step 2: the actor, and its target: a second object that starts as a copy.
-    actor_seeds = [derive(seed, "actor") for seed in seeds]
-    actor = Actor(actor_sizes, linear_init(actor_sizes, actor_seeds, dtype).to(device))
-    # Step 3: the critics, each with an initialisation of its own, and their targets. A value is one number.
-    critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in range(cfg.critics)]
-    critic = Critic(critic_sizes, linear_init(critic_sizes, critic_seeds, dtype).to(device), len(seeds))
+    sizes, actor_seeds = actor_sizes(spec, cfg), [derive(seed, "actor") for seed in seeds]
+    actor = Actor(sizes, linear_init(sizes, actor_seeds, dtype).to(device))
+    # Step 3: the critics, each with an initialisation of its own, and their targets.
+    sizes, each = critic_sizes(spec, cfg), range(cfg.critics)
+    critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in each]
+    critic = Critic(sizes, linear_init(sizes, critic_seeds, dtype).to(device), len(seeds))
 
     nets = Networks(actor, actor.copy(), critic, critic.copy())
     return nets, Optimisers(adam_init(actor.flat), adam_init(critic.flat))
 
 
-def layer_sizes(spec: Spec, cfg: TD3Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Layer sizes of an actor and of a critic."""
-    actor = (spec.observation_size, *cfg.actor_hidden, spec.action_size)
-    critic = (spec.observation_size + spec.action_size, *cfg.critic_hidden, 1)
-    return actor, critic
-
-
 def numbers_per_member(spec: Spec, cfg: TD3Config) -> int:
     """How many numbers one member learns: its actor and its critics, targets not counted."""
-    actor, critic = layer_sizes(spec, cfg)
-    return parameter_count(actor) + cfg.critics * parameter_count(critic)
+    return parameter_count(actor_sizes(spec, cfg)) + cfg.critics * parameter_count(critic_sizes(spec, cfg))
 
 
 def td3_update(

@@ -14,7 +14,7 @@ from t3d.bench.trainings import train_rows
 from t3d.bench.updates import Case, growth_cases, update_rows
 from t3d.config import Config
 from t3d.errors import UserError, did_you_mean
-from t3d.run.placement import resolve
+from t3d.run.placement import resolve, set_tf32_for_process
 from t3d.store.folder import versions
 
 UPDATE_ENGINES = {"cpu": ["oracle", "eager", "fused", "floor"], "cuda": ["oracle", "eager", "graph", "floor"]}
@@ -27,6 +27,7 @@ TRAIN_ENGINES = {
 def rows(args: BenchArgs, say: Callable[[str], object]) -> Iterator[dict[str, Any]]:
     """Everything that is asked for, as it is measured."""
     _refuse(args)
+    set_tf32_for_process(args.tf32)
     device = resolve(Config(device=args.device, tf32=args.tf32)).device
     torch.compiler.set_stance("default" if args.inductor else "force_eager")
     usual = torch.get_num_threads()

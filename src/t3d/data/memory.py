@@ -32,7 +32,7 @@ class Memory:
 
     def add(self, *rollouts: Rollout) -> None:
         """Remembers blocks of transitions, one a member at most; they may be empty."""
-        filled = [one for one in rollouts if len(one.r)]
+        filled = [one for one in rollouts if len(one.rows)]
         if filled:
             self.replay.add(*filled)
         if self.normaliser is not None:

@@ -30,7 +30,7 @@ class Replay:
         """Appends blocks of transitions, one a member at most; to a GPU all of them in one copy, without waiting."""
         kept = [(one.member, one.rows[-self.capacity :]) for one in rollouts]  # a longer block overwrites itself
         for one in rollouts:
-            self.added[one.member] += len(one.r)
+            self.added[one.member] += len(one.rows)
         places = [
             member * self.capacity + np.arange(self.added[member] - len(rows), self.added[member]) % self.capacity
             for member, rows in kept

@@ -36,7 +36,6 @@ def resolve(cfg: Config) -> Config:
         raise UserError(
             f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
         )
-    torch.backends.cuda.matmul.allow_tf32 = cfg.tf32
     if cfg.local_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
     cfg = with_environments(replace(cfg, device=device))
@@ -48,6 +47,11 @@ def resolve(cfg: Config) -> Config:
     return cfg
 
 
+def set_tf32_for_process(on: bool) -> None:
+    """Lets all float32 products of this process on a GPU use TF32, or none."""
+    torch.backends.cuda.matmul.allow_tf32 = on
+
+
 def with_environments(cfg: Config) -> Config:
     """The configuration with enough environments that every actor has one, where nothing else was asked for."""
     if cfg.env.num_envs > 1:
@@ -55,8 +59,8 @@ def with_environments(cfg: Config) -> Config:
     return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.seeds)))))
 
 
-def choose_engine(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
-    """The engine and the CPU threads to train with, and what to say about the choice."""
+def choose_engine_and_set_threads(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
+    """The engine and the CPU threads to train with, which torch uses from now on, and what to say about the choice."""
     engine = AUTOMATIC[cfg.device] if cfg.engine == "auto" else cfg.engine
     if cfg.threads:
         torch.set_num_threads(cfg.threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -48,15 +49,15 @@ class PipelinedPublisher:
 
     def __init__(self, learner: Learner, memory: Memory, collector: PolicyReceiver) -> None:
         self.learner, self.memory, self.collector = learner, memory, collector
-        flat = learner.nets.actor.flat
-        self._pinned = [torch.empty_like(flat, device="cpu", pin_memory=True) for _ in range(2)]
+        new = partial(torch.empty_like, learner.actor_weights, device="cpu", pin_memory=True)
+        self._pinned = [new(), new()]
         self._on_its_way: Copy | None = None
 
     def publish(self) -> None:
         """Hands on the policy of the call before this one."""
         before, self._pinned = self._on_its_way, self._pinned[::-1]
         copy = Copy(self.learner.updates, self._pinned[0], torch.cuda.Event())  # type: ignore[no-untyped-call]
-        copy.flat.copy_(self.learner.nets.actor.flat, non_blocking=True)
+        copy.flat.copy_(self.learner.actor_weights, non_blocking=True)
         copy.arrived.record()
         self._on_its_way = copy
         self._hand_on(before)
@@ -69,5 +70,5 @@ class PipelinedPublisher:
     def _hand_on(self, copy: Copy | None) -> None:
         if copy is not None:
             copy.arrived.synchronize()
-            snapshot = PolicySnapshot(copy.updates, self.learner.nets.actor.sizes, copy.flat.numpy())
+            snapshot = self.learner.snapshot_of(copy.flat, copy.updates)
             self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)

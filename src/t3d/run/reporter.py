@@ -1,29 +1,93 @@
-"""Turns what learning and evaluating produced into events."""
+"""Turns what acting, learning and evaluating produced into events, on the log schedule."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
+from t3d.actors.governor import passed
 from t3d.algo.learner import Learner
 from t3d.config import Config
 from t3d.errors import Diverged
-from t3d.events import ActingEvent, Eval, Event, StepsTaken, Update
-from t3d.types import Acting, Evaluation, UpdateTrace
+from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, StepsTaken, Update
+from t3d.run.parts import Parts
+from t3d.types import Evaluation, Fault, Rollout, UpdateTrace
 
 FIRST_VALUES = 3
 
 
-def update_events(steps: UpdateTrace, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
+class Reporter:
+    """Says what happens in a run; remembers what it said last, for the speeds."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.begun = self.last = (parts.counters.step, parts.learner.updates)
+        self._last_at = time.monotonic()
+
+    def learned(self, trace: UpdateTrace) -> list[Event]:
+        """The newest update and how acting goes; ends the run if learning has run away."""
+        parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
+        speed = (step - self.last[0]) / (now - self._last_at)
+        events = [*update_events(trace, parts.cfg, step, parts.learner.updates, speed)]
+        events += self._acting(*self.last)
+        refuse_divergence(parts.learner, parts.cfg, step)
+        self.last, self._last_at = (step, parts.learner.updates), now
+        parts.counters.log_due = False
+        return events
+
+    def collected(self, rollouts: list[Rollout], before: int) -> list[Event]:
+        """Episodes that ended, bad values and what happened to actors; before is the step until then."""
+        parts, step = self.parts, self.parts.counters.step
+        events: list[Event] = []
+        for rollout in rollouts:
+            member, seed = rollout.member, parts.cfg.seeds[rollout.member]
+            now = parts.memory.added[member]
+            events += [EpisodeEnd(step=now, member=member, seed=seed, **one._asdict()) for one in rollout.episodes]
+            events += [self.bad_value(fault, member) for fault in rollout.faults]
+        events += [ActorEvent(step=step, **news._asdict()) for news in parts.collector.news()]
+        parts.counters.log_due = parts.counters.log_due or passed(parts.cfg.log.every_steps, before, step)
+        return events
+
+    def bad_value(self, fault: Fault, member: int | None) -> BadValueMet:
+        """A bad value that an environment returned."""
+        parts = self.parts
+        return BadValueMet(
+            step=parts.counters.step if member is None else parts.memory.added[member],
+            member=member,
+            seed=None if member is None else parts.cfg.seeds[member],
+            env=fault.env,
+            episode=fault.episode,
+            episode_step=fault.step,
+            field=fault.field,
+            text=fault.text,
+            handling=parts.cfg.env.bad_values,
+            count=fault.met,
+        )
+
+    def summary(self) -> list[Event]:
+        """How acting and learning got along since this process began."""
+        return self._acting(*self.begun, summary=True)
+
+    def _acting(self, since: int, updates: int, *, summary: bool = False) -> list[Event]:
+        """Since some step and its updates; nothing if acting and learning take turns."""
+        parts = self.parts
+        figures = parts.collector.figures(whole_run=summary)
+        if figures is None:
+            return []
+        step, made = parts.counters.step, parts.learner.updates - updates
+        ratio = made / max(1, step - max(since, parts.cfg.td3.random_steps))
+        return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
+
+
+def update_events(trace: UpdateTrace, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
     """The newest update, which moved the actor, member by member: its losses, then what each step produced."""
-    steps = UpdateTrace._make(
-        None if value is None else value.cpu() for value in steps
-    )  # one wait for each, not hundreds
-    assert steps.actor_loss is not None  # noqa: S101 (the loop waits for such an update)
-    critic_loss, actor_loss = steps.critic_loss.tolist(), steps.actor_loss.tolist()
+    trace = UpdateTrace._make(None if one is None else one.cpu() for one in trace)  # a wait for each, not hundreds
+    assert trace.actor_loss is not None  # noqa: S101 (the loop waits for such an update)
+    critic_loss, actor_loss = trace.critic_loss.tolist(), trace.actor_loss.tolist()
     for member, seed in enumerate(cfg.seeds):
         update = Update(
             step=step,
@@ -32,14 +96,14 @@ def update_events(steps: UpdateTrace, cfg: Config, step: int, updates: int, step
             updates=updates,
             critic_loss=critic_loss[member],
             actor_loss=actor_loss[member],
-            q_mean=float(steps.q[member].mean()),
-            y_mean=float(steps.y[member].mean()),
-            td_abs_mean=float(steps.td[member].abs().mean()),
+            q_mean=float(trace.q[member].mean()),
+            y_mean=float(trace.y[member].mean()),
+            td_abs_mean=float(trace.td[member].abs().mean()),
             steps_per_second=steps_per_second,
         )
         _refuse_infinite_loss(update)
         yield update
-        values = {name: _summary(value[member]) for name, value in steps._asdict().items()}
+        values = {name: _summary(value[member]) for name, value in trace._asdict().items()}
         yield StepsTaken(step=step, member=member, seed=seed, updates=updates, values=values)
 
 
@@ -61,16 +125,6 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         best=best,
         bad_values=evaluation.bad_values,
     )
-
-
-def acting_events(
-    figures: Acting | None, cfg: Config, step: int, since: int, updates: int, *, summary: bool = False
-) -> list[Event]:
-    """How acting and learning got along since some step, in which so many updates were made; nothing if inline."""
-    if figures is None:
-        return []
-    ratio = updates / max(1, step - max(since, cfg.td3.random_steps))
-    return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
 
 
 def _summary(value: Tensor) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from t3d.config import Config, diff, load_toml, merge
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS
-from t3d.run.build import Loaded
+from t3d.run.parts import Loaded
 from t3d.run.placement import with_environments
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.folder import last_event, worth_keeping

@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         return self.path.name
 
     def state(self) -> State:
-        """What Parts.state gave."""
+        """What was saved."""
         content = {file.name: self._read(file) for file in self.files}
         plain = json.loads(content["state.json"])
         return joined(plain, safetensors.numpy.load(content["state.safetensors"]))

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from t3d.config import EnvConfig
-from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, in_words
+from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, what_happened
 from t3d.types import Fault, Floats, Part, Spec
 from t3d.world.numbers import InvalidValue, fixed, fixed_number, flatten, number, to_bounds
 
@@ -198,7 +198,7 @@ def close_quietly(env: Any, where: str) -> None:
     except OwnSignal:
         raise
     except BaseException as error:
-        LOG.warning("%s: %s in close(); the run is not affected", where, in_words(error))
+        LOG.warning("%s: %s in close(); the run is not affected", where, what_happened(error))
 
 
 def name_of(env: Any) -> str:

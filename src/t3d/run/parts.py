@@ -1,0 +1,168 @@
+"""What a run consists of, and everything about it that a checkpoint holds."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from t3d.actors.evaluators import ProcessEvaluator
+from t3d.actors.governor import Governor
+from t3d.actors.inline import InlineCollector, InlineEvaluator
+from t3d.actors.local import LocalCollector
+from t3d.algo.learner import Learner
+from t3d.algo.td3 import numbers_per_member
+from t3d.config import Config, to_dict
+from t3d.data.memory import Memory, rows_needed
+from t3d.data.replay import bytes_needed
+from t3d.errors import UserError
+from t3d.files import CORRUPT_ERRORS, whole
+from t3d.snapshots import PolicySnapshot
+from t3d.store.best import BestPolicies
+from t3d.store.checkpoint import Checkpoint
+from t3d.store.folder import LOGS, RunFolder, versions
+from t3d.types import State
+from t3d.world.fit import difference, outline
+
+LONGEST_SECONDS = 1e9  # thirty years
+Collector = InlineCollector | LocalCollector
+Evaluator = InlineEvaluator | ProcessEvaluator
+
+
+@dataclass
+class Counters:
+    """How far a run is."""
+
+    step: int = 0
+    evaluated: int = -1  # step of the newest evaluation, and of the newest that was asked for
+    submitted: int = -1
+    log_due: bool = False
+    begun: float = field(default_factory=time.monotonic)  # of this process, moved back by what earlier ones took
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far."""
+        return time.monotonic() - self.begun
+
+    def state(self) -> State:
+        """The counters as plain values."""
+        kept = {"step": self.step, "evaluated": self.evaluated, "submitted": self.submitted, "log_due": self.log_due}
+        return {**kept, "seconds": self.seconds}
+
+    def restore(self, state: State) -> None:
+        """Goes on where a run was."""
+        self.step, self.log_due = whole(state["step"]), bool(state["log_due"])
+        self.evaluated = whole(state["evaluated"], least=-1)
+        self.submitted = whole(state.get("submitted", state["evaluated"]), least=self.evaluated)  # as format 1 began
+        if not 0 <= state["seconds"] <= LONGEST_SECONDS:
+            raise ValueError(f"progress.seconds is {state['seconds']}")
+        self.begun = time.monotonic() - state["seconds"]
+
+
+class Loaded(NamedTuple):
+    """A checkpoint and the state in it."""
+
+    checkpoint: Checkpoint
+    state: State
+
+    def log_lengths(self) -> dict[str, int]:
+        """How long the logs were when it was written."""
+        try:
+            return {name: whole(self.state["logs"][name]) for name in LOGS}
+        except CORRUPT_ERRORS as error:
+            raise UserError(f"{self.checkpoint.path} does not say how long its logs were ({error})") from None
+
+
+@dataclass
+class Parts:
+    """What acts, remembers, learns and evaluates."""
+
+    cfg: Config  # resolved: nothing is "auto" any more
+    collector: Collector
+    memory: Memory
+    learner: Learner
+    evaluator: Evaluator
+    best: BestPolicies
+    counters: Counters
+
+    def snapshot(self) -> PolicySnapshot:
+        """The newest policy, with the observation scaling that goes with it."""
+        return self.memory.scaled(self.learner.snapshot())
+
+    def about(self, folder: RunFolder) -> dict[str, Any]:
+        """What a run says of itself when it begins or goes on."""
+        spec, cfg = self.collector.spec, self.cfg
+        return {
+            "step": self.counters.step,
+            "folder": str(folder.path),
+            "config": to_dict(cfg),
+            "versions": versions(),
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "parameters": numbers_per_member(spec, cfg.td3),
+            "replay_bytes": bytes_needed(spec, rows_needed(cfg), len(cfg.seeds)),
+        }
+
+    def state(self) -> State:
+        """Everything that decides how the run goes on, but for the rows of the replay."""
+        return {
+            "seeds": list(self.cfg.seeds),
+            "spec": outline(self.collector.spec),
+            "config": to_dict(self.cfg),
+            "versions": versions(),
+            "progress": self.counters.state(),
+            "best": self.best.state(),
+            "learner": self.learner.state(),
+            "memory": self.memory.state(),
+            "collector": self.collector.state(),
+            "evaluator": self.evaluator.state(),
+        }
+
+    def restore(self, loaded: Loaded, stop: threading.Event) -> list[str]:
+        """Puts everything back; says what is not as it was."""
+        checkpoint, state = loaded
+        try:
+            self._refuse_another_run(loaded)
+            self.counters.restore(state["progress"])
+            before_they_were_kept = {"returns": state["progress"].get("best")}  # as format 1 began
+            self.best.restore(state.get("best", before_they_were_kept), self.learner.actor_sizes)
+            self.learner.restore(state["learner"])
+            self.memory.restore(state["memory"])
+            for member, seed in enumerate(self.cfg.seeds):
+                checkpoint.fill(self.memory.replay, member, seed)
+            notes = self.collector.restore(state["collector"], stop)
+            restore_evaluations(self.counters, self.evaluator, state.get("evaluator", {}))  # format 1 began without
+            self._refuse_contradictions()
+            return notes + _changed_versions(state["versions"])
+        except CORRUPT_ERRORS as error:
+            raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
+
+    def _refuse_another_run(self, loaded: Loaded) -> None:
+        checkpoint, state = loaded
+        now = outline(self.collector.spec)
+        if changed := difference(state.get("spec", now), now):  # format 1 began without
+            raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
+        if state["seeds"] != list(self.cfg.seeds):
+            raise ValueError(f"it holds seeds {state['seeds']}")
+
+    def _refuse_contradictions(self) -> None:
+        counts, updates = self.collector.taken, self.learner.updates
+        most_updates = Governor(self.cfg).due(counts, 0)
+        if counts != self.memory.added or self.counters.step != min(counts) or updates > most_updates:
+            raise ValueError("its counters contradict each other")
+
+
+def restore_evaluations(counters: Counters, evaluator: Evaluator, state: State) -> None:
+    """Begins the evaluations that were under way, which must be those that the run still waits for."""
+    pending = evaluator.restore(state)
+    if max([counters.evaluated, *pending]) != counters.submitted or counters.submitted > counters.step:
+        raise ValueError("its evaluations contradict each other")
+
+
+def _changed_versions(then: dict[str, str]) -> list[str]:
+    now = versions()
+    changed = [f"{name} {then[name]} is now {now.get(name)}" for name in then if then[name] != now.get(name)]
+    return [f"bit for bit is not promised: {', '.join(changed)}"] if changed else []

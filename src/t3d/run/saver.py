@@ -1,0 +1,116 @@
+"""Saves a run: on schedule, when asked, and whatever ends it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from t3d.actors.governor import passed
+from t3d.errors import Diverged, EnvironmentFailed, UserError, as_sentence
+from t3d.events import Event, Saved, SaveFailed, Start
+from t3d.files import Refused, in_words, shown
+from t3d.run.parts import Parts
+from t3d.run.reporter import refuse_divergence
+from t3d.store.checkpoint import Checkpoint, save
+from t3d.store.folder import RunFolder, first_free
+
+
+class Saver:
+    """Knows the newest checkpoint, whether something has happened since, and what could not be written."""
+
+    def __init__(self, parts: Parts, folder: RunFolder, checkpoint: Checkpoint | None) -> None:
+        self.parts, self.folder, self.checkpoint = parts, folder, checkpoint
+        self.unsaved = True  # whether something has happened since the newest checkpoint
+        self.problem = ""  # why that could not be written
+        self._tried = parts.counters.step  # step of the newest checkpoint, written or tried
+        self._consistent = True  # whether the state is that of one moment, and so can be saved
+        self._failures = 0  # times that something could not be written
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the schedule wants a checkpoint now."""
+        return passed(self.parts.cfg.checkpoint.every_steps, self._tried, self.parts.counters.step)
+
+    def save(self, reason: str) -> Saved | SaveFailed:
+        """Writes a checkpoint. If that fails the run goes on, with the checkpoints that it has."""
+        parts, begun = self.parts, time.monotonic()
+        step = self._tried = parts.counters.step
+        refuse_divergence(parts.learner, parts.cfg, step)
+        try:
+            state = {**parts.state(), "logs": self.folder.lengths()}
+            root = self.folder.path / "checkpoints"
+            self.checkpoint, new_bytes = save(root, step, state, parts.memory.replay, self.checkpoint)
+        except (OSError, Refused) as error:
+            self.problem = f"the checkpoint could not be written: {in_words(error)}"
+            return self._failed(self.problem)
+        self.unsaved, self.problem = False, ""
+        seconds = time.monotonic() - begun
+        name = self.checkpoint.name
+        return Saved(step=step, checkpoint=name, reason=reason, new_bytes=new_bytes, save_seconds=seconds)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Where an error leaves things half done; environments and workers that fail do so between two steps."""
+        self._consistent, self.unsaved = False, True
+        try:
+            yield
+        except (EnvironmentFailed, UserError) as error:
+            self._consistent = not isinstance(error, Diverged)
+            raise
+        self._consistent = True
+
+    def unwritten(self) -> list[Event]:
+        """What the run folder could not write since the last call."""
+        self.folder.refuse_if_gone_by_now()
+        return [self._failed(text) for text in self.folder.take_failures()]
+
+    def save_at_the_end(self) -> list[Event]:
+        """Saves what is not saved yet."""
+        self.folder.refuse_if_gone()
+        saved: list[Event] = [self.save("end")] if self.unsaved else []
+        for event in saved:
+            self.folder.write(event)
+        return saved
+
+    def save_last_policies(self) -> list[str]:
+        """Writes last/; what goes wrong, e.g. on a GPU that has failed, must not hide how the run ended."""
+        try:
+            self.folder.save_last(self.parts.snapshot(), self.parts.counters.step)
+        except Exception as error:
+            return [f"the last policies could not be written: {as_sentence(error)}"]
+        return []
+
+    def save_after_error(self) -> str:
+        """Saves a run that an error ends, if it can be saved; says how to go on."""
+        try:
+            if self.folder.is_gone():
+                self._leave_folder()
+            if self._consistent:
+                self.save_at_the_end()
+        except Exception as problem:  # whatever it is, the error that has ended the run comes first
+            self.problem = self.problem or as_sentence(problem)
+        where, has_id = shown(self.folder.path), self.parts.cfg.env.id
+        go_on = f"t3d resume {shlex.quote(where)}" if has_id else f"t3d.resume({where!r}, make_env=...) in Python"
+        if not self.unsaved:
+            return f"The run is saved as it was before that: {go_on}"
+        why = f" ({self.problem})" if self.problem else ""
+        if self.checkpoint is None:
+            return f"The run could not be saved{why}; its logs and policies are in {where}"
+        last = f"The last good checkpoint is of step {self.checkpoint.step:,}: {go_on}"
+        return f"This moment could not be saved{why}. {last}"
+
+    def _leave_folder(self) -> None:
+        """Goes on in a new folder beside the old one, because somebody has removed that."""
+        parts, old = self.parts, self.folder
+        name = f"{old.path.name}-rescued"
+        path = first_free(old.path.parent, [name, *(f"{name}-{again}" for again in range(2, 1000))])
+        old.close()
+        self.folder, self.checkpoint = RunFolder(path, parts.cfg, parts.collector.spec, asked=old.asked), None
+        self.folder.write(Start(**parts.about(self.folder)))
+        parts.best.put_back(self.folder)
+
+    def _failed(self, text: str) -> SaveFailed:
+        self._failures += 1
+        return SaveFailed(step=self.parts.counters.step, text=text, failures=self._failures)
