@@ -90,10 +90,13 @@ class Actor:
             member_actor.begin()
 
     def _round(self) -> bool:
-        """One step of every team that may take one; whether there was any."""
+        """One step for every member that may take one; whether there was any."""
         limit = self.shared_state.limit  # before the policy: the one that goes with this limit is there
         if self.version != self.shared_state.version:
-            self._take_policies()
+            self.version = self.shared_state.version
+            for member in {member_actor.member for member_actor in self.member_actors}:
+                snapshot = self.shared_state.newest(member)
+                self.policies[member], self.updates = MemberPolicy(snapshot, 0), snapshot.updates
         acted = False
         for member_actor in self.member_actors:
             member_actor.taken = int(self.shared_state.taken[member_actor.member].sum())
@@ -101,13 +104,6 @@ class Actor:
                 self._act(member_actor)
                 acted = True
         return acted
-
-    def _take_policies(self) -> None:
-        self.version = self.shared_state.version
-        for member in {member_actor.member for member_actor in self.member_actors}:
-            snapshot = self.shared_state.newest(member)
-            self.policies[member] = MemberPolicy(snapshot, 0)
-            self.updates = snapshot.updates
 
     def _act(self, member_actor: MemberActor) -> None:
         updates = self.updates if member_actor.taken >= self.cfg.td3.random_steps else RANDOM

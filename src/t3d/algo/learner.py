@@ -79,11 +79,8 @@ class Learner:
 
     def snapshot(self) -> PolicySnapshot:
         """The actors as arrays that later updates do not change."""
-        return self.snapshot_of(self.actor_weights.to("cpu", torch.float32, copy=True), self.updates)
-
-    def snapshot_of(self, weights: torch.Tensor, updates: int) -> PolicySnapshot:
-        """A copy of the actors' weights, made after so many updates, as a snapshot."""
-        return PolicySnapshot(updates, self.actor_sizes, weights.numpy())
+        flat = self.actor_weights.to("cpu", torch.float32, copy=True).numpy()
+        return PolicySnapshot(self.updates, self.actor_sizes, flat)
 
     @property
     def actor_weights(self) -> torch.Tensor:

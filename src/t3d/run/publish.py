@@ -70,5 +70,5 @@ class PipelinedPublisher:
     def _hand_on(self, copy: Copy | None) -> None:
         if copy is not None:
             copy.arrived.synchronize()
-            snapshot = self.learner.snapshot_of(copy.flat, copy.updates)
+            snapshot = PolicySnapshot(copy.updates, self.learner.actor_sizes, copy.flat.numpy())
             self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)
