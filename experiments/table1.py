@@ -178,7 +178,7 @@ def soak(result: dict[str, Any]) -> str:
     ]
     changes = [f"{key} {samples[0][key]:,.0f} to {samples[-1][key]:,.0f}" for key in ("rss_mib", "files", "threads")]
     return (
-        f"{', '.join(changes)}; steps/s a seed {rates[0]:,.0f}, then {rates[1]:,.0f} ({rates[1] / rates[0] - 1:+.1%})"
+        f"{', '.join(changes)}; steps/s per seed {rates[0]:,.0f}, then {rates[1]:,.0f} ({rates[1] / rates[0] - 1:+.1%})"
     )
 
 
@@ -193,27 +193,28 @@ def write(results: Path) -> None:
     lines = [
         "# The paper's Table 1",
         "",
-        "Made by `python experiments/table1.py`: ten seeds a task, 1M steps, default settings, evaluated without noise",
-        "(10 episodes of a seed every 50,000 steps). Mean ± one deviation over seeds; *best* is the evaluation whose",
-        "mean is highest, as in the paper. The paper used v1 of the environments, which are not the same tasks as v5.",
+        "Made by `python experiments/table1.py`: ten seeds per task, 1M steps, default settings, evaluated without",
+        "noise (10 episodes per seed every 50,000 steps). Mean ± standard deviation over seeds; *best* is the",
+        "evaluation with the highest mean, as in the paper. The paper used v1 of the environments, which are not the",
+        "same tasks as v5.",
         "",
-        "| task | last | best | paper's Table 1 | authors' last | seconds | member-steps/s |",
+        "| task | last | best | paper's Table 1 | authors' last | seconds | steps/s, all seeds |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [_row(name, task, found.get(name)) for name, task in TASKS.items()]
     lines += [
-        f"\n{name} was cut off at step {reached(result):,}; its last evaluation is of step {result['steps'][-1]:,}."
+        f"\n{name} was stopped at step {reached(result):,}; its last evaluation is at step {result['steps'][-1]:,}."
         for name, result in found.items()
         if not result["finished"]
     ]
-    lines += ["", f"![curves beside the authors'](img/{PICTURE.name})", ""]
+    lines += ["", f"![learning curves of T3D and the authors](img/{PICTURE.name})", ""]
     machines = {f"{one['machine']}, torch {one['versions']['torch']}" for one in found.values()}
-    lines += [f"Machine: {'; '.join(sorted(machines))}. Seconds are of the whole command, start-up included.", ""]
+    lines += [f"Machine: {'; '.join(sorted(machines))}. Seconds are for the whole command, start-up included.", ""]
     for name, result in found.items():
         given = {key: value for key, value in result["settings"].items() if key not in ("env.id", "run.name", "seeds")}
         lines += [f"- `{name}`: " + ", ".join(f"{key}={value}" for key, value in given.items())]
         lines += [f"  - {result['note']}"] if result.get("note") else []
-        lines += [f"  - from two fifths of the run on: {soak(result)}"] if name in TASKS else []
+        lines += [f"  - after two fifths of the run: {soak(result)}"] if name in TASKS else []
     variants = {name: result for name, result in found.items() if name not in TASKS}
     if variants:
         lines += ["", "## Variants", "", "| result | task | last | best | seconds |", "|---|---|---|---|---|"]
