@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import math
 import threading
-from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +13,23 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 
 import helpers
 import t3d
-from t3d.actors.governor import Governor, passed
+from run_folders import end_of, folder_of, run, weights
 from t3d.algo.learner import Learner
-from t3d.config import Config, TD3Config, flat, load_toml, merge
+from t3d.config import Config, TD3Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
-from t3d.run.build import assemble
-from t3d.run.placement import choose_engine, replay_device, resolve
+from t3d.run.placement import resolve
 from t3d.run.reporter import update_events
 from t3d.seeds import derive
-from t3d.types import Requests
 from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
 from t3d.world.make import env_factory
 from t3d.world.numbers import ABSURD
-from test_world import Toy
-
-
-def run(cfg: Config, root: Path, **keywords: Any) -> list[Event]:
-    return list(t3d.train(merge(cfg, {"run": {"root": str(root)}}), **keywords))
-
-
-def folder_of(events: list[Event]) -> Path:
-    start = events[0]
-    assert isinstance(start, Start)
-    return Path(start.folder)
-
-
-def end_of(events: list[Event]) -> End:
-    end = events[-1]
-    assert isinstance(end, End)
-    return end
-
-
-def weights(events: list[Event], kind: str = "last", seed: int = 0) -> np.ndarray[Any, Any]:
-    return load_file(folder_of(events) / kind / f"seed-{seed}.safetensors")["actor"]
+from worlds import Toy
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 7])
@@ -87,22 +61,6 @@ def test_losses_are_reported_however_updates_fall(
     assert end_of(events).updates == 300 - random_steps
 
 
-def test_the_governor_counts_the_slowest_member_exactly() -> None:
-    governor = Governor(Config(td3=TD3Config(random_steps=100, updates_per_step=0.29)))
-    assert governor.due([200, 500], updates=0) == 29
-    assert governor.due([200, 500], updates=29) == 0
-    assert governor.due([50, 500], updates=0) == 0
-    made = 0
-    for step in range(1101):
-        made += governor.due([step], made)
-    assert made == 290
-
-
-def test_a_schedule_fires_once_for_each_multiple() -> None:
-    steps = list(range(0, 50, 3))
-    assert [after for before, after in pairwise(steps) if passed(10, before, after)] == [12, 21, 30, 42]
-
-
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5"])
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path, env_id: str) -> None:
     """R20, with several members and environments: three runs on each of two environments."""
@@ -118,81 +76,6 @@ def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path, env_id: str) 
 def told(event: Event) -> dict[str, Any]:
     changing = ("time", "steps_per_second", "seconds", "save_seconds", "new_bytes")
     return {"event": event.event, **{key: value for key, value in vars(event).items() if key not in changing}}
-
-
-CHANGES: dict[str, Any] = {
-    "td3.gamma": 0.9,
-    "td3.tau": 0.5,
-    "td3.batch_size": 17,
-    "td3.actor_lr": 1e-2,
-    "td3.critic_lr": 1e-2,
-    "td3.policy_delay": 3,
-    "td3.target_noise": 0.7,
-    "td3.target_noise_clip": 0.05,
-    "td3.critics": 3,
-    "td3.actor_hidden": [16, 17],
-    "td3.critic_hidden": [16, 17],
-    "td3.random_steps": 90,
-    "td3.updates_per_step": 0.5,
-    "td3.normalise_observations": True,
-    "replay.capacity": 120,
-    "noise.exploration_noise": 0.3,
-    "noise.kind": "ou",
-    "noise.decay_steps": 200,
-    "noise.final_noise": 0.3,
-    "env.action_repeat": 2,
-}
-COVERED = {
-    "td3.aggregate": "test_td3.py::test_update_equals_the_oracle",  # one choice so far
-    "seeds": "test_run.py::test_same_seed_same_bits_other_seed_other_bits",
-    "total_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
-    "device": "test_run.py::test_cuda_is_refused_where_there_is_none",
-    "threads": "test_run.py::test_threads_are_set_and_recorded",
-    "engine": "test_engines.py::test_every_engine_trains_and_is_recorded",
-    "tf32": "test_engines.py::test_tf32_is_a_choice",
-    "preset": "test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",
-    "actors": "test_actors.py::test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit",
-    "max_ahead": "test_actors.py::test_actors_stay_within_max_ahead",
-    "env.hang_seconds": "test_actors.py::test_a_fault_is_seen_and_the_actor_begun_anew",
-    "noise.per_env": "test_actor_runs.py::test_a_ladder_of_noise",
-    "env.id": "test_world.py::test_environment_by_id_module_id_and_callable",
-    "env.name": "test_session.py::test_a_name_may_be_given",
-    "env.num_envs": "test_run.py::test_environments_are_closed_whatever_happens",
-    "eval.every_steps": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
-    "eval.max_steps": "test_run.py::test_an_environment_that_never_ends_is_cut_in_evaluation",
-    "eval.seed": "test_going_on.py::test_all_seeds_and_runs_are_evaluated_on_the_same_starts",
-    "eval.episodes": "test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
-    "env.bad_values": "test_bad_values.py::test_a_bad_value_never_reaches_a_parameter",
-    "checkpoint.every_steps": "test_resume.py::test_a_resumed_run_equals_a_straight_one",
-    "log.every_steps": "test_run.py::test_the_first_update_comes_after_the_last_random_step",
-    "run.root": "test_run.py::test_two_runs_never_share_a_folder",
-    "run.name": "test_run.py::test_two_runs_never_share_a_folder",
-}
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
-    return weights(run(helpers.small_config(), tmp_path_factory.mktemp("unchanged")))
-
-
-@pytest.mark.parametrize("key", CHANGES)
-def test_every_field_of_the_algorithm_changes_what_is_learned(
-    tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
-) -> None:
-    section, name = key.split(".")
-    wanted = {"decay_steps": 200} if name == "final_noise" else {}  # the one field that needs another
-    cfg = helpers.small_config(**{section: {name: CHANGES[key], **wanted}})
-    assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
-    if wanted:
-        without = helpers.small_config(**{section: wanted})
-        assert not np.array_equal(weights(run(cfg, tmp_path)), weights(run(without, tmp_path)))
-
-
-def test_every_other_field_is_covered_by_a_named_test() -> None:
-    assert sorted([*CHANGES, *COVERED]) == sorted(flat(Config()))
-    for place in COVERED.values():
-        file, test = place.split("::")
-        assert f"def {test}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), place
 
 
 def test_a_run_ends_on_the_step_and_evaluates_there(tmp_path: Path) -> None:
@@ -395,56 +278,6 @@ def test_divergence_is_named_stops_the_run_and_spares_the_last_sound_policy(
         run(cfg, tmp_path)
     policy = t3d.load_policy(tmp_path / "diverges" / "last" / "seed-0")
     assert policy.about["step"] == 200 and np.isfinite(policy([0, 0, 0])).all()
-
-
-def test_a_replay_that_does_not_fit_is_refused_with_a_size_that_does() -> None:
-    cfg = helpers.small_config(total_steps=10**12, replay={"capacity": 10**12})
-    with pytest.raises(UserError, match=r"GiB are free; replay.capacity=\d+ would fit"):
-        replay_device(resolve(cfg), helpers.make_spec())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_cuda_is_refused_where_there_is_none() -> None:
-    with pytest.raises(UserError, match="no CUDA device"):
-        resolve(Config(device="cuda"))
-    assert resolve(Config()).device == "cpu"
-
-
-def test_threads_are_set_and_recorded() -> None:
-    before = torch.get_num_threads()
-    try:
-        assert choose_engine(resolve(Config(threads=2)), helpers.make_spec())[1] == 2
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert choose_engine(resolve(Config()), helpers.make_spec())[1] == before
-
-
-def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
-    cfg = helpers.small_config(run={"root": str(tmp_path)})
-    with ExitStack() as opened:
-        parts = assemble(
-            resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory("Pendulum-v1"), opened
-        )
-    assert isinstance(parts.memory, Memory) and parts.memory.replay.capacity == 300
-
-
-@pytest.mark.parametrize("event", [Eval, Update, StepsTaken, End, Start])
-def test_events_survive_their_line(event: type[Event], tmp_path: Path) -> None:
-    one = next(found for found in run(helpers.small_config(), tmp_path) if isinstance(found, event))
-    again = from_line(to_line(one))
-    if isinstance(one, Start):  # a config's tuples come back as lists
-        assert isinstance(again, Start) and merge(Config(total_steps=10**6), again.config) == merge(
-            Config(), one.config
-        )
-        again = dataclasses.replace(again, config=one.config)
-    assert again == one
-    assert json.loads(to_line(one))["event"] == one.event
-
-
-def test_numbers_that_are_not_finite_are_written_as_null() -> None:
-    line = to_line(End(step=1, reason="failed", updates=2, seconds=float("nan")))
-    assert json.loads(line)["seconds"] is None
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 import helpers
+from actor_helpers import LOG, actor_config, of_kind
+from helpers import snapshot_for
 from t3d.actors import evaluators, worker
 from t3d.actors import supervisor as workers
 from t3d.actors.evaluators import ProcessEvaluator
@@ -26,8 +28,6 @@ from t3d.run.loop import train
 from t3d.store.checkpoint import newest
 from t3d.types import Evaluation, Requests, State
 from t3d.world.make import env_factory
-from test_actors import LOG, actor_config, of_kind
-from test_world import snapshot_for
 
 SPEC = helpers.make_spec(3, 1)
 

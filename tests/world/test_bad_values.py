@@ -19,7 +19,7 @@ from t3d.store.checkpoint import newest
 from t3d.world.episode import MOST_FRUITLESS
 from t3d.world.guard import MOST_RESETS, BadValue, Environment
 from t3d.world.numbers import FIXED_TO
-from test_world import BAD, Toy, one_bad
+from worlds import BAD, Toy, one_bad
 
 
 class GoesBad(Toy):

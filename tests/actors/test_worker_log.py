@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from actor_helpers import actor_config, of_kind
 from t3d.actors import worker_log
 from t3d.actors.worker_log import WorkerLog
 from t3d.events import ActorEvent, End, Note
 from t3d.run.loop import train
-from test_actors import actor_config, of_kind
 
 
 def full_disk(path: Path) -> BinaryIO:

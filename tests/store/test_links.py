@@ -1,4 +1,4 @@
-"""Links in a run folder are not followed: what a run, a picture or a video writes stays in its folder."""
+"""Links in a run folder are not followed: what a run, a picture or a video reads and writes stays in its folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 
 import t3d
 from helpers import make_spec, small_config
+from hostile import EVERY_NAME, Hostile, readers
 from t3d.app.cli import main
 from t3d.events import SaveFailed
 from t3d.files import Refused
 from t3d.snapshots import PolicySnapshot, parameter_count
+from t3d.store.checkpoint import newest
 from t3d.world.policy import save_policy
 
 PRECIOUS = b"precious"
@@ -102,3 +104,57 @@ def test_a_run_says_that_it_does_not_write_policies_through_a_link(tmp_path: Pat
     told = [event.text for event in events if isinstance(event, SaveFailed)]
     assert any(f"the {kind} policy of seed 0 could not be written" in text and "is a link" in text for text in told)
     assert [path.name for path in outside.iterdir()] == ["file"]
+
+
+CHECKPOINT_FILES = EVERY_NAME[:4]
+
+
+@pytest.mark.parametrize("name", CHECKPOINT_FILES)
+def test_a_link_in_place_of_a_checkpoints_file_is_not_followed(hostile: Hostile, name: str) -> None:
+    shutil.move(hostile.run / name, hostile.outside / "taken")  # right in size and hash
+    (hostile.run / name).symlink_to(hostile.outside / "taken")
+    checkpoint, notes = newest(hostile.newest.parent)
+    assert checkpoint is not None and checkpoint.step == 180 and Path(name).name in notes[0]
+    (answer,) = hostile.meet("resume")
+    assert answer["outcome"] == "done"
+
+
+def test_a_checkpoint_that_is_a_link_is_not_followed(hostile: Hostile) -> None:
+    shutil.move(hostile.newest, hostile.outside / "taken")
+    hostile.newest.symlink_to(hostile.outside / "taken", target_is_directory=True)
+    checkpoint, notes = newest(hostile.newest.parent)
+    assert checkpoint is not None and checkpoint.step == 180
+    assert any("000004-step-240" in note for note in notes), "and the user is told"
+    (answer,) = hostile.meet("resume")
+    assert answer["outcome"] == "done"
+
+
+def test_a_replay_folder_that_is_a_link_is_neither_read_nor_emptied(hostile: Hostile) -> None:
+    replay = hostile.newest.parent / "replay"
+    shutil.copytree(replay, hostile.outside, dirs_exist_ok=True)
+    shutil.rmtree(replay)
+    replay.symlink_to(hostile.outside, target_is_directory=True)
+    hostile.meet("resume")
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "events.jsonl", "metrics.csv", "journal.jsonl", "config.toml", "config.toml.tmp"]
+)
+def test_a_link_under_a_name_that_is_written_is_not_followed(hostile: Hostile, name: str) -> None:
+    (hostile.run / name).unlink(missing_ok=True)
+    (hostile.run / name).symlink_to(hostile.outside / "precious")
+    hostile.meet("resume")
+
+
+@pytest.mark.parametrize("name", ["last/seed-0.json.tmp", "last/seed-0.safetensors.tmp"])
+def test_a_link_in_place_of_a_temporary_file_is_not_followed(hostile: Hostile, name: str) -> None:
+    (hostile.run / name).symlink_to(hostile.outside / "precious")
+    hostile.meet("resume")
+
+
+@pytest.mark.parametrize("name", ["best/seed-0.json", "best/seed-0.safetensors", "best", "checkpoints", "config.toml"])
+def test_links_that_lead_in_a_circle_are_refused(hostile: Hostile, name: str) -> None:
+    path = hostile.run / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(path)
+    hostile.meet(*readers(name))

@@ -18,7 +18,7 @@ import t3d
 from t3d.errors import UserError
 from t3d.world.doctor import examine
 from t3d.world.watch import watching
-from test_doctor import Sound, broken
+from worlds import Sound, broken
 
 SECONDS = 0.2
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import helpers
+from actor_helpers import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
 from t3d.actors import supervisor as workers
 from t3d.actors.tally import ActingStatistics
 from t3d.errors import UserError
@@ -20,7 +21,6 @@ from t3d.events import ActingEvent, BadValueMet, from_line
 from t3d.run.loop import train
 from t3d.run.placement import resolve
 from t3d.types import Episode
-from test_actors import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
 
 # Actors
 

@@ -27,7 +27,7 @@ from t3d.world.policy import save_policy
 
 SPEC = make_spec(3, 1)
 SIZES = (3, 4, 1)
-FIXTURE = Path(__file__).parent / "fixtures" / "checkpoint-format-1" / "best" / "seed-3"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "checkpoint-format-1" / "best" / "seed-3"
 OBSERVATION = [0.5, -0.25, 1.0]
 
 

@@ -300,7 +300,7 @@ def test_missing_extra_names_the_pip_line(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_ones_own_environment_from_the_working_directory(tmp_path: Path) -> None:
-    source = Path(__file__).with_name("helpers.py").read_text()
+    source = Path(helpers.__file__).read_text()
     (tmp_path / "my_world.py").write_text(source)
     command = [sys.executable, "-m", "t3d", "train", "my_world:CountingEnv", *SMALL]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

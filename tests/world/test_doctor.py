@@ -21,39 +21,7 @@ from t3d.world.checks import images
 from t3d.world.doctor import examine
 from t3d.world.guard import spec_of
 from t3d.world.make import env_factory
-
-
-class Sound(gym.Env[Any, Any]):
-    """An environment with nothing wrong: a point that drifts, cut after 40 to 60 steps."""
-
-    def __init__(self) -> None:
-        self.observation_space: gym.Space[Any] = gym.spaces.Box(-10, 10, (2,), np.float32)
-        self.action_space: gym.Space[Any] = gym.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.place = self.np_random.uniform(-1, 1, 2).astype(np.float32)
-        self.t, self.limit = 0, int(self.np_random.integers(40, 60))
-        return self.observe(), {}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        self.place = np.clip(self.place + 0.1 * action, -9, 9).astype(np.float32)
-        return self.observe(), self.reward(), *self.over(), {}
-
-    def observe(self) -> Any:
-        return self.place.copy()
-
-    def reward(self) -> Any:
-        return -float(np.abs(self.place).sum())
-
-    def over(self) -> tuple[Any, Any]:
-        return False, self.t >= self.limit
-
-
-def broken(**parts: Any) -> type[Sound]:
-    """Sound but for the methods or attributes given."""
-    return type("Broken", (Sound,), parts)
+from worlds import Sound, broken
 
 
 def with_spaces(**spaces: gym.Space[Any]) -> type[Sound]:
@@ -318,7 +286,7 @@ def test_the_command_prints_names_as_they_are_and_knows_what_can_be_recorded(
 ) -> None:
     """What looks like rich's markup in an id or in a warning is text."""
     source = f"""
-from test_doctor import Sound
+from worlds import Sound
 
 class Robot(Sound):
     def __init__(self, render_mode=None):
@@ -342,7 +310,7 @@ Robot.__name__ = "Robot[/red]"
 
 
 def test_the_command_sees_one_object_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "one_for_all.py").write_text("import test_doctor\nenv = test_doctor.Sound()\nmake_env = lambda: env\n")
+    (tmp_path / "one_for_all.py").write_text("import worlds\nenv = worlds.Sound()\nmake_env = lambda: env\n")
     assert main(["doctor", f"{tmp_path}/one_for_all.py"]) == 2
     said = capsys.readouterr()
     assert "returned the same Sound object twice" in said.err and "healthy" not in said.out

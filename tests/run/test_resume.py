@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import json
 import shutil
@@ -11,25 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import helpers
 import t3d
+from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
 from t3d.algo.learner import Learner
 from t3d.config import Config, merge
 from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.store.catalogue import read_entry
-from t3d.store.checkpoint import newest
 from t3d.store.folder import versions
-from t3d.store.states import split
 from t3d.types import Rollout
 from t3d.world.evaluate import evaluate
-
-CHANGING = {"time", "seconds", "steps_per_second", "folder", "pid"}  # time, speed, and where it happened
 
 
 def small(root: Path, name: str, **changes: Any) -> Config:
@@ -55,48 +50,6 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, cfg: Config, step: int, *, kill:
         patched.setattr(InlineCollector, "poll", poll_and_end)
         list(t3d.train(cfg, stop=stop, **keywords))
     return path.with_name("killed") if kill else path
-
-
-def everything(folder: Path) -> dict[str, Any]:
-    """All that a finished run has come to: every array, every plain value, every row of the replay, the logs."""
-    checkpoint, notes = newest(folder / "checkpoints")
-    assert checkpoint is not None and not notes
-    state = checkpoint.state()
-    rows = {}
-    for segment in checkpoint.segments:
-        rows[f"rows of {segment.seed} from {segment.first}"] = checkpoint.read_rows(segment)
-    assert {segment.seed for segment in checkpoint.segments} == set(state["seeds"])
-    del state["logs"], state["progress"]["seconds"], state["config"]["run"]
-    plain, arrays = split(state)
-    return {"plain": plain, **arrays, **rows, "events": told(folder), "metrics": tabled(folder)}
-
-
-def told(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.get("config", {}).pop("run", None)
-    return [{key: value for key, value in line.items() if key not in CHANGING} for line in lines]
-
-
-def tabled(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{key: value for key, value in row.items() if key not in CHANGING} for row in rows]
-
-
-def assert_equal(straight: Path, resumed: Path, but: tuple[str, ...] = ()) -> None:
-    first, second = everything(straight), everything(resumed)
-    for one in (first, second):
-        for key in but:
-            one["plain"].pop(key, None)
-            one["events"][0].pop(key, None)
-    assert first.keys() == second.keys()
-    assert len(first) >= 18 and first["events"][-1]["reason"] == "finished", "there was something to compare"
-    for name, value in first.items():
-        if isinstance(value, np.ndarray):
-            assert value.tobytes() == second[name].tobytes(), name
-        else:
-            assert value == second[name], name
 
 
 SPLITS = {

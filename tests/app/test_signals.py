@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from run_folders import assert_equal
 from t3d.store.checkpoint import newest
-from test_resume import assert_equal
 
 WORLD = '''
 import os, time

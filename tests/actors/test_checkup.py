@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import actor_worlds
+from actor_helpers import actor_config, of_kind
 from t3d.actors.checkup_worker import spec_from_json, spec_to_json
 from t3d.errors import StoppedEarly, UserError
 from t3d.events import End, Note
@@ -20,7 +21,6 @@ from t3d.run.loop import resume, train
 from t3d.types import Spec
 from t3d.world.doctor import examine
 from t3d.world.guard import layout_of
-from test_actors import actor_config, of_kind
 
 
 @pytest.mark.parametrize(

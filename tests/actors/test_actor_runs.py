@@ -20,6 +20,8 @@ import pytest
 
 import actor_worlds
 import helpers
+from actor_helpers import actor_config, check_rows, of_kind, unstarted
+from helpers import snapshot_for
 from t3d.actors import supervisor as workers
 from t3d.actors.inline import InlineCollector
 from t3d.actors.local import LocalCollector, shares
@@ -33,8 +35,6 @@ from t3d.run.loop import resume, train
 from t3d.run.placement import with_environments
 from t3d.snapshots import PolicySnapshot, parameter_count
 from t3d.world.noise import rung
-from test_actors import actor_config, check_rows, memories, of_kind, unstarted  # noqa: F401 (a fixture)
-from test_world import snapshot_for
 
 # Workers
 
@@ -95,7 +95,7 @@ def test_more_patience_lets_a_run_go_on(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "actors", [None, pytest.param("local:1", marks=pytest.mark.slow), pytest.param("local:4", marks=pytest.mark.slow)]
 )
-def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actors: str | None) -> None:  # noqa: F811
+def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actors: str | None) -> None:
     """Nothing that was counted is lost; episodes in flight are given up, and their numbers are not used again."""
     cfg = actor_config(tmp_path, total_steps=4000, td3={"updates_per_step": 0.1}, log={"every_steps": 20})
     cfg = merge(cfg, {"env": {"num_envs": 2}})
@@ -174,7 +174,11 @@ def started(folder: Path) -> subprocess.Popen[bytes]:
     """A run whose environments have simulators of their own."""
     (folder / "fault").touch()  # they do not hang
     told = {"SLEEP": helpers.SLEEP, "FAULT_FILE": str(folder / "fault")}
-    surroundings = {**os.environ, **told, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    surroundings = {
+        **os.environ,
+        **told,
+        "PYTHONPATH": os.pathsep.join([str(Path(helpers.__file__).parent), *sys.path]),
+    }
     command = [sys.executable, "-m", "t3d", *COMMAND.split()]
     return subprocess.Popen(command, cwd=folder, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

@@ -11,40 +11,19 @@ import numpy as np
 import pytest
 
 import helpers
+from helpers import snapshot_for
 from t3d.actors.inline import InlineCollector
 from t3d.config import Config, merge
 from t3d.data.replay import Replay
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.seeds import derive
 from t3d.snapshots import PolicySnapshot, parameter_count
-from t3d.types import Requests, Spec
+from t3d.types import Requests
 from t3d.world.guard import BadValue, Environment, spec_of
 from t3d.world.make import env_factory
 from t3d.world.numbers import to_bounds
 from t3d.world.policy import MemberPolicy
-
-
-class Toy(gym.Env[Any, Any]):
-    """An environment whose answers can be replaced one by one."""
-
-    def __init__(self, low: Any = -1.0, high: Any = 1.0, action_shape: tuple[int, ...] = (1,)) -> None:
-        self.observation_space = gym.spaces.Box(-10, 10, (3,), np.float32)
-        low, high = (np.broadcast_to(np.asarray(x, np.float32), action_shape) for x in (low, high))
-        self.action_space = gym.spaces.Box(low, high, dtype=np.float32)
-        self.observation: Any = np.zeros(3, np.float32)
-        self.reward: Any = 1.0
-        self.actions: list[Any] = []
-        self.t = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self.actions.append(action)
-        self.t += 1
-        return self.observation, self.reward, False, self.t >= 5, {}
+from worlds import BAD, Toy, one_bad
 
 
 def test_actions_reach_asymmetric_bounds_per_dimension() -> None:
@@ -75,33 +54,6 @@ def test_rescaling_never_leaves_the_bounds() -> None:
         for action in (np.ones(4, np.float32), -np.ones(4, np.float32), rng.uniform(-1, 1, 4).astype(np.float32)):
             scaled = to_bounds(action, spec)
             assert np.all(scaled >= low) and np.all(scaled <= high)
-
-
-def poison(field: str, value: Any) -> Callable[[Toy], None]:
-    def apply(toy: Toy) -> None:
-        setattr(toy, field, value)
-
-    return apply
-
-
-def one_bad(value: float) -> Any:
-    return np.array([0.0, value, 0.0])
-
-
-BAD = {
-    "observation NaN": poison("observation", one_bad(np.nan)),
-    "observation Inf": poison("observation", one_bad(np.inf)),
-    "observation 1e30": poison("observation", one_bad(1e30)),
-    "observation None": poison("observation", None),
-    "observation of the wrong shape": poison("observation", np.zeros(4)),
-    "observation of the wrong dtype": poison("observation", np.array(["1", "2", "3"])),
-    "reward NaN": poison("reward", float("nan")),
-    "reward Inf": poison("reward", -np.inf),
-    "reward 1e30": poison("reward", 1e30),
-    "reward None": poison("reward", None),
-    "reward of the wrong shape": poison("reward", np.array([1.0, 2.0])),
-    "reward of the wrong dtype": poison("reward", "1.0"),
-}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -163,12 +115,6 @@ def test_action_spaces_that_td3_cannot_use(space: gym.Space[Any], words: str) ->
     toy.action_space = space
     with pytest.raises(UserError, match=words):
         spec_of(toy)
-
-
-def snapshot_for(spec: Spec, members: int) -> PolicySnapshot:
-    sizes = (spec.observation_size, 4, spec.action_size)
-    flat = np.random.default_rng(0).normal(size=(members, parameter_count(sizes))).astype(np.float32)
-    return PolicySnapshot(0, sizes, flat)
 
 
 ALWAYS_ZERO = PolicySnapshot(0, (3, 1), np.zeros((1, parameter_count((3, 1))), np.float32))

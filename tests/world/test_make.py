@@ -176,7 +176,7 @@ def test_no_file_of_the_current_folder_is_run_in_place_of_a_library(command: lis
     if command[0] == "train":  # and not by actors
         command = [*command, "--total-steps", "50", "--td3.random-steps", "40", "--actors", "local:1", "--no-video"]
         command += ["--td3.actor-hidden", "4", "--td3.critic-hidden", "4", "--eval.episodes", "1"]
-    tests = str(Path(__file__).parent)
+    tests = str(Path(helpers.__file__).parent)
     for program in (["-m", "t3d"], ["-P", "-c", "import sys; from t3d.app.cli import main; sys.exit(main())"]):
         paths = filter(None, [os.environ.get("PYTHONPATH"), tests])  # an empty one would be the current folder
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -13,7 +13,7 @@ from t3d.events import End, EpisodeEnd, Resumed
 from t3d.store.checkpoint import newest, open_checkpoint
 from t3d.store.manifest import FORMAT
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def test_there_is_a_fixture_of_every_format() -> None:
