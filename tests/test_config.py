@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import helpers
 import t3d
 from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, to_dict, to_toml
+from t3d.config.presets import as_config, preset
 from t3d.errors import UserError
 from t3d.events import Start
-from t3d.presets import as_config, preset
 
 VALUES = st.fixed_dictionaries(
     {

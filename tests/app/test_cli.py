@@ -18,9 +18,9 @@ import t3d
 from t3d.app.cli import COMMANDS, help_text, main
 from t3d.app.train import parse
 from t3d.config import Config, TD3Config, diff
+from t3d.config.presets import PRESETS, preset
 from t3d.errors import UserError
 from t3d.insight.choose import known_choice
-from t3d.presets import PRESETS, preset
 from t3d.store.runs import open_run
 from t3d.world.make import env_factory
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from t3d.actors.governor import Governor, passed
 from t3d.config import Config
+from t3d.config.presets import as_config
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import ActorEvent, BadValueMet, End, EpisodeEnd, Event, Note, Resumed, Start
 from t3d.files import shown
-from t3d.presets import as_config
 from t3d.run.build import Parts, assemble
 from t3d.run.interrupt import Interruptible
 from t3d.run.placement import resolve

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import json
-import tomllib
-import types
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-import numpy as np
+from t3d.config.checks import check_range, convert
+from t3d.errors import UserError
 
-from t3d.errors import UserError, did_you_mean
-from t3d.files import read
-
-Section = TypeVar("Section")
-MOST_TOML_BYTES = 2**20
-LARGEST_WHOLE_FLOAT = 2**1023  # larger ones do not fit into a float
 MOST_ACTORS = 1024  # processes; chosen
 MOST_SEEDS = 1000  # chosen
 SEEDS_END = 2**62  # what logs, file names and checkpoints can all carry
@@ -62,11 +50,11 @@ class TD3Config:
     """Scale observations by their running mean and deviation (not in the paper)."""
 
     def __post_init__(self) -> None:
-        _convert(self, "td3.")
-        _check_range(self, "td3.", gamma=(0, 1), tau=(0, 1), actor_lr=(0, 1), critic_lr=(0, 1))
-        _check_range(self, "td3.", batch_size=(1, 10**6), policy_delay=(1, 10**6), critics=(1, 1000))
-        _check_range(self, "td3.", target_noise=(0, 10), target_noise_clip=(0, 10))
-        _check_range(self, "td3.", random_steps=(0, 10**12), updates_per_step=(0, 1000))
+        convert(self, "td3.")
+        check_range(self, "td3.", gamma=(0, 1), tau=(0, 1), actor_lr=(0, 1), critic_lr=(0, 1))
+        check_range(self, "td3.", batch_size=(1, 10**6), policy_delay=(1, 10**6), critics=(1, 1000))
+        check_range(self, "td3.", target_noise=(0, 10), target_noise_clip=(0, 10))
+        check_range(self, "td3.", random_steps=(0, 10**12), updates_per_step=(0, 1000))
         for name in ("actor_hidden", "critic_hidden"):
             for size in getattr(self, name):
                 if not 1 <= size <= 65_536:
@@ -81,8 +69,8 @@ class ReplayConfig:
     """Transitions kept per member; the oldest are overwritten."""
 
     def __post_init__(self) -> None:
-        _convert(self, "replay.")
-        _check_range(self, "replay.", capacity=(1, 10**12))
+        convert(self, "replay.")
+        check_range(self, "replay.", capacity=(1, 10**12))
 
 
 @dataclass(frozen=True)
@@ -101,8 +89,8 @@ class NoiseConfig:
     """Gives each member's environments a ladder of scales, from a quarter to four times; also --noise per-env."""
 
     def __post_init__(self) -> None:
-        _convert(self, "noise.")
-        _check_range(self, "noise.", exploration_noise=(0, 10), final_noise=(0, 10), decay_steps=(0, 10**12))
+        convert(self, "noise.")
+        check_range(self, "noise.", exploration_noise=(0, 10), final_noise=(0, 10), decay_steps=(0, 10**12))
         if self.final_noise and not self.decay_steps:
             raise UserError(
                 f"noise.final_noise={self.final_noise} needs noise.decay_steps, the steps until it is reached"
@@ -127,8 +115,8 @@ class EnvConfig:
     """An actor process whose environment takes longer for one step or reset is ended and restarted."""
 
     def __post_init__(self) -> None:
-        _convert(self, "env.")
-        _check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
+        convert(self, "env.")
+        check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
 
     @property
     def title(self) -> str:
@@ -150,9 +138,9 @@ class EvalConfig:
     """An evaluation episode is cut here, for environments that never end one."""
 
     def __post_init__(self) -> None:
-        _convert(self, "eval.")
-        _check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000), max_steps=(1, 10**12))
-        _check_range(self, "eval.", seed=(0, 2**31 - 1))
+        convert(self, "eval.")
+        check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000), max_steps=(1, 10**12))
+        check_range(self, "eval.", seed=(0, 2**31 - 1))
 
 
 @dataclass(frozen=True)
@@ -163,8 +151,8 @@ class LogConfig:
     """Steps between reports."""
 
     def __post_init__(self) -> None:
-        _convert(self, "log.")
-        _check_range(self, "log.", every_steps=(1, 10**12))
+        convert(self, "log.")
+        check_range(self, "log.", every_steps=(1, 10**12))
 
 
 @dataclass(frozen=True)
@@ -175,8 +163,8 @@ class CheckpointConfig:
     """Steps between checkpoints; one more is made when the run stops. The last three are kept."""
 
     def __post_init__(self) -> None:
-        _convert(self, "checkpoint.")
-        _check_range(self, "checkpoint.", every_steps=(1, 10**12))
+        convert(self, "checkpoint.")
+        check_range(self, "checkpoint.", every_steps=(1, 10**12))
 
 
 @dataclass(frozen=True)
@@ -189,7 +177,7 @@ class RunConfig:
     """Folder of this run inside root; empty makes <env>-<preset>-<time>."""
 
     def __post_init__(self) -> None:
-        _convert(self, "run.")
+        convert(self, "run.")
         if self.name != Path(self.name).name:
             raise UserError(f"run.name={self.name!r} must be a plain folder name; use run.root for the folder it is in")
 
@@ -226,8 +214,8 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        _convert(self, "")
-        _check_range(self, "", total_steps=(1, 10**12), threads=(0, 4096), max_ahead=(1, 10**9))
+        convert(self, "")
+        check_range(self, "", total_steps=(1, 10**12), threads=(0, 4096), max_ahead=(1, 10**9))
         if self.actors != "inline" and not 1 <= self.local_actors <= MOST_ACTORS:
             raise UserError(f"actors={self.actors} is neither inline nor local:N with N from 1 to {MOST_ACTORS}")
         if not self.seeds:
@@ -256,124 +244,3 @@ class Config:
         """N of local:N; 0 when this process collects itself."""
         kind, _, count = self.actors.partition(":")
         return int(count) if kind == "local" and count.isascii() and count.isdigit() and len(count) < 9 else 0
-
-
-def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
-    """A copy of a configuration with the values of a nested mapping put in; unknown keys and wrong types are errors."""
-    hints = _hints(type(base))  # type: ignore[arg-type]  # mypy does not see that classes are hashable
-    changes: dict[str, Any] = {}
-    for key, value in data.items():
-        if key not in hints:
-            raise UserError(f"unknown key {prefix}{key}{did_you_mean(str(key), hints)}")
-        current = getattr(base, key)
-        if not dataclasses.is_dataclass(current):
-            changes[key] = value
-        elif isinstance(value, Mapping):
-            changes[key] = merge(current, value, f"{prefix}{key}.")
-        else:
-            raise UserError(f"{prefix}{key}={value!r} must be a table of settings, e.g. [{prefix}{key}]")
-    return dataclasses.replace(base, **changes)  # type: ignore[type-var]
-
-
-def to_dict(cfg: Config) -> dict[str, Any]:
-    """Nested plain values, the inverse of merge(Config(), ...)."""
-    return dataclasses.asdict(cfg)
-
-
-def diff(cfg: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ: key -> (value in base, value in cfg)."""
-    old, new = flat(base), flat(cfg)
-    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
-
-
-def flat(cfg: Config) -> dict[str, Any]:
-    """Dotted keys and their values, e.g. td3.gamma."""
-    return dotted(to_dict(cfg))
-
-
-def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested plain values by dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
-    return out
-
-
-def to_toml(cfg: Config) -> str:
-    """The configuration as TOML; load_toml and merge read it back."""
-    values = to_dict(cfg)
-    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
-    for section, content in values.items():
-        if isinstance(content, dict):
-            lines += ["", f"[{section}]"]
-            lines += [f"{key} = {_toml_value(value)}" for key, value in content.items()]
-    return "\n".join(lines) + "\n"
-
-
-def load_toml(path: Path) -> dict[str, Any]:
-    """The nested values of a TOML file."""
-    try:
-        return tomllib.loads(read(path, MOST_TOML_BYTES).decode())
-    except OSError as error:
-        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not TOML, not text, too deep, or not a plain file
-        raise UserError(f"{path} is not valid TOML: {error}") from None
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, float):
-        return repr(value)  # JSON and TOML agree on strings, whole numbers, booleans and lists, but not on 1e-05
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
-
-
-def _convert(cfg: Any, prefix: str) -> None:
-    """Gives every field of a section that was just made the type it is declared with, or says that it cannot."""
-    for name, hint in _hints(type(cfg)).items():  # type: ignore[arg-type]
-        value = _as_declared(getattr(cfg, name), hint)
-        if not _fits(value, hint):
-            raise UserError(f"{prefix}{name}={value!r} is not {_in_words(hint)}")
-        object.__setattr__(cfg, name, value)  # frozen from here on
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    """The declared types of a section; read anew each time, they would cost a millisecond."""
-    return typing.get_type_hints(kind)
-
-
-def _as_declared(value: Any, hint: Any) -> Any:
-    """Lists and ranges as tuples, NumPy's numbers as Python's, and 1 as 1.0 where a fraction is possible."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple | range):
-        return tuple(_as_declared(item, typing.get_args(hint)[0]) for item in value)
-    if hint is float and type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT:
-        return float(value)
-    return value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    if hint is float:
-        return isinstance(value, float | int) and not isinstance(value, bool)
-    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-
-
-def _in_words(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(typing.get_args(hint))
-    if isinstance(hint, types.GenericAlias):
-        return "a list of whole numbers"
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    return words.get(hint, f"a {getattr(hint, '__name__', hint)}")
-
-
-def _check_range(cfg: Any, prefix: str, **limits: tuple[float, float]) -> None:
-    for name, (low, high) in limits.items():
-        value = getattr(cfg, name)
-        if not low <= value <= high:  # written so that NaN fails
-            raise UserError(f"{prefix}{name}={value} is out of range; it goes from {low:g} to {high:g}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from t3d.config import Config, merge
+from t3d.config.merging import merge
+from t3d.config.settings import Config
 from t3d.errors import UserError, did_you_mean
 
 

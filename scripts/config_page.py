@@ -1,4 +1,4 @@
-"""docs/config.md, built from the dataclasses: `python -m t3d.app.config_page > docs/config.md`."""
+"""docs/config.md, built from the dataclasses: `python scripts/config_page.py > docs/config.md`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import typing
 from itertools import pairwise
 from typing import Any, Literal
 
-from t3d import config
 from t3d.app.printing import plain
-from t3d.config import Config
+from t3d.config import Config, settings
 
 INTRODUCTION = """\
 # Settings
 
-This page is made from [config.py](../src/t3d/config.py) by `python -m t3d.app.config_page > docs/config.md`, and a test
-compares the two.
+This page is made from [settings.py](../src/t3d/config/settings.py) by `python scripts/config_page.py > docs/config.md`,
+and a test compares the two.
 
 Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python. Order: defaults < `--preset` <
 `--config` < flags. A run writes all its settings into its `config.toml`; `t3d train --config runs/NAME/config.toml`
@@ -55,7 +54,7 @@ NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false
 
 def page() -> str:
     """The whole page."""
-    said = field_docstrings(inspect.getsource(config))
+    said = field_docstrings(inspect.getsource(settings))
     values = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
     sections = {name: value for name, value in values.items() if dataclasses.is_dataclass(value)}
     tables = [_table(f"{name}.", section, said) for name, section in sections.items()]
