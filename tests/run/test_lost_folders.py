@@ -1,4 +1,4 @@
-"""A run whose folder is moved or removed while it trains, and which step its end claims to be saved."""
+"""A run whose folder is moved or removed while it trains; an end says "saved" only if its last step is."""
 
 from __future__ import annotations
 
