@@ -25,11 +25,11 @@ test-all: test
 	$(VENV)/bin/pytest -m slow
 
 check: lint
-	$(VENV)/bin/pytest -q tests/test_td3.py tests/test_replay.py tests/test_config.py tests/test_docs.py
+	$(VENV)/bin/pytest -q tests/algo/test_td3.py tests/data/test_replay.py tests/test_config.py tests/test_docs.py
 
 lint: $(VENV)/.installed-dev
-	$(VENV)/bin/ruff format --check --quiet src tests experiments
-	$(VENV)/bin/ruff check --quiet src tests experiments
+	$(VENV)/bin/ruff format --check --quiet src tests scripts experiments
+	$(VENV)/bin/ruff check --quiet src tests scripts experiments
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 

@@ -1,4 +1,4 @@
-"""Damage and hostile files for test_faults.py, and the processes that meet them: `python faults.py saver | prober`."""
+"""Damage and hostile files, and the processes that meet them: `python faults.py saver | prober`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import safetensors.numpy
 
 import helpers
@@ -29,7 +30,7 @@ from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, sealed
 from t3d.store import checkpoint as checkpoints
 from t3d.store import segments
-from t3d.store.checkpoint import Checkpoint, open_checkpoint
+from t3d.store.checkpoint import Checkpoint, newest, open_checkpoint
 from t3d.types import Rollout
 from t3d.world import policy as policies
 
@@ -41,6 +42,15 @@ MEMORY = 2**33  # bytes of address space of a prober, so that a bomb does not ta
 
 def small(root: Path, name: str, **changes: Any) -> Config:
     return helpers.small_config(checkpoint={"every_steps": 60}, run={"root": str(root), "name": name}, **changes)
+
+
+def both(quick: int, full: int) -> pytest.MarkDecorator:
+    """The same trials in their short form and, marked slow, in their full number."""
+    return pytest.mark.parametrize("trials", [quick, pytest.param(full, marks=pytest.mark.slow)])
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def stopped_run(root: Path, name: str) -> Path:
@@ -89,6 +99,15 @@ class Kept:
             except CORRUPT_ERRORS:
                 problems = {"manifest.json": "refused"}
             assert damaged.name in problems, (damaged, problems)
+
+
+def assert_in_order(run: Path) -> None:
+    """A finished run's checkpoints are whole, and nothing else lies beside them."""
+    sound = Kept(run)
+    checkpoint, notes = newest(sound.root)
+    assert checkpoint is not None and (checkpoint.step, notes) == (300, [])
+    assert all(open_checkpoint(sound.root / name).problems() == {} for name in sound.needs)
+    assert {file for file in sound.root.rglob("*") if file.is_file()} == set(sound.files)
 
 
 def _needed(checkpoint: Checkpoint) -> set[str]:

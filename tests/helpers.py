@@ -17,7 +17,7 @@ from t3d.algo.learner import Learner
 from t3d.algo.networks import Networks, Stack
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
-from t3d.snapshots import layers_of
+from t3d.snapshots import PolicySnapshot, layers_of, parameter_count
 from t3d.types import Batch, Draws, Floats, Part, Rollout, Spec
 
 Part_ = TypeVar("Part_")
@@ -58,6 +58,12 @@ def member_of(batch: Batch, draws: Draws, member: int) -> tuple[Batch, Draws]:
     """The batch and the draws of one member alone."""
     rows = slice(member, member + 1)
     return Batch(*(value[rows] for value in batch)), Draws(*(value[rows] for value in draws))
+
+
+def snapshot_for(spec: Spec, members: int) -> PolicySnapshot:
+    sizes = (spec.observation_size, 4, spec.action_size)
+    flat = np.random.default_rng(0).normal(size=(members, parameter_count(sizes))).astype(np.float32)
+    return PolicySnapshot(0, sizes, flat)
 
 
 def fill(module: nn.Sequential, stack: Stack, row: int) -> None:

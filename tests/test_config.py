@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import tomllib
 from collections.abc import Callable
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 import helpers
 import t3d
 from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, to_dict, to_toml
+from t3d.config.presets import as_config, preset
 from t3d.errors import UserError
 from t3d.events import Start
-from t3d.presets import as_config, preset
 
 VALUES = st.fixed_dictionaries(
     {
@@ -67,7 +68,7 @@ def test_the_difference_names_what_was_changed() -> None:
 
 
 def test_every_field_says_what_it_is() -> None:
-    source = Path(merge.__code__.co_filename).read_text(encoding="utf-8")
+    source = Path(inspect.getfile(Config)).read_text(encoding="utf-8")
     declared = re.findall(r"^    (\w+): [^\n]+ = [^\n]+\n(    \"\"\")?", source, re.MULTILINE)
     described = [name for name, quotes in declared if quotes]
     assert sorted(described) == sorted(key.split(".")[-1] for key in flat(Config()))

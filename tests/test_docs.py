@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 import tyro
 
-from t3d.app import config_page
+import config_page
 from t3d.app.cli import main
 from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
@@ -134,7 +134,7 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_settings_page_is_made_from_the_settings() -> None:
     committed = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
-    assert committed == config_page.page(), "run: python -m t3d.app.config_page > docs/config.md"
+    assert committed == config_page.page(), "run: python scripts/config_page.py > docs/config.md"
     for key in flat(Config()):
         assert f"| `--{key.replace('_', '-')}` |" in committed
 

@@ -24,7 +24,7 @@ from t3d.insight.video import record
 from t3d.types import Rollout
 from t3d.world.guard import BadValue, Environment, spec_of
 from t3d.world.make import env_factory
-from test_doctor import Sound
+from worlds import Sound
 
 
 class Asymmetric(Sound):

@@ -10,8 +10,8 @@ from t3d.version import __version__
 if TYPE_CHECKING:
     from t3d.config import Config as Config
     from t3d.config import merge as merge
+    from t3d.config.presets import preset as preset
     from t3d.errors import UserError as UserError
-    from t3d.presets import preset as preset
     from t3d.run.loop import resume as resume
     from t3d.run.loop import train as train
     from t3d.world.policy import load_policy as load_policy
@@ -21,7 +21,7 @@ _HOMES = {
     "UserError": "t3d.errors",
     "load_policy": "t3d.world.policy",
     "merge": "t3d.config",
-    "preset": "t3d.presets",
+    "preset": "t3d.config.presets",
     "resume": "t3d.run.loop",
     "train": "t3d.run.loop",
 }

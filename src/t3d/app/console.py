@@ -17,6 +17,7 @@ from rich.text import Text
 from t3d.app.printing import PlainConsole, labelled, plain
 from t3d.app.signals import STOPPING, Heard
 from t3d.config import Config, diff, merge
+from t3d.config.presets import preset
 from t3d.events import (
     ActingEvent,
     ActorEvent,
@@ -32,7 +33,6 @@ from t3d.events import (
     Update,
 )
 from t3d.files import shown
-from t3d.presets import preset
 
 COLUMNS = {
     "evaluation": "eval",

@@ -9,7 +9,7 @@ from rich.table import Table
 from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole, labelled, plain
 from t3d.config import Config, diff
-from t3d.presets import PRESETS, preset
+from t3d.config.presets import PRESETS, preset
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from t3d.app.flags import read_known
 from t3d.app.session import show
 from t3d.app.signals import Heard
 from t3d.config import Config, NoiseConfig, load_toml, merge
+from t3d.config.presets import preset
 from t3d.errors import NothingLeft, UserError
 from t3d.events import Event
-from t3d.presets import preset
 
 
 @dataclass(frozen=True)

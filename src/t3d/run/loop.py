@@ -11,9 +11,9 @@ from typing import Any
 
 from t3d.actors.governor import Governor, passed
 from t3d.config import Config
+from t3d.config.presets import as_config
 from t3d.errors import UserError, as_sentence
 from t3d.events import End, Event, Note, Resumed, Start
-from t3d.presets import as_config
 from t3d.run.build import Training, assemble
 from t3d.run.interrupt import Interruptible
 from t3d.run.parts import Parts

@@ -2,7 +2,7 @@
 
 Why it exists: a third of an eager update on the CPU is not matrix products, and its narrow products are slow ones. Here
 are the products that the algorithm needs, one pass of Adam and a few small operations; `t3d bench update` measures
-it. td3.py stays the truth: test_fused_is_td3_update in tests/test_fused.py proves the two equal, step by step.
+it. td3.py stays the truth: test_fused_is_td3_update in tests/algo/test_fused.py proves the two equal, step by step.
 
 Two things make it fast beyond that. Hidden layers are (K, B, size), but outputs are (K, out, B), because BLAS is up to
 ten times slower when a product's last axis is as narrow as an action or a value. And passes that never meet share their

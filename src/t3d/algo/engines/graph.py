@@ -2,8 +2,8 @@
 
 Why it exists: an update is some hundred kernels of a few microseconds, and Python needs longer than that to launch one.
 `update` is td3_update with gradients derived by hand, plain operations that a compiler can take in as a whole;
-test_the_compilable_update_is_td3_update in tests/test_graph.py proves the two equal, and every run proves it again for
-its own engine when it starts (algo/engines/verify.py).
+test_the_compilable_update_is_td3_update in tests/algo/test_graph.py proves the two equal, and every run proves it again
+for its own engine when it starts (algo/engines/verify.py).
 """
 
 from __future__ import annotations

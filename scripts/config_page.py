@@ -1,0 +1,105 @@
+"""docs/config.md, built from the dataclasses: `python scripts/config_page.py > docs/config.md`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+import typing
+from itertools import pairwise
+from typing import Any, Literal
+
+from t3d.app.printing import plain
+from t3d.config import Config, settings
+
+INTRODUCTION = """\
+# Settings
+
+This page is made from [settings.py](../src/t3d/config/settings.py) by `python scripts/config_page.py > docs/config.md`,
+and a test compares the two.
+
+Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python. Order: defaults < `--preset` <
+`--config` < flags. A run writes all its settings into its `config.toml`; `t3d train --config runs/NAME/config.toml`
+repeats it. Unknown names, wrong types and values out of range are refused in a sentence.
+
+```toml
+# mine.toml
+total_steps = 20000
+seeds = [0, 1]
+
+[td3]
+actor_hidden = [64, 64]
+critic_hidden = [64, 64]
+random_steps = 2000
+```
+
+```sh
+t3d train Pendulum-v1 --config mine.toml --td3.gamma 0.98   # a flag wins over the file
+```
+
+```python
+import t3d
+
+cfg = t3d.merge(t3d.preset("quick"), {"total_steps": 20_000, "td3": {"gamma": 0.97}})
+```
+
+A list is written with spaces or commas as a flag (`--seeds 0 1 2`) and in brackets in TOML. What is true or false is
+switched on with `--td3.normalise-observations` and off with `--td3.no-normalise-observations`. A step is a step of one
+seed (a member). Noise is given as a fraction of half the action range, because inside T3D actions are in [−1, 1]. What
+the paper says about each setting: [deviations](deviations.md).
+"""
+NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+
+
+def page() -> str:
+    """The whole page."""
+    said = field_docstrings(inspect.getsource(settings))
+    values = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
+    sections = {name: value for name, value in values.items() if dataclasses.is_dataclass(value)}
+    tables = [_table(f"{name}.", section, said) for name, section in sections.items()]
+    return "\n".join([INTRODUCTION, _table("", Config(), said), *tables])
+
+
+def field_docstrings(source: str) -> dict[tuple[str, str], str]:
+    """(class, field) -> the text that follows the field; Python itself forgets such texts."""
+    said = {}
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    for node in classes:
+        for line, following in pairwise(node.body):
+            match line, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    said[node.name, name] = text
+    return said
+
+
+def _table(prefix: str, section: Any, said: dict[tuple[str, str], str]) -> str:
+    """A chapter of the page: one row per setting of a section."""
+    kind = type(section)
+    hints = typing.get_type_hints(kind)
+    title = f"[{prefix[:-1]}]" if prefix else "The run"
+    lines = [f"## {title}", "", str(kind.__doc__), "", "| flag | type | default | what it is |", "|---|---|---|---|"]
+    for field in dataclasses.fields(kind):
+        value = getattr(section, field.name)
+        if not dataclasses.is_dataclass(value):
+            flag = f"--{prefix}{field.name}".replace("_", "-")
+            about = said[kind.__name__, field.name].replace("<", "\\<")  # or Markdown takes it for HTML
+            lines.append(f"| `{flag}` | {_type(hints[field.name])} | {_default(value)} | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def _type(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return f"list of {NAMES[typing.get_args(hint)[0]]}s"
+    return NAMES[hint]
+
+
+def _default(value: Any) -> str:
+    typed = plain(value).lower() if isinstance(value, bool) else plain(value)
+    return f"`{typed}`" if typed else "empty"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,36 @@
+"""Settings: the dataclasses, merging, TOML files and presets."""
+
+from t3d.config.merging import diff, dotted, flat, merge, to_dict
+from t3d.config.settings import (
+    MOST_SEEDS,
+    CheckpointConfig,
+    Config,
+    EnvConfig,
+    EvalConfig,
+    LogConfig,
+    NoiseConfig,
+    ReplayConfig,
+    RunConfig,
+    TD3Config,
+)
+from t3d.config.toml import load_toml, to_toml
+
+__all__ = [
+    "MOST_SEEDS",
+    "CheckpointConfig",
+    "Config",
+    "EnvConfig",
+    "EvalConfig",
+    "LogConfig",
+    "NoiseConfig",
+    "ReplayConfig",
+    "RunConfig",
+    "TD3Config",
+    "diff",
+    "dotted",
+    "flat",
+    "load_toml",
+    "merge",
+    "to_dict",
+    "to_toml",
+]

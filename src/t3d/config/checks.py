@@ -1,0 +1,68 @@
+"""Types and ranges of settings."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from typing import Any, Literal
+
+import numpy as np
+
+from t3d.errors import UserError
+
+LARGEST_WHOLE_FLOAT = 2**1023  # larger ones do not fit into a float
+
+
+def convert(cfg: Any, prefix: str) -> None:
+    """Gives every field of a section that was just made the type it is declared with, or says that it cannot."""
+    for name, hint in declared_types(type(cfg)).items():  # type: ignore[arg-type]
+        value = _as_declared(getattr(cfg, name), hint)
+        if not _fits(value, hint):
+            raise UserError(f"{prefix}{name}={value!r} is not {_in_words(hint)}")
+        object.__setattr__(cfg, name, value)  # frozen from here on
+
+
+@functools.cache
+def declared_types(kind: type) -> dict[str, Any]:
+    """The declared types of a section, kept because reading them takes a millisecond."""
+    return typing.get_type_hints(kind)
+
+
+def _as_declared(value: Any, hint: Any) -> Any:
+    """Lists and ranges as tuples, NumPy's numbers as Python's, and 1 as 1.0 where a fraction is possible."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple | range):
+        return tuple(_as_declared(item, typing.get_args(hint)[0]) for item in value)
+    if hint is float and type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT:
+        return float(value)
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    if hint is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
+
+
+def _in_words(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(typing.get_args(hint))
+    if isinstance(hint, types.GenericAlias):
+        return "a list of whole numbers"
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return words.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+def check_range(cfg: Any, prefix: str, **limits: tuple[float, float]) -> None:
+    """Refuses a field outside its limits."""
+    for name, (low, high) in limits.items():
+        value = getattr(cfg, name)
+        if not low <= value <= high:  # written so that NaN fails
+            raise UserError(f"{prefix}{name}={value} is out of range; it goes from {low:g} to {high:g}")

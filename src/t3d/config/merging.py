@@ -1,0 +1,54 @@
+"""Configurations put together, taken apart and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from t3d.config.checks import declared_types
+from t3d.config.settings import Config
+from t3d.errors import UserError, did_you_mean
+
+Section = TypeVar("Section")
+
+
+def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
+    """A copy of a configuration with the values of a nested mapping put in; unknown keys and wrong types are errors."""
+    hints = declared_types(type(base))  # type: ignore[arg-type]  # mypy does not see that classes are hashable
+    changes: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise UserError(f"unknown key {prefix}{key}{did_you_mean(str(key), hints)}")
+        current = getattr(base, key)
+        if not dataclasses.is_dataclass(current):
+            changes[key] = value
+        elif isinstance(value, Mapping):
+            changes[key] = merge(current, value, f"{prefix}{key}.")
+        else:
+            raise UserError(f"{prefix}{key}={value!r} must be a table of settings, e.g. [{prefix}{key}]")
+    return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+
+
+def to_dict(cfg: Config) -> dict[str, Any]:
+    """Nested plain values, the inverse of merge(Config(), ...)."""
+    return dataclasses.asdict(cfg)
+
+
+def diff(cfg: Config, base: Config) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ: key -> (value in base, value in cfg)."""
+    old, new = flat(base), flat(cfg)
+    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
+
+
+def flat(cfg: Config) -> dict[str, Any]:
+    """Dotted keys and their values, e.g. td3.gamma."""
+    return dotted(to_dict(cfg))
+
+
+def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested plain values by dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+    return out

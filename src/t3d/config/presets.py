@@ -1,0 +1,115 @@
+"""Named settings. Order: defaults < preset < --config FILE.toml < flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from t3d.config.merging import merge
+from t3d.config.settings import Config
+from t3d.errors import UserError, did_you_mean
+
+
+class Preset(NamedTuple):
+    """What it is for, and what it changes."""
+
+    purpose: str
+    changes: dict[str, Any]
+
+
+SMALL: dict[str, Any] = {  # found on LunarLander: 257 at 200,000 steps, where the defaults hover
+    "td3": {
+        "actor_hidden": [128, 128],
+        "critic_hidden": [128, 128],
+        "batch_size": 128,
+        "actor_lr": 1e-3,
+        "critic_lr": 1e-3,
+        "gamma": 0.98,
+        "tau": 0.01,
+        "random_steps": 10_000,
+    },
+    "noise": {"kind": "pink", "exploration_noise": 0.3},
+}
+
+PRESETS = {
+    "default": Preset("the authors' later code: 256-256 networks, batch 256, for MuJoCo-sized problems", {}),
+    "paper": Preset(
+        "the settings of the paper: 400-300 networks, batch 100, Adam's rate 1e-3",
+        {
+            "td3": {
+                "actor_hidden": [400, 300],
+                "critic_hidden": [400, 300],
+                "batch_size": 100,
+                "actor_lr": 1e-3,
+                "critic_lr": 1e-3,
+                "random_steps": 10_000,
+            },
+        },
+    ),
+    "bullet": Preset(
+        "PyBullet's locomotion tasks, as Stable-Baselines3's zoo trains them: 400-300, rate 7e-4, gamma 0.98",
+        {
+            "td3": {
+                "actor_hidden": [400, 300],
+                "critic_hidden": [400, 300],
+                "actor_lr": 7e-4,
+                "critic_lr": 7e-4,
+                "gamma": 0.98,
+                "random_steps": 10_000,
+            },
+            "replay": {"capacity": 200_000},
+        },
+    ),
+    "box2d": Preset(
+        "Box2D's lander and walker: small networks, rate 1e-3, gamma 0.98, and pink noise against hovering",
+        {**SMALL, "total_steps": 200_000, "replay": {"capacity": 200_000}},
+    ),
+    "dm": Preset(
+        "dm_control's small tasks, e.g. dm:cartpole-swingup: as box2d, each action played four times",
+        {
+            **SMALL,
+            "total_steps": 40_000,
+            "td3": {**SMALL["td3"], "gamma": 0.99, "random_steps": 2_000},
+            "env": {"action_repeat": 4},
+            "eval": {"every_steps": 2_000, "episodes": 5},
+        },
+    ),
+    "quick": Preset(
+        "small problems such as Pendulum: small networks, a higher rate, pink noise, finished within a minute",
+        {
+            "total_steps": 10_000,
+            "td3": {
+                "actor_hidden": [64, 64],
+                "critic_hidden": [64, 64],
+                "batch_size": 128,
+                "actor_lr": 1e-3,
+                "critic_lr": 1e-3,
+                "random_steps": 1_000,
+                "gamma": 0.98,
+                "tau": 0.02,
+            },
+            "replay": {"capacity": 100_000},
+            "noise": {"kind": "pink", "exploration_noise": 0.3},
+            "eval": {"every_steps": 1_000},
+            "log": {"every_steps": 250},
+        },
+    ),
+}
+
+
+def preset(name: str) -> Config:
+    """The configuration that a preset stands for."""
+    if not isinstance(name, str) or name not in PRESETS:
+        raise UserError(f"unknown preset {name}{did_you_mean(str(name), PRESETS)}; there are {', '.join(PRESETS)}")
+    return merge(Config(preset=name), PRESETS[name].changes)
+
+
+def as_config(value: Config | Mapping[str, Any] | str) -> Config:
+    """A configuration as it is, settings over the defaults or their own preset, or the id of an environment."""
+    if isinstance(value, Config):
+        return value
+    if isinstance(value, str):
+        return merge(Config(), {"env": {"id": value}})
+    if isinstance(value, Mapping):
+        return merge(preset(value.get("preset", "default")), value)
+    raise UserError(f"{value!r} is no configuration; give a t3d.Config, settings by name, or an environment's id")

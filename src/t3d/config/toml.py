@@ -1,0 +1,42 @@
+"""Configurations as TOML files."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from t3d.config.merging import to_dict
+from t3d.config.settings import Config
+from t3d.errors import UserError
+from t3d.files import read
+
+MOST_TOML_BYTES = 2**20
+
+
+def to_toml(cfg: Config) -> str:
+    """The configuration as TOML; load_toml and merge read it back."""
+    values = to_dict(cfg)
+    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    for section, content in values.items():
+        if isinstance(content, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{key} = {_toml_value(value)}" for key, value in content.items()]
+    return "\n".join(lines) + "\n"
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The nested values of a TOML file."""
+    try:
+        return tomllib.loads(read(path, MOST_TOML_BYTES).decode())
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # not TOML, not text, too deep, or not a plain file
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value)  # JSON and TOML agree on strings, whole numbers, booleans and lists, but not on 1e-05
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL

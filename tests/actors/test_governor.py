@@ -1,0 +1,84 @@
+"""The governor: updates due, and how far actors may go ahead of them."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actor_helpers import actor_config, of_kind
+from t3d.actors.governor import Governor, passed
+from t3d.actors.local import LocalCollector
+from t3d.config import Config, TD3Config, merge
+from t3d.events import (
+    ActingEvent,
+    End,
+)
+from t3d.run.loop import train
+from t3d.types import Rollout
+
+
+def test_the_governor_counts_the_slowest_member_exactly() -> None:
+    governor = Governor(Config(td3=TD3Config(random_steps=100, updates_per_step=0.29)))
+    assert governor.due([200, 500], updates=0) == 29
+    assert governor.due([200, 500], updates=29) == 0
+    assert governor.due([50, 500], updates=0) == 0
+    made = 0
+    for step in range(1101):
+        made += governor.due([step], made)
+    assert made == 290
+
+
+def test_a_schedule_fires_once_for_each_multiple() -> None:
+    steps = list(range(0, 50, 3))
+    assert [after for before, after in pairwise(steps) if passed(10, before, after)] == [12, 21, 30, 42]
+
+
+@given(st.sampled_from([0.01, 0.1, 0.29, 0.5, 1.0, 2.0, 7.5]), st.integers(1, 500), st.integers(0, 300))
+@settings(max_examples=300)
+def test_neither_side_waits_for_ever_and_neither_runs_away(ratio: float, max_ahead: int, updates: int) -> None:
+    total = 10**9
+    td3 = {"random_steps": 100, "updates_per_step": ratio}
+    governor = Governor(merge(Config(), {"total_steps": total, "max_ahead": max_ahead, "td3": td3}))
+    limit = governor.limit(updates)
+    assert governor.due([limit], updates) > 0, "actors at their limit leave the learner something to do"
+    assert governor.due([limit - max_ahead], updates) == 0, "and are no more than max_ahead beyond what it needs"
+    assert governor.limit(updates + 1) >= limit
+
+
+def test_without_updates_actors_may_go_to_the_end() -> None:
+    cfg = merge(Config(), {"td3": {"updates_per_step": 0.0}})
+    assert Governor(cfg).limit(0) == cfg.total_steps
+
+
+@pytest.mark.parametrize("max_ahead", [1, 20])
+def test_actors_stay_within_max_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_ahead: int) -> None:
+    """However slow the learner is; one step of each of a member's environments may come on top."""
+    ahead, poll = [], LocalCollector.poll
+
+    def slow_poll(self: LocalCollector) -> list[Rollout]:
+        time.sleep(0.01)
+        rollouts = poll(self)
+        ahead.append(max(self.taken) - self.governor.limit(self.updates))
+        return rollouts
+
+    monkeypatch.setattr(LocalCollector, "poll", slow_poll)
+    events = list(train(actor_config(tmp_path, actors="local:3", max_ahead=max_ahead, env={"num_envs": 3})))
+    assert max(ahead) <= 2, "three environments, of which one was allowed"
+    end, acting = of_kind(events, End)[0], of_kind(events, ActingEvent)
+    assert (end.reason, end.step, end.updates) == ("finished", 300, 200)
+    assert acting[-1].since == 0 and acting[-1].ratio == 1.0 and acting[-1].actors_waited > 0.1
+    assert [event.summary for event in acting] == [False] * (len(acting) - 1) + [True]
+    assert acting[-1].age_p99 <= max_ahead + 8 + 3
+
+
+def test_the_log_says_who_waits(tmp_path: Path) -> None:
+    cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=160, log={"every_steps": 20})
+    acting = of_kind(list(train(cfg)), ActingEvent)
+    assert len(acting) >= 3 and acting[-1].learner_waited > 0.5 > acting[-1].actors_waited
+    assert all(0 <= event.ring_fill <= 1 and event.age_median <= event.age_p99 for event in acting)
+    assert all(event.actors == 2 and event.restarts == 0 for event in acting)

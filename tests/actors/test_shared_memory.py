@@ -1,0 +1,104 @@
+"""Rings, policies and messages between processes: none torn, lost or out of order."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t3d.actors.shared_memory import Channel, Policies, Ring, SharedState, Torn
+from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
+
+
+@given(st.lists(st.integers(0, 5), max_size=60), st.integers(5, 12))
+@settings(max_examples=200, deadline=None)
+def test_a_ring_is_a_queue(sizes: list[int], capacity: int) -> None:
+    ring, sent, received = Ring(2, capacity), [], []
+    for number, size in enumerate(sizes):
+        if ring.room < size or number % 3 == 2:
+            rows, about = ring.receive()
+            received += [(*row, *tag.item()[1:]) for row, tag in zip(rows.tolist(), about, strict=True)]
+        if ring.room >= size:
+            block = [(float(number), float(row)) for row in range(size)]
+            ring.send(np.array(block, np.float32).reshape(-1, 2), member=number % 4, updates=number)
+            sent += [(*row, number, number % 4) for row in block]
+        assert ring.room + ring.waiting == capacity
+    rows, about = ring.receive()
+    received += [(*row, *tag.item()[1:]) for row, tag in zip(rows.tolist(), about, strict=True)]
+    assert received == sent
+    ring.close()
+
+
+def test_a_row_that_does_not_belong_is_seen() -> None:
+    ring = Ring(2, 8)
+    ring.send(np.zeros((3, 2), np.float32), 0, 0)
+    ring.arrays["about"]["sequence"][1] = 77
+    with pytest.raises(Torn, match="rows 0 to 2"):
+        ring.receive()
+    ring.close()
+
+
+READER = """
+import sys, numpy as np
+from t3d.actors.shared_memory import Policies, SharedState
+state_fd, policies_fd = map(int, sys.argv[1:])
+state = SharedState(Policies(3, (4, 300, 2), 2, policies_fd), 3, 1, 1, state_fd)
+seen = set()
+while (limit := state.limit) < 10**9:
+    one = state.newest(1)
+    values = {value for part in (one.flat, *one.scaling) for value in np.unique(part).tolist()}
+    assert values == {float(one.updates)}, f"torn: {values} in policy {one.updates}"
+    assert one.updates >= limit, f"policy {one.updates} is older than the limit {limit} that goes with it"
+    seen.add(one.updates)
+print(len(seen))
+"""
+
+
+def test_a_policy_is_never_read_half_written() -> None:
+    """The learner publishes as fast as it can, another process reads as fast as it can."""
+    sizes = (4, 300, 2)
+    policies = Policies(3, sizes, 2)
+    shared_state = SharedState(policies, 3, 1, 1)
+
+    def snapshot(number: int) -> PolicySnapshot:
+        scaling = np.full((3, 4), number, np.float32)
+        return PolicySnapshot(
+            number, sizes, np.full((3, parameter_count(sizes)), number, np.float32), Scaling(scaling, scaling)
+        )
+
+    shared_state.publish(snapshot(1), 1)
+    command = [sys.executable, "-c", READER, str(shared_state.fd), str(policies.fd)]
+    with subprocess.Popen(
+        command, pass_fds=[shared_state.fd, policies.fd], stdout=subprocess.PIPE, text=True
+    ) as reader:
+        number, until = 1, time.monotonic() + 2
+        while time.monotonic() < until:
+            number += 1
+            shared_state.publish(snapshot(number), number)
+        shared_state.publish(snapshot(number + 1), 10**9)
+        out, _ = reader.communicate(timeout=20)
+    assert reader.returncode == 0 and int(out) > 100, "so many policies were read, each whole"
+
+
+def test_messages_come_whole_and_in_order() -> None:
+    ours, theirs = socket.socketpair()
+    channel, other = Channel(ours), Channel(theirs)
+    assert channel.receive() == []
+    for number in range(100):
+        other.send(number=number, text="x" * 300)
+    assert [message["number"] for message in channel.receive()] == list(range(100))
+    theirs.sendall(b'{"half": ')
+    assert channel.receive() == []
+    theirs.sendall(b"1}\n")
+    assert channel.receive() == [{"half": 1}]
+    other.send(last="words")
+    channel.send(never="read")
+    other.close()
+    assert channel.receive() == [{"last": "words"}], "all that was said before the end, and no error"
+    channel.close()

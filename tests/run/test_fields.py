@@ -1,0 +1,87 @@
+"""Every field of the configuration changes what is learned, or a named test covers it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import helpers
+from run_folders import run, weights
+from t3d.config import Config, flat
+
+CHANGES: dict[str, Any] = {
+    "td3.gamma": 0.9,
+    "td3.tau": 0.5,
+    "td3.batch_size": 17,
+    "td3.actor_lr": 1e-2,
+    "td3.critic_lr": 1e-2,
+    "td3.policy_delay": 3,
+    "td3.target_noise": 0.7,
+    "td3.target_noise_clip": 0.05,
+    "td3.critics": 3,
+    "td3.actor_hidden": [16, 17],
+    "td3.critic_hidden": [16, 17],
+    "td3.random_steps": 90,
+    "td3.updates_per_step": 0.5,
+    "td3.normalise_observations": True,
+    "replay.capacity": 120,
+    "noise.exploration_noise": 0.3,
+    "noise.kind": "ou",
+    "noise.decay_steps": 200,
+    "noise.final_noise": 0.3,
+    "env.action_repeat": 2,
+}
+COVERED = {
+    "td3.aggregate": "algo/test_td3.py::test_update_equals_the_oracle",  # one choice so far
+    "seeds": "run/test_run.py::test_same_seed_same_bits_other_seed_other_bits",
+    "total_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "device": "run/test_placement.py::test_cuda_is_refused_where_there_is_none",
+    "threads": "run/test_placement.py::test_threads_are_set_and_recorded",
+    "engine": "algo/test_engines.py::test_every_engine_trains_and_is_recorded",
+    "tf32": "algo/test_engines.py::test_tf32_is_a_choice",
+    "preset": "app/test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",
+    "actors": "actors/test_actors.py::test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit",
+    "max_ahead": "actors/test_governor.py::test_actors_stay_within_max_ahead",
+    "env.hang_seconds": "actors/test_actor_faults.py::test_a_fault_is_seen_and_the_actor_begun_anew",
+    "noise.per_env": "actors/test_actor_runs.py::test_a_ladder_of_noise",
+    "env.id": "world/test_world.py::test_environment_by_id_module_id_and_callable",
+    "env.name": "app/test_session.py::test_a_name_may_be_given",
+    "env.num_envs": "run/test_run.py::test_environments_are_closed_whatever_happens",
+    "eval.every_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "eval.max_steps": "run/test_run.py::test_an_environment_that_never_ends_is_cut_in_evaluation",
+    "eval.seed": "run/test_going_on.py::test_all_seeds_and_runs_are_evaluated_on_the_same_starts",
+    "eval.episodes": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
+    "env.bad_values": "world/test_bad_values.py::test_a_bad_value_never_reaches_a_parameter",
+    "checkpoint.every_steps": "run/test_resume.py::test_a_resumed_run_equals_a_straight_one",
+    "log.every_steps": "run/test_run.py::test_the_first_update_comes_after_the_last_random_step",
+    "run.root": "run/test_run.py::test_two_runs_never_share_a_folder",
+    "run.name": "run/test_run.py::test_two_runs_never_share_a_folder",
+}
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
+    return weights(run(helpers.small_config(), tmp_path_factory.mktemp("unchanged")))
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_every_field_of_the_algorithm_changes_what_is_learned(
+    tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
+) -> None:
+    section, name = key.split(".")
+    wanted = {"decay_steps": 200} if name == "final_noise" else {}  # the one field that needs another
+    cfg = helpers.small_config(**{section: {name: CHANGES[key], **wanted}})
+    assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
+    if wanted:
+        without = helpers.small_config(**{section: wanted})
+        assert not np.array_equal(weights(run(cfg, tmp_path)), weights(run(without, tmp_path)))
+
+
+def test_every_other_field_is_covered_by_a_named_test() -> None:
+    assert sorted([*CHANGES, *COVERED]) == sorted(flat(Config()))
+    for place in COVERED.values():
+        file, test = place.split("::")
+        assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text(encoding="utf-8"), place

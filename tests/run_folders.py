@@ -1,0 +1,85 @@
+"""Runs and what they leave: trained, read, compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+import t3d
+from t3d.config import Config, merge
+from t3d.events import End, Event, Start, from_line
+from t3d.store.checkpoint import newest
+from t3d.store.states import split
+
+CHANGING = {"time", "seconds", "steps_per_second", "folder", "pid"}  # time, speed, and where it happened
+
+
+def run(cfg: Config, root: Path, **keywords: Any) -> list[Event]:
+    return list(t3d.train(merge(cfg, {"run": {"root": str(root)}}), **keywords))
+
+
+def folder_of(events: list[Event]) -> Path:
+    start = events[0]
+    assert isinstance(start, Start)
+    return Path(start.folder)
+
+
+def end_of(events: list[Event]) -> End:
+    end = events[-1]
+    assert isinstance(end, End)
+    return end
+
+
+def weights(events: list[Event], kind: str = "last", seed: int = 0) -> np.ndarray[Any, Any]:
+    return load_file(folder_of(events) / kind / f"seed-{seed}.safetensors")["actor"]
+
+
+def events_of(folder: Path) -> list[Event]:
+    return [from_line(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """All that a finished run has come to: every array, every plain value, every row of the replay, the logs."""
+    checkpoint, notes = newest(folder / "checkpoints")
+    assert checkpoint is not None and not notes
+    state = checkpoint.state()
+    rows = {}
+    for segment in checkpoint.segments:
+        rows[f"rows of {segment.seed} from {segment.first}"] = checkpoint.read_rows(segment)
+    assert {segment.seed for segment in checkpoint.segments} == set(state["seeds"])
+    del state["logs"], state["progress"]["seconds"], state["config"]["run"]
+    plain, arrays = split(state)
+    return {"plain": plain, **arrays, **rows, "events": told(folder), "metrics": tabled(folder)}
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.get("config", {}).pop("run", None)
+    return [{key: value for key, value in line.items() if key not in CHANGING} for line in lines]
+
+
+def tabled(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{key: value for key, value in row.items() if key not in CHANGING} for row in rows]
+
+
+def assert_equal(straight: Path, resumed: Path, but: tuple[str, ...] = ()) -> None:
+    first, second = everything(straight), everything(resumed)
+    for one in (first, second):
+        for key in but:
+            one["plain"].pop(key, None)
+            one["events"][0].pop(key, None)
+    assert first.keys() == second.keys()
+    assert len(first) >= 18 and first["events"][-1]["reason"] == "finished", "there was something to compare"
+    for name, value in first.items():
+        if isinstance(value, np.ndarray):
+            assert value.tobytes() == second[name].tobytes(), name
+        else:
+            assert value == second[name], name

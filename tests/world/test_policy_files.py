@@ -1,0 +1,245 @@
+"""Policy files: damage, swapped files and hostile contents are refused by name; a kill leaves a policy that loads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import faults
+import t3d
+from faults import rewrite_policy
+from helpers import make_spec
+from t3d.config import Config
+from t3d.errors import UserError
+from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
+from t3d.store.runs import Run
+from t3d.world import policy as policies
+from t3d.world.policy import save_policy
+
+SPEC = make_spec(3, 1)
+SIZES = (3, 4, 1)
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "checkpoint-format-1" / "best" / "seed-3"
+OBSERVATION = [0.5, -0.25, 1.0]
+
+
+def write(stem: Path, seed: int = 0, step: int = 100, kind: str = "best") -> Path:
+    """A policy whose numbers depend on its seed and step."""
+    rng = np.random.default_rng([seed, step])
+    flat = rng.normal(size=(1, parameter_count(SIZES))).astype(np.float32)
+    scaling = Scaling(np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32))
+    about = {"env": "Pendulum-v1", "kind": kind, "seed": seed, "step": step, "mean_return": -1.5}
+    save_policy(stem, PolicySnapshot(7, SIZES, flat, scaling), 0, SPEC, about)
+    return stem
+
+
+@pytest.fixture
+def stem(tmp_path: Path) -> Path:
+    return write(tmp_path / "best" / "seed-0")
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def survivors(file: Path, bits: Iterator[int] | range | list[int]) -> list[int]:
+    """The bits whose flipping load_policy does not refuse in a sentence that names the policy."""
+    content, accepted = file.read_bytes(), []
+    for bit in bits:
+        file.write_bytes(flipped(content, bit))
+        try:
+            t3d.load_policy(file)
+        except UserError as error:
+            assert str(file.with_suffix("")) in str(error)
+        else:
+            accepted.append(bit)
+    file.write_bytes(content)
+    t3d.load_policy(file)
+    return accepted
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_flipped_bit_of_the_json_is_refused(stem: Path, every: int) -> None:
+    file = stem.with_suffix(".json")
+    assert survivors(file, range(0, 8 * file.stat().st_size, every)) == []
+
+
+def test_flipped_bits_of_the_numbers_are_refused(stem: Path) -> None:
+    file = stem.with_suffix(".safetensors")
+    assert survivors(file, random.Random(23).sample(range(8 * file.stat().st_size), 500)) == []
+
+
+def test_flipped_bits_of_the_numbers_are_refused_without_the_json(stem: Path) -> None:
+    stem.with_suffix(".json").unlink()
+    file = stem.with_suffix(".safetensors")
+    assert survivors(file, random.Random(24).sample(range(8 * file.stat().st_size), 500)) == []
+
+
+def test_a_policy_is_one_file_and_the_json_is_its_copy(stem: Path) -> None:
+    names = [stem, stem.with_suffix(".json"), stem.with_suffix(".safetensors")]
+    actions = [t3d.load_policy(name)(OBSERVATION) for name in names]
+    stem.with_suffix(".json").unlink()
+    assert {float(action[0]) for action in [*actions, t3d.load_policy(stem)(OBSERVATION)]} == {float(actions[0][0])}
+    stem.with_suffix(".safetensors").unlink()
+    with pytest.raises(UserError, match=r"no policy at .*seed-0: .*seed-0\.safetensors is missing"):
+        t3d.load_policy(stem)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_files_of_two_policies_do_not_make_one(stem: Path, suffix: str) -> None:
+    other = write(stem.with_name("seed-1"), seed=1)
+    shutil.copy(other.with_suffix(suffix), stem.with_suffix(suffix))
+    with pytest.raises(UserError, match=r"seed-0\.json"):
+        t3d.load_policy(stem)
+
+
+@pytest.mark.parametrize("taken", ["best/seed-1", "last/seed-0"])
+def test_a_whole_policy_of_another_seed_or_kind_is_refused_by_its_run(stem: Path, taken: str) -> None:
+    run = Run(stem.parents[1], Config(), {})
+    assert run.policy(0).about["seed"] == 0
+    write(stem, seed=int(taken[-1]), kind=taken[:4])
+    with pytest.raises(UserError, match=f"seed-0 holds the {taken[:4]} policy of seed {taken[-1]}"):
+        run.policy(0)
+
+
+def test_a_kill_at_any_moment_of_writing_leaves_a_policy_that_loads(
+    stem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = 0
+    for moment in range(10):
+        write(stem, step=100)
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            kill_at(patched, moment)
+            write(stem, step=200)
+            raise Killed
+        policy = t3d.load_policy(stem)
+        assert policy.about["step"] in (100, 200)
+        moments += policy.about["step"] == 100
+    assert 0 < moments < 10, "some were killed before the new policy was in its place, some after"
+
+
+class Killed(BaseException):
+    """What a process that is killed does not see."""
+
+
+def kill_at(patched: pytest.MonkeyPatch, moment: int) -> None:
+    """Ends the writing before the file operation of this number."""
+    left = [moment]
+
+    def counted(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return operation(*arguments, **keywords)
+
+        return run
+
+    for name in ("unlink", "replace"):
+        patched.setattr(Path, name, counted(getattr(Path, name)))
+    patched.setattr("t3d.files.write_new", counted(t3d.files.write_new))
+
+
+def test_a_policy_without_a_hash_loads_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "t3d"):
+        assert t3d.load_policy(FIXTURE).about["step"] == 0
+    assert f"{FIXTURE} has no hash" in caplog.text
+
+
+def test_a_new_policy_cannot_pass_for_one_without_a_hash(stem: Path) -> None:
+    tensors = safetensors.numpy.load(stem.with_suffix(".safetensors").read_bytes())
+    stem.with_suffix(".safetensors").write_bytes(safetensors.numpy.save(tensors))
+    with pytest.raises(UserError, match="seed-0"):
+        t3d.load_policy(stem)
+
+
+HUGE = 2**40
+LIES: dict[str, dict[str, Any]] = {
+    "no step": {"step": None},
+    "step in words": {"step": "soon"},
+    "a negative step": {"step": -1},
+    "an endless step": {"step": 10**400},
+    "no seed": {"seed": None},
+    "a void of 2 GiB as action": {"action_dtype": "V2147483647"},
+    "text as action": {"action_dtype": "U500000000"},
+    "objects as action": {"action_dtype": "object"},
+    "several fields as action": {"action_dtype": "f4,f4"},
+    "no type of action": {"action_dtype": None},
+    "dates as action": {"action_dtype": "datetime64[s]"},
+    "other sizes": {"sizes": [3, 1]},
+    "huge sizes": {"sizes": [HUGE, HUGE, 1]},
+    "a size of 0": {"sizes": [3, 0, 1]},
+    "sizes that are no numbers": {"sizes": [3, 4.0, True]},
+    "a huge observation": {
+        "observation": [{"path": [], "shape": [HUGE], "start": 0, "stop": HUGE, "first_choice": None}]
+    },
+    "many choices": {"observation": [{"path": [], "shape": [], "start": 0, "stop": HUGE, "first_choice": 0}]},
+    "a gap in the observation": {
+        "observation": [{"path": [], "shape": [2], "start": 1, "stop": 3, "first_choice": None}]
+    },
+    "no observation": {"observation": []},
+    "a huge action": {"action_shape": [HUGE]},
+    "more bounds than actions": {"action_low": [-1.0] * 9, "action_high": [1.0] * 9},
+    "bounds the wrong way round": {"action_low": [1.0], "action_high": [-1.0]},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_policy_with_right_hashes_that_lies_is_refused_in_a_sentence(stem: Path, lie: str) -> None:
+    rewrite_policy(stem, LIES[lie])
+    with pytest.raises(UserError, match="seed-0"):
+        t3d.load_policy(stem)
+
+
+@pytest.mark.parametrize("lie", [*LIES, "bounds that are not finite"])
+def test_a_policy_without_a_hash_that_lies_is_refused_in_a_sentence(tmp_path: Path, lie: str) -> None:
+    about = json.loads(FIXTURE.with_suffix(".json").read_text())
+    about.update(LIES.get(lie, {"action_low": [-1e999]}))
+    shutil.copy(FIXTURE.with_suffix(".safetensors"), tmp_path)
+    (tmp_path / "seed-3.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match="seed-3"):
+        t3d.load_policy(tmp_path / "seed-3")
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"actor": np.full(parameter_count(SIZES), np.nan, np.float32)},
+        {"actor": np.zeros(parameter_count(SIZES), np.float64)},
+        {"actor": np.zeros(parameter_count(SIZES) + 1, np.float32)},
+        {"actor": np.zeros((parameter_count(SIZES), 1), np.float32)},
+        {"mean": np.zeros(1, np.float32)},
+        {"std": np.zeros(3, np.float32)},
+        {"std": np.full(3, np.inf, np.float32)},
+    ],
+)
+def test_numbers_that_no_run_writes_are_refused(stem: Path, tensors: dict[str, Any]) -> None:
+    rewrite_policy(stem, {}, tensors)
+    with pytest.raises(UserError, match="seed-0"):
+        t3d.load_policy(stem)
+
+
+def test_any_wrong_value_under_a_right_hash_is_met_with_a_sentence_or_works(stem: Path) -> None:
+    fields = policies.unsealed("policy", stem.with_suffix(".json").read_bytes(), indent=2)
+    shutil.copytree(stem.parent, stem.parent.with_name("sound"))
+    for place in faults.places(fields):
+        for value in ("x", [], {}, None, 10**30, -(10**30), -1, 0.5, True, ["x"], {"x": 1}):
+            changed = json.loads(json.dumps(fields))
+            faults.put_at(changed, place, value)
+            shutil.copytree(stem.parent.with_name("sound"), stem.parent, dirs_exist_ok=True)
+            rewrite_policy(stem, changed)
+            try:
+                action = t3d.load_policy(stem)(OBSERVATION)
+            except UserError:
+                continue
+            assert action.shape in ((1,), ()) and np.isfinite(action).all(), (place, value)
