@@ -39,7 +39,7 @@ def train(task: str, device: str, threads: int) -> None:
 
 def report(task: str) -> None:
     run = open_run(Path("runs") / task)
-    events = read_events(run.path)
+    events = read_events(run.path, kinds=(Start, End))
     start = next(event for event in events if isinstance(event, Start))
     end = next((event for event in events if isinstance(event, End)), None)
     if end is None or end.reason != "finished":

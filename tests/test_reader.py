@@ -6,13 +6,14 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import t3d
 from helpers import small_config
 from t3d.errors import UserError
-from t3d.events import KINDS, Eval, Event, Note, from_line, to_line
+from t3d.events import KINDS, ActorEvent, Eval, Event, Note, from_line, to_line
 from t3d.store.catalogue import read_entry
 from t3d.store.reader import locate, open_run, read_events, read_log
 
@@ -110,6 +111,15 @@ def test_every_kind_comes_back_without_the_fields_that_nobody_knows() -> None:
     for kind in KINDS:
         with pytest.raises(TypeError, match="missing"):
             from_line(json.dumps({"event": kind, "time": 1.0, "mood": 1}))
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [[[]]], {}])
+def test_events_that_could_not_be_shown_are_damaged(tmp_path: Path, wrong: Any) -> None:
+    sound = [note("x"), ActorEvent(step=1, time=1.0, actor=3, what="lost", text="x", restarts=1)]
+    write(tmp_path, *sound)
+    for event, field in [(sound[0], "text"), (sound[1], "text"), (sound[1], "what")]:
+        append(tmp_path, json.dumps({**json.loads(to_line(event)), field: wrong}) + "\n")
+    assert read_log(tmp_path)[::2] == (sound, 3)
 
 
 def test_a_folder_without_a_run_and_no_folder_at_all_are_told_apart(trained: Path, tmp_path: Path) -> None:

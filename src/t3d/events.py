@@ -196,7 +196,6 @@ KINDS: dict[str, type[Event]] = {
         *(Saved, SaveFailed, BadValueMet, Note, End),
     )
 }
-FIELDS = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in KINDS.items()}
 
 
 def to_line(event: Event) -> str:
@@ -214,7 +213,11 @@ def from_line(line: str) -> Event | None:
     kind = fields.pop("event")
     if kind not in KINDS and isinstance(kind, str):
         return None
-    return KINDS[kind](**{name: value for name, value in fields.items() if name in FIELDS[kind]})
+    try:
+        return KINDS[kind](**fields)
+    except TypeError:  # a field is unknown, or one is missing
+        known = {field.name for field in dataclasses.fields(KINDS[kind])}
+        return KINDS[kind](**{name: value for name, value in fields.items() if name in known})
 
 
 def _finite(value: Any) -> Any:

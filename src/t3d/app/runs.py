@@ -24,16 +24,7 @@ from t3d.store.reader import Unreadable, best_of, damage_in_words, evals_by_seed
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
-NOT_IN_THE_TABLE = (
-    "env.id",
-    "env.name",
-    "preset",
-    "run.root",
-    "run.name",
-    "device",
-    "engine",
-    "threads",
-)  # said elsewhere
+SAID_ELSEWHERE = ("env.id", "env.name", "preset", "run.root", "run.name", "device", "engine", "threads")
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line a run
 NARROW = 100  # characters; below this the list leaves some columns to `show`
 IF_NARROW = ("seeds", "steps", "return", "status")
@@ -192,7 +183,7 @@ def _result_cells(evals: list[Eval]) -> list[str]:
 
 
 def _show_settings(entry: Entry, console: Console) -> None:
-    differing = {key: pair for key, pair in changes(entry.config).items() if key not in NOT_IN_THE_TABLE}
+    differing = {key: pair for key, pair in changes(entry.config).items() if key not in SAID_ELSEWHERE}
     if not differing:
         console.print("\nAll settings are the defaults.")
         return

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from t3d.config import Config, load_toml, merge
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, from_line
-from t3d.files import CORRUPT_ERRORS, Refused, open_plain
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain, whole
 from t3d.world.policy import SavedPolicy, load_policy
 
 LOG = logging.getLogger("t3d.runs")
@@ -81,7 +81,7 @@ class Run(NamedTuple):
 def open_run(text: str | Path, root: str = "runs") -> Run:
     """The run at a path, or of a name under root."""
     path = locate(text, Path(root))
-    evals = evals_by_seed(read_events(path))
+    evals = evals_by_seed(read_events(path, kinds=(Eval,)))
     return Run(path, merge(Config(), load_toml(path / "config.toml")), evals)
 
 
@@ -99,10 +99,10 @@ def locate(text: str | Path, root: Path) -> Path:
     raise UserError(f"there is no run at {text}{hint}")
 
 
-def read_events(path: Path) -> list[Event]:
-    """All events of a run folder that can be read; a warning says how many lines cannot."""
+def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
+    """The events of a run folder, all or those of some kinds; a warning says how many lines cannot be read."""
     try:
-        chunk = read_log(path)
+        chunk = read_log(path, kinds=kinds)
     except (OSError, Refused) as error:
         raise UserError(f"{path / 'events.jsonl'} cannot be read: {error}") from None
     if chunk.damaged:
@@ -121,19 +121,20 @@ def read_log(path: Path, offset: int = 0, kinds: Iterable[type[Event]] = ()) -> 
     damaged = 0
     with _open_log(path) as log:
         restarted = not _line_ends_at(offset, log)
-        end = log.seek(0 if restarted else offset)
+        log.seek(0 if restarted else offset)
+        torn = 0
         for line in log:
-            if not line.endswith(b"\n"):
+            if line[-1:] != b"\n":
+                torn = len(line)
                 break
-            end += len(line)
             try:
                 if not line.startswith(wanted):
-                    damaged += not (line.startswith(b'{"event": "') and line.endswith(b"}\n"))
+                    damaged += line[:11] != b'{"event": "' or line[-2:] != b"}\n"
                 elif (event := _parse(line)) is not None:
                     events.append(event)
             except CORRUPT_ERRORS:
                 damaged += 1
-    return Chunk(events, end, damaged, restarted)
+        return Chunk(events, log.tell() - torn, damaged, restarted)
 
 
 def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -213,21 +214,16 @@ def _last(log: io.BufferedReader) -> dict[str, Any]:
 
 
 def _parse(line: bytes) -> Event | None:
-    event = from_line(line.decode())
-    if not _is_sound(event):
+    """The event on a line, if its values can be shown, compared and drawn: a file may say anything, and NaN is null."""
+    event, sound = from_line(line.decode()), True
+    if isinstance(event, Eval):
+        for count in (event.step, event.seed, event.updates):
+            whole(count)
+        sound = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
+    elif isinstance(event, Note):
+        sound = isinstance(event.text, str)
+    elif isinstance(event, ActorEvent):
+        sound = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
+    if not sound:
         raise Refused("its values are not what they should be")
     return event
-
-
-def _is_sound(event: Event | None) -> bool:
-    """Whether its values can be shown, compared and drawn: a file may say anything, and NaN is written as null."""
-    if isinstance(event, Note):
-        return isinstance(event.text, str)
-    if isinstance(event, ActorEvent):
-        return type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
-    if not isinstance(event, Eval):
-        return True
-    counts, figures = (event.step, event.seed, event.updates), (event.mean_return, event.std_return, event.time)
-    return all(type(one) is int and 0 <= one < 2**62 for one in counts) and all(
-        isinstance(one, int | float) and abs(one) < LARGEST for one in figures
-    )
