@@ -18,7 +18,7 @@ import numpy as np
 import t3d
 from t3d.events import End, Eval, Start
 from t3d.insight.plots import plot_curves
-from t3d.store.runs import open_run, read_events
+from t3d.store.reader import best_of, open_run, read_events
 
 PICTURES = Path(__file__).parents[1] / "docs" / "img"
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # preset, and what else is set
@@ -39,14 +39,14 @@ def train(task: str, device: str, threads: int) -> None:
 
 def report(task: str) -> None:
     run = open_run(Path("runs") / task)
-    events = list(read_events(run.path))
+    events = read_events(run.path, kinds=(Start, End))
     start = next(event for event in events if isinstance(event, Start))
     end = next((event for event in events if isinstance(event, End)), None)
     if end is None or end.reason != "finished":
         raise SystemExit(f"{run.path} is not finished; remove it and start again")
     print(f"\n| seed | mean return at {end.step:,} steps | std over episodes | best evaluation |\n|---|---|---|---|")
     for seed, evals in run.evals.items():
-        last, best = evals[-1], max(evals, key=lambda one: one.mean_return)
+        last, best = evals[-1], best_of(evals)
         at_its_best = f"{best.mean_return:,.1f} (step {best.step:,})"
         print(f"| {seed} | {last.mean_return:,.1f} | {last.std_return:,.1f} | {at_its_best} |")
     finals = [evals[-1].mean_return for evals in run.evals.values()]

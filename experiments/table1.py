@@ -24,7 +24,7 @@ import psutil
 import t3d
 from t3d.config import diff
 from t3d.events import ActingEvent, End, Eval, Event
-from t3d.store.runs import open_run
+from t3d.store.reader import open_run
 
 HERE = Path(__file__).parent
 RESULTS, PAGE, PICTURE = Path("docs/table1"), Path("docs/table1.md"), Path("docs/img/table1.png")

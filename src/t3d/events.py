@@ -204,11 +204,20 @@ def to_line(event: Event) -> str:
     return json.dumps(_finite(fields), allow_nan=False)
 
 
-def from_line(line: str) -> Event:
-    """The inverse of to_line, but for non-finite numbers, which come back as None."""
+def from_line(line: str) -> Event | None:
+    """The inverse of to_line, but for non-finite numbers, which come back as None.
+
+    A newer T3D may have written the line: fields that this one does not know are left out, and an unknown kind is None.
+    """
     fields = json.loads(line)
-    kind = KINDS[fields.pop("event")]
-    return kind(**fields)
+    kind = fields.pop("event")
+    if kind not in KINDS and isinstance(kind, str):
+        return None
+    try:
+        return KINDS[kind](**fields)
+    except TypeError:  # a field is unknown, or one is missing
+        known = {field.name for field in dataclasses.fields(KINDS[kind])}
+        return KINDS[kind](**{name: value for name, value in fields.items() if name in known})
 
 
 def _finite(value: Any) -> Any:

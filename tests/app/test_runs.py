@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -22,10 +23,9 @@ from t3d.app.cli import main
 from t3d.app.runs import _clock, _figure, _seeds, _short, _size
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
-from t3d.events import End, Event, Start, from_line, to_line
-from t3d.store.catalogue import Entry, Stored, Unreadable, catalogue, changes, contents, read_entry
-from t3d.store.history import read_history
-from t3d.store.runs import best_of, open_run
+from t3d.events import ActorEvent, End, Eval, Event, Note, Start, from_line, to_line
+from t3d.store.catalogue import Entry, Stored, catalogue, changes, contents, read_entry
+from t3d.store.reader import Unreadable, best_of, evals_by_seed, open_run, read_log
 
 
 class BreakingEnv(CountingEnv):
@@ -150,9 +150,7 @@ def test_the_list_agrees_with_the_whole_events(root: Path) -> None:
         assert entry.begun.timestamp() == pytest.approx(start.time)
         took = last.seconds if isinstance(last, End) else last.time - start.time
         assert entry.took.total_seconds() == pytest.approx(took, abs=1e-5)
-        assert {seed: [one.mean_return for one in evals] for seed, evals in run.evals.items()} == {
-            seed: [one.mean_return for one in scores] for seed, scores in read_history(root / name).scores.items()
-        }
+        assert run.evals == evals_by_seed(read_log(root / name, kinds=(Eval, Note, ActorEvent)).events)
 
 
 @pytest.mark.parametrize("note", [None, "{", '{"mean_return": null}', "[1]"])
@@ -293,11 +291,16 @@ def test_a_last_line_longer_than_the_first_look(root: Path, tmp_path: Path) -> N
 
 def test_evaluations_that_are_torn_or_not_numbers_are_passed_over(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "killed", tmp_path / "torn")
+    kinds = (Eval, Note, ActorEvent)
+    sound = read_log(root / "killed", kinds=kinds)
+    evaluation = next(event for event in sound.events if isinstance(event, Eval))
+    wrong = to_line(dataclasses.replace(evaluation, mean_return=math.nan)) + "\n"
     with (tmp_path / "torn" / "events.jsonl").open("a") as file:
-        file.write('{"event": "eval", "step": 1, "seed": 0, "mean_return": null, "std_return": 0}\n')
+        file.write(wrong)
         file.write('{"event": "eval", "step": 1, "se')
-    torn = read_history(tmp_path / "torn")
-    assert torn == read_history(root / "killed")._replace(left_out=1), "half a line is not counted"
+    torn = read_log(tmp_path / "torn", kinds=kinds)
+    expected = sound._replace(offset=sound.offset + len(wrong), damaged=1)
+    assert torn == expected, "half a line is not counted"
 
 
 def test_hundreds_of_big_runs_are_listed_at_once(root: Path, tmp_path: Path) -> None:

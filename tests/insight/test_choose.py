@@ -18,7 +18,7 @@ from t3d.app.cli import main
 from t3d.insight.choose import known_choice, play_choice
 from t3d.seeds import derive
 from t3d.snapshots import parameter_count
-from t3d.store.runs import Run, open_run
+from t3d.store.reader import Run, open_run
 
 EPISODE, EPISODES = 4, 6  # steps; three times eval.episodes
 BIASES = {0: 0.0, 5: 0.5, 7: -0.5}

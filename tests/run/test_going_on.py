@@ -28,7 +28,7 @@ from t3d.files import Refused
 from t3d.store.catalogue import read_entry
 from t3d.store.checkpoint import newest
 from t3d.store.manifest import Segment, write_file
-from t3d.store.runs import open_run
+from t3d.store.reader import open_run
 from t3d.types import Requests
 from t3d.world.make import env_factory
 

@@ -21,7 +21,7 @@ from helpers import make_spec
 from t3d.config import Config
 from t3d.errors import UserError
 from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
-from t3d.store.runs import Run
+from t3d.store.reader import Run
 from t3d.world import policy as policies
 from t3d.world.policy import save_policy
 

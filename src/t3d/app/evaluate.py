@@ -14,9 +14,10 @@ from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.seeds import derive
-from t3d.store.runs import check_fits, open_run
+from t3d.store.reader import open_run
 from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
+from t3d.world.fit import check_fits
 from t3d.world.make import env_factory
 
 

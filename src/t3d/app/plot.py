@@ -13,7 +13,7 @@ from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed, in_words
 from t3d.insight.plots import plot_curves
-from t3d.store.runs import open_run
+from t3d.store.reader import open_run
 
 
 @dataclass(frozen=True)

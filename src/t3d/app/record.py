@@ -15,7 +15,7 @@ from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed
-from t3d.store.runs import open_run
+from t3d.store.reader import open_run
 
 STEPS_AN_EPISODE = 1000  # longer ones are cut; chosen
 

@@ -14,7 +14,7 @@ from t3d.app.session import show
 from t3d.app.signals import Heard
 from t3d.app.train import in_digits
 from t3d.events import Event
-from t3d.store.runs import locate
+from t3d.store.reader import locate
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,13 @@ from rich.text import Text
 from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole, plain
 from t3d.errors import UserError, did_you_mean
-from t3d.store.catalogue import Entry, Unreadable, catalogue, changes, contents, find_entry
-from t3d.store.history import Score, best_score, left_out_in_words, read_history
+from t3d.events import ActorEvent, Eval, Event, Note
+from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry
+from t3d.store.reader import Unreadable, best_of, damage_in_words, evals_by_seed, locate, read_log
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
-NOT_IN_THE_TABLE = (
-    "env.id",
-    "env.name",
-    "preset",
-    "run.root",
-    "run.name",
-    "device",
-    "engine",
-    "threads",
-)  # said elsewhere
+SAID_ELSEWHERE = ("env.id", "env.name", "preset", "run.root", "run.name", "device", "engine", "threads")
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line a run
 NARROW = 100  # characters; below this the list leaves some columns to `show`
 IF_NARROW = ("seeds", "steps", "return", "status")
@@ -88,7 +80,7 @@ def main(arguments: list[str]) -> int:
         console.width = PIPED_WIDTH
     if arguments[:1] == ["show"]:
         shown = read_flags(ShowArgs, arguments[1:], "t3d runs show")
-        _show(find_entry(shown.run, shown.root), console)
+        _show(read_entry(locate(shown.run, shown.root)), console)
         return 0
     if arguments and not arguments[0].startswith("-"):
         hint = did_you_mean(arguments[0], ["show"]) or f"; t3d runs show {arguments[0]} prints one run"
@@ -150,39 +142,48 @@ def _show(entry: Entry, console: Console) -> None:
         console.print("Its process is gone and it never wrote an end: killed, out of memory, or a lost machine.")
     if entry.checkpoint and entry.status in RESUMABLE:
         console.print(_clean(f"t3d resume {entry.path} goes on from checkpoint {entry.checkpoint}"), soft_wrap=True)
-    history = read_history(entry.path)
-    damage = [left_out_in_words(history.left_out, "events.jsonl")] if history.left_out else []
-    for text in [*history.notes, *damage]:
+    log = read_log(entry.path, kinds=(Eval, Note, ActorEvent))
+    damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
+    for text in [*_notes(log.events), *damage]:
         console.print(_clean(f"note: {text}", "yellow"), soft_wrap=True)
-    _show_results(entry, history.scores, console)
+    _show_results(entry, evals_by_seed(log.events), console)
     _show_settings(entry, console)
     _show_files(entry, console)
 
 
-def _show_results(entry: Entry, scores: dict[int, list[Score]], console: Console) -> None:
-    if not scores:
+def _notes(events: list[Event]) -> list[str]:
+    """What the environment doctor warned of above all, and actors that were lost."""
+    return [
+        event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}"
+        for event in events
+        if isinstance(event, Note) or (isinstance(event, ActorEvent) and event.what != "back")
+    ]
+
+
+def _show_results(entry: Entry, evals: dict[int, list[Eval]], console: Console) -> None:
+    if not evals:
         console.print("\nNo evaluation yet.")
         return
     table = _table("Mean return in evaluation", "seed", "before", "best", "at step", "last", "at step")
     for seed in entry.seeds:
-        table.add_row(str(seed), *_result_cells(scores.get(seed, [])))
-    if len(scores) > 1:
-        kinds = [[column[0], best_score(column), column[-1]] for column in scores.values()]
+        table.add_row(str(seed), *_result_cells(evals.get(seed, [])))
+    if len(evals) > 1:
+        kinds = [[column[0], best_of(column), column[-1]] for column in evals.values()]
         before, best, last = (fmean(one.mean_return for one in kind) for kind in zip(*kinds, strict=True))
         table.add_section()
         table.add_row("mean", _figure(before), _figure(best), "", _figure(last), "")
     console.print(table)
 
 
-def _result_cells(scores: list[Score]) -> list[str]:
-    if not scores:
+def _result_cells(evals: list[Eval]) -> list[str]:
+    if not evals:
         return ["-"] * 5
-    best, last = best_score(scores), scores[-1]
-    return [_figure(scores[0].mean_return), _spread(best), f"{best.step:,}", _spread(last), f"{last.step:,}"]
+    best, last = best_of(evals), evals[-1]
+    return [_figure(evals[0].mean_return), _spread(best), f"{best.step:,}", _spread(last), f"{last.step:,}"]
 
 
 def _show_settings(entry: Entry, console: Console) -> None:
-    differing = {key: pair for key, pair in changes(entry.config).items() if key not in NOT_IN_THE_TABLE}
+    differing = {key: pair for key, pair in changes(entry.config).items() if key not in SAID_ELSEWHERE}
     if not differing:
         console.print("\nAll settings are the defaults.")
         return
@@ -246,8 +247,8 @@ def _figure(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
-def _spread(score: Score) -> str:
-    return f"{_figure(score.mean_return)} ± {_figure(score.std_return)}"
+def _spread(one: Eval) -> str:
+    return f"{_figure(one.mean_return)} ± {_figure(one.std_return)}"
 
 
 def _when(begun: datetime) -> str:

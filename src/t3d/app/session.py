@@ -22,7 +22,7 @@ from t3d.config import Config
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
-from t3d.store.runs import Run, best_of, open_run
+from t3d.store.reader import Run, best_of, open_run
 
 VIDEO_STEPS = 300  # of the video that ends a training; MuJoCo without a GPU draws some 20 pictures a second
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.files import replace
-from t3d.store.runs import Run
+from t3d.store.reader import Run
 
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
 LINES = ["-", "--", ":", "-."]  # the next one when all colours are taken

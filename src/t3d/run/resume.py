@@ -13,7 +13,8 @@ from t3d.files import CORRUPT_ERRORS
 from t3d.run.parts import Loaded
 from t3d.run.placement import with_environments
 from t3d.store.checkpoint import Checkpoint, newest
-from t3d.store.folder import last_event, worth_keeping
+from t3d.store.folder import worth_keeping
+from t3d.store.reader import last_event
 
 MAY_DIFFER = (
     "run.root",

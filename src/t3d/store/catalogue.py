@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import os
 import platform
@@ -17,15 +15,14 @@ from typing import Any, NamedTuple
 import psutil
 
 from t3d.config import MOST_SEEDS, Config, dotted, flat
-from t3d.errors import UserError, did_you_mean
+from t3d.errors import UserError
+from t3d.events import Eval, Resumed, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, whole
 from t3d.store.checkpoint import folders
-from t3d.store.history import best_score, open_log, read_history
+from t3d.store.reader import Unreadable, best_of, evals_by_seed, fields_of, prefixes, read_ends, read_log
 from t3d.world.policy import described
 
-SESSIONS = (b'{"event": "start"', b'{"event": "resumed"')
-LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
-TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
+SESSIONS = prefixes((Start, Resumed))
 LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
 LONGEST_NAME, LONGEST_FAILURE = 200, 10_000  # characters shown of what a file says
@@ -56,14 +53,6 @@ class Stored(NamedTuple):
     bytes: int
 
 
-class Unreadable(UserError):
-    """A folder that is not a run, or the torn remains of one."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} cannot be read as a run: {reason}; t3d runs lists the ones that can")
-        self.path, self.reason = path, reason
-
-
 def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
     """The runs in a folder by name, and the folders in it that are none."""
     try:
@@ -84,21 +73,10 @@ def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
     return entries, skipped
 
 
-def find_entry(text: str, root: Path) -> Entry:
-    """The run at a path, or of a name under root."""
-    places = [path for path in (Path(text), root / text) if os.path.isdir(path)]  # noqa: PTH112
-    if not places:
-        known = [found.parent.name for found in root.glob("*/events.jsonl")]
-        hint = did_you_mean(Path(text).name, known) or f"; t3d runs lists those in {root}"
-        raise UserError(f"there is no run at {text}{hint}")
-    runs = [path for path in places if os.path.isfile(path / "events.jsonl")]  # noqa: PTH113
-    return read_entry((runs or places)[0])
-
-
 def read_entry(path: Path) -> Entry:
     """A run from the first and the last event it wrote, and from what is noted beside its best policies."""
     try:
-        start, last = _ends(path)
+        start, last = read_ends(path)
         session = _newest_session(path) or start
         config = dict(session["config"])
         if len(config["seeds"]) > MOST_SEEDS:
@@ -146,50 +124,14 @@ def contents(path: Path) -> dict[str, Stored]:
     return dict(sorted(found.items()))
 
 
-def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The start event and the last whole event."""
-    file = path / "events.jsonl"
-    if not file.is_file():
-        raise Unreadable(path, "it has no events.jsonl")
-    with open_log(path) as stream:
-        first = stream.readline(LONGEST_START)
-        if not first:
-            raise Unreadable(path, "its events.jsonl is empty")
-        start = _event(first)
-        if start is None or start["event"] != "start":
-            raise Unreadable(path, "its events.jsonl does not begin with a whole start event")
-        return start, _last(stream) or start
-
-
 def _newest_session(path: Path) -> dict[str, Any] | None:
     """What the newest process that worked on the run said of itself; runs of before 0.2 have no journal."""
     try:
         lines = read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
     except (FileNotFoundError, Refused):
         return None
-    events = (_event(line) for line in reversed(lines) if line.startswith(SESSIONS))
-    return next((event for event in events if event), None)
-
-
-def _last(stream: io.BufferedReader) -> dict[str, Any] | None:
-    size = stream.seek(0, os.SEEK_END)
-    for length in TAILS:
-        stream.seek(max(0, size - length))
-        for line in reversed(stream.read(length).split(b"\n")):
-            event = _event(line)
-            if event is not None:
-                return event
-    return None
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    """The event on a line, or None if the line is torn or something else."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    whole = isinstance(fields, dict) and {"event", "step", "time"} <= fields.keys()
-    return fields if whole else None
+    sessions = (fields_of(line) for line in reversed(lines) if line.startswith(SESSIONS))
+    return next(filter(None, sessions), None)
 
 
 def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
@@ -224,7 +166,8 @@ def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
     noted = [_noted(path / "best" / f"seed-{seed}.json") for seed in seeds]
     known = [value for value in noted if value is not None]
     if len(known) < len(seeds):
-        known = [best_score(scores).mean_return for scores in read_history(path).scores.values()]
+        log = read_log(path, kinds=(Eval,))
+        known = [best_of(evals).mean_return for evals in evals_by_seed(log.events).values()]
     mean = statistics.fmean(known) if known else math.nan
     return mean if math.isfinite(mean) else None
 

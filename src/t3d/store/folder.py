@@ -11,7 +11,6 @@ import csv
 import dataclasses
 import errno
 import functools
-import json
 import os
 import platform
 import re
@@ -27,9 +26,10 @@ import numpy as np
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
-from t3d.files import Refused, in_words, open_log, open_plain, replace, shown
+from t3d.files import Refused, in_words, open_log, replace, shown
 from t3d.snapshots import PolicySnapshot
 from t3d.store.lock import holder
+from t3d.store.reader import last_event
 from t3d.types import Spec
 from t3d.version import __version__
 from t3d.world.policy import load_policy, save_policy
@@ -234,22 +234,6 @@ def first_free(root: Path, names: Sequence[str]) -> Path:
             (root / name).mkdir()
             return root / name
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(root / names[0]))
-
-
-def last_event(path: Path) -> dict[str, Any]:
-    """The last event of a run's log that can be read, or nothing."""
-    try:
-        with open_plain(path / "events.jsonl") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LINE))
-            lines = log.read().splitlines()
-    except (OSError, Refused):
-        return {}
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, RecursionError):  # torn, or damaged
-            found = json.loads(line)
-            if isinstance(found, dict):
-                return found
-    return {}
 
 
 def worth_keeping(path: Path, cfg: Config) -> bool:

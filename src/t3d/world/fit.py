@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from t3d.errors import UserError
 from t3d.types import Spec
+from t3d.world.policy import SavedPolicy
+
+
+def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
+    """Says so if a policy was trained on an environment of another shape."""
+    if changed := difference(outline(policy.spec), outline(spec)):
+        raise UserError(f"the policy does not fit {env_id}: {changed}")
 
 
 def outline(spec: Spec) -> dict[str, Any]:

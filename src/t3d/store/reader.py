@@ -1,0 +1,229 @@
+"""Reads run folders: live, finished, killed or copied from another machine, all the same."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t3d.config import Config, load_toml, merge
+from t3d.errors import UserError, did_you_mean
+from t3d.events import ActorEvent, Eval, Event, Note, from_line
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain, whole
+from t3d.world.policy import SavedPolicy, load_policy
+
+LOG = logging.getLogger("t3d.runs")
+MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
+LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
+TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
+LARGEST = 1e300  # returns beyond this cannot be averaged or drawn
+
+
+class Unreadable(UserError):
+    """A folder that is not a run, or the torn remains of one."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be read as a run: {reason}; t3d runs lists the ones that can")
+        self.path, self.reason = path, reason
+
+
+class Chunk(NamedTuple):
+    """What was read of a log at once."""
+
+    events: list[Event]
+    offset: int  # bytes; where to read on, the end of the last whole line
+    damaged: int  # whole lines that cannot be read
+    restarted: bool  # the log was cut back, so these events replace all that were read before
+
+
+class Run(NamedTuple):
+    """A run folder, read."""
+
+    path: Path
+    cfg: Config
+    evals: dict[int, list[Eval]]  # by seed, in order
+
+    def best_seed(self) -> int:
+        """The seed with the highest evaluation; insight/choose.py asks on fresh episodes."""
+        if not self.evals:
+            raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
+        return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)
+
+    def known_seed(self, seed: int) -> int:
+        """The seed asked for, if it was evaluated."""
+        if seed not in self.evals:
+            known = ", ".join(map(str, self.evals)) or "none yet"
+            raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
+        return seed
+
+    def env_id(self, given: str | None) -> str:
+        """The environment asked for, or the one it was trained on."""
+        if not (given or self.cfg.env.id):
+            raise UserError(
+                f"{self.path} was trained on an environment made in Python; name one with --env module:callable"
+            )
+        return given or self.cfg.env.id
+
+    def policy(self, seed: int, which: str = "best") -> SavedPolicy:
+        """The best or the last policy of a seed; one that says it is another's is refused."""
+        stem = self.path / which / f"seed-{seed}"
+        policy = load_policy(stem)
+        kind, of = policy.about.get("kind", which), policy.about["seed"]
+        if (kind, of) != (which, seed):
+            raise UserError(f"{stem} holds the {kind!s:.60} policy of seed {of}; files of this run were swapped")
+        return policy
+
+
+def open_run(text: str | Path, root: str = "runs") -> Run:
+    """The run at a path, or of a name under root."""
+    path = locate(text, Path(root))
+    evals = evals_by_seed(read_events(path, kinds=(Eval,)))
+    return Run(path, merge(Config(), load_toml(path / "config.toml")), evals)
+
+
+def locate(text: str | Path, root: Path) -> Path:
+    """The folder of the run at a path, or of a name under root."""
+    places = (Path(text), root / text)
+    for path in places:
+        if any(os.path.lexists(path / name) for name in MARKS):
+            return path
+    for path in places:
+        if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
+            raise Unreadable(path, "it has no events.jsonl")
+    known = [found.parent.name for found in root.glob("*/events.jsonl")]
+    hint = did_you_mean(Path(text).name, known) or f"; t3d runs lists those in {root}"
+    raise UserError(f"there is no run at {text}{hint}")
+
+
+def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
+    """The events of a run folder, all or those of some kinds; a warning says how many lines cannot be read."""
+    try:
+        chunk = read_log(path, kinds=kinds)
+    except (OSError, Refused) as error:
+        raise UserError(f"{path / 'events.jsonl'} cannot be read: {error}") from None
+    if chunk.damaged:
+        LOG.warning("%s", damage_in_words(chunk.damaged, path / "events.jsonl"))
+    return chunk.events
+
+
+def read_log(path: Path, offset: int = 0, kinds: Iterable[type[Event]] = ()) -> Chunk:
+    """The events of a run folder from an offset that an earlier chunk ended at.
+
+    With kinds all other lines are passed over unparsed, and are damaged only where they do not even look like events.
+    A last line that a kill cut short, or that is being written, is left for later.
+    """
+    wanted = prefixes(kinds) or (b"",)
+    events: list[Event] = []
+    damaged = 0
+    with _open_log(path) as log:
+        restarted = not _line_ends_at(offset, log)
+        log.seek(0 if restarted else offset)
+        torn = 0
+        for line in log:
+            if line[-1:] != b"\n":
+                torn = len(line)
+                break
+            try:
+                if not line.startswith(wanted):
+                    damaged += line[:11] != b'{"event": "' or line[-2:] != b"}\n"
+                elif (event := _parse(line)) is not None:
+                    events.append(event)
+            except CORRUPT_ERRORS:
+                damaged += 1
+        return Chunk(events, log.tell() - torn, damaged, restarted)
+
+
+def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a run's start event and of the last event that can be read."""
+    if not (path / "events.jsonl").is_file():
+        raise Unreadable(path, "it has no events.jsonl")
+    with _open_log(path) as log:
+        first = log.readline(LONGEST_START)
+        if not first:
+            raise Unreadable(path, "its events.jsonl is empty")
+        start = fields_of(first)
+        if not start or start["event"] != "start":
+            raise Unreadable(path, "its events.jsonl does not begin with a whole start event")
+        return start, _last(log) or start
+
+
+def last_event(path: Path) -> dict[str, Any]:
+    """The fields of the last event of a run that can be read, or nothing."""
+    try:
+        with _open_log(path) as log:
+            return _last(log)
+    except (OSError, Refused):
+        return {}
+
+
+def fields_of(line: bytes) -> dict[str, Any]:
+    """The fields of an event as any version wrote it, or nothing if the line is torn or something else."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) and {"event", "step", "time"} <= fields.keys() else {}
+
+
+def prefixes(kinds: Iterable[type[Event]]) -> tuple[bytes, ...]:
+    """What lines with events of these kinds begin with."""
+    return tuple(b'{"event": "%s"' % kind.event.encode() for kind in kinds)
+
+
+def evals_by_seed(events: Iterable[Event]) -> dict[int, list[Eval]]:
+    """The evaluations among events, in order."""
+    evals: dict[int, list[Eval]] = {}
+    for event in events:
+        if isinstance(event, Eval) and event.seed is not None:
+            evals.setdefault(event.seed, []).append(event)
+    return evals
+
+
+def best_of(evals: list[Eval]) -> Eval:
+    """The evaluation with the highest mean return, the first of equals."""
+    return max(evals, key=lambda one: one.mean_return)
+
+
+def damage_in_words(lines: int, file: Path | str) -> str:
+    """Says that lines could not be read."""
+    return f"{lines:,} {'line' if lines == 1 else 'lines'} of {file} cannot be read and are left out"
+
+
+def _open_log(path: Path) -> io.BufferedReader:
+    return io.BufferedReader(open_plain(path / "events.jsonl"))  # type: ignore[arg-type]
+
+
+def _line_ends_at(offset: int, log: io.BufferedReader) -> bool:
+    """Whether the log was not cut back by a resume since it was read to this offset."""
+    log.seek(max(0, offset - 1))
+    return offset == 0 or log.read(1) == b"\n"
+
+
+def _last(log: io.BufferedReader) -> dict[str, Any]:
+    size = log.seek(0, os.SEEK_END)
+    for length in TAILS:
+        log.seek(max(0, size - length))
+        for line in reversed(log.read(length).split(b"\n")):
+            if fields := fields_of(line):
+                return fields
+    return {}
+
+
+def _parse(line: bytes) -> Event | None:
+    """The event on a line, if its values can be shown, compared and drawn: a file may say anything, and NaN is null."""
+    event, sound = from_line(line.decode()), True
+    if isinstance(event, Eval):
+        for count in (event.step, event.seed, event.updates):
+            whole(count)
+        sound = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
+    elif isinstance(event, Note):
+        sound = isinstance(event.text, str)
+    elif isinstance(event, ActorEvent):
+        sound = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
+    if not sound:
+        raise Refused("its values are not what they should be")
+    return event

@@ -1,0 +1,131 @@
+"""The one reader of run logs: whole or from an offset, of this T3D or a newer one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import t3d
+from helpers import small_config
+from t3d.errors import UserError
+from t3d.events import KINDS, ActorEvent, Eval, Event, Note, from_line, to_line
+from t3d.store.catalogue import read_entry
+from t3d.store.reader import locate, open_run, read_events, read_log
+
+FUTURE = '{"event": "dream", "step": 1, "time": 1.0, "what": {"electric": "sheep"}}'
+
+
+def note(text: str) -> Note:
+    return Note(step=1, text=text, time=1.0)
+
+
+def append(run: Path, text: str) -> None:
+    with (run / "events.jsonl").open("a") as file:
+        file.write(text)
+
+
+def write(run: Path, *events: Event) -> None:
+    append(run, "".join(to_line(event) + "\n" for event in events))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests only read it."""
+    root = tmp_path_factory.mktemp("runs")
+    cfg = small_config(total_steps=120, eval={"episodes": 1, "max_steps": 3}, run={"root": str(root), "name": "run"})
+    list(t3d.train(cfg))
+    return root / "run"
+
+
+def test_reading_step_by_step_gives_what_reading_at_once_gives(trained: Path, tmp_path: Path) -> None:
+    whole = (trained / "events.jsonl").read_bytes()
+    offset, events = 0, list[Event]()
+    for length in [*range(0, len(whole), 97), len(whole)]:
+        (tmp_path / "events.jsonl").write_bytes(whole[:length])
+        chunk = read_log(tmp_path, offset)
+        assert chunk.offset == whole[:length].rfind(b"\n") + 1, "a line that is being written is left for later"
+        assert (chunk.damaged, chunk.restarted) == (0, False)
+        offset, events = chunk.offset, events + chunk.events
+    assert events == read_events(trained) and len(events) > 5
+    assert read_log(tmp_path, offset) == ([], len(whole), 0, False)
+
+
+def test_what_lies_before_the_offset_is_not_read_again(tmp_path: Path) -> None:
+    append(tmp_path, "damaged\n")
+    write(tmp_path, note("one"))
+    first = read_log(tmp_path)
+    write(tmp_path, note("two"))
+    append(tmp_path, "damaged too\n")
+    assert (first.events, first.damaged) == ([note("one")], 1)
+    second = read_log(tmp_path, first.offset)
+    assert (second.events, second.damaged, second.restarted) == ([note("two")], 1, False)
+
+
+@pytest.mark.parametrize("regrown", [0, 1, 500])
+def test_a_log_that_a_resume_cut_back_is_read_from_the_start(tmp_path: Path, regrown: int) -> None:
+    write(tmp_path, note("kept"), note("cut off"))
+    offset = read_log(tmp_path).offset
+    os.truncate(tmp_path / "events.jsonl", len(to_line(note("kept"))) + 1)
+    after = [note("x" * regrown)] if regrown else []
+    write(tmp_path, *after)
+    chunk = read_log(tmp_path, offset)
+    assert (chunk.events, chunk.damaged, chunk.restarted) == ([note("kept"), *after], 0, True)
+    assert chunk.offset == (tmp_path / "events.jsonl").stat().st_size
+    assert not read_log(tmp_path, chunk.offset).restarted
+
+
+def test_only_the_kinds_asked_for_are_parsed(trained: Path, tmp_path: Path) -> None:
+    evals = [event for event in read_events(trained) if isinstance(event, Eval)]
+    (tmp_path / "events.jsonl").write_bytes((trained / "events.jsonl").read_bytes())
+    append(tmp_path, '{"event": "update", "no": json}\n{"event": "evaluations", "no": json}\n')
+    assert read_log(tmp_path, kinds=(Eval,))[::2] == (evals, 0), "they look like events of other kinds"
+    assert read_log(tmp_path).damaged == 2
+    append(tmp_path, '{"event": "update", "no": json\n')
+    assert read_log(tmp_path, kinds=(Eval,))[::2] == (evals, 1), "this one does not"
+
+
+def test_kinds_and_fields_of_a_newer_version_are_skipped_without_a_warning(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [json.loads(line) for line in (trained / "events.jsonl").read_text().splitlines()]
+    newer = [json.dumps({**line, "mood": [1, {"sunny": None}]}) + "\n" + FUTURE + "\n" for line in lines]
+    (tmp_path / "config.toml").write_bytes((trained / "config.toml").read_bytes())
+    append(tmp_path, "".join(newer) + '{"event": "from the future"}\n')
+    with caplog.at_level(logging.DEBUG, "t3d"):
+        assert read_events(tmp_path) == read_events(trained)
+        assert open_run(tmp_path).evals == open_run(trained).evals
+    assert caplog.text == ""
+    assert read_log(tmp_path).damaged == read_log(tmp_path, kinds=(Eval,)).damaged == 0
+    assert read_entry(tmp_path).env == read_entry(trained).env
+
+
+def test_every_kind_comes_back_without_the_fields_that_nobody_knows() -> None:
+    assert from_line(FUTURE) is None
+    fields = json.loads(to_line(note("hello")))
+    assert from_line(json.dumps({**fields, "mood": 1})) == note("hello")
+    for kind in KINDS:
+        with pytest.raises(TypeError, match="missing"):
+            from_line(json.dumps({"event": kind, "time": 1.0, "mood": 1}))
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [[[]]], {}])
+def test_events_that_could_not_be_shown_are_damaged(tmp_path: Path, wrong: Any) -> None:
+    sound = [note("x"), ActorEvent(step=1, time=1.0, actor=3, what="lost", text="x", restarts=1)]
+    write(tmp_path, *sound)
+    for event, field in [(sound[0], "text"), (sound[1], "text"), (sound[1], "what")]:
+        append(tmp_path, json.dumps({**json.loads(to_line(event)), field: wrong}) + "\n")
+    assert read_log(tmp_path)[::2] == (sound, 3)
+
+
+def test_a_folder_without_a_run_and_no_folder_at_all_are_told_apart(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert locate("run", trained.parent) == trained == locate(trained, tmp_path)
+    with pytest.raises(UserError, match="empty cannot be read as a run: it has no events"):
+        locate("empty", tmp_path)
+    with pytest.raises(UserError, match="there is no run at rum, did you mean run"):
+        locate("rum", trained.parent)
