@@ -1,4 +1,4 @@
-"""The one exception whose message is meant for the person at the keyboard."""
+"""Exceptions, and the sentences that users read about them."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can fix: the message is a whole sentence and says how. The command line exits with code 2."""
+    """A problem the user can fix: the message is a sentence that says how. The command line exits with code 2."""
 
 
 class NothingLeft(UserError):
-    """The run is already where it is asked to go."""
+    """The run has already reached the requested step."""
 
 
 class StoppedEarly(UserError):
-    """The run was asked to stop before it had begun to go on; nothing has changed."""
+    """The run was asked to stop before it had resumed; nothing has changed."""
 
 
 class NobodyLeft(UserError):
-    """Every worker process has failed too often; the run is saved as it is."""
+    """Every worker process has failed too often; the run is saved."""
 
 
 class OwnSignal(BaseException):
-    """What T3D itself raises through an environment's code: no environment may catch it, or be blamed for it."""
+    """An exception that T3D raises through an environment's code, which must neither catch it nor be blamed for it."""
 
 
 class EnvironmentFailed(Exception):
-    """The user's environment raised something, the cause of this; it is never taken for an error of our own."""
+    """The user's environment raised the cause of this exception; it is not an error of T3D."""
 
     def __init__(self, where: str, raised: BaseException) -> None:
         super().__init__(f"{where}: {what_happened(raised)}")
 
 
 def what_happened(raised: BaseException) -> str:
-    """What an environment did: its exception, or that it wanted to end the program."""
+    """Describes what an environment raised: an exception, or sys.exit."""
     if isinstance(raised, SystemExit):
         return f"the environment called sys.exit({'' if raised.code is None else repr(raised.code)})"
     return f"the environment raised {type(raised).__name__}{f': {raised}' if str(raised) else ''}"
 
 
 class Diverged(UserError):
-    """Learning has run away: a loss or an action is no longer a finite number."""
+    """Training diverged: a loss or an action is not finite."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
             f"training diverged: {what}; lower td3.critic_lr and td3.actor_lr, or scale the rewards down "
-            "(the run's folder keeps the last sound policy)"
+            "(the run's folder keeps the last valid policy)"
         )
 
 
 def as_sentence(error: BaseException) -> str:
-    """Sentences as they are, other errors with their kind."""
+    """Returns messages written for users unchanged, those of other errors with their type."""
     return str(error) if isinstance(error, EnvironmentFailed | UserError) else f"{type(error).__name__}: {error}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint like ', did you mean tau?', or nothing when no known word comes near enough."""
+    """Returns a hint like ', did you mean tau?', or nothing if no known word is close enough."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
     return f", did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""What a run says about itself: one frozen value per event, one JSON line each in events.jsonl."""
+"""What a run reports: one frozen dataclass per kind of event, one JSON line per event in events.jsonl."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Common to all: at which step of a member it happened, and whose it is (None: the whole run's)."""
+    """Common to all: the step at which it happened, and the member and seed (None: the whole run)."""
 
     event: ClassVar[str]
     step: int
@@ -25,7 +25,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Start(Event):
-    """A run begins."""
+    """A run starts."""
 
     event: ClassVar[str] = "start"
     schema: int = SCHEMA
@@ -33,14 +33,14 @@ class Start(Event):
     config: dict[str, Any]
     versions: dict[str, str]
     pid: int
-    parameters: int  # numbers that one member learns
+    parameters: int  # that one member learns
     replay_bytes: int
-    host: str = ""  # runs of before 0.1 do not say
+    host: str = ""  # empty in runs from before 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
-    """A run goes on from a checkpoint, in a process of its own."""
+    """A run resumes from a checkpoint, in a new process."""
 
     event: ClassVar[str] = "resumed"
     folder: str
@@ -50,14 +50,14 @@ class Resumed(Event):
     host: str
     parameters: int
     replay_bytes: int
-    checkpoint: str  # its name; empty: there was none, and the run begins again
+    checkpoint: str  # its name; empty: there was none, and the run starts again
     best: list[float]  # each member's highest evaluation so far
-    notes: list[str]  # what is not as it was: a damaged file, another version, an episode that did not repeat
+    notes: list[str]  # what differs: a damaged file, another version, an episode that could not be reproduced
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
-    """A checkpoint is complete on the disk."""
+    """A checkpoint was written completely."""
 
     event: ClassVar[str] = "saved"
     checkpoint: str
@@ -68,7 +68,7 @@ class Saved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SaveFailed(Event):
-    """A checkpoint, a policy or a line of a log could not be written; the run goes on without."""
+    """A checkpoint, a policy or a line of a log could not be written; the run continues without it."""
 
     event: ClassVar[str] = "save-failed"
     text: str
@@ -86,7 +86,7 @@ class BadValueMet(Event):
     field: str
     text: str
     handling: str  # raise | skip | clip
-    count: int  # of this environment so far; after the tenth only the 100th, 1,000th, ... are told
+    count: int  # of this environment so far; after the tenth only the 100th, 1,000th, ... are reported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class EpisodeEnd(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Update(Event):
-    """The losses and values of an update that moved the actor too, the first one after each log step."""
+    """The losses and values of the first update after each log step that also moved the actor."""
 
     event: ClassVar[str] = "update"
     updates: int
@@ -117,7 +117,7 @@ class Update(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepsTaken(Event):
-    """What each of the fifteen steps produced in the newest update: shape, mean, std and first values by name."""
+    """The tensors of the fifteen steps in the newest update: shape, mean, std and first values by name."""
 
     event: ClassVar[str] = "steps"
     updates: int
@@ -126,18 +126,18 @@ class StepsTaken(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ActingEvent(Event):
-    """How actor processes and the learner got along since some step."""
+    """How well actor processes and the learner kept pace since some step."""
 
     event: ClassVar[str] = "acting"
-    since: int  # the last such event, or where this process began
-    summary: bool = False  # of all since this process began; the last one is
-    ratio: float  # updates for each step after the random ones, as achieved since then
+    since: int  # the step of the last such event, or where this process started
+    summary: bool = False  # True in the last one, which covers everything since this process started
+    ratio: float  # updates per step after the random steps, as achieved since then
     age_median: int  # updates that the learner was ahead of the acting policy when its transition arrived
     age_p99: int
-    ring_fill: float  # share of the rings that was full when the learner looked, on average
+    ring_fill: float  # share of the ring buffers that was full when the learner looked, on average
     actors_waited: float  # share of their time that actors waited for the learner
     learner_waited: float  # share of its time that the learner waited for transitions
-    actors: int  # processes that run
+    actors: int  # running processes
     restarts: int  # so far
 
 
@@ -165,8 +165,8 @@ class Eval(Event):
     mean_length: float
     returns: list[float]
     lengths: list[int]
-    best: bool  # better than all before
-    bad_values: int = 0  # met in the evaluation's episodes and kept out
+    best: bool  # better than all previous ones
+    bad_values: int = 0  # found in the evaluation's episodes and kept out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class End(Event):
     event: ClassVar[str] = "end"
     reason: str  # finished | stopped | failed
     text: str = ""  # what failed
-    saved: bool = True  # whether a checkpoint holds this moment
+    saved: bool = True  # whether a checkpoint holds the final state
     updates: int
     seconds: float
 
@@ -199,15 +199,15 @@ KINDS: dict[str, type[Event]] = {
 
 
 def to_line(event: Event) -> str:
-    """One line of JSON without the newline; non-finite numbers become null."""
+    """Formats one line of JSON without the newline; non-finite floats become null."""
     fields = {"event": event.event, **dataclasses.asdict(event)}
     return json.dumps(_finite(fields), allow_nan=False)
 
 
 def from_line(line: str) -> Event | None:
-    """The inverse of to_line, but for non-finite numbers, which come back as None.
+    """Reverses to_line, except for non-finite floats, which become None.
 
-    A newer T3D may have written the line: fields that this one does not know are left out, and an unknown kind is None.
+    The line may be from a newer T3D: unknown fields are dropped, and an unknown kind gives None.
     """
     fields = json.loads(line)
     kind = fields.pop("event")

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, and a way of opening them that trusts nothing it finds.
+"""Writes files atomically, and opens them without trusting what it finds.
 
-A run folder may come from anywhere. So links are not followed and pipes and devices are not touched: whatever is not a
-plain file is refused before a byte of it is read or written.
+A run folder may come from anywhere. So links are not followed, and pipes and devices are not touched: anything that is
+not a regular file is refused before a byte of it is read or written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, BinaryIO
 
 import safetensors
 
-CORRUPT_ERRORS = (  # what reading and using a file raises that is not what it should be
+CORRUPT_ERRORS = (  # what reading and using a corrupt file can raise
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
     safetensors.SafetensorError,
 )  # fmt: skip
 try:
     STARTED_IN = Path.cwd()
-except OSError:  # it was removed
+except OSError:  # the working directory was removed
     STARTED_IN = Path("/")
 
 
@@ -30,11 +30,11 @@ CHANGED = "its content has changed: the SHA-256 is another"
 
 
 class Refused(ValueError):
-    """A file that is not what it should be; the message says what is wrong with it."""
+    """A file must not be used; the message says what is wrong with it."""
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Opens a plain file, unbuffered; Refused if it is anything else."""
+    """Opens a regular file, unbuffered; raises Refused if it is anything else."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -49,12 +49,12 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Opens a plain file to append to, and makes it where there is none."""
+    """Opens a regular file to append to, and creates it if it does not exist."""
     return open_plain(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
 
 
 def write_new(path: Path, content: bytes) -> str:
-    """Writes a file that was not there and waits until it is on the disk; returns its SHA-256."""
+    """Writes a new file and waits until it is on disk; returns its SHA-256."""
     with open_plain(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
         rest = memoryview(content)
         while rest:
@@ -64,7 +64,7 @@ def write_new(path: Path, content: bytes) -> str:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Puts a file in the place of another; whatever happens, one of the two is there, whole."""
+    """Replaces a file atomically: whatever happens, the old or the new one exists, complete."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     write_new(temporary, content)
@@ -72,7 +72,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Waits until the names in a folder are on the disk."""
+    """Waits until the names in a folder are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -81,11 +81,11 @@ def sync_folder(path: Path) -> None:
 
 
 def read(path: Path, most: int, size: int | None = None, sha256: str | None = None) -> bytes:
-    """A plain file's content, if its length and hash are right."""
+    """Reads a regular file; raises Refused if its length or hash is wrong."""
     with open_plain(path) as file:
         found = os.fstat(file.fileno()).st_size
         if found > most:
-            raise Refused(f"it holds {found:,} bytes, more than the {most:,} that are read")
+            raise Refused(f"it holds {found:,} bytes, more than the limit of {most:,}")
         if size is not None and found != size:
             raise Refused(f"it holds {found:,} bytes instead of {size:,}")
         content = file.read()
@@ -95,30 +95,30 @@ def read(path: Path, most: int, size: int | None = None, sha256: str | None = No
 
 
 def whole(value: Any, least: int = 0) -> int:
-    """A count from a file: a whole number that is neither absurd nor a disguised something else."""
+    """Checks a count from a file: an int, not a bool or a float, within sane bounds."""
     if type(value) is not int or not least <= value < 2**62:
         raise ValueError(f"{value!r:.60} is not a count")
     return value
 
 
 def shown(path: Path) -> str:
-    """A path as people would type it where the program was started, whatever has changed its working directory."""
+    """A path as users would type it where the program was started, even if its working directory has changed since."""
     return str(path.relative_to(STARTED_IN)) if path.is_relative_to(STARTED_IN) else str(path)
 
 
 def to_json(value: Any, indent: int | None = None) -> bytes:
-    """JSON, always the same for the same value; the shortest unless it is indented for people."""
+    """Deterministic JSON, as short as possible unless it is indented for people."""
     separators = (",", ":") if indent is None else (",", ": ")
     return json.dumps(value, allow_nan=False, sort_keys=True, indent=indent, separators=separators).encode()
 
 
 def sealed(name: str, fields: dict[str, Any], indent: int | None = None) -> bytes:
-    """Fields as JSON under a name, beside the SHA-256 of them."""
+    """Formats fields as JSON under a name, together with their SHA-256."""
     return to_json({name: fields, "sha256": hashlib.sha256(to_json(fields)).hexdigest()}, indent)
 
 
 def unsealed(name: str, content: bytes, indent: int | None = None) -> dict[str, Any]:
-    """The fields that sealed was given; Refused if one bit of the content is another."""
+    """Returns the fields that sealed was given; raises Refused if a single bit of the content differs."""
     fields: dict[str, Any] = json.loads(content)[name]
     if sealed(name, fields, indent) != content:
         raise Refused(CHANGED)
@@ -126,16 +126,16 @@ def unsealed(name: str, content: bytes, indent: int | None = None) -> dict[str, 
 
 
 def refuse_link(path: Path) -> None:
-    """Whoever writes into a folder that is a link writes somewhere else."""
+    """Refuses a folder that is a link: writing into it would write somewhere else."""
     if path.is_symlink():
         raise Refused(f"{path} is a link")
 
 
 def followed(path: Path) -> Path:
-    """Where a path leads; only for one that the user has named, not for one found in a run folder."""
+    """Resolves links; only for a path that the user gave, not for one found in a run folder."""
     return Path(os.path.realpath(path))
 
 
 def in_words(error: BaseException) -> str:
-    """What an error says, without its number."""
+    """The message of an error, without its number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

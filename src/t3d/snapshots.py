@@ -1,4 +1,4 @@
-"""Policies as plain arrays: what acting, evaluating, saving and shipping need, without torch."""
+"""Policies as plain arrays, without torch: for acting, evaluating, saving and export."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SCALED_LIMIT = 10.0  # chosen; learning (data/normaliser.py) and acting (world/p
 
 
 class PolicySnapshot(NamedTuple):
-    """The actors of all members at one moment, as plain arrays: what acting, evaluating and saving need."""
+    """The actors of all members at one moment, as plain arrays."""
 
     updates: int
     sizes: tuple[int, ...]  # observation_size, hidden..., action_size
-    flat: Floats  # (M, P), laid out as layers_of says
-    scaling: Scaling | None = None  # None: observations are used as they are
+    flat: Floats  # (M, P), in the layout of layers_of
+    scaling: Scaling | None = None  # None: observations are not scaled
 
 
 def actor_sizes(spec: Spec, cfg: TD3Config) -> tuple[int, ...]:
@@ -37,17 +37,17 @@ def actor_sizes(spec: Spec, cfg: TD3Config) -> tuple[int, ...]:
 
 
 def critic_sizes(spec: Spec, cfg: TD3Config) -> tuple[int, ...]:
-    """Layer sizes of a critic, whose value is one number."""
+    """Layer sizes of a critic, which has one output."""
     return (spec.observation_size + spec.action_size, *cfg.critic_hidden, 1)
 
 
 def parameter_count(sizes: tuple[int, ...]) -> int:
-    """How many numbers an MLP of these layer sizes holds."""
+    """The number of parameters of an MLP with these layer sizes."""
     return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(sizes))
 
 
 def layers_of(flat: Any, sizes: tuple[int, ...]) -> list[tuple[Any, Any]]:
-    """K MLPs in flat (K, P), torch or numpy, seen as views: per layer a weight (K, in, out) and a bias (K, 1, out)."""
+    """Views of K MLPs in flat (K, P), torch or numpy: per layer a weight (K, in, out) and a bias (K, 1, out)."""
     count, layers, start = flat.shape[0], [], 0
     for fan_in, fan_out in pairwise(sizes):
         middle = start + fan_in * fan_out
@@ -60,13 +60,13 @@ def layers_of(flat: Any, sizes: tuple[int, ...]) -> list[tuple[Any, Any]]:
 
 
 def packed(snapshot: PolicySnapshot) -> State:
-    """A policy snapshot as part of a state."""
+    """Converts a policy snapshot to part of a state."""
     scaling = {} if snapshot.scaling is None else snapshot.scaling._asdict()
     return {"updates": snapshot.updates, "flat": snapshot.flat, **scaling}
 
 
 def unpacked(state: State, members: int, sizes: tuple[int, ...]) -> PolicySnapshot:
-    """The inverse of packed, for so many members; refuses numbers that are not finite or of another shape."""
+    """Reverses packed for the given number of members; refuses values that are not finite or of another shape."""
     shapes = {"flat": (members, parameter_count(sizes)), "mean": (members, sizes[0]), "std": (members, sizes[0])}
     arrays = {name: state[name] for name in shapes if name in state}
     for name, array in arrays.items():

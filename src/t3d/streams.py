@@ -1,7 +1,7 @@
 """The random numbers of updates: one stream for each seed, never shared.
 
-On the CPU a stream is a torch generator. On a GPU it is arithmetic, which CUDA graphs and compilers can take in, and
-which serves all members in one operation where generators need one each.
+On the CPU a stream is a torch generator. On a GPU it is computed from a counter, which CUDA graphs can record and
+compilers can fuse, and which draws for all members in one operation where generators need one each.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from t3d.files import whole
 from t3d.seeds import derive_wide
 from t3d.types import State
 
-GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # SplitMix64's, as signed numbers
+GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # SplitMix64's, as signed ints
 
 
 class Streams(Protocol):
-    """Every call goes on where the last one ended; what it returns is overwritten by the next."""
+    """Every call continues where the last one ended; the next call overwrites what it returned."""
 
     def uniform(self) -> Tensor: ...  # in [0, 1)
-    def normal(self) -> Tensor: ...  # mean zero, deviation one
+    def normal(self) -> Tensor: ...  # mean zero, standard deviation one
     def state(self) -> State: ...
     def restore(self, state: State) -> None: ...
 
@@ -56,12 +56,12 @@ class Generators:
 
 
 class Counted:
-    """Number i of a stream is the i-th output of SplitMix64 (Steele, Lea and Flood, 2014) begun at the stream's key."""
+    """Draw i of a stream is output i of SplitMix64 (Steele, Lea and Flood, 2014) seeded with the stream's key."""
 
     def __init__(self, seeds: Sequence[int], purpose: str, out: Tensor) -> None:
         keys = [derive_wide(seed, purpose) for seed in seeds]
         self._shape, self._dtype = out.shape, out.dtype
-        self._digits = {torch.float32: 24, torch.float64: 53}[out.dtype]  # bits that a number below one has room for
+        self._digits = {torch.float32: 24, torch.float64: 53}[out.dtype]  # bits of a float's significand
         self._keys = torch.tensor(keys, device=out.device).unsqueeze(1)  # (M, 1)
         self._places = torch.arange(1, out[0].numel() + 1, device=out.device)
         self.drawn = torch.zeros((), dtype=torch.int64, device=out.device)  # so far, a tensor for CUDA graphs
@@ -81,7 +81,7 @@ class Counted:
         self.drawn.fill_(whole(state["drawn"]))
 
     def _bits(self, bits: int) -> Tensor:
-        """(M, numbers of one call), each of so many random bits."""
+        """(M, draws per call), each of the given number of random bits."""
         z = self._keys + (self._places + self.drawn) * GOLDEN
         z = (z ^ _shifted(z, 30)) * MIX_1
         z = (z ^ _shifted(z, 27)) * MIX_2
@@ -91,11 +91,11 @@ class Counted:
 
 
 def open_streams(seeds: Sequence[int], purpose: str, out: Tensor) -> Streams:
-    """Streams whose calls fill tensors like out (M, ...), one row for each seed."""
+    """Opens streams that return tensors like out (M, ...), one row for each seed."""
     kind = Generators if out.device.type == "cpu" else Counted
     return kind(seeds, purpose, out)
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:
-    """z moved right by so many bits, zeros coming in; torch itself copies the sign."""
+    """Shifts z right and fills with zeros; torch's own shift copies the sign bit."""
     return (z >> by) & ((1 << (64 - by)) - 1)

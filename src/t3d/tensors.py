@@ -1,4 +1,4 @@
-"""Between tensors and arrays."""
+"""Conversion from arrays to tensors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def sendable(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A tensor that copy_(..., non_blocking=True) brings to the device while this process goes on."""
+    """Wraps an array in a tensor that copy_(..., non_blocking=True) copies to the device asynchronously."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def put(tensor: Tensor, array: NDArray[np.generic], name: str) -> None:
-    """Fills a tensor with an array of its own shape and type; torch alone would broadcast and convert in silence."""
+    """Fills a tensor with an array of the same shape and type; torch alone would silently broadcast and convert."""
     given = torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
     if (given.shape, given.dtype) != (tensor.shape, tensor.dtype):
         expected = f"{tensor.dtype} {tuple(tensor.shape)}"

@@ -1,4 +1,4 @@
-"""The values that flow between the parts. Shapes are stated here once.
+"""The values passed between the parts of T3D. Shapes are stated here once.
 
 M members (one per seed), C critics per member, B batch, N environments per member, E evaluation episodes.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     from t3d.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
-State = dict[str, Any]  # what a part needs to go on exactly: arrays and plain values by name, nested
+State = dict[str, Any]  # what a part needs to resume exactly: arrays and plain values by name, nested
 
 
 class Part(NamedTuple):
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What an environment looks like from outside. Inside T3D observations are flat and actions are in [-1, 1]."""
+    """An environment's observations and actions. Inside T3D observations are flat and actions are in [-1, 1]."""
 
     observation: tuple[Part, ...]
     action_shape: tuple[int, ...]
@@ -64,14 +64,14 @@ class Episode(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A value from an environment that must not reach the replay, and where it was found."""
+    """A bad value from an environment, which must not reach the replay, and where it was found."""
 
     env: int
     episode: int
     step: int  # of the episode; 0 is the reset
     field: str
     text: str
-    met: int = 0  # bad values of this environment so far, this one included
+    met: int = 0  # bad values of this environment so far, including this one
 
 
 class Rollout(NamedTuple):
@@ -81,7 +81,7 @@ class Rollout(NamedTuple):
     rows: Floats  # (T, sum of row_sizes): a transition is one row, from the actor to the replay
     observation_size: int
     episodes: list[Episode]  # those that ended inside this block
-    faults: list[Fault]  # bad values met and kept out
+    faults: list[Fault]  # bad values found and kept out
 
     @property
     def s(self) -> Floats:
@@ -155,7 +155,7 @@ class UpdateTrace(NamedTuple):
 
     @property
     def actor_loss(self) -> Tensor | None:
-        """(M,), what step 13 descends."""
+        """(M,), what step 13 minimises."""
         return None if self.q1_pi is None else -self.q1_pi.mean(-1)
 
 
@@ -167,7 +167,7 @@ class Evaluation(NamedTuple):
     snapshot: PolicySnapshot
     returns: NDArray[np.float64]  # (E,)
     lengths: NDArray[np.int64]  # (E,)
-    bad_values: int = 0  # met and kept out
+    bad_values: int = 0  # found and kept out
 
 
 class ActorNews(NamedTuple):
@@ -180,7 +180,7 @@ class ActorNews(NamedTuple):
 
 
 class Acting(NamedTuple):
-    """How acting and learning get along, over some span of a run; events.ActingEvent says what each figure is."""
+    """How well acting and learning keep pace over some span of a run; events.ActingEvent explains each field."""
 
     age_median: int
     age_p99: int
@@ -192,7 +192,7 @@ class Acting(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """What a run is asked for from outside: to stop, or to save in passing."""
+    """Requests to a run from outside: to stop, or to save a checkpoint and continue."""
 
     stop: threading.Event
     save: threading.Event

@@ -34,7 +34,7 @@ from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
 from t3d.run.loop import resume, train
 from t3d.run.placement import with_environments
 from t3d.snapshots import PolicySnapshot, parameter_count
-from t3d.world.noise import rung
+from t3d.world.noise import scale_factor
 
 # Workers
 
@@ -259,7 +259,9 @@ def test_a_signal_ends_the_whole_family_in_time(tmp_path: Path, phase: str) -> N
 
 
 def test_a_ladder_of_noise() -> None:
-    assert [rung(index, 5) for index in range(5)] == pytest.approx([0.25, 0.5, 1, 2, 4]) and rung(0, 1) == 1
+    assert [scale_factor(index, 5) for index in range(5)] == pytest.approx([0.25, 0.5, 1, 2, 4]) and scale_factor(
+        0, 1
+    ) == 1
     changes: dict[str, Any] = {"env": {"num_envs": 3}, "td3": {"random_steps": 0}, "total_steps": 9000}
     cfg = helpers.small_config(**changes, noise={"exploration_noise": 0.04, "per_env": True})
     collector = InlineCollector(cfg, actor_worlds.Told)

@@ -239,7 +239,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     other = merge(cfg, {"td3": {"tau": 0.01}})
     with pytest.raises(UserError, match=r"begun with td3.tau=0.005, and this command says 0.01"):
         list(t3d.resume(broken, cfg=other))
-    with pytest.raises(UserError, match="it observed 3 numbers, now 2"):
+    with pytest.raises(UserError, match="its observations had 3 values, now 2"):
         list(t3d.resume(broken, make_env=lambda: gym.make("MountainCarContinuous-v0")))
     with pytest.raises(UserError, match="is in use by process"):
         going_on = t3d.resume(broken)
@@ -351,13 +351,13 @@ def test_a_stop_while_episodes_are_played_again_changes_nothing(
     before = {path: path.read_bytes() for path in broken.rglob("*") if path.is_file()}
     stop = threading.Event()
     stop.set()
-    with pytest.raises(StoppedEarly, match="the run is as it was"):
+    with pytest.raises(StoppedEarly, match="the run is unchanged"):
         list(t3d.resume(broken, stop=stop))
     assert {path: path.read_bytes() for path in broken.rglob("*") if path.is_file()} == before
 
 
 def test_an_episode_that_is_too_long_to_remember_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.world.episode.REMEMBERED_STEPS", 50)
+    monkeypatch.setattr("t3d.world.episode.RECORDED_STEPS", 50)
     broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
     resumed, *events = t3d.resume(broken)
     assert isinstance(resumed, Resumed) and "has forgotten the first of 150 steps of its episode 0" in resumed.notes[0]

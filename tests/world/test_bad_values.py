@@ -126,7 +126,7 @@ def test_clip_cuts_infinities_and_holds_the_last_sound_value_for_the_rest() -> N
     for bad, expected in {np.nan: 2.0, np.inf: FIXED_TO, -1e30: -FIXED_TO}.items():
         toy.observation, toy.reward = np.array([5.0, bad, 7.0]), bad
         result = env.step(np.zeros(1, np.float32))
-        assert result.observation.tolist() == [5.0, expected, 7.0] and result.sound
+        assert result.observation.tolist() == [5.0, expected, 7.0] and result.valid
         assert result.reward == (0.0 if np.isnan(bad) else expected)
         toy.observation = np.array([1.0, 2.0, 3.0])
         env.step(np.zeros(1, np.float32))
@@ -194,5 +194,5 @@ def test_evaluations_count_bad_values_and_the_doctor_notes_them(tmp_path: Path) 
     GoesBad.taken, GoesBad.fault = 9, staticmethod(BAD["reward NaN"])
     cfg = merge(config(tmp_path, "clip"), {"eval": {"episodes": 5}})
     events = list(t3d.train(cfg, make_env=Sick))
-    assert any(isinstance(event, Note) and "held a bad value" in event.text for event in events)
+    assert any(isinstance(event, Note) and "returned a bad value" in event.text for event in events)
     assert any(isinstance(event, Eval) and event.bad_values > 0 for event in events)

@@ -83,8 +83,8 @@ FATAL: dict[str, tuple[Callable[[], Any], str]] = {
     "unbounded actions": (with_spaces(action_space=Box(-np.inf, np.inf, (1,))), "finite bounds"),
     "half-bounded actions": (with_spaces(action_space=Box(0, np.inf, (1,))), "finite bounds"),
     "actions as wide as floats": (with_spaces(action_space=Box(-3e38, 3e38, (1,))), "finite bounds"),
-    "no actions": (with_spaces(action_space=Box(-1, 1, (0,))), "no numbers"),
-    "no observations": (with_spaces(observation_space=gym.spaces.Dict()), "no numbers"),
+    "no actions": (with_spaces(action_space=Box(-1, 1, (0,))), "empty actions or observations"),
+    "no observations": (with_spaces(observation_space=gym.spaces.Dict()), "empty actions or observations"),
     "a flag that is an array": (broken(over=lambda self: (np.zeros(2, bool), False)), "must be True or False"),
     "a vector that resets itself": (lambda: gym.vector.SyncVectorEnv([Sound] * 2), "resets by itself"),
     "empty action range": (with_spaces(action_space=Box(1, 1, (1,))), "finite bounds"),
@@ -107,14 +107,14 @@ FATAL: dict[str, tuple[Callable[[], Any], str]] = {
     "reward a text": (broken(reward=bad_reward("1")), "reward is str"),
 }
 NOTED: dict[str, tuple[Callable[[], Any], str]] = {
-    "observation outside its space": (broken(observe=lambda self: self.place + 20), "beyond its bounds"),
+    "observation outside its space": (broken(observe=lambda self: self.place + 20), "out of bounds"),
     "observation of another dtype": (broken(observe=lambda self: self.place.astype(np.float64)), "its type is float64"),
     "reused buffer": (broken(observe=shared), "share one buffer"),
     "no time limit": (broken(over=lambda self: (False, False)), "gymnasium.wrappers.TimeLimit"),
     "time limit as termination": (broken(over=lambda self: (self.t >= 50, False)), "exactly 50 steps"),
     "terminated and truncated at once": (broken(over=lambda self: (self.t >= self.limit,) * 2), "at once"),
     "flags that are numbers": (broken(over=lambda self: (0, int(self.t >= self.limit))), "must be True or False"),
-    "unseeded reset": (broken(reset=unseeded_reset), "does not decide the first observation"),
+    "unseeded reset": (broken(reset=unseeded_reset), "does not fix the first observation"),
     "unseeded step": (broken(step=noisy_step), "same seed and actions"),
     "slow step": (broken(step=sleepy_step), "ms: a million steps take"),
     "large observations": (
@@ -126,7 +126,7 @@ NOTED: dict[str, tuple[Callable[[], Any], str]] = {
     "tiny observations": (broken(observe=lambda self: self.place * np.float32(1e-6)), "no observation is larger"),
     "first observation outside its space": (
         broken(observe=lambda self: self.place if self.t else self.place + 50),
-        "beyond its bounds",
+        "out of bounds",
     ),
     "reused buffer in a dict": (
         type(
@@ -142,7 +142,7 @@ NOTED: dict[str, tuple[Callable[[], Any], str]] = {
             (with_spaces(observation_space=Box(-10, 10, (3,))),),
             {"observe": lambda self: np.append(self.place, np.float32(4))},
         ),
-        "observation number 2 never changed; leave it out",
+        "observation value 2 never changed; leave it out",
     ),
     "many numbers that never change": (
         type(
@@ -150,7 +150,7 @@ NOTED: dict[str, tuple[Callable[[], Any], str]] = {
             (with_spaces(observation_space=Box(-10, 10, (12,))),),
             {"observe": lambda self: np.append(np.zeros(10, np.float32), self.place)},
         ),
-        "observation number 0, 1, 2, 3 and 6 more never changed",
+        "observation value 0, 1, 2, 3 and 6 more never changed",
     ),
     "an image": (
         type(

@@ -93,7 +93,9 @@ def test_a_shared_object_is_refused_before_the_run_begins(factory: Any, tmp_path
 def test_an_object_is_no_factory(make: Any, tmp_path: Path) -> None:
     for resumes in (False, True):
         cfg = helpers.small_config(run={"root": str(tmp_path)})
-        with pytest.raises(UserError, match=r"make_env is a .* object.*pass what makes them: make_env=lambda: "):
+        with pytest.raises(
+            UserError, match=r"make_env is a .* object.*pass a function that makes them: make_env=lambda: "
+        ):
             list(t3d.resume(tmp_path, cfg=cfg, make_env=make()) if resumes else t3d.train(cfg, make_env=make()))
 
 

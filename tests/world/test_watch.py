@@ -38,9 +38,9 @@ def hang_in_episode(self: Sound, action: Any) -> Any:
 
 HANGS = {
     "the environment factory has not returned": broken(__init__=hang),
-    r"Broken has not come back from reset\(\) of episode 0": broken(reset=hang),
-    "Broken has not come back from step 8 of episode 0": broken(step=hang_in_episode),
-    r"Broken has not come back from close\(\)": broken(close=hang),
+    r"Broken has not returned from reset\(\) of episode 0": broken(reset=hang),
+    "Broken has not returned from step 8 of episode 0": broken(step=hang_in_episode),
+    r"Broken has not returned from close\(\)": broken(close=hang),
 }
 
 
@@ -86,7 +86,7 @@ def test_somebody_elses_alarm_is_left_alone(capsys: pytest.CaptureFixture[str]) 
         assert rung == [signal.SIGALRM]
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert "Broken has not come back from close() after 0.2 s" in capsys.readouterr().err
+    assert "Broken has not returned from close() after 0.2 s" in capsys.readouterr().err
 
 
 def test_in_another_thread_stderr_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_in_another_thread_stderr_is_told(capsys: pytest.CaptureFixture[str]) ->
     thread.start()
     thread.join()
     assert warnings == [[]], "it came back after all"
-    assert capsys.readouterr().err.count("Broken has not come back from close() after 0.2 s") == 1
+    assert capsys.readouterr().err.count("Broken has not returned from close() after 0.2 s") == 1
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

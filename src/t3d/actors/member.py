@@ -11,7 +11,7 @@ from t3d.config import Config
 from t3d.files import whole
 from t3d.types import Fault, Floats, Rollout, State
 from t3d.world.batch import open_batch
-from t3d.world.episode import EpisodeCounters, EpisodeRunner, Flight, play_again
+from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes
 from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.noise import scale_at
 from t3d.world.numbers import played
@@ -58,11 +58,11 @@ class MemberActor:
         s = np.array([runner.observation for runner in runners])
         a = self._actions(policy, runners, s)
         results = self.env_batch.step(a)
-        episodes = [runner.took(*answer) for runner, *answer in zip(runners, a, results, strict=True)]
+        episodes = [runner.advance(*answer) for runner, *answer in zip(runners, a, results, strict=True)]
         self.error = next((runner.error for runner in runners if runner.error is not None), None)
         if isinstance(self.error, BadValue):
             self.error.member = self.member
-        sound = [position for position, result in enumerate(results) if result.sound]
+        sound = [position for position, result in enumerate(results) if result.valid]
         if len(sound) < len(results):
             s, a, results = s[sound], a[sound], [results[position] for position in sound]
         self.taken += len(sound)
@@ -79,8 +79,8 @@ class MemberActor:
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Plays every episode in flight again; says which did not come out as it was, and begins the next one there."""
         self.taken = whole(state["taken"])
-        flights = [Flight.of(state[f"env-{runner.index}"]) for runner in self.runners]
-        play_again(self.runners, flights, self.env_batch, stop)
+        flights = [SavedEpisode.of(state[f"env-{runner.index}"]) for runner in self.runners]
+        replay_episodes(self.runners, flights, self.env_batch, stop)
         if any(flight.episode or flight.length for flight in flights):
             self.env_batch.take_faults()  # told before
         notes = []

@@ -1,1 +1,1 @@
-"""LEARNING: tensors in, tensors out."""
+"""The TD3 algorithm: networks, updates and the learner. Tensors in, tensors out."""

@@ -1,4 +1,4 @@
-"""Adam on one flat tensor. torch.optim.Adam takes one learning rate a group; here each row may have its own."""
+"""Adam on one flat tensor. torch.optim.Adam has one learning rate per group; here each row may have its own."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # the defaults of the Adam paper and o
 
 
 class AdamState(NamedTuple):
-    """What Adam remembers; changed in place."""
+    """Adam's moments and step count; changed in place."""
 
     mean: Tensor  # (K, P)
     square: Tensor  # (K, P)
-    made: Tensor  # () float64, steps made: a tensor, so that a CUDA graph can advance it
+    made: Tensor  # () float64, steps taken: a tensor, so that a CUDA graph can advance it
 
 
 def adam_init(flat: Tensor) -> AdamState:
-    """Adam that has not moved yet."""
+    """Creates the state of Adam before its first step."""
     made = torch.zeros((), dtype=torch.float64, device=flat.device)
     return AdamState(torch.zeros_like(flat), torch.zeros_like(flat), made)
 
 
 @torch.no_grad()
 def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: float | Tensor) -> None:
-    """Moves flat (K, P) against the gradient; rate is one number or (K, 1)."""
+    """Moves flat (K, P) against the gradient; rate is a scalar or (K, 1)."""
     state.made.add_(1)
     state.mean.lerp_(gradient, 1 - BETA1)
     state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)

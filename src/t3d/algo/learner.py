@@ -1,4 +1,4 @@
-"""Owns what learning changes: networks, optimisers, the update counter and the stream of target noise."""
+"""Owns what learning changes: networks, optimisers, the update counter and the random streams of target noise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Learner:
         return self.cfg.policy_delay - self.updates % self.cfg.policy_delay
 
     def run(self, n: int, sample: Callable[[], Batch]) -> UpdateTrace:
-        """Makes n >= 1 updates, each on a fresh batch, and returns what the last one did."""
+        """Performs n >= 1 updates, each on a new batch, and returns the trace of the last one."""
         if self._graphs is not None:
             steps = self._graphs.run(n, self.updates)
             self.updates += n
@@ -53,11 +53,11 @@ class Learner:
         return steps
 
     def record(self, sample: Callable[[], Batch], refill: Callable[[], object] | None = None) -> None:
-        """From now on, run replays CUDA graphs of sampling and updating, and calls refill before each update.
+        """Records CUDA graphs of sampling and updating for run to replay; refill is called before each update.
 
-        sample is recorded, so it must do the same operations on the same tensors every time.
+        sample is recorded, so it must perform the same operations on the same tensors every time.
         """
-        torch.compiler.reset()  # else a process that has trained other shapes before runs out of recompilations
+        torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
         state, drawn = self.state(), compiled_if_possible(lambda: (sample(), self.draw()))
 
         def step(update_actor: bool) -> UpdateTrace:
@@ -68,28 +68,28 @@ class Learner:
         self.restore(state)
 
     def update(self, batch: Batch, draws: Draws) -> UpdateTrace:
-        """Makes one update; every policy_delay-th moves the actor and the targets too."""
+        """Performs one update; every policy_delay-th also moves the actor and the targets."""
         update_actor = self.until_actor == 1
         self.updates += 1
         return self._update(batch, draws, update_actor=update_actor)
 
     def draw(self) -> Draws:
-        """The randomness of one update, each member's from its own stream."""
+        """Draws the randomness of one update, each member's from its own stream."""
         return Draws(self._streams.normal())
 
     def snapshot(self) -> PolicySnapshot:
-        """The actors as arrays that later updates do not change."""
+        """Copies the actors to arrays that later updates do not change."""
         flat = self.actor_weights.to("cpu", torch.float32, copy=True).numpy()
         return PolicySnapshot(self.updates, self.actor_sizes, flat)
 
     @property
     def actor_weights(self) -> torch.Tensor:
-        """(M, P): what acts; updates change it in place."""
+        """(M, P): the actors' parameters, which updates change in place."""
         return self.nets.actor.flat
 
     @property
     def actor_sizes(self) -> tuple[int, ...]:
-        """Layer sizes of what acts."""
+        """Layer sizes of the actors."""
         return self.nets.actor.sizes
 
     def state(self) -> State:
@@ -98,21 +98,21 @@ class Learner:
         return {"updates": self.updates, "target_noise": self._streams.state(), **arrays}
 
     def restore(self, state: State) -> None:
-        """Goes on where a learner of the same shape was."""
+        """Restores what state() returned."""
         for name, tensor in self._tensors().items():
             put(tensor, state[name], name)
         self._streams.restore(state["target_noise"])
         self.updates = whole(state["updates"])
 
-    def unsound(self) -> list[tuple[str, int]]:
-        """The networks and moments that hold a number that is not finite, with their member; empty when all is well."""
+    def non_finite(self) -> list[tuple[str, int]]:
+        """Lists the networks and moments that hold a non-finite value, each with its member."""
         members = len(self.nets.actor.flat)
         finite = {
             name: torch.isfinite(tensor).view(members, -1).all(dim=1).tolist()
             for name, tensor in self._tensors().items()
-            if tensor.ndim == 2  # Adam's count of steps is a number of its own
+            if tensor.ndim == 2  # Adam's step count is a scalar
         }
-        return [(name, member) for name, sound in finite.items() for member in range(members) if not sound[member]]
+        return [(name, member) for name, fine in finite.items() for member in range(members) if not fine[member]]
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that updates change in place, by name."""

@@ -1,6 +1,6 @@
 """Actor and critics as stacks: every weight has a leading axis, so M members with C critics are one batched product.
 
-A stack keeps all its numbers in one flat tensor (K, P) and sees its layers as views of it. So Adam and Polyak are a few
+A stack keeps all its parameters in one flat tensor (K, P), and its layers are views of it. So Adam and Polyak are a few
 operations on one tensor, and a snapshot is a copy of it.
 """
 
@@ -18,7 +18,7 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 class Stack:
-    """K independent ReLU perceptrons of one shape."""
+    """K independent ReLU MLPs of one shape."""
 
     def __init__(self, sizes: tuple[int, ...], flat: Tensor) -> None:
         self.sizes = sizes
@@ -36,13 +36,13 @@ class Stack:
 
 
 class Actor(Stack):
-    """s (M, B, observation) -> a (M, B, action) in [-1, 1]; world/guard.py knows the environment's own bounds."""
+    """s (M, B, observation) -> a (M, B, action) in [-1, 1]; world/guard.py scales to the environment's own bounds."""
 
     def __call__(self, s: Tensor) -> Tensor:
         return perceptron(self.layers, s).tanh()
 
     def copy(self) -> Actor:
-        """A second object with the same numbers: how a target begins."""
+        """Returns a second object with the same parameters, as a target starts."""
         return Actor(self.sizes, self.flat.clone())
 
 
@@ -54,14 +54,14 @@ class Critic(Stack):
         self.members = members
 
     def __call__(self, s: Tensor, a: Tensor) -> Tensor:
-        """The values of all critics, (M, C, B)."""
+        """Returns the Q-values of all critics, (M, C, B)."""
         x = torch.cat([s, a], dim=-1)
         each = x.unsqueeze(1).expand(-1, self._critics, -1, -1)
         q = perceptron(self.layers, each.flatten(0, 1))  # (M * C, B, 1)
         return q.view(self.members, self._critics, -1)
 
     def q1(self, s: Tensor, a: Tensor) -> Tensor:
-        """The first critic alone, (M, B): what the actor ascends."""
+        """Returns the first critic's values, (M, B): what the actor maximises."""
         first = [(weight[:: self._critics], bias[:: self._critics]) for weight, bias in self.layers]
         return perceptron(first, torch.cat([s, a], dim=-1)).squeeze(-1)
 
@@ -74,7 +74,7 @@ class Critic(Stack):
 
 
 class Networks(NamedTuple):
-    """The learned and the target networks of all members."""
+    """The online and the target networks of all members."""
 
     actor: Actor
     actor_target: Actor
@@ -83,7 +83,7 @@ class Networks(NamedTuple):
 
 
 def perceptron(layers: Layers, x: Tensor) -> Tensor:
-    """x (K, B, in) through K perceptrons: ReLU between layers, nothing after the last."""
+    """Passes x (K, B, in) through K MLPs: ReLU between layers, nothing after the last."""
     *hidden, (weight, bias) = layers
     for hidden_weight, hidden_bias in hidden:
         x = torch.baddbmm(hidden_bias, x, hidden_weight).relu()

@@ -1,9 +1,9 @@
-"""TD3, the whole of it (Fujimoto, van Hoof and Meger, 2018, "Addressing Function Approximation Error in Actor-Critic
-Methods").
+"""The complete TD3 algorithm (Fujimoto, van Hoof and Meger, 2018, "Addressing Function Approximation Error in
+Actor-Critic Methods").
 
-Step 1, the replay memory, is data/replay.py. Everything else is on this page, in the paper's letters: s, a, r, s2, y;
+Step 1, the replay memory, is data/replay.py. Everything else is in this file, in the paper's letters: s, a, r, s2, y;
 eps is the smoothing noise, q and q2 are values of the critics and of their targets. M members are trained side by side
-and never mix.
+and share nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def td3_init(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Networks, Optimisers]:
-    """Fresh networks and optimisers, one member per seed."""
+    """Creates networks and optimisers, one member per seed."""
     # Step 2: the actor, and its target: a second object that starts as a copy.
     sizes, actor_seeds = actor_sizes(spec, cfg), [derive(seed, "actor") for seed in seeds]
     actor = Actor(sizes, linear_init(sizes, actor_seeds, dtype).to(device))
@@ -51,34 +51,34 @@ def td3_init(
     return nets, Optimisers(adam_init(actor.flat), adam_init(critic.flat))
 
 
-def numbers_per_member(spec: Spec, cfg: TD3Config) -> int:
-    """How many numbers one member learns: its actor and its critics, targets not counted."""
+def parameters_per_member(spec: Spec, cfg: TD3Config) -> int:
+    """The number of parameters that one member learns: its actor and critics, without targets."""
     return parameter_count(actor_sizes(spec, cfg)) + cfg.critics * parameter_count(critic_sizes(spec, cfg))
 
 
 def td3_update(
     nets: Networks, opts: Optimisers, batch: Batch, draws: Draws, cfg: TD3Config, *, update_actor: bool
 ) -> UpdateTrace:
-    """One iteration of the paper's loop, steps 4 to 15; steps 13 to 15 happen when update_actor says so."""
+    """Performs one iteration of the paper's loop, steps 4 to 15; steps 13 to 15 only if update_actor."""
     # Step 4: a batch of transitions.
     s, a, r, s2, terminated, discount, weight, _ = batch
 
     with torch.no_grad():
         # Step 5: the target actor's action in the next state.
         pi2 = nets.actor_target(s2)  # (M, B, action)
-        # Step 6: target policy smoothing: clipped noise, and the result stays a legal action.
+        # Step 6: target policy smoothing: clipped noise, and the result is clipped to a valid action.
         eps = (cfg.target_noise * draws.target_noise).clamp(-cfg.target_noise_clip, cfg.target_noise_clip)
         a2 = (pi2 + eps).clamp(-1, 1)
-        # Step 7: what the target critics think of it.
+        # Step 7: the target critics' values of it.
         q2 = nets.critic_target(s2, a2)  # (M, C, B)
-        # Step 8: the pessimistic one.
+        # Step 8: the smallest of them (clipped double Q-learning).
         q2_min = AGGREGATES[cfg.aggregate](q2)  # (M, B)
-        # Step 9: one target for all critics. Termination ends the future, a time limit does not.
+        # Step 9: one target for all critics. Termination stops the bootstrap, a time limit does not.
         y = r + discount * (1 - terminated) * q2_min
 
-    # Step 10: what the critics think of the action that was taken.
+    # Step 10: the critics' values of the action that was taken.
     q = nets.critic(s, a)  # (M, C, B)
-    # Step 11: mean squared error, summed over critics (and members, whose gradients do not meet).
+    # Step 11: mean squared error, summed over critics (and members, whose gradients are independent).
     td = q - y.unsqueeze(1)
     critic_loss = (weight.unsqueeze(1) * td.square()).mean(dim=-1).sum()
     # Step 12: backpropagate, one Adam step for all critics.
@@ -88,7 +88,7 @@ def td3_update(
     if not update_actor:
         return trace
 
-    # Step 13: the actor ascends the first online critic.
+    # Step 13: gradient ascent of the actor on the first online critic.
     pi = nets.actor(s)
     q1_pi = nets.critic.q1(s, pi)  # (M, B)
     actor_loss = -q1_pi.mean(dim=-1).sum()

@@ -1,1 +1,1 @@
-"""MEMORY: what updates learn from."""
+"""The replay memory, and the sampling and normalisation of what updates learn from."""

@@ -1,4 +1,4 @@
-"""What a run remembers: replay, sampler and normaliser as the loop sees them."""
+"""Replay, sampler and normaliser behind one interface for the training loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t3d.types import Batch, Rollout, Spec, State
 
 
 class Memory:
-    """Takes rollouts in and gives batches out."""
+    """Stores rollouts and samples batches."""
 
     def __init__(self, spec: Spec, cfg: Config, device: str, learning_on: str | None = None) -> None:
         members, learning_on = len(cfg.seeds), learning_on or device
@@ -31,7 +31,7 @@ class Memory:
         return self.replay.added
 
     def add(self, *rollouts: Rollout) -> None:
-        """Remembers blocks of transitions, one a member at most; they may be empty."""
+        """Stores blocks of transitions, at most one per member; they may be empty."""
         filled = [one for one in rollouts if len(one.rows)]
         if filled:
             self.replay.add(*filled)
@@ -40,32 +40,32 @@ class Memory:
                 self.normaliser.add(one)
 
     def sample(self) -> Batch:
-        """A batch for one update (step 4)."""
+        """Samples a batch for one update (step 4)."""
         if self.staged is not None:
             self.staged.refill()
         return self.recorded()
 
     def recorded(self) -> Batch:
-        """What of sampling a CUDA graph can record: all of it, or only reading what refill brings to the GPU."""
+        """Does the part of sampling that a CUDA graph can record: all of it, or only what follows refill."""
         batch = self.sampler() if self.staged is None else self.staged.batch
         return batch if self.normaliser is None else self.normaliser.normalised(batch)
 
     @property
     def refill(self) -> Callable[[], None] | None:
-        """What must be called before each update that a CUDA graph makes."""
+        """The function to call before each update of a CUDA graph; None if none is needed."""
         return None if self.staged is None else self.staged.refill
 
     def scaled(self, snapshot: PolicySnapshot) -> PolicySnapshot:
-        """The snapshot with the observation scaling that goes with it."""
+        """Adds the current observation scaling to a snapshot."""
         return snapshot if self.normaliser is None else self.normaliser.put_into(snapshot)
 
     def state(self) -> State:
-        """Everything but the rows of the replay, which are saved piece by piece."""
+        """Everything except the rows of the replay, which are saved in segments."""
         normaliser = {} if self.normaliser is None else self.normaliser.state()
         return {"added": list(self.added), "sampler": self.sampler.state(), "normaliser": normaliser}
 
     def restore(self, state: State) -> None:
-        """Goes on where a memory of the same shape was; the rows are put back after."""
+        """Restores what state() returned; the rows of the replay are put back separately."""
         if len(state["added"]) != len(self.added):
             raise ValueError(f"it holds {len(state['added'])} members")
         self.replay.set_added([whole(count) for count in state["added"]])
@@ -75,5 +75,5 @@ class Memory:
 
 
 def rows_needed(cfg: Config) -> int:
-    """A run shorter than the ring's capacity never fills it, so no more than total_steps rows are allocated."""
+    """Rows to allocate: at most total_steps, because a shorter run never fills the replay's capacity."""
     return min(cfg.replay.capacity, cfg.total_steps)

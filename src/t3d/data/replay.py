@@ -1,4 +1,4 @@
-"""Step 1: the replay memory. One ring per member; when it is full the oldest transition is overwritten.
+"""Step 1: the replay memory. One ring buffer per member; when it is full the oldest transition is overwritten.
 
 A transition is one row of floats [s, a, r, terminated, s2], so adding is one write and sampling is one gather.
 """
@@ -12,22 +12,22 @@ from torch import Tensor
 from t3d.tensors import sendable
 from t3d.types import Floats, Rollout, Spec, row_sizes
 
-BYTES_PER_NUMBER = 4
+BYTES_PER_VALUE = 4  # float32
 
 
 class Replay:
-    """Rings (M, capacity, width) of float32, allocated once. Observations are kept raw."""
+    """Ring buffers (M, capacity, width) of float32, allocated once. Observations are stored unscaled."""
 
     def __init__(self, spec: Spec, capacity: int, members: int, device: torch.device | str = "cpu") -> None:
         self.capacity = capacity
         self.columns = row_sizes(spec)
         self.rows = torch.empty(members, capacity, sum(self.columns), device=device, dtype=torch.float32)
-        self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # of each ring, in all rows
+        self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # first row of each member
         self.added = [0] * members  # transitions ever added
         self.size = torch.zeros(members, device=device, dtype=torch.float64)  # rows in use; a tensor, for CUDA graphs
 
     def add(self, *rollouts: Rollout) -> None:
-        """Appends blocks of transitions, one a member at most; to a GPU all of them in one copy, without waiting."""
+        """Appends blocks of transitions, at most one per member; to a GPU in one asynchronous copy."""
         kept = [(one.member, one.rows[-self.capacity :]) for one in rollouts]  # a longer block overwrites itself
         for one in rollouts:
             self.added[one.member] += len(one.rows)
@@ -43,27 +43,27 @@ class Replay:
         self.size.copy_(sendable(filled, device), non_blocking=True)
 
     def kept(self, member: int) -> tuple[int, int]:
-        """The first and one past the last transition that a ring still holds, counted from the run's beginning."""
+        """The first and one past the last transition that a member still holds, counted from the start of the run."""
         return max(0, self.added[member] - self.capacity), self.added[member]
 
     def read(self, member: int, first: int, stop: int) -> Floats:
-        """The rows of transitions first to stop, counted from the run's beginning."""
+        """Reads the rows of transitions first to stop, counted from the start of the run."""
         places = torch.arange(first, stop, device=self.rows.device) % self.capacity
         rows: Floats = self.rows[member].index_select(0, places).cpu().numpy()
         return rows
 
     def put(self, member: int, first: int, rows: Floats) -> None:
-        """Puts back what read returned, into a ring of this or another capacity."""
+        """Writes back what read returned, into a replay of this or another capacity."""
         places = torch.arange(first, first + len(rows), device=self.rows.device) % self.capacity
         self.rows[member].index_copy_(0, places, torch.from_numpy(rows.copy()).to(self.rows.device))
 
     def set_added(self, added: list[int]) -> None:
-        """Sets how many transitions were ever added."""
+        """Sets the number of transitions ever added, per member."""
         self.added[:] = added
         self.size.copy_(torch.tensor([min(count, self.capacity) for count in added]))
 
     def gather(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Rows index (M, B) of each member's ring as s, a, r, terminated, s2."""
+        """Gathers rows index (M, B) of each member as s, a, r, terminated, s2."""
         members, batch = index.shape
         rows = self.rows.view(-1, self.rows.shape[-1]).index_select(0, (self._first + index).view(-1))
         s, a, r, terminated, s2 = torch.split(rows.view(members, batch, rows.shape[-1]), self.columns, dim=-1)
@@ -71,5 +71,5 @@ class Replay:
 
 
 def bytes_needed(spec: Spec, capacity: int, members: int) -> int:
-    """The memory a replay of this size takes."""
-    return members * capacity * sum(row_sizes(spec)) * BYTES_PER_NUMBER
+    """The memory that a replay of this size takes."""
+    return members * capacity * sum(row_sizes(spec)) * BYTES_PER_VALUE

@@ -1,4 +1,4 @@
-"""Which transitions an update learns from (step 4)."""
+"""Selects the transitions that an update learns from (step 4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t3d.types import Batch, State
 
 
 class UniformSampler:
-    """Every stored transition is equally likely; each member draws from its own stream."""
+    """Samples stored transitions uniformly; each member draws from its own random stream."""
 
     def __init__(self, replay: Replay, cfg: TD3Config, seeds: Sequence[int]) -> None:
         device = replay.rows.device
@@ -29,9 +29,9 @@ class UniformSampler:
         return Batch(s, a, r, s2, terminated, self._discount, self._weight, index)
 
     def state(self) -> State:
-        """Where the random streams are."""
+        """The state of the random streams."""
         return {"streams": self._streams.state()}
 
     def restore(self, state: State) -> None:
-        """Draws on from where a sampler was."""
+        """Restores what state() returned."""
         self._streams.restore(state["streams"])

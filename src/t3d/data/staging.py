@@ -11,7 +11,7 @@ from t3d.types import Batch
 class Staged:
     """One batch on the GPU, refilled in place through pinned memory.
 
-    Two pinned copies take turns, so that the host gathers the next batch while the last one is still on its way.
+    Two pinned copies alternate, so that the host gathers the next batch while the last one is still being copied.
     """
 
     def __init__(self, sampler: UniformSampler, device: str) -> None:
@@ -24,10 +24,10 @@ class Staged:
         self._turn = 0
 
     def refill(self) -> None:
-        """Brings the next batch to the GPU, in the order of its stream."""
+        """Copies the next batch to the GPU asynchronously, on the current CUDA stream."""
         self._turn = 1 - self._turn
         pinned, copied = self._pinned[self._turn], self._copied[self._turn]
-        copied.synchronize()  # of two batches before: long done
+        copied.synchronize()  # of two batches ago, so it has finished long before
         for target, waiting, part in zip(self.batch, pinned, self._sample(), strict=True):
             waiting.copy_(part)
             target.copy_(waiting, non_blocking=True)

@@ -14,7 +14,7 @@ from t3d.actors.governor import Governor
 from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.algo.learner import Learner
-from t3d.algo.td3 import numbers_per_member
+from t3d.algo.td3 import parameters_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
@@ -102,7 +102,7 @@ class Parts:
             "versions": versions(),
             "pid": os.getpid(),
             "host": platform.node(),
-            "parameters": numbers_per_member(spec, cfg.td3),
+            "parameters": parameters_per_member(spec, cfg.td3),
             "replay_bytes": bytes_needed(spec, rows_needed(cfg), len(cfg.seeds)),
         }
 

@@ -10,10 +10,10 @@ import psutil
 import torch
 
 from t3d.algo.engines.verify import faster_threads, mismatch
-from t3d.algo.td3 import numbers_per_member
+from t3d.algo.td3 import parameters_per_member
 from t3d.config import Config
 from t3d.data.memory import rows_needed
-from t3d.data.replay import BYTES_PER_NUMBER, bytes_needed
+from t3d.data.replay import BYTES_PER_VALUE, bytes_needed
 from t3d.errors import UserError
 from t3d.types import Spec
 
@@ -78,7 +78,7 @@ def choose_engine_and_set_threads(cfg: Config, spec: Spec) -> tuple[Engine, int,
 def replay_device(cfg: Config, spec: Spec) -> str:
     """Where the replay fits: beside the networks, or else in host memory; what fits nowhere is refused."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
-    learning = len(cfg.seeds) * numbers_per_member(spec, cfg.td3) * BYTES_PER_NUMBER * COPIES_IN_LEARNING
+    learning = len(cfg.seeds) * parameters_per_member(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
     if learning > room[cfg.device]:
         raise UserError(
             f"the networks need {learning / 2**30:,.1f} GiB to learn in and {room[cfg.device] / 2**30:,.1f} GiB are "

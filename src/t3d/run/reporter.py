@@ -138,7 +138,7 @@ def _summary(value: Tensor) -> dict[str, Any]:
 
 def refuse_divergence(learner: Learner, cfg: Config, step: int) -> None:
     """Ends a run whose networks or moments hold a number that is not finite."""
-    for name, member in learner.unsound():
+    for name, member in learner.non_finite():
         raise Diverged(f"the {name.replace('_', ' ')} of seed {cfg.seeds[member]} is not finite at step {step}")
 
 

@@ -1,1 +1,1 @@
-"""ACTING: numpy and Gymnasium, never torch."""
+"""Environments, episodes, evaluation and acting policies: numpy and Gymnasium, no torch."""

@@ -1,4 +1,4 @@
-"""Several environments side by side: single ones that we step one by one, or a user's own VectorEnv."""
+"""Several environments side by side: single ones that T3D steps one by one, or a user's own VectorEnv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, c
 class EnvBatch(Protocol):
     """Environments that are stepped together; each is reset on its own, with its own seed.
 
-    A step that fails in one of them is its result's error, so that what the others answered is not lost.
+    If one environment fails, its result carries the error, and the results of the others are kept.
     """
 
     count: int
@@ -33,7 +33,7 @@ class EnvBatch(Protocol):
 
 
 class SingleEnvs:
-    """Environments of our own making, stepped one after the other."""
+    """Environments that T3D creates itself and steps one after the other."""
 
     def __init__(self, envs: list[Environment]) -> None:
         self.envs = envs
@@ -41,15 +41,15 @@ class SingleEnvs:
         self.spec = envs[0].guard.spec
 
     def reset(self, position: int, seed: int, episode: int) -> Floats:
-        """Begins an episode in one environment."""
+        """Starts an episode in one environment."""
         return self.envs[position].reset(seed, episode)
 
     def step(self, actions: Floats) -> list[Result]:
-        """One action each; fewer actions than environments leave the rest alone."""
-        return [_answer(env, action) for env, action in zip(self.envs, actions, strict=False)]
+        """Steps each environment with its action; with fewer actions than environments, the rest are not stepped."""
+        return [_step(env, action) for env, action in zip(self.envs, actions, strict=False)]
 
     def take_faults(self) -> list[Fault]:
-        """The bad values met since the last call."""
+        """Returns the bad values found since the last call."""
         return [fault for env in self.envs for fault in env.guard.take_faults()]
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class SingleEnvs:
 
 
 class VectorEnvBatch:
-    """A user's VectorEnv; its own resetting must be off, because it resets without seeds and hides the last state."""
+    """A user's VectorEnv; autoreset must be off, because it resets without seeds and hides the last state."""
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], where: str, cfg: EnvConfig, beat: Callable[[], object] = int
@@ -69,34 +69,33 @@ class VectorEnvBatch:
         self.spec = spec_of(env)
         names = [f"environment {index} of {where}" for index in range(self.count)]
         self.guards = [EnvGuard(self.spec, name, index, cfg.bad_values, beat) for index, name in enumerate(names)]
-        self.begun = False
+        self.started = False
 
     def reset(self, position: int, seed: int, episode: int) -> Floats:
-        """Begins an episode in one of its environments."""
+        """Starts an episode in one of its environments."""
 
         def reset_one(seed: int | None) -> tuple[Any, dict[str, Any]]:
-            mask = np.full(self.count, not self.begun)  # the first reset of a VectorEnv must be one of all
+            mask = np.full(self.count, not self.started)  # the first reset of a VectorEnv must reset all environments
             mask[position] = True
-            self.begun = True
-            seeds = [seed if chosen else None for chosen in mask]
-            every: Any = seeds  # Gymnasium takes a list and declares a number
-            observations, info = self.env.reset(seed=every, options={"reset_mask": mask})
+            self.started = True
+            seeds: Any = [seed if chosen else None for chosen in mask]  # Gymnasium takes a list but declares an int
+            observations, info = self.env.reset(seed=seeds, options={"reset_mask": mask})
             return list(self._each(observations))[position], info
 
         return self.guards[position].begin(episode, seed, reset_one)
 
     def step(self, actions: Floats) -> list[Result]:
-        """One action each; where fewer are given, the rest play the middle of their range and are not reported."""
+        """Steps all environments; those without an action get the middle of the range and return no result."""
         idle = np.zeros((self.count - len(actions), actions.shape[1]), np.float32)
         scaled = [guard.action(action) for guard, action in zip(self.guards, [*actions, *idle], strict=True)]
         try:
             rows = self._step(np.stack(scaled))
-        except ENVIRONMENT_ERRORS as error:  # of all of them: they have one step
+        except ENVIRONMENT_ERRORS as error:  # one step() serves all of them, so all of them fail
             return [guard.failed(error) for guard in self.guards[: len(actions)]]
-        return [_judged(guard, row) for guard, row in zip(self.guards, rows, strict=True)][: len(actions)]
+        return [_checked(guard, row) for guard, row in zip(self.guards, rows, strict=True)][: len(actions)]
 
     def _step(self, actions: NDArray[Any]) -> list[tuple[Any, ...]]:
-        """What each environment answered."""
+        """Steps the VectorEnv and returns one row per environment."""
         observations, rewards, terminated, truncated = self.guards[0].call(self._split_step, actions)
         for name, values in {"reward": rewards, "terminated": terminated, "truncated": truncated}.items():
             if np.shape(values)[:1] != (self.count,):
@@ -105,12 +104,12 @@ class VectorEnvBatch:
         return [(*row, {}) for row in zip(observations, rewards, terminated, truncated, strict=True)]
 
     def _split_step(self, actions: NDArray[Any]) -> tuple[list[Any], Any, Any, Any]:
-        """A step, its observations one by one: what cannot be taken apart is the environment's fault."""
+        """Steps and splits the observations; if they cannot be split, the environment is at fault."""
         observations, rewards, terminated, truncated, _ = self.env.step(actions)
         return list(self._each(observations)), rewards, terminated, truncated
 
     def take_faults(self) -> list[Fault]:
-        """The bad values met since the last call."""
+        """Returns the bad values found since the last call."""
         return [fault for guard in self.guards for fault in guard.take_faults()]
 
     def close(self) -> None:
@@ -121,14 +120,14 @@ class VectorEnvBatch:
         return iterate(self.env.observation_space, observations)
 
 
-def _answer(env: Environment, action: Floats) -> Result:
+def _step(env: Environment, action: Floats) -> Result:
     try:
         return env.step(action)
     except ENVIRONMENT_ERRORS as error:
         return env.guard.failed(error)
 
 
-def _judged(guard: EnvGuard, row: tuple[Any, ...]) -> Result:
+def _checked(guard: EnvGuard, row: tuple[Any, ...]) -> Result:
     try:
         return guard.result(row)
     except ENVIRONMENT_ERRORS as error:
@@ -142,16 +141,16 @@ def open_batch(
     indices: Sequence[int] = (0,),
     beat: Callable[[], object] = int,
 ) -> EnvBatch:
-    """The environments of these numbers, or the VectorEnv that the user's factory makes.
+    """Creates the environments with these indices, or the VectorEnv that the user's factory returns.
 
-    beat is called before every step and reset of one of them.
+    beat is called before every step and reset of any of them.
     """
     first = make_env()
     if isinstance(first, VectorEnv):
         if first.num_envs != cfg.num_envs:
             raise UserError(
                 f"the VectorEnv holds {first.num_envs} environments and env.num_envs is {cfg.num_envs}; "
-                f"say --env.num-envs {first.num_envs}, and take no more actors than seeds"
+                f"set --env.num-envs {first.num_envs}, and use no more actors than seeds"
             )
         if cfg.action_repeat > 1:
             raise UserError("env.action_repeat does not work on a VectorEnv; repeat actions inside its environments")
@@ -159,7 +158,5 @@ def open_batch(
     if not isinstance(first, gym.Env):
         raise UserError(f"the environment factory returned {type(first).__name__}, not a gymnasium.Env or VectorEnv")
     envs = [first, *(make_env() for _ in indices[1:])]
-    numbered = zip(envs, indices, strict=True)
-    return SingleEnvs(
-        [Environment(env, f"environment {index} of {where}", cfg, index, beat) for env, index in numbered]
-    )
+    indexed = zip(envs, indices, strict=True)
+    return SingleEnvs([Environment(env, f"environment {index} of {where}", cfg, index, beat) for env, index in indexed])

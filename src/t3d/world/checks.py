@@ -1,4 +1,4 @@
-"""What the doctor looks for in a trial: each check yields a sentence for what it finds."""
+"""The doctor's checks: each looks at a trial and yields one sentence per problem it finds."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from t3d.world.numbers import random_action
 from t3d.world.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
 
 SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core
-LARGE, SMALL = 100.0, 1e-3  # chosen: networks like inputs and targets of about one
-REPLAYED = 20  # steps played twice to see whether a seed decides everything
-ENOUGH = 100  # observations from which a number that never changed is worth a word; chosen
-MOST_NAMED = 4  # of the numbers that never changed; chosen
+LARGE, SMALL = 100.0, 1e-3  # chosen: networks learn best with inputs and targets of about one
+REPLAYED = 20  # steps played twice to see whether the seed determines everything
+ENOUGH = 100  # observations needed before a value that never changed is reported; chosen
+MOST_NAMED = 4  # of the values that never changed; chosen
 CHANNELS = (1, 3, 4)  # of an image
-IMAGE_SIDE = 32  # from which a table of bytes is taken for an image; chosen
+IMAGE_SIDE = 32  # smallest side of a 2-D uint8 array that is taken for an image; chosen
 
 
 def _outside_its_space(trial: Trial) -> Iterator[str]:
     if trial.outside:
-        yield f"an observation lies outside observation_space ({trial.outside}); make the space say what really comes"
+        yield f"an observation lies outside observation_space ({trial.outside}); make the space match what is returned"
 
 
 def _bad_values(trial: Trial) -> Iterator[str]:
     if trial.bad_values:
         first = trial.guard.faults[0]
         yield (
-            f"{trial.bad_values} of {trial.steps} steps held a bad value (first: {first.text}); "
-            f"env.bad_values={trial.guard.bad_values} keeps such out of the replay"
+            f"{trial.bad_values} of {trial.steps} steps returned a bad value (first: {first.text}); "
+            f"env.bad_values={trial.guard.bad_values} keeps such values out of the replay"
         )
 
 
@@ -43,11 +43,11 @@ def _reused_buffer(trial: Trial) -> Iterator[str]:
         return
     before, after = (list(_arrays(raw)) for raw in trial.newest)
     if any(np.shares_memory(one, other) for one, other in zip(before, after, strict=False)):
-        yield "observations share one buffer; T3D copies them, others may not: return a copy from step()"
+        yield "observations share one buffer; T3D copies them, other libraries may not: return a copy from step()"
 
 
 def _arrays(raw: Any) -> Iterator[Any]:
-    """All arrays in an observation, however nested."""
+    """Yields all arrays of an observation, however nested."""
     if isinstance(raw, np.ndarray):
         yield raw
     elif isinstance(raw, dict | tuple):
@@ -71,8 +71,8 @@ def _mixed_up_endings(trial: Trial) -> Iterator[str]:
 def _no_time_limit(trial: Trial) -> Iterator[str]:
     if not trial.endings and trial.steps >= MOST_STEPS // 2 and not _has_limit(trial.env):
         yield (
-            f"no episode ended within {trial.steps} random steps; if none ever does, wrap it in "
-            "gymnasium.wrappers.TimeLimit (evaluation cuts at eval.max_steps)"
+            f"no episode ended within {trial.steps} random steps; if none ever does, wrap the environment in "
+            "gymnasium.wrappers.TimeLimit (evaluation stops at eval.max_steps)"
         )
 
 
@@ -87,16 +87,16 @@ def _has_limit(env: Any) -> bool:
 def _not_repeatable(trial: Trial) -> Iterator[str]:
     first, second = (_replay(trial.env, trial.guard) for _ in range(2))
     if not np.array_equal(first[0], second[0]):
-        yield "reset(seed=...) does not decide the first observation; draw from self.np_random, or runs cannot repeat"
+        yield "reset(seed=...) does not fix the first observation; draw from self.np_random, or runs cannot be repeated"
     elif any(not np.array_equal(one, other) for one, other in zip(first, second, strict=False)):
-        yield "the same seed and actions give other observations; draw from self.np_random, or runs cannot repeat"
+        yield "the same seed and actions give other observations; draw from self.np_random, or runs cannot be repeated"
 
 
 def _replay(env: GymEnv, guard: EnvGuard) -> list[Floats]:
-    """The first observations of an episode of fixed seed and actions; fewer of them where steps are slow."""
-    rng, begun = np.random.default_rng(1), time.monotonic()
+    """Returns the first observations of an episode with a fixed seed and actions; fewer of them if steps are slow."""
+    rng, started = np.random.default_rng(1), time.monotonic()
     seen = [reset(env, guard, seed=1)[1]]
-    while len(seen) < REPLAYED and time.monotonic() - begun < MOST_SECONDS:
+    while len(seen) < REPLAYED and time.monotonic() - started < MOST_SECONDS:
         action = guard.action(random_action(rng, guard.spec))
         result = guard.result(guard.call(env.step, action))
         seen.append(result.observation)
@@ -106,13 +106,13 @@ def _replay(env: GymEnv, guard: EnvGuard) -> list[Floats]:
 
 
 def images(space: gym.Space[Any], spec: Spec) -> Iterator[str]:
-    """Parts of an observation that a network for images should see, and none will."""
+    """Reports the parts of an observation that are images, for which T3D has no network."""
     for part in spec.observation:
         if _is_image(space, part):
             sides = " x ".join(map(str, part.shape))
             yield (
                 f"{part.name} is an image of {sides}; T3D has no convolutional network yet and flattens it to "
-                f"{part.stop - part.start:,} numbers"
+                f"{part.stop - part.start:,} values"
             )
 
 
@@ -133,27 +133,27 @@ def _images(trial: Trial) -> Iterator[str]:
 
 
 def _never_changes(trial: Trial) -> Iterator[str]:
-    if trial.observed < ENOUGH or not _still(trial).any():
+    if trial.observed < ENOUGH or not _constant(trial).any():
         return
     trial = play(trial.env, trial.guard, episodes=MOST_STEPS)  # longer, because a foot may rarely touch the ground
-    still = _still(trial)
+    constant = _constant(trial)
     for seed in (1, 2):  # what differs between episodes may be constant within them
-        still &= reset(trial.env, trial.guard, seed=seed)[1] == trial.least
-    numbers = np.flatnonzero(still)
-    if len(numbers):
-        named = ", ".join(map(str, numbers[:MOST_NAMED]))
-        more = f" and {len(numbers) - MOST_NAMED:,} more" if len(numbers) > MOST_NAMED else ""
-        yield f"observation number {named}{more} never changed; leave it out, or see whether step() sets it"
+        constant &= reset(trial.env, trial.guard, seed=seed)[1] == trial.least
+    indices = np.flatnonzero(constant)
+    if len(indices):
+        named = ", ".join(map(str, indices[:MOST_NAMED]))
+        more = f" and {len(indices) - MOST_NAMED:,} more" if len(indices) > MOST_NAMED else ""
+        yield f"observation value {named}{more} never changed; leave it out, or check that step() sets it"
 
 
-def _still(trial: Trial) -> NDArray[np.bool_]:
-    """Which numbers have not changed; not the border of an image, nor choices that were not met."""
-    still: NDArray[np.bool_] = trial.least == trial.most
+def _constant(trial: Trial) -> NDArray[np.bool_]:
+    """Marks the values that have not changed; not the border of an image, nor choices that did not occur."""
+    constant: NDArray[np.bool_] = trial.least == trial.most
     for part in trial.guard.spec.observation:
-        mine = still[part.start : part.stop]
+        mine = constant[part.start : part.stop]
         if _is_image(trial.env.observation_space, part) or (part.first_choice is not None and not mine.all()):
             mine[:] = False
-    return still
+    return constant
 
 
 def _slow(trial: Trial) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _badly_scaled(trial: Trial) -> Iterator[str]:
     each = np.maximum(np.abs(trial.least), np.abs(trial.most))
     largest, reward = each.max(), trial.largest_reward
     if largest > LARGE:
-        yield f"observation number {int(each.argmax())} reaches {largest:.3g}; {remedy}"
+        yield f"observation value {int(each.argmax())} reaches {largest:.3g}; {remedy}"
     if 0 < largest < SMALL:
         yield f"no observation is larger than {largest:.3g}; {remedy}"
     if reward > LARGE:
@@ -176,7 +176,7 @@ def _badly_scaled(trial: Trial) -> Iterator[str]:
     if 0 < reward < SMALL:
         yield f"no reward is larger than {reward:.3g}; TD3 learns best with rewards of about one: scale them up"
     if reward == 0:
-        yield f"all {trial.steps} rewards of random actions were zero; TD3 learns only from rewards that it meets"
+        yield f"all {trial.steps} rewards of random actions were zero; TD3 learns only from rewards that it sees"
 
 
 CHECKS: list[Callable[[Trial], Iterator[str]]] = [

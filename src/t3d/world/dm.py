@@ -11,11 +11,11 @@ from gymnasium.spaces import Box, Dict
 
 from t3d.errors import UserError, did_you_mean
 
-PICTURE = (480, 480)  # height and width of a frame
+FRAME_SIZE = (480, 480)  # height and width
 
 
 class DmControl(gym.Env[Any, Any]):
-    """One task of the control suite. Its episodes end by time limit (truncated) unless the task says otherwise."""
+    """One task of the control suite; its episodes end at the time limit (truncated) unless the task terminates them."""
 
     def __init__(self, task: str, render_mode: str | None = None) -> None:
         self.env = _load(task)
@@ -27,21 +27,21 @@ class DmControl(gym.Env[Any, Any]):
         self.observation_space = Dict({name: Box(-np.inf, np.inf, part.shape, np.float64) for name, part in parts})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode; the task draws from the seed alone."""
+        """Starts an episode; the seed alone determines the task's randomness."""
         super().reset(seed=seed)
         if seed is not None:
             self.env.task.random.seed(seed)
         return self.env.reset().observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Plays an action."""
+        """Takes one step."""
         now = self.env.step(action)
         terminated = now.last() and now.discount == 0
         return now.observation, now.reward or 0.0, terminated, now.last() and not terminated, {}
 
     def render(self) -> Any:
-        """A picture."""
-        height, width = PICTURE
+        """Renders one frame."""
+        height, width = FRAME_SIZE
         return self.env.physics.render(height, width, camera_id=0)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The environment doctor: plays an environment for a moment and says in sentences what is wrong with it.
+"""The environment doctor: plays an environment for a moment and reports what is wrong with it.
 
-What training cannot survive is raised as a UserError. What it can survive, but you should know, comes as warnings.
+Problems that training cannot survive are raised as a UserError; those it can survive are returned as warnings.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from t3d.world.watch import CALL_SECONDS, Watch, watching
 
 
 def examine(make_env: EnvFactory, bad_values: str = "raise", call_seconds: float = CALL_SECONDS) -> list[str]:
-    """Warnings about the environment that this makes; raises UserError for what training cannot work with.
+    """Returns warnings about the environment; raises UserError if training cannot work with it.
 
-    A call into the environment that takes longer than call_seconds is one of these things.
+    A call into the environment that takes longer than call_seconds raises a UserError too.
     """
     with watching(call_seconds) as watch:
         watch.begin("the environment factory has not returned")
@@ -30,7 +30,7 @@ def examine(make_env: EnvFactory, bad_values: str = "raise", call_seconds: float
         try:
             return _examine(env, bad_values, watch)
         finally:
-            watch.begin(f"{name_of(env)} has not come back from close()")
+            watch.begin(f"{name_of(env)} has not returned from close()")
             close_quietly(env, name_of(env))
 
 
@@ -45,4 +45,4 @@ def _examine(env: Any, bad_values: str, watch: Watch) -> list[str]:
 
 def _calling(guard: EnvGuard) -> str:
     method = f"step {guard.step}" if guard.step else "reset()"
-    return f"{guard.where} has not come back from {method} of episode {guard.episode}"
+    return f"{guard.where} has not returned from {method} of episode {guard.episode}"

@@ -1,4 +1,4 @@
-"""The episode in flight in one environment: played, remembered, and played again when a run is resumed."""
+"""The episode in progress in one environment: played, recorded, and replayed when a run is resumed."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from t3d.seeds import derive, stream
 from t3d.types import Episode, Fault, Floats, State
 from t3d.world.batch import EnvBatch
 from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, Result
-from t3d.world.noise import NOISES, Noise, rung
+from t3d.world.noise import NOISES, Noise, scale_factor
 from t3d.world.numbers import random_action
 
-REMEMBERED_STEPS = 100_000  # of an episode in flight; a longer one restarts when the run is resumed; chosen
-MOST_FAILURES = 10  # episodes in a row that cannot begin after a resume; chosen
+RECORDED_STEPS = 100_000  # of an episode in progress; a longer one restarts when the run is resumed; chosen
+MOST_FAILURES = 10  # episodes in a row that fail to start after a resume; chosen
 MOST_FRUITLESS = 100  # episodes in a row that `skip` ends before their first transition; chosen
 
 
 class EpisodeCounters(NamedTuple):
-    """What must be known of a member's environments after a crash; written as it happens, before the next reset."""
+    """Counters of a member's environments that must survive a crash; updated immediately, before the next reset."""
 
-    episodes: NDArray[np.int64]  # (num_envs,): the number of each one's newest episode, -1 before the first
-    bad_values: NDArray[np.int64]  # (num_envs,): how many each has returned
+    episodes: NDArray[np.int64]  # (num_envs,): the index of each environment's newest episode, -1 before the first
+    bad_values: NDArray[np.int64]  # (num_envs,): bad values that each has returned
 
 
 class EpisodeRunner:
-    """The episode in flight in one environment of one member; its number decides every random stream in it."""
+    """The episode in progress in one environment of one member; its index determines every random stream in it."""
 
     noise: Noise
     warm_up: np.random.Generator
@@ -44,25 +44,25 @@ class EpisodeRunner:
     ) -> None:
         self.cfg, self.seed, self.index = cfg, seed, index
         self.env_batch, self.position, self.counters = env_batch, position, counters
-        self.scale = rung(index, cfg.env.num_envs) if cfg.noise.per_env else 1.0
+        self.scale = scale_factor(index, cfg.env.num_envs) if cfg.noise.per_env else 1.0
         self.fruitless = 0
-        self.error: Exception | None = None  # why the episode in flight cannot go on
+        self.error: Exception | None = None  # why the episode in progress cannot continue
 
     def begin(self, episode: int) -> None:
-        """Resets the environment, the noise and the sums."""
+        """Resets the environment, the noise and the episode's totals."""
         self.episode = self.counters.episodes[self.index] = episode
         self.total_reward, self.length = 0.0, 0
-        self.actions: list[Floats] = []  # enough to play the episode again
+        self.actions: list[Floats] = []  # enough to replay the episode
         place = (self.index, self.episode)
         self.noise = NOISES[self.cfg.noise.kind](
             self.env_batch.spec.action_size, stream(self.seed, "exploration", *place)
         )
         self.warm_up = stream(self.seed, "warm-up", *place)
         self.observation = self.env_batch.reset(self.position, derive(self.seed, "environment", *place), self.episode)
-        self.trace = zlib.crc32(self.observation.tobytes())  # of all that the environment has said in this episode
+        self.trace = zlib.crc32(self.observation.tobytes())  # of everything the environment returned in this episode
 
     def begin_after_failure(self, episode: int) -> None:
-        """Begins this episode or, where it fails too, one soon after it."""
+        """Starts this episode or, if that fails too, one of the next few."""
         for further in range(MOST_FAILURES):
             try:
                 return self.begin(episode + further)
@@ -71,22 +71,22 @@ class EpisodeRunner:
         raise failure
 
     def random_action(self) -> Floats:
-        """Uniform over the action space."""
+        """Draws uniformly from the action space."""
         return random_action(self.warm_up, self.env_batch.spec)
 
     def noisy(self, action: Floats, scale: float) -> Floats:
-        """The policy's action with exploration noise, still a legal one."""
+        """Adds exploration noise to the policy's action and clips it to [-1, 1]."""
         noisy: Floats = (action + np.float32(scale * self.scale) * self.noise()).clip(-1, 1)
         return noisy
 
-    def took(self, action: Floats, result: Result) -> Episode | None:
-        """Takes in what the environment answered; the episode, if that ended it.
+    def advance(self, action: Floats, result: Result) -> Episode | None:
+        """Records the result of a step; returns the episode if it ended.
 
-        If the environment fails, now or when its next episode begins, that is kept in `error`.
+        If the environment fails, now or when its next episode starts, `error` holds the exception.
         """
         self.error = result.error
-        if result.sound:
-            self.follow(action, result)
+        if result.valid:
+            self.record(action, result)
         if self.error is not None or not (result.terminated or result.truncated):
             return None
         ended = Episode(self.index, self.episode, self.total_reward, self.length, result.terminated)
@@ -97,17 +97,17 @@ class EpisodeRunner:
             self.error = error
         return ended if ended.length else None
 
-    def follow(self, action: Floats, result: Result) -> None:
-        """One sound step further in the episode."""
+    def record(self, action: Floats, result: Result) -> None:
+        """Adds one valid step to the episode."""
         self.observation = result.observation
         self.total_reward += result.reward
         self.length += 1
-        if self.length <= REMEMBERED_STEPS:
+        if self.length <= RECORDED_STEPS:
             self.actions.append(action)
         self.trace = zlib.crc32(struct.pack("d", result.reward), zlib.crc32(result.observation.tobytes(), self.trace))
 
     def state(self) -> State:
-        """All that decides how this episode goes on; the environment itself is brought back by playing it again."""
+        """Everything that determines how this episode continues; replaying it restores the environment itself."""
         return {
             "episode": self.episode,
             "length": self.length,
@@ -122,9 +122,9 @@ class EpisodeRunner:
         }
 
     def restore(self, state: State) -> None:
-        """Sets what playing the episode again does not bring back."""
+        """Restores what replaying the episode does not."""
         self.counters.bad_values[self.index], self.fruitless = whole(state["bad_values"]), whole(state["fruitless"])
-        if state.get("failed"):  # another episode has begun, with streams of its own
+        if state.get("failed"):  # another episode has started, with its own streams
             return
         self.noise.state = dict(state["noise"])
         self.noise.rng.bit_generator.state = state["noise_stream"]
@@ -133,58 +133,57 @@ class EpisodeRunner:
     def _refuse_endless_skipping(self) -> None:
         self.fruitless = 0 if self.length else self.fruitless + 1
         if self.fruitless == MOST_FRUITLESS:
-            text = (
-                f"{MOST_FRUITLESS} episodes in a row had a bad value in their first step; there is nothing to skip to"
-            )
+            text = f"{MOST_FRUITLESS} episodes in a row had a bad value in their first step, so none can be used"
             fault = Fault(self.index, self.episode, 1, "every episode", text)
             raise BadValue(f"environment {self.index} of seed {self.seed}", fault)
 
 
-class Flight(NamedTuple):
-    """An episode in flight, as a checkpoint holds it."""
+class SavedEpisode(NamedTuple):
+    """An episode in progress, as stored in a checkpoint."""
 
     episode: int
     length: int
-    trace: int | None  # None: what the environment will say is not known
+    trace: int | None  # None: what the environment will return is unknown
     actions: Floats
 
     @classmethod
-    def of(cls, state: State) -> Flight:
-        """As it was; after a failure the next one, because the same actions would end in the same failure."""
+    def of(cls, state: State) -> SavedEpisode:
+        """Reads the saved episode; after a failure the next one, because the same actions would fail again."""
         if state.get("failed"):
             return cls(whole(state["episode"]) + 1, 0, None, state["actions"][:0])
         return cls(whole(state["episode"]), whole(state["length"]), whole(state["trace"]), state["actions"])
 
 
-def play_again(runners: list[EpisodeRunner], flights: list[Flight], env_batch: EnvBatch, stop: threading.Event) -> None:
-    """Brings freshly begun environments to where they were.
+def replay_episodes(
+    runners: list[EpisodeRunner], saved: list[SavedEpisode], env_batch: EnvBatch, stop: threading.Event
+) -> None:
+    """Brings new environments back to where they were.
 
-    All are stepped together, as a VectorEnv must be, so shorter episodes begin later; until then their environments
-    idle. Where an episode is not the first, the environment has been reset before, as it was in the run: some
+    All are stepped together, as a VectorEnv must be, so shorter episodes start later; until then their environments
+    idle. If an episode is not the first, its environment has been reset before, as it was in the run: some
     simulators (PyBullet) differ on the first reset only.
     """
-    played = [flight.actions if len(flight.actions) == flight.length else flight.actions[:0] for flight in flights]
+    played = [one.actions if len(one.actions) == one.length else one.actions[:0] for one in saved]
     longest = max(map(len, played))
-    begins = [longest - len(actions) for actions in played]
+    starts = [longest - len(actions) for actions in played]
     idle = np.zeros(env_batch.spec.action_size, np.float32)
     for t in range(longest + 1):
-        for runner, flight, begin in zip(runners, flights, begins, strict=True):
-            if t == begin and flight.trace is None:
-                runner.begin_after_failure(flight.episode)
-            elif t == begin and not (t == 0 and runner.episode == flight.episode):
-                runner.begin(flight.episode)
+        for runner, one, start in zip(runners, saved, starts, strict=True):
+            if t == start and one.trace is None:
+                runner.begin_after_failure(one.episode)
+            elif t == start and not (t == 0 and runner.episode == one.episode):
+                runner.begin(one.episode)
         if t == longest:
             break
         if stop.is_set():
-            raise StoppedEarly("stopped while the episodes in flight were played again; the run is as it was")
-        flying = [t >= begin for begin in begins]
-        a = [actions[t - begin] if t >= begin else idle for actions, begin in zip(played, begins, strict=True)]
-        for runner, action, result, flies in zip(runners, a, env_batch.step(np.stack(a)), flying, strict=True):
-            if flies and result.error is not None:
+            raise StoppedEarly("stopped while unfinished episodes were replayed; the run is unchanged")
+        running = [t >= start for start in starts]
+        a = [actions[t - start] if t >= start else idle for actions, start in zip(played, starts, strict=True)]
+        for runner, action, result, runs in zip(runners, a, env_batch.step(np.stack(a)), running, strict=True):
+            if runs and result.error is not None:
                 raise result.error
-            if flies and result.sound:
-                runner.follow(action, result)
-            if result.error is None and (
-                result.terminated or result.truncated
-            ):  # an idle one, or one that does not repeat
+            if runs and result.valid:
+                runner.record(action, result)
+            ended = result.terminated or result.truncated
+            if result.error is None and ended:  # it was idle, or is not reproducible
                 runner.begin(runner.episode)

@@ -1,4 +1,4 @@
-"""How good a policy is: own environments, the same starts each time and for all members, no noise."""
+"""Evaluates policies: separate environments, the same start states every time and for all members, no noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t3d.world.policy import MemberPolicy
 
 
 class Stopped(Exception):
-    """The run was asked for something in the middle of an evaluation, whose result is dropped."""
+    """A request interrupted an evaluation, whose result is dropped."""
 
 
 def evaluate(
@@ -28,9 +28,9 @@ def evaluate(
     before_a_step: Callable[[], object] = int,
     first_episode: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """One episode per seed, cut at max_steps, as many side by side as there are environments: returns and lengths.
+    """Plays one episode per seed, at most max_steps long, env_batch.count at a time; gives their returns and lengths.
 
-    Whatever before_a_step raises breaks it off; first_episode is for messages.
+    Any exception from before_a_step interrupts it; first_episode is for messages.
     """
     results: list[tuple[float, int]] = []
     for played in range(0, len(seeds), env_batch.count):
@@ -48,7 +48,7 @@ def _play(
     before_a_step: Callable[[], object],
     first: int,
 ) -> list[tuple[float, int]]:
-    """One episode in each of the first environments, without noise; the others play along unseen."""
+    """Plays one episode in each of the first environments; the others are stepped too, and ignored."""
     all_seeds = [*seeds, *[seeds[0]] * (env_batch.count - len(seeds))]
     observations = [env_batch.reset(position, seed, first + position) for position, seed in enumerate(all_seeds)]
     totals, lengths, playing = [0.0] * env_batch.count, [0] * env_batch.count, set(range(len(seeds)))
@@ -76,10 +76,9 @@ class MemberEvaluator:
         self.member, self.max_steps = member, cfg.eval.max_steps
         self.env_batch = open_batch(make_env, cfg.env, f"the evaluation of seed {seed}", beat=beat)
         self.seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
-        for position in range(
-            self.env_batch.count
-        ):  # PyBullet differs on the first reset only: with it out of the way,
-            self.env_batch.reset(position, self.seeds[0], 0)  # an episode is the same whenever it is played
+        # PyBullet differs on the first reset only; after it, an episode is the same whenever it is played.
+        for position in range(self.env_batch.count):
+            self.env_batch.reset(position, self.seeds[0], 0)
         self.env_batch.take_faults()
 
     def evaluate(self, snapshot: PolicySnapshot, step: int, before_a_step: Callable[[], object] = int) -> Evaluation:
@@ -89,10 +88,10 @@ class MemberEvaluator:
     def play(
         self, snapshot: PolicySnapshot, episodes: Sequence[int], before_a_step: Callable[[], object] = int
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
-        """Plays these of them: returns, lengths, and how many bad values there were."""
+        """Plays the given evaluation episodes: their returns, lengths and number of bad values."""
         policy, seeds = MemberPolicy(snapshot, self.member), [self.seeds[episode] for episode in episodes]
         try:
             returns, lengths = evaluate(policy, self.env_batch, seeds, self.max_steps, before_a_step, episodes[0])
         finally:
-            bad_values = len(self.env_batch.take_faults())  # broken off, they come again when the evaluation does
+            bad_values = len(self.env_batch.take_faults())  # if interrupted, they recur when it is evaluated again
         return returns, lengths, bad_values

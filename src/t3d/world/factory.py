@@ -1,4 +1,4 @@
-"""What makes environments must make a new one with every call: this sees when it does not."""
+"""Checks that an environment factory returns a new environment with every call."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from t3d.world.guard import EnvFactory, name_of
 
 
 class CheckedFactory:
-    """Makes environments with `make`, and refuses one that shares its innermost environment with an earlier one."""
+    """Creates environments with `make`; refuses one that shares its innermost environment with an earlier one."""
 
     def __init__(self, make: EnvFactory, name: str) -> None:
         self.make, self.name = make, name  # the name is for messages
-        self._made: dict[int, Callable[[], Any]] = {}  # by id(), which is used again when an object is gone
+        self._created: dict[int, Callable[[], Any]] = {}  # by id(), which is reused when an object is gone
 
     def __call__(self, **keywords: Any) -> Any:
         try:
@@ -28,21 +28,21 @@ class CheckedFactory:
         except BaseException as error:
             raise EnvironmentFailed(f"making {self.name}", error) from error
         for one in _innermost(env):
-            if id(one) in self._made and self._made[id(one)]() is one:
+            if id(one) in self._created and self._created[id(one)]() is one:
                 raise UserError(
                     f"{self.name} returned the same {name_of(one)} object twice, and training and evaluation need "
                     f"environments of their own; make a new one with every call: {_how_to_write_it(one)}"
                 )
-            self._made[id(one)] = _reference(one)
+            self._created[id(one)] = _reference(one)
         return env
 
 
 def checked_factory(make_env: Any) -> CheckedFactory:
-    """What the user passed as make_env; refused if it is not something that makes environments."""
+    """Wraps what the user passed as make_env; refuses it if it cannot create environments."""
     if isinstance(make_env, gym.Env | VectorEnv):
         raise UserError(
             f"make_env is a {name_of(make_env)} object, and training and evaluation need environments of their own; "
-            f"pass what makes them: {_how_to_write_it(make_env.unwrapped)}"
+            f"pass a function that makes them: {_how_to_write_it(make_env.unwrapped)}"
         )
     if not callable(make_env):
         raise UserError(f"make_env={make_env!r:.60} cannot be called; pass a function or class that makes environments")
@@ -50,7 +50,7 @@ def checked_factory(make_env: Any) -> CheckedFactory:
 
 
 def _innermost(env: Any) -> Iterator[Any]:
-    """The environment without its wrappers, and those that a VectorEnv steps in this process."""
+    """Yields the environment without its wrappers, and those that a VectorEnv steps in this process."""
     if isinstance(env, gym.Env | VectorEnv):
         yield env.unwrapped
     if isinstance(env, VectorEnv):
@@ -64,7 +64,7 @@ def _how_to_write_it(env: Any) -> str:
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
-    """A weak one where that is possible: an environment that is gone must be forgotten."""
+    """Returns a weak reference if possible: an environment that is gone must be forgotten."""
     try:
         return weakref.ref(thing)
     except TypeError:  # a class with __slots__

@@ -1,4 +1,4 @@
-"""Whether an environment still looks as it did when something was learned on it."""
+"""Checks that an environment still has the spaces it had when a policy was trained on it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from t3d.world.policy import SavedPolicy
 
 
 def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
-    """Says so if a policy was trained on an environment of another shape."""
+    """Raises UserError if a policy was trained on an environment with other spaces."""
     if changed := difference(outline(policy.spec), outline(spec)):
         raise UserError(f"the policy does not fit {env_id}: {changed}")
 
 
 def outline(spec: Spec) -> dict[str, Any]:
-    """What an environment looks like from outside, in plain values that a checkpoint can hold."""
+    """Describes an environment's spaces in plain values that a checkpoint can hold."""
     return {
         "observed": spec.observation_size,
         "observation": [[part.name, list(part.shape), part.first_choice] for part in spec.observation],
@@ -26,16 +26,16 @@ def outline(spec: Spec) -> dict[str, Any]:
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
-    """What is not as it was, in words; empty if everything is."""
+    """Describes the first difference between two outlines; empty if there is none."""
     if then["observed"] != now["observed"]:
-        return f"it observed {then['observed']} numbers, now {now['observed']}"
+        return f"its observations had {then['observed']} values, now {now['observed']}"
     if then["observation"] != now["observation"]:
         return f"its observation was {_parts(then)}, now {_parts(now)}"
     if then["action_shape"] != now["action_shape"]:
         return f"its actions had the shape {then['action_shape']}, now {now['action_shape']}"
-    for number, (before, after) in enumerate(zip(then["bounds"], now["bounds"], strict=True)):
+    for index, (before, after) in enumerate(zip(then["bounds"], now["bounds"], strict=True)):
         if before != after:
-            return f"the bounds of action {number} were {before}, now {after}"
+            return f"the bounds of action {index} were {before}, now {after}"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Environments brought to one form.
+"""One interface to every environment.
 
 Past this file observations are flat float32 vectors and actions are in [-1, 1] in every dimension, so noise scales and
-clips mean the same everywhere. Nothing that is not a plain finite number gets past it either.
+clips mean the same everywhere. Values that are not plain finite numbers do not get past it either.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from t3d.world.numbers import InvalidValue, fixed, fixed_number, flatten, number
 
 LOG = logging.getLogger("t3d.environment")
 GymEnv = gym.Env[Any, Any]
-WIDEST = 1e9  # action bounds beyond this are somebody's way of writing infinity
-MOST_RESETS = 100  # in a row without a sound first observation, under `skip`; chosen
-EnvFactory = Callable[..., Any]  # makes a gymnasium.Env or a gymnasium.vector.VectorEnv
+WIDEST = 1e9  # action bounds beyond this stand for infinity
+MOST_RESETS = 100  # in a row without a valid first observation, under `skip`; chosen
+EnvFactory = Callable[..., Any]  # creates a gymnasium.Env or a gymnasium.vector.VectorEnv
 
 
 class Result(NamedTuple):
-    """What one step of one environment gave."""
+    """The result of one step of one environment."""
 
     observation: Floats
     reward: float
     terminated: bool
     truncated: bool
-    sound: bool = True  # False: the answer held a bad value, and this transition must not be kept
-    error: Exception | None = None  # why there is no answer: the episode is lost
+    valid: bool = True  # False: the environment returned a bad value, and this transition must not be stored
+    error: Exception | None = None  # why the step failed: the episode is lost
 
 
 class BadValue(UserError):
@@ -48,11 +48,11 @@ class BadValue(UserError):
         self.member: int | None = None  # unknown while evaluating
 
 
-ENVIRONMENT_ERRORS = (EnvironmentFailed, BadValue)  # what a step or a reset raises that is not T3D's fault
+ENVIRONMENT_ERRORS = (EnvironmentFailed, BadValue)  # errors of a step or a reset that are not T3D's fault
 
 
 class Environment:
-    """One Gymnasium environment with flat observations and actions in [-1, 1], stepped and seeded by us."""
+    """One Gymnasium environment with flat observations and actions in [-1, 1], stepped and seeded by T3D."""
 
     def __init__(
         self, env: GymEnv, where: str, cfg: EnvConfig | None = None, index: int = 0, beat: Callable[[], object] = int
@@ -63,15 +63,15 @@ class Environment:
         self.action_repeat = cfg.action_repeat
 
     def reset(self, seed: int, episode: int) -> Floats:
-        """Begins an episode; its seed decides everything random in it, its number is for messages."""
+        """Starts an episode; the seed determines everything random in it, the index is for messages."""
         return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
 
     def step(self, action: Floats) -> Result:
-        """Plays an action in [-1, 1]; repeated ones add up their rewards and end with the episode."""
+        """Takes an action in [-1, 1]; repeats stop when the episode ends, and their rewards are summed."""
         scaled = self.guard.action(action)
         total = 0.0
         for _ in range(self.action_repeat):
-            result = self.guard.result(self.guard.call(self.gym.step, scaled.copy()))  # it may change what it is given
+            result = self.guard.result(self.guard.call(self.gym.step, scaled.copy()))  # step may modify its argument
             total += result.reward
             if result.terminated or result.truncated:
                 break
@@ -83,10 +83,10 @@ class Environment:
 
 
 class EnvGuard:
-    """Between T3D and one environment: scales what goes in, checks what comes out, knows where and when it is.
+    """Stands between T3D and one environment: scales actions, checks results, keeps track of episode and step.
 
     A bad value ends the run (`raise`), ends the episode as truncated (`skip`), or is fixed (`clip`). `beat` is called
-    before every call into the environment: whoever watches knows that the one before it has returned.
+    before every call into the environment, which shows that the previous call has returned.
     """
 
     def __init__(
@@ -100,45 +100,45 @@ class EnvGuard:
         self.spec, self.index, self.bad_values, self.beat = spec, index, bad_values, beat
         self.where = where  # for messages, e.g. "environment 0 of seed 3"
         self.episode, self.step = 0, 0
-        self.last = np.zeros(spec.observation_size, np.float32)  # the newest sound observation
-        self.faults: list[Fault] = []  # met since somebody took them
+        self.last = np.zeros(spec.observation_size, np.float32)  # the newest valid observation
+        self.faults: list[Fault] = []  # since take_faults was last called
         self._process = os.getpid()
 
     def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> Floats:
-        """Begins an episode; under `skip` the environment is reset until its first observation is sound."""
+        """Starts an episode; under `skip` the environment is reset until its first observation is valid."""
         self.episode, self.step = episode, 0
         self.last = np.zeros(self.spec.observation_size, np.float32)
         for attempt in range(MOST_RESETS):
             result = self.first(self.call(reset, None if attempt else seed))
-            if result.sound:
+            if result.valid:
                 return result.observation
         raise BadValue(self.now(), self.faults[-1]) from None
 
     def action(self, action: Floats) -> Any:
-        """An action in [-1, 1] as the environment takes it."""
+        """Converts an action in [-1, 1] to what the environment takes."""
         self.step += 1
         if not np.isfinite(action).all():
             raise Diverged(f"the action for {self.now()} is {action}")
         return to_bounds(action, self.spec)
 
     def first(self, answer: Any) -> Result:
-        """What reset returned, as if a step had."""
+        """Checks what reset returned, and returns it like the result of a step."""
         if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise self.refusal("reset", "reset() must return (observation, info), as Gymnasium asks for")
-        return self.judged(answer[0], 0.0, terminated=False, truncated=False)
+            raise self.refusal("reset", "reset() must return (observation, info), as Gymnasium requires")
+        return self.checked(answer[0], 0.0, terminated=False, truncated=False)
 
     def result(self, answer: Any) -> Result:
-        """What step returned."""
+        """Checks what step returned."""
         if not (isinstance(answer, tuple) and len(answer) == 5):
-            asked = "(observation, reward, terminated, truncated, info)"
-            raise self.refusal("step", f"step() must return {asked}, as Gymnasium asks for")
+            required = "(observation, reward, terminated, truncated, info)"
+            raise self.refusal("step", f"step() must return {required}, as Gymnasium requires")
         observation, reward, terminated, truncated, _ = answer
-        return self.judged(observation, reward, terminated=self.flag(terminated), truncated=self.flag(truncated))
+        return self.checked(observation, reward, terminated=self.flag(terminated), truncated=self.flag(truncated))
 
-    def judged(self, observation: Any, reward: Any, *, terminated: bool, truncated: bool) -> Result:
-        """An answer with only sound numbers in it."""
+    def checked(self, observation: Any, reward: Any, *, terminated: bool, truncated: bool) -> Result:
+        """Handles bad values as configured and returns a result with only valid values in it."""
         try:
-            sound_reward = number("reward", reward)
+            valid_reward = number("reward", reward)
             self.last = flatten(observation, self.spec)
         except InvalidValue as error:
             refusal = self.refusal(error.field, str(error))
@@ -146,13 +146,13 @@ class EnvGuard:
                 raise refusal from None
             self.faults.append(refusal.fault)
             if self.bad_values == "skip":
-                return Result(self.last, 0.0, terminated=False, truncated=True, sound=False)
+                return Result(self.last, 0.0, terminated=False, truncated=True, valid=False)
             self.last = fixed(observation, self.spec, self.last)
-            sound_reward = fixed_number(reward)
-        return Result(self.last, sound_reward, terminated, truncated)
+            valid_reward = fixed_number(reward)
+        return Result(self.last, valid_reward, terminated, truncated)
 
     def flag(self, value: Any) -> bool:
-        """True or False, as terminated and truncated must be; 0 and 1 are let pass."""
+        """Returns terminated or truncated as a bool; 0 and 1 are accepted."""
         if isinstance(value, bool | np.bool_):
             return bool(value)
         if np.shape(value) != () or value not in (0, 1):
@@ -161,38 +161,38 @@ class EnvGuard:
         return bool(value)
 
     def call(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Calls into the environment; what it raises is told apart from our own errors."""
+        """Calls into the environment; what it raises becomes EnvironmentFailed, distinct from T3D's own errors."""
         self.beat()
         try:
             return method(*arguments, **keywords)
         except OwnSignal:
             raise
-        except BaseException as error:  # an environment may raise anything, SystemExit and KeyboardInterrupt among it
+        except BaseException as error:  # an environment may raise anything, even SystemExit or KeyboardInterrupt
             raise EnvironmentFailed(self.now(), error) from error
         finally:
             if os.getpid() != self._process:
-                os._exit(1)  # a process that the environment has forked has no business in our code
+                os._exit(1)  # a process that the environment forked must not run T3D's code
 
     def failed(self, error: Exception) -> Result:
-        """What stands for an answer where there is none."""
-        return Result(self.last, 0.0, terminated=False, truncated=True, sound=False, error=error)
+        """Returns the result that stands for a failed step."""
+        return Result(self.last, 0.0, terminated=False, truncated=True, valid=False, error=error)
 
     def refusal(self, field: str, text: str) -> BadValue:
-        """What is wrong, with where and when."""
+        """Builds the error for a bad value, with where and when it was found."""
         return BadValue(self.now(), Fault(self.index, self.episode, self.step, field, text))
 
     def now(self) -> str:
-        """Where and when, for messages."""
+        """The environment, episode and step, for messages."""
         return f"{self.where}, episode {self.episode}, step {self.step}"
 
     def take_faults(self) -> list[Fault]:
-        """The bad values met since the last call."""
+        """Returns the bad values found since the last call."""
         taken, self.faults = self.faults, []
         return taken
 
 
 def close_quietly(env: Any, where: str) -> None:
-    """Closes an environment; what that raises is said, and nothing is lost by it."""
+    """Closes an environment; errors are logged and otherwise ignored."""
     try:
         env.close()
     except OwnSignal:
@@ -202,17 +202,17 @@ def close_quietly(env: Any, where: str) -> None:
 
 
 def name_of(env: Any) -> str:
-    """What to call an environment in messages."""
+    """The name of an environment in messages."""
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec else type(getattr(env, "unwrapped", env)).__name__
 
 
 def spec_of(env: Any) -> Spec:
-    """Shapes and bounds of a gymnasium.Env, or of one environment of a VectorEnv; or why TD3 cannot work with them."""
+    """Reads the spaces of a gymnasium.Env, or of one environment of a VectorEnv; refuses those TD3 cannot work with."""
     name, vector = name_of(env), isinstance(env, VectorEnv)
     mode = env.metadata.get("autoreset_mode") if vector else AutoresetMode.DISABLED
     if mode is not AutoresetMode.DISABLED:
-        raise UserError(f"the VectorEnv resets by itself ({mode}); make it with AutoresetMode.DISABLED")
+        raise UserError(f"the VectorEnv resets by itself ({mode}); create it with AutoresetMode.DISABLED")
     try:
         observations = env.single_observation_space if vector else env.observation_space
         actions = env.single_action_space if vector else env.action_space
@@ -230,12 +230,12 @@ def spec_of(env: Any) -> Spec:
             )
     spec = Spec(layout_of(observations), actions.shape, low, high, str(actions.dtype))
     if not (spec.action_size and spec.observation and spec.observation_size):
-        raise UserError(f"{name} has no numbers in its actions or observations ({actions}, {observations})")
+        raise UserError(f"{name} has empty actions or observations ({actions}, {observations})")
     return spec
 
 
 def layout_of(space: gym.Space[Any], path: tuple[str | int, ...] = (), start: int = 0) -> tuple[Part, ...]:
-    """Where each part of an observation lies in the flat vector: arrays as they are, Discrete as a one-hot vector."""
+    """Lays out the parts of an observation in the flat vector: arrays as they are, Discrete as a one-hot vector."""
     children: list[tuple[str | int, gym.Space[Any]]]
     if isinstance(space, spaces.Dict):
         children = list(space.spaces.items())

@@ -1,4 +1,4 @@
-"""Finds environments by what the user types, or says in a sentence why it cannot."""
+"""Finds the environment that the user's id names, or explains in one sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENVIRONMENTS = (gym.Env, VectorEnv)
 
 @dataclass(frozen=True)
 class ById:
-    """Makes environments of an id, and remembers it: another process can be told."""
+    """Creates environments of an id, and keeps the id so that another process can do the same."""
 
     env_id: str
     make: EnvFactory
@@ -39,12 +39,12 @@ class ById:
 
 
 def env_factory(env_id: str) -> ById:
-    """What makes environments of this id."""
+    """Returns a factory for environments of this id."""
     return ById(env_id, CheckedFactory(_factory(env_id), env_id))
 
 
 def with_full_id(cfg: Config) -> Config:
-    """The configuration with the whole path where its environment is in a file, so that it is found from any folder."""
+    """Makes the path of an environment in a file absolute, so that it is found from any folder."""
     where, name = _parse(cfg.env.id) if cfg.env.id else ("", "")
     if not is_path(where):
         return cfg
@@ -52,7 +52,7 @@ def with_full_id(cfg: Config) -> Config:
 
 
 def _factory(env_id: str) -> EnvFactory:
-    """What makes environments of this id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file."""
+    """Finds the factory for an id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file."""
     if not env_id:
         raise UserError("no environment given; name one, e.g. Pendulum-v1 or module:callable for your own")
     where, name = _parse(env_id)
@@ -65,16 +65,16 @@ def _factory(env_id: str) -> EnvFactory:
         return partial(_gym_make, name)
     if module is not None and not name:
         return partial(_call, _only_one(module, env_id), env_id)
-    made_by = getattr(module, name, None)
-    if not callable(made_by):
+    make = getattr(module, name, None)
+    if not callable(make):
         raise UserError(f"unknown environment {env_id}{_hint(name, module)}")
-    return partial(_call, made_by, env_id)
+    return partial(_call, make, env_id)
 
 
 def _parse(env_id: str) -> tuple[str, str]:
-    """What it is in, a module or a file, and its name there; an id of Gymnasium is in nothing.
+    """Splits an id into a module or file and a name in it; a Gymnasium id has only a name.
 
-    Without a name the module is about one environment.
+    Without a name the module must define one environment.
     """
     where, colon, name = env_id.rpartition(":")
     if not colon:
@@ -86,7 +86,7 @@ def _parse(env_id: str) -> tuple[str, str]:
 
 
 def _only_one(module: ModuleType, env_id: str) -> EnvFactory:
-    """What makes the environment that a module is about: its function make_env, or its only class of environments."""
+    """Finds the factory in a module: its function make_env, or its only environment class."""
     make_env: EnvFactory | None = getattr(module, "make_env", None)
     if callable(make_env):
         return make_env
@@ -103,17 +103,17 @@ def _only_one(module: ModuleType, env_id: str) -> EnvFactory:
 
 
 def _is_of(value: Any, module: ModuleType) -> bool:
-    """Whether it is written in this module, or in the package that this is."""
-    written_in = getattr(value, "__module__", None) or ""
-    return f"{written_in}.".startswith(f"{module.__name__}.")
+    """Whether it is defined in this module, or in a submodule of this package."""
+    defined_in = getattr(value, "__module__", None) or ""
+    return f"{defined_in}.".startswith(f"{module.__name__}.")
 
 
 def _hint(name: str, module: ModuleType | None) -> str:
     if module is not None and hasattr(module, "__path__") and module.__file__ is None:
         return f"; {in_folder(next(iter(module.__path__)))}"
     if module is not None:
-        made_there = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        return f"; {module.__name__} has no {name}{did_you_mean(name, made_there)}"
+        defined = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        return f"; {module.__name__} has no {name}{did_you_mean(name, defined)}"
     task = name.rpartition("-v")[0] or name
     versions = [known for known in gym.registry if known.rpartition("-v")[0] == task]
     if versions:
@@ -134,14 +134,14 @@ def _gym_make(name: str, **keywords: Any) -> GymEnv:
         extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
         remedy = f'install it with: pip install "t3d[{extra}]"' if extra else f"try a newer version{_hint(name, None)}"
         reason = str(error).partition(",")[0]  # what follows is Gymnasium's own advice
-        raise UserError(f"{name} cannot be made ({reason}); {remedy}") from None
+        raise UserError(f"{name} cannot be created ({reason}); {remedy}") from None
 
 
 def _call(make: Callable[..., Any], env_id: str, **keywords: Any) -> Any:
-    """The user's own callable, with those of the keywords that it takes."""
+    """Calls the user's own factory with those of the keywords that it accepts."""
     try:
         signature = inspect.signature(make)
-    except ValueError:  # of what is written in C it is often not known
+    except ValueError:  # callables written in C often have no signature
         raise UserError(f"{env_id} is not a function or class that makes environments") from None
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     accepted = {key: value for key, value in keywords.items() if takes_all or key in signature.parameters}

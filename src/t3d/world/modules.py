@@ -1,4 +1,4 @@
-"""Imports the user's own module, by its name or by the path of its file; what goes wrong is said in one sentence."""
+"""Imports the user's own module, by name or by file path; failures are explained in one sentence."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from types import ModuleType
 
 from t3d.errors import UserError
 
-EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> our extra that brings it
+EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> extra that installs it
 MOST_NAMED = 5  # files of a folder
 
 
 def is_path(where: str) -> bool:
-    """Whether this means a file: no module is spelled so."""
+    """Whether this is spelled like a file path rather than a module name."""
     return where.endswith(".py") or where.startswith(".") or any(sep in where for sep in (os.sep, os.altsep) if sep)
 
 
@@ -27,8 +27,8 @@ def is_here(name: str) -> bool:
 
 
 def file_of(where: str) -> Path:
-    """The absolute path of the file that is meant: with or without .py, or a package's folder."""
-    path = Path(os.path.abspath(where))  # noqa: PTH100 (without .., and links as they are)
+    """Returns the absolute path of a file, given with or without .py, or as a package's folder."""
+    path = Path(os.path.abspath(where))  # noqa: PTH100 (removes .., keeps links)
     found = _found(path)
     if found is not None:
         return found
@@ -40,22 +40,22 @@ def file_of(where: str) -> Path:
 
 
 def is_folder(where: str) -> bool:
-    """Whether this is a folder; what cannot be one is none, where Path.is_dir raises."""
+    """Whether this is a folder; unlike Path.is_dir, never raises."""
     return os.path.isdir(where)  # noqa: PTH112
 
 
 def in_folder(where: str) -> str:
-    """What to write where a folder was named that is no package."""
+    """Explains what to write instead of a folder that is not a package."""
     names = sorted(file.name for file in Path(where).glob("*.py"))[:MOST_NAMED]
     has = f"which has {', '.join(names)}" if names else "which has none"
     return f"{where} is a folder; name a Python file in it ({has}), e.g. {Path(where, (names or ['FILE.py'])[0])}:NAME"
 
 
 def import_own(where: str, env_id: str) -> ModuleType:
-    """Imports the user's module; from then on its folder is the first in which Python looks for modules.
+    """Imports the user's module and puts its folder first on Python's path.
 
-    A module that is named is looked for in the current folder. Only here the folder gets onto Python's path: a file
-    that happens to be called like a library must not be run in its place by commands that need no file of the user's.
+    A module given by name is searched in the current folder. The path changes only here: commands that need none of
+    the user's files must not import one that happens to be named like a library.
     """
     if not is_path(where):
         _look_first_in(Path.cwd())
@@ -74,7 +74,7 @@ def import_own(where: str, env_id: str) -> ModuleType:
 
 
 def import_module(name: str, env_id: str) -> ModuleType:
-    """Imports a module that is installed, or whose folder is on Python's path."""
+    """Imports a module that is installed or on Python's path."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -105,16 +105,16 @@ def _look_first_in(folder: Path) -> None:
 
 
 def _in_words(error: BaseException, env_id: str) -> str:
-    """Where in the user's own files an import went wrong, and how."""
+    """Describes how an import failed, and where in the user's own files."""
     frames = traceback.extract_tb(error.__traceback__)
     where = ([frame for frame in frames[1:] if not _is_installed(frame.filename)] or frames)[-1]
     what = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SystemExit):
-        what += ", which ends the program; put what is only for scripts under if __name__ == '__main__':"
+        what += ", which ends the program; put script code under if __name__ == '__main__':"
     return f"importing {env_id} failed in {where.filename}, line {where.lineno}: {what}"
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a frame is Python's own or a library's."""
+    """Whether a file belongs to Python or an installed library."""
     libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
     return file.startswith("<frozen") or any(Path(file).is_relative_to(folder) for folder in libraries)

@@ -6,20 +6,18 @@ import logging
 import sys
 
 LOG = logging.getLogger("t3d.mujoco")
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def redirect_warnings() -> None:
-    """Takes MuJoCo's warnings over, if MuJoCo is in use at all."""
+    """Sends MuJoCo's warnings to Python's logging, if MuJoCo is in use."""
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None:
-        mujoco.set_mju_user_warning(_tell_once)
+        mujoco.set_mju_user_warning(_log_once)
 
 
-def _tell_once(message: str) -> None:
-    level = (
-        logging.DEBUG if "deprecated" in message else logging.WARNING
-    )  # a model's old syntax is not the user's concern
-    if message not in _told:
-        _told.add(message)
+def _log_once(message: str) -> None:
+    level = logging.DEBUG if "deprecated" in message else logging.WARNING  # old model syntax is not the user's concern
+    if message not in _logged:
+        _logged.add(message)
         LOG.log(level, "MuJoCo: %s", message)

@@ -1,7 +1,7 @@
-"""Exploration noise of scale one. Every environment has its own process, restarted with each episode.
+"""Exploration noise of scale one. Every environment has its own noise process, restarted with each episode.
 
-A process draws from a stream of its own and keeps the rest of its state in `state`, arrays by name, so that it can be
-saved and set again.
+A process draws from its own random stream and keeps the rest of its state in `state`, arrays by name, so that it can
+be saved and restored.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from t3d.config import NoiseConfig
 from t3d.types import Floats
 
-OU_RATE = 0.15  # how fast OU noise forgets; DDPG's value (Lillicrap et al., 2015)
-LADDER = 4.0  # how much louder than the scale that is set a member's loudest environment is; chosen
-PINK_LENGTH = 1024  # steps before a pink sequence is drawn anew; chosen, about an episode of MuJoCo
+OU_RATE = 0.15  # how fast OU noise reverts to zero; DDPG's value (Lillicrap et al., 2015)
+LADDER = 4.0  # a member's noisiest environment uses this multiple of the configured scale; chosen
+PINK_LENGTH = 1024  # steps before a new pink sequence is drawn; chosen, about an episode of MuJoCo
 
 
 class Noise(Protocol):
-    """The next draw, (action_size,), with mean zero and deviation one."""
+    """Returns the next sample, (action_size,), with mean zero and standard deviation one."""
 
     rng: np.random.Generator
     state: dict[str, NDArray[Any]]
@@ -41,7 +41,7 @@ class Gaussian:
 
 
 class OrnsteinUhlenbeck:
-    """Noise that drifts back to zero: each value remembers the one before. Starts in its stationary distribution."""
+    """Correlated noise that reverts to zero (Ornstein-Uhlenbeck); starts in its stationary distribution."""
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -72,12 +72,12 @@ class Pink:
 
 
 def pink_sequence(size: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """(size, PINK_LENGTH) values: normal draws for every frequency, weighted with 1/sqrt(f), back to time."""
+    """(size, PINK_LENGTH) values: normal samples for every frequency, weighted by 1/sqrt(f), transformed to time."""
     frequencies = np.fft.rfftfreq(PINK_LENGTH)
     weights = np.concatenate([[0.0], frequencies[1:] ** -0.5])  # no constant part: the mean stays zero
     real, imaginary = rng.standard_normal((2, size, len(weights)))
-    imaginary[:, -1] = 0  # of an even number of steps, the highest frequency is real,
-    real[:, -1] *= np.sqrt(2)  # and has all of its power there
+    imaginary[:, -1] = 0  # with an even number of steps the highest frequency is real,
+    real[:, -1] *= np.sqrt(2)  # so all of its power is there
     sequence = np.fft.irfft((real + 1j * imaginary) * weights, n=PINK_LENGTH)
     variance = (4 * (weights[:-1] ** 2).sum() + 2 * weights[-1] ** 2) / PINK_LENGTH**2
     deviation: NDArray[np.float64] = sequence / np.sqrt(variance)
@@ -85,13 +85,13 @@ def pink_sequence(size: int, rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def scale_at(step: int, cfg: NoiseConfig) -> float:
-    """The scale after so many steps of a member: from exploration_noise to final_noise in a straight line."""
+    """The noise scale at a member's step: linear from exploration_noise to final_noise."""
     share = min(1.0, step / cfg.decay_steps) if cfg.decay_steps else 0.0
     return cfg.exploration_noise + share * (cfg.final_noise - cfg.exploration_noise)
 
 
-def rung(index: int, count: int) -> float:
-    """What environment `index` of `count` multiplies its scale with: a ladder in equal ratios, one in the middle."""
+def scale_factor(index: int, count: int) -> float:
+    """The factor on the noise scale of environment `index` of `count`: geometrically spaced, one in the middle."""
     return float(LADDER ** (2 * index / (count - 1) - 1)) if count > 1 else 1.0
 
 

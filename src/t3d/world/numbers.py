@@ -1,6 +1,6 @@
 """Observations to flat vectors, actions to the environment's own bounds: arrays only, no simulator.
 
-Only plain, finite, sane numbers get through: everything else is refused in words that name the part it was found in.
+Only plain, finite, sane numbers are accepted; for anything else the error names the part it was found in.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 
 from t3d.types import Floats, Part, Spec
 
-ABSURD = (
-    1e10  # chosen: one observation of 1e14 makes squared gradients overflow float32, which freezes weights for good
-)
-
-
-FIXED_TO = 1e6  # chosen: where `clip` cuts infinities to; float32 survives their squares
+ABSURD = 1e10  # chosen: one observation of 1e14 overflows squared gradients in float32, which freezes weights for good
+FIXED_TO = 1e6  # chosen: what `clip` reduces infinities to; their squares fit into float32
 
 
 class InvalidValue(ValueError):
@@ -30,7 +26,7 @@ class InvalidValue(ValueError):
 
 
 def flatten(observation: Any, spec: Spec) -> Floats:
-    """The observation as a vector of its own (environments may reuse their buffers); Unfit says why it is none."""
+    """Copies an observation, whose buffer may be reused, into a flat vector; raises InvalidValue for bad values."""
     if len(spec.observation) == 1:
         return _part(observation, spec.observation[0]).astype(np.float32)
     flat = np.empty(spec.observation_size, np.float32)
@@ -40,57 +36,57 @@ def flatten(observation: Any, spec: Spec) -> Floats:
 
 
 def number(name: str, value: Any) -> float:
-    """The value as one finite, sane number."""
+    """Returns the value as one finite, sane float."""
     if isinstance(value, float) and abs(value) <= ABSURD:
-        return float(value)  # nearly always, and many times as fast
+        return float(value)  # the usual case, many times as fast
     return float(_sane(name, _numbers(name, value, ()).reshape(1))[0])
 
 
 def fixed(observation: Any, spec: Spec, last: Floats) -> Floats:
-    """What of an observation is sound; too large numbers are cut, and the last sound ones stand in for the rest."""
+    """Repairs an observation: clips values that are too large and takes the rest from the last valid observation."""
     flat = last.copy()
     for part in spec.observation:
         values = flat[part.start : part.stop]
         with suppress(InvalidValue):
             plain = _plain(observation, part)
-            values[:] = _cut(plain.reshape(-1), values) if part.first_choice is None else _one_hot(part, plain)
+            values[:] = _clipped(plain.reshape(-1), values) if part.first_choice is None else _one_hot(part, plain)
     return flat
 
 
 def fixed_number(value: Any) -> float:
-    """The value cut to sane bounds; zero where there is no number."""
+    """Clips the value to sane bounds; zero if it is not a number."""
     try:
-        return float(_cut(_numbers("", value, ()).reshape(1), np.zeros(1, np.float32))[0])
+        return float(_clipped(_numbers("", value, ()).reshape(1), np.zeros(1, np.float32))[0])
     except InvalidValue:
         return 0.0
 
 
 def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
-    """From [-1, 1] to the environment's own bounds, shape and dtype: the one place where actions are rescaled."""
+    """Scales an action from [-1, 1] to the environment's own bounds, shape and dtype; nothing else rescales actions."""
     return _scaled(action, spec).astype(spec.action_dtype).reshape(spec.action_shape)
 
 
 def played(actions: Floats, spec: Spec) -> Floats:
-    """Actions (..., action_size) in [-1, 1], each moved to the one that the environment is really given."""
-    return _from_bounds(_scaled(actions, spec), spec) if _whole_numbers(spec) else actions
+    """Rounds actions (..., action_size) in [-1, 1] to those that the environment is actually given."""
+    return _from_bounds(_scaled(actions, spec), spec) if _has_integer_actions(spec) else actions
 
 
 def random_action(rng: np.random.Generator, spec: Spec) -> Floats:
-    """An action in [-1, 1], uniform over those that can be played."""
-    if _whole_numbers(spec):
+    """Draws an action in [-1, 1], uniformly over those that the environment can be given."""
+    if _has_integer_actions(spec):
         low, high = spec.action_low.astype(int), spec.action_high.astype(int)
         return _from_bounds(rng.integers(low, high, endpoint=True), spec)
     return rng.uniform(-1, 1, spec.action_size).astype(np.float32)
 
 
-def _whole_numbers(spec: Spec) -> bool:
+def _has_integer_actions(spec: Spec) -> bool:
     return np.dtype(spec.action_dtype).kind in "iu"
 
 
 def _scaled(action: Floats, spec: Spec) -> NDArray[np.float64]:
     share = (action.astype(np.float64) + 1) / 2
     scaled = spec.action_low + share * (spec.action_high - spec.action_low)
-    if _whole_numbers(spec):
+    if _has_integer_actions(spec):
         scaled = np.rint(scaled)
     inside: NDArray[np.float64] = np.minimum(np.maximum(scaled, spec.action_low), spec.action_high)
     return inside
@@ -138,14 +134,14 @@ def _one_hot(part: Part, value: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
-    sound = np.abs(flat) <= ABSURD  # False for NaN too
-    if not sound.all():
-        worst = int(np.argmin(sound))
-        place = f"{name}[{worst}]" if len(flat) > 1 else name
-        raise InvalidValue(place, f"is {flat[worst]}; every number must be finite and below {ABSURD:g}")
+    valid = np.abs(flat) <= ABSURD  # False for NaN too
+    if not valid.all():
+        bad = int(np.argmin(valid))
+        place = f"{name}[{bad}]" if len(flat) > 1 else name
+        raise InvalidValue(place, f"is {flat[bad]}; every number must be finite and below {ABSURD:g}")
     return flat
 
 
-def _cut(flat: NDArray[np.float64], last: Floats) -> NDArray[np.float64]:
-    cut = np.where(np.abs(flat) <= ABSURD, flat, np.clip(flat, -FIXED_TO, FIXED_TO))
-    return np.where(np.isnan(flat), last, cut)
+def _clipped(flat: NDArray[np.float64], last: Floats) -> NDArray[np.float64]:
+    clipped = np.where(np.abs(flat) <= ABSURD, flat, np.clip(flat, -FIXED_TO, FIXED_TO))
+    return np.where(np.isnan(flat), last, clipped)

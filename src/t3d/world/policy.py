@@ -1,6 +1,6 @@
 """The acting policy: one forward pass in numpy, used for collecting, for evaluating and by load_policy.
 
-A torch call for one observation costs several times as much, and actor processes need no torch this way.
+A torch call for one observation takes several times as long, and this way actor processes need no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from t3d.types import Floats, Part, Spec
 from t3d.world.numbers import InvalidValue, flatten, to_bounds
 
 LOG = logging.getLogger("t3d.policy")
-FORMAT = 2  # format 1 had no hashes, and needed its json
+FORMAT = 2  # format 1 had no hashes and could not be read without its json
 INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 
@@ -58,7 +58,7 @@ class SavedPolicy:
         self.actor = MemberPolicy(snapshot, 0)
         self.spec = spec
         self.about = about  # environment, seed, step, mean_return, ...
-        self.sha256 = sha256  # of its numbers
+        self.sha256 = sha256  # of its tensors
 
     def __call__(self, observation: Any) -> NDArray[Any]:
         try:
@@ -69,14 +69,14 @@ class SavedPolicy:
 
 
 def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, about: dict[str, Any]) -> None:
-    """Writes stem.safetensors, which is the whole policy, and stem.json, a copy of what it says of itself.
+    """Writes stem.safetensors, which is the complete policy, and stem.json, a copy of its description.
 
-    The old copy goes first: a kill at any moment leaves one whole policy, with its own copy or with none.
+    The old copy is removed first: a kill at any moment leaves one complete policy, with its own copy or none.
     """
     tensors = {"actor": snapshot.flat[member]}
     if snapshot.scaling is not None:
         tensors |= {"mean": snapshot.scaling.mean[member], "std": snapshot.scaling.std[member]}
-    meaning = {
+    description = {
         "format": FORMAT,
         "sizes": snapshot.sizes,
         "observation": [part._asdict() for part in spec.observation],
@@ -87,31 +87,31 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
         "updates": snapshot.updates,
         **about,
     }
-    numbers, text = packed(meaning, tensors)
+    content, text = packed(description, tensors)
     refuse_link(stem.parent)
     stem.parent.mkdir(exist_ok=True)
     stem.with_suffix(".json").unlink(missing_ok=True)
-    replace(stem.with_suffix(".safetensors"), numbers)
+    replace(stem.with_suffix(".safetensors"), content)
     replace(stem.with_suffix(".json"), text)
 
 
-def packed(meaning: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tuple[bytes, bytes]:
-    """The contents of the .safetensors file and of the .json file, which is in the former's header too."""
-    text = sealed("policy", {**meaning, "tensors_sha256": _hash_of(tensors)}, INDENT)
+def packed(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tuple[bytes, bytes]:
+    """Returns the contents of the .safetensors file and of the .json file, which is in the former's header too."""
+    text = sealed("policy", {**description, "tensors_sha256": _hash_of(tensors)}, INDENT)
     return safetensors.numpy.save(tensors, {"policy": text.decode()}), text
 
 
 def load_policy(path: str | Path) -> SavedPolicy:
-    """Reads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0"); one that was changed is refused."""
+    """Loads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0"); refuses one that was changed."""
     stem = Path(path)
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
     try:
         content = _content(stem.with_suffix(".safetensors"), MOST_BYTES)
         tensors = safetensors.numpy.load(content)
-        about = _meaning(stem, content, tensors)
+        about = _description(stem, content, tensors)
         spec = _spec(about)
         policy = SavedPolicy(_snapshot(about, tensors, spec), spec, about, _hash_of(tensors))
-        to_bounds(policy.actor(np.zeros((1, spec.observation_size), np.float32))[0], spec)  # odd shapes show here
+        to_bounds(policy.actor(np.zeros((1, spec.observation_size), np.float32))[0], spec)  # fails on wrong shapes
         return policy
     except FileNotFoundError as error:
         raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
@@ -120,33 +120,33 @@ def load_policy(path: str | Path) -> SavedPolicy:
 
 
 def described(text: bytes) -> dict[str, Any]:
-    """What the json beside a policy says; Refused if it was changed, unless it is of format 1, which has no hash."""
+    """Reads the json beside a policy; raises Refused if it was changed, except in format 1, which has no hash."""
     fields: dict[str, Any] = json.loads(text)
     return unsealed("policy", text, INDENT) if "policy" in fields else fields
 
 
-def _meaning(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """What the numbers mean, after seeing that neither they nor the copy in the json were changed."""
-    numbers, copy = stem.with_suffix(".safetensors"), stem.with_suffix(".json")
+def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Reads a policy's description after checking that neither the tensors nor the copy in the json were changed."""
+    file, copy = stem.with_suffix(".safetensors"), stem.with_suffix(".json")
     text = _metadata(content).get("policy")
     if text is None:
         return _without_hash(stem)
     try:
         about = unsealed("policy", text.encode(), INDENT)
     except Refused as error:
-        raise Refused(f"{numbers.name}: {error}") from None
+        raise Refused(f"{file.name}: {error}") from None
     if about["format"] != FORMAT:
         raise UserError(f"{stem} has policy format {about['format']}, this T3D reads {FORMAT}; update T3D")
     if about["tensors_sha256"] != _hash_of(tensors):
-        raise Refused(f"{numbers.name}: {CHANGED}")
+        raise Refused(f"{file.name}: {CHANGED}")
     try:
         is_copy = _content(copy, MOST_JSON_BYTES) == text.encode()
     except FileNotFoundError:
-        return about  # a kill or a person took the copy away; it is not needed
+        return about  # the copy was removed by a kill or a person; it is not needed
     if not is_copy:
         raise Refused(
-            f"{copy.name} was changed, or belongs to another policy than {numbers.name}; "
-            f"remove {copy.name} to use {numbers.name} alone, or try again if a run is writing them just now"
+            f"{copy.name} was changed, or belongs to another policy than {file.name}; "
+            f"remove {copy.name} to use {file.name} alone, or try again if a run is writing them just now"
         )
     return about
 
@@ -154,13 +154,13 @@ def _meaning(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> di
 def _without_hash(stem: Path) -> dict[str, Any]:
     about: dict[str, Any] = json.loads(_content(stem.with_suffix(".json"), MOST_JSON_BYTES))
     if about["format"] != 1:
-        raise Refused(f"{stem.name}.safetensors does not say what its numbers mean")
-    LOG.warning("%s has no hash, because an early T3D wrote it; if it was changed, nobody can tell", stem)
+        raise Refused(f"{stem.name}.safetensors holds no description of its tensors")
+    LOG.warning("%s has no hash, because an early T3D wrote it; changes to it cannot be detected", stem)
     return about
 
 
 def _metadata(content: bytes) -> dict[str, Any]:
-    """The texts in the header of a safetensors file that has been read before."""
+    """Returns the metadata in the header of a safetensors file that safetensors has already accepted."""
     length = int.from_bytes(content[:8], "little")
     found: dict[str, Any] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
     return found
@@ -183,10 +183,10 @@ def _snapshot(about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spe
         raise Refused(f"its network of sizes {sizes} does not fit its observations and actions")
     for name, array in tensors.items():
         if array.shape != shapes[name] or array.dtype != np.float32 or not np.isfinite(array).all():
-            raise Refused(f"{name!r:.60} does not hold finite float32 numbers of shape {shapes[name]}")
+            raise Refused(f"{name!r:.60} does not hold finite float32 values of shape {shapes[name]}")
     scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
     if scaling is not None and not (scaling.std > 0).all():
-        raise Refused("it scales observations by a deviation of 0 or less")
+        raise Refused("it scales observations by a standard deviation of 0 or less")
     return PolicySnapshot(whole(about["updates"]), sizes, tensors["actor"][None], scaling)
 
 
@@ -200,7 +200,7 @@ def _spec(about: dict[str, Any]) -> Spec:
     )
     starts, stops = [part.start for part in spec.observation], [part.stop for part in spec.observation]
     if starts != [0, *stops[:-1]]:
-        raise Refused("the parts of its observations do not lie side by side")
+        raise Refused("the parts of its observations are not contiguous")
     low, high = spec.action_low, spec.action_high
     if not low.shape == high.shape == (spec.action_size,) or not np.isfinite([low, high]).all() or (low >= high).any():
         raise Refused("its action bounds are not finite numbers, low below high")

@@ -1,4 +1,4 @@
-"""The doctor's trial of an environment: some episodes of random actions, and what is seen in them."""
+"""The doctor's trial of an environment: a few episodes of random actions, and what was observed in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t3d.types import Floats
 from t3d.world.guard import EnvGuard, GymEnv, Result
 from t3d.world.numbers import random_action
 
-MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: no more than a moment before every training
+MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: training should start without a noticeable delay
 
 
 class Ending(NamedTuple):
@@ -25,22 +25,22 @@ class Ending(NamedTuple):
 
 
 class Trial:
-    """What the doctor sees; only figures and the newest answers are kept, because observations may be large."""
+    """What the doctor observed; keeps only statistics and the newest observations, because these may be large."""
 
     def __init__(self, env: GymEnv, guard: EnvGuard) -> None:
         self.env, self.guard = env, guard
         self.steps, self.bad_values = 0, 0
-        self.outside = ""  # how an observation lay outside its space
+        self.outside = ""  # how an observation violated its space
         self.newest: list[Any] = []  # the last two observations, as returned
         self.odd_flags: list[Any] = []
-        self.observed = 0  # sound observations
-        self.least = self.most = np.zeros(guard.spec.observation_size, np.float32)  # of each number, in all of them
+        self.observed = 0  # valid observations
+        self.least = self.most = np.zeros(guard.spec.observation_size, np.float32)  # of each value, over all of them
         self.largest_reward = 0.0
         self.endings: list[Ending] = []
         self.seconds: list[float] = []
 
     def see(self, raw: Any, flat: Floats) -> None:
-        """An observation, as returned and as checked; one that the guard had to refuse or fix only counts."""
+        """Takes an observation, as returned and as checked; one that the guard refused or fixed is only counted."""
         if len(self.guard.faults) > self.bad_values:
             self.bad_values = len(self.guard.faults)
             return
@@ -52,7 +52,7 @@ class Trial:
             self.outside = _how_outside(raw, self.env.observation_space)
 
     def step(self, rng: np.random.Generator) -> Result:
-        """One random action."""
+        """Takes one random action."""
         action = self.guard.action(random_action(rng, self.guard.spec))
         before = time.perf_counter()
         answer = self.guard.call(self.env.step, action)
@@ -68,11 +68,11 @@ class Trial:
 
 
 def play(env: GymEnv, guard: EnvGuard, episodes: int = EPISODES) -> Trial:
-    """Some episodes of random actions; every value passes the guard, which refuses what is not sound."""
+    """Plays some episodes of random actions; every value passes the guard, which refuses bad ones."""
     rng, trial = np.random.default_rng(0), Trial(env, guard)
     trial.see(*reset(env, guard, seed=0))
-    begun = time.monotonic()
-    while trial.steps < MOST_STEPS and len(trial.endings) < episodes and time.monotonic() - begun < MOST_SECONDS:
+    started = time.monotonic()
+    while trial.steps < MOST_STEPS and len(trial.endings) < episodes and time.monotonic() - started < MOST_SECONDS:
         result = trial.step(rng)
         if result.terminated or result.truncated:
             trial.see(*reset(env, guard, seed=len(trial.endings)))
@@ -80,7 +80,7 @@ def play(env: GymEnv, guard: EnvGuard, episodes: int = EPISODES) -> Trial:
 
 
 def reset(env: GymEnv, guard: EnvGuard, seed: int) -> tuple[Any, Floats]:
-    """The first observation of an episode, as returned and as checked."""
+    """Starts an episode; returns its first observation, as returned by the environment and as checked."""
     raw: list[Any] = []
 
     def call(seed: int | None) -> Any:
@@ -103,4 +103,4 @@ def _how_outside(raw: Any, space: gym.Space[Any]) -> str:
     dtype = getattr(raw, "dtype", space.dtype)
     if dtype != space.dtype:
         return f"its type is {dtype}, not {space.dtype}"
-    return "a value is beyond its bounds, or of another type" if space.shape is None else "a value is beyond its bounds"
+    return "a value is out of bounds, or of another type" if space.shape is None else "a value is out of bounds"

@@ -1,4 +1,4 @@
-"""Calls into somebody else's code that do not come back: broken off where that works, and told where it does not."""
+"""A timeout for calls into the user's code: interrupts those that do not return, or warns where it cannot."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ STDERR = 2
 
 
 class TooLong(OwnSignal):
-    """Raised in the middle of a call."""
+    """Raised inside a call that takes too long."""
 
 
 class Watch:
-    """Knows which call is under way and since when."""
+    """Keeps track of the current call and when it started."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.breaks_off = seconds, False
-        self._now = ("", time.monotonic())  # one value: it is read by another thread
+        self.seconds, self.can_interrupt = seconds, False
+        self._now = ("", time.monotonic())  # one value, because another thread reads it
 
     def begin(self, what: str) -> None:
-        """A call begins, or a pause between calls; the text says what is to be complained of if it takes too long."""
+        """Marks the start of a call, or of a pause between them; the text starts the message if it takes too long."""
         self._now = (what, time.monotonic())
-        if self.breaks_off:
-            signal.setitimer(signal.ITIMER_REAL, self.seconds, self.seconds)  # again, if it is caught
+        if self.can_interrupt:
+            signal.setitimer(signal.ITIMER_REAL, self.seconds, self.seconds)  # repeats, in case the call catches it
 
     def complaint(self) -> str:
-        """What has not come back."""
+        """The message about a call that has not returned."""
         return (
-            f"{self._now[0]} after {self.seconds:g} s; see why, or let training wait longer: "
+            f"{self._now[0]} after {self.seconds:g} s; find out why, or let training wait longer: "
             f"env.hang_seconds above {self.seconds:g}"
         )
 
-    def tell(self, over: threading.Event) -> None:
-        """Until it is over, says on stderr, once for each, which calls are long overdue."""
-        told = 0.0
+    def warn_until(self, over: threading.Event) -> None:
+        """Warns on stderr about every overdue call, once each."""
+        reported = 0.0
         while not over.wait(self.seconds / 4):
             since = self._now[1]
-            if since != told and time.monotonic() - since > 1.25 * self.seconds:
-                told = since
+            if since != reported and time.monotonic() - since > 1.25 * self.seconds:
+                reported = since
                 print(f"warning: {self.complaint()}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager
 def watching(seconds: float) -> Iterator[Watch]:
-    """Watches the calls that are begun in it. One that takes longer is a UserError where it can be broken off.
+    """Watches the calls made inside it; one that takes longer is a UserError if it can be interrupted.
 
-    That takes the main thread and a call that returns to Python now and then; otherwise stderr is told. A crash of the
-    process prints where in Python it was.
+    That requires the main thread and a call that runs Python code now and then; otherwise a warning goes to stderr. If
+    the process crashes, it prints a Python traceback.
     """
     watch = Watch(seconds)
     with ExitStack() as opened:
-        opened.enter_context(_crashes_told())
-        opened.enter_context(_telling(watch))
+        opened.enter_context(_crash_traceback())
+        opened.enter_context(_warning(watch))
         if _alarm_is_free():
-            opened.enter_context(_breaking_off(watch))
+            opened.enter_context(_interrupting(watch))
         try:
             yield watch
         except TooLong as late:
-            *_, where, _ = traceback.extract_tb(late.__traceback__)  # the last is who broke it off
+            *_, where, _ = traceback.extract_tb(late.__traceback__)  # the last frame is the signal handler
             raise UserError(f"{late} (it was in {where.filename}, line {where.lineno})") from late
 
 
@@ -82,12 +82,12 @@ def _alarm_is_free() -> bool:
 
 
 @contextmanager
-def _breaking_off(watch: Watch) -> Iterator[None]:
-    def break_off(number: int, frame: FrameType | None) -> None:
+def _interrupting(watch: Watch) -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         raise TooLong(watch.complaint())
 
-    before = signal.signal(signal.SIGALRM, break_off)
-    watch.breaks_off = True
+    before = signal.signal(signal.SIGALRM, interrupt)
+    watch.can_interrupt = True
     try:
         yield
     finally:
@@ -96,19 +96,19 @@ def _breaking_off(watch: Watch) -> Iterator[None]:
 
 
 @contextmanager
-def _telling(watch: Watch) -> Iterator[None]:
+def _warning(watch: Watch) -> Iterator[None]:
     over = threading.Event()
-    teller = threading.Thread(target=watch.tell, args=(over,), name="t3d-watch", daemon=True)
-    teller.start()
+    thread = threading.Thread(target=watch.warn_until, args=(over,), name="t3d-watch", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        thread.join()
 
 
 @contextmanager
-def _crashes_told() -> Iterator[None]:
+def _crash_traceback() -> Iterator[None]:
     if faulthandler.is_enabled():
         yield
         return

@@ -1,7 +1,7 @@
-"""The engines: ways of making the same update, each proven equal to td3_update when a run starts.
+"""The engines: implementations of the same update, each checked against td3_update when a run starts.
 
 eager   td3_update itself, with autograd; works everywhere
-fused   gradients by hand in buffers made once (fused.py); CPU
+fused   gradients by hand in preallocated buffers (fused.py); CPU
 graph   gradients by hand, compiled, in CUDA graphs (graph.py); GPU
 """
 
@@ -23,23 +23,23 @@ from t3d.types import Batch, Draws, UpdateTrace
 
 
 class Update(Protocol):
-    """One update of the networks and optimisers it was made for."""
+    """Performs one update of the networks and optimisers it was created for."""
 
     def __call__(self, batch: Batch, draws: Draws, *, update_actor: bool) -> UpdateTrace: ...
 
 
 def eager(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
-    """The readable update, which is the truth."""
+    """The readable update, which is the reference."""
     return partial(td3_update, nets, opts, cfg=cfg)
 
 
 def recordable(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
-    """graph.update, its kernels fused by Inductor where that can be."""
+    """graph.update, its kernels fused by Inductor where possible."""
     return torch.no_grad()(partial(compiled_if_possible(graph.update), nets, opts, cfg=cfg))
 
 
 def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled; as it is where Triton is missing, without which Inductor cannot compile for a GPU."""
+    """Compiles the function; returns it unchanged without Triton, which Inductor needs to compile for a GPU."""
     return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
 

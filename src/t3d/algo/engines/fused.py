@@ -1,12 +1,12 @@
-"""The CPU engine: steps 4 to 15 with gradients derived by hand, in buffers made once; no autograd, no fresh memory.
+"""The CPU engine: steps 4 to 15 with gradients derived by hand, in preallocated buffers; no autograd, no allocations.
 
-Why it exists: a third of an eager update on the CPU is not matrix products, and its narrow products are slow ones. Here
-are the products that the algorithm needs, one pass of Adam and a few small operations; `t3d bench update` measures
-it. td3.py stays the truth: test_fused_is_td3_update in tests/algo/test_fused.py proves the two equal, step by step.
+Why it exists: a third of an eager update on the CPU is not matrix products, and its narrow products are slow. This file
+has only the products that the algorithm needs, one pass of Adam and a few small operations; `t3d bench update` measures
+it. td3.py is the reference: test_fused_is_td3_update in tests/algo/test_fused.py proves the two equal, step by step.
 
-Two things make it fast beyond that. Hidden layers are (K, B, size), but outputs are (K, out, B), because BLAS is up to
-ten times slower when a product's last axis is as narrow as an action or a value. And passes that never meet share their
-memory, because a product whose matrices have left the cache takes a tenth longer.
+Two things make it faster still. Hidden layers are (K, B, size), but outputs are (K, out, B), because BLAS is up to
+ten times slower when a product's last axis is as narrow as an action or a value. And passes that are never in use
+together share memory, because a product whose matrices have left the cache takes a tenth longer.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ AGGREGATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"min": lambda q2, o
 
 
 class Pass:
-    """K perceptrons on an input x (K, B, in): forward, and back as far as the outputs of the layers.
+    """K MLPs on an input x (K, B, in): the forward pass, and the backward pass down to the layers' outputs.
 
-    Hidden layers lie at the beginning of memory, their gradients at the beginning of d_memory.
+    Hidden layers are stored at the start of memory, their gradients at the start of d_memory.
     """
 
     def __init__(self, flat: Tensor, sizes: tuple[int, ...], x: Tensor, memory: Tensor, d_memory: Tensor) -> None:
@@ -52,19 +52,19 @@ class Pass:
         self._d_input = first, (self.d_hidden[0].mT if layers else self.d_output)
 
     def forward(self) -> Tensor:
-        """The output, (K, out, B)."""
+        """Computes the output, (K, out, B)."""
         for weight, bias, x, h in self._forward:
             torch.baddbmm(bias, x, weight, out=h).relu_()
         return torch.baddbmm(*self._output, out=self.output)
 
     def backward(self) -> None:
-        """From d_output to d_hidden."""
+        """Computes d_hidden from d_output."""
         for (above, weight), g, h in self._backward:
             torch.bmm(above, weight, out=g)
-            torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)  # g stays where ReLU let h through
+            torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)  # ReLU': zero where h is zero
 
     def d_input(self, columns: slice, out: Tensor) -> Tensor:
-        """d loss / d some columns of x, (K, columns, B), after backward."""
+        """Computes d loss / d the given columns of x, (K, columns, B); call backward first."""
         weight, above = self._d_input
         return torch.bmm(weight[:, columns], above, out=out)
 
@@ -79,7 +79,7 @@ class Descent:
         self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.made]
         *hidden, (weight, bias) = layers_of(gradient, stack.sizes)
         self._hidden = [
-            # A batched product wants its result in one piece, which the rows of gradient are not.
+            # A batched product needs a contiguous result, which the rows of gradient are not.
             (x.mT, g, torch.empty_like(weight, memory_format=torch.contiguous_format), weight, bias)
             for x, g, (weight, bias) in zip(path.inputs, path.d_hidden, hidden, strict=False)
         ]
@@ -87,7 +87,7 @@ class Descent:
         self._weight, self._bias = turned(weight), bias.squeeze(1)
 
     def step(self) -> None:
-        """One step of adam_step, after the pass went backward; torch's fused Adam makes it in one pass over memory."""
+        """Performs adam_step after backward; torch's fused Adam needs only one pass over memory."""
         for x, g, product, weight, bias in self._hidden:
             weight.copy_(torch.bmm(x, g, out=product))
             torch.sum(g, 1, keepdim=True, out=bias)
@@ -109,7 +109,7 @@ class Fused:
         self._make_buffers()
         actor, critic = nets.actor, nets.critic
         members = actor.flat.shape[0]
-        # One pass after the other uses the same memory; only those of step 13 meet, so Q1's begins after the actor's.
+        # All passes use the same memory; only the two of step 13 are in use together, so Q1's starts after the actor's.
         for_actor = members * cfg.batch_size * sum(actor.sizes[1:-1])
         for_q1 = members * cfg.batch_size * sum(critic.sizes[1:-1])
         memory = actor.flat.new_empty(max(for_actor + for_q1, for_q1 * cfg.critics))
@@ -134,18 +134,18 @@ class Fused:
         self.d_action = torch.empty_like(self.eps.mT, memory_format=torch.contiguous_format)  # (M, action, B)
         self.td = new((self.y.shape[0], cfg.critics, cfg.batch_size))
         self.actions = slice(observation_size, observation_size + action_size)
-        # What critics read, (M, C, B, observation + action): once for every critic, which batched products want.
+        # The critics' inputs, (M, C, B, observation + action): a copy per critic, as batched products need.
         self.x, self.x2 = (new((*self.td.shape, self.actions.stop)) for _ in range(2))
         self.s, self.a = self.x[..., :observation_size], self.x[..., observation_size:]
         self.s2, self.critics_a2 = self.x2[..., :observation_size], self.x2[..., observation_size:]
-        # Constants as tensors, because an operation on a Python number makes a tensor of it every time.
+        # Constants as tensors, because an operation on a Python number converts it to a tensor every time.
         self.one, self.sigma, self.two_over_b = (
             torch.tensor(number, dtype=self.y.dtype) for number in (1, cfg.target_noise, 2 / cfg.batch_size)
         )
 
     @torch.inference_mode()  # 1 to 2 % faster than no_grad; the buffers are ordinary tensors all the same
     def __call__(self, batch: Batch, draws: Draws, *, update_actor: bool) -> UpdateTrace:
-        """One update: steps 4 to 15 of td3_update."""
+        """Performs one update: steps 4 to 15 of td3_update."""
         clip = self.cfg.target_noise_clip
         # Step 4: a batch of transitions, to where the networks read it.
         self.s.copy_(batch.s.unsqueeze(1))
@@ -157,13 +157,13 @@ class Fused:
         eps = torch.mul(draws.target_noise, self.sigma, out=self.eps).clamp_(-clip, clip)
         a2 = torch.add(pi2, eps, out=self.a2).clamp_(-1, 1)
         self.critics_a2.copy_(a2.unsqueeze(1))
-        # Step 7: what the target critics think of it.
+        # Step 7: the target critics' values of it.
         q2 = self.critic_target.forward().view_as(self.td)  # (M, C, B)
-        # Step 8: the pessimistic one.
+        # Step 8: the smallest of them.
         q2_min = AGGREGATES[self.cfg.aggregate](q2, self.q2_min)  # (M, B)
         # Step 9: y = r + discount * (1 - terminated) * q2_min.
         y = torch.sub(self.one, batch.terminated, out=self.y).mul_(batch.discount).mul_(q2_min).add_(batch.r)
-        # Step 10: what the critics think of the action that was taken.
+        # Step 10: the critics' values of the action that was taken.
         q = self.critic.forward().view_as(self.td)
         # Step 11: the gradient of mean(weight * td²) with respect to q.
         td = torch.sub(q, y.unsqueeze(1), out=self.td)
@@ -176,7 +176,7 @@ class Fused:
         return self._update_actor(steps) if update_actor else steps
 
     def _update_actor(self, steps: UpdateTrace) -> UpdateTrace:
-        # Step 13: the actor ascends the first online critic, whose own weights need no gradient.
+        # Step 13: gradient ascent of the actor on the first online critic, whose own weights need no gradient.
         pi = self.actor.forward().tanh_()  # (M, action, B)
         self.a[:, 0].copy_(pi.mT)
         q1_pi = self.q1.forward()  # (M, 1, B)
@@ -193,7 +193,7 @@ class Fused:
 
 
 def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> list[Tensor]:
-    """Hidden layers (K, B, size), one after the other from the beginning of memory."""
+    """Splits memory from its start into hidden layers (K, B, size)."""
     pieces, start = [], 0
     for size in sizes:
         stop = start + count * batch * size
@@ -203,6 +203,6 @@ def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> lis
 
 
 def turned(matrices: Tensor) -> Tensor:
-    """(K, i, o) seen as (K, o, i); a single row gets a row's strides, without which BLAS takes three times as long."""
+    """A transposed view (K, o, i) of (K, i, o); a single row gets a row's strides, else BLAS is three times slower."""
     count, rows, columns = matrices.shape
     return matrices.view(count, columns, rows) if 1 in (rows, columns) else matrices.mT

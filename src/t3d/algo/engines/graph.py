@@ -1,8 +1,8 @@
-"""The CUDA engine: sampling, draws and steps 5 to 15 as CUDA graphs, so that an update costs no launches by Python.
+"""The CUDA engine: sampling, draws and steps 5 to 15 as CUDA graphs, so that Python launches no kernels itself.
 
 Why it exists: an update is some hundred kernels of a few microseconds, and Python needs longer than that to launch one.
-`update` is td3_update with gradients derived by hand, plain operations that a compiler can take in as a whole;
-test_the_compilable_update_is_td3_update in tests/algo/test_graph.py proves the two equal, and every run proves it again
+`update` is td3_update with gradients derived by hand, plain operations that can be compiled as one graph;
+test_the_compilable_update_is_td3_update in tests/algo/test_graph.py proves the two equal, and every run checks it again
 for its own engine when it starts (algo/engines/verify.py).
 """
 
@@ -27,7 +27,7 @@ WARM_UP_CALLS = 2
 def update(
     nets: Networks, opts: Optimisers, batch: Batch, draws: Draws, cfg: TD3Config, *, update_actor: bool
 ) -> UpdateTrace:
-    """Steps 5 to 15, as td3_update makes them."""
+    """Performs steps 5 to 15 like td3_update."""
     members, critics = len(nets.actor.flat), cfg.critics
     actor_sizes, critic_sizes = nets.actor.sizes, nets.critic.sizes
 
@@ -72,7 +72,7 @@ def _update_actor(nets: Networks, opts: Optimisers, batch: Batch, cfg: TD3Config
 
 
 def forward(layers: Layers, x: Tensor) -> list[Tensor]:
-    """The input, every hidden layer after its ReLU, and the output."""
+    """Returns the input, every hidden layer after its ReLU, and the output."""
     passed = [x]
     for weight, bias in layers[:-1]:
         passed.append((torch.bmm(passed[-1], weight) + bias).relu())  # compiled, bias and ReLU are one kernel
@@ -81,7 +81,7 @@ def forward(layers: Layers, x: Tensor) -> list[Tensor]:
 
 
 def backward(layers: Layers, passed: list[Tensor], d_output: Tensor) -> list[Tensor]:
-    """d loss / d what each layer gave before its ReLU, first layer first."""
+    """Returns d loss / d each layer's output before its ReLU, first layer first."""
     back = [d_output]
     for (weight, _), hidden in zip(layers[:0:-1], passed[-2:0:-1], strict=True):
         back.append(torch.bmm(back[-1], weight.mT) * (hidden > 0))
@@ -89,7 +89,7 @@ def backward(layers: Layers, passed: list[Tensor], d_output: Tensor) -> list[Ten
 
 
 def weight_gradient(passed: list[Tensor], back: list[Tensor]) -> Tensor:
-    """d loss / d flat, (K, P), laid out as layers_of says."""
+    """Returns d loss / d flat, (K, P), in the layout of layers_of."""
     pieces = []
     for x, d in zip(passed[:-1], back, strict=True):
         pieces += [torch.bmm(x.mT, d).flatten(1), d.sum(dim=1)]
@@ -97,7 +97,7 @@ def weight_gradient(passed: list[Tensor], back: list[Tensor]) -> Tensor:
 
 
 class Graphs:
-    """Updates recorded once and replayed: one that moves the actor, one that does not, and a block of both kinds."""
+    """Recorded updates: one that moves the actor, one that does not, and a block of both kinds."""
 
     def __init__(
         self, step: Callable[[bool], UpdateTrace], policy_delay: int, refill: Callable[[], object] | None = None
@@ -110,9 +110,9 @@ class Graphs:
         self.single = {moves_actor: Recorded(step, [moves_actor]) for moves_actor in set(cycle)}
 
     def run(self, n: int, made: int) -> UpdateTrace:
-        """Makes n >= 1 updates after `made`, and returns what the last one did; valid until the next call.
+        """Performs n >= 1 updates after the first `made`; returns the trace of the last one, valid until the next call.
 
-        Where batches come from outside the graphs, each update is a launch of its own, after refill.
+        If batches come from outside the graphs, each update is launched separately, after refill.
         """
         while n:
             at_start = made % self.policy_delay == 0 and self.refill is None
@@ -127,7 +127,7 @@ class Graphs:
 
 
 class Recorded:
-    """A CUDA graph of some updates, and what the last of them leaves."""
+    """A CUDA graph of some updates, and the trace of the last one."""
 
     def __init__(self, step: Callable[[bool], UpdateTrace], moves_actor: list[bool]) -> None:
         self.updates = len(moves_actor)

@@ -1,6 +1,6 @@
-"""The proof that an engine is right on this machine, and the number of threads that is faster on it.
+"""Checks that an engine computes correct updates on this machine, and finds the faster number of threads.
 
-Compiled and hand-written updates that are silently wrong are a known disease of this field, so none is trusted unseen.
+Compiled and hand-written updates that are silently wrong are a known problem, so none is used unchecked.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from t3d.algo.learner import Learner
 from t3d.config import TD3Config
 from t3d.types import Batch, Spec, UpdateTrace
 
-TOLERANCE = 0.01  # of the largest number of its kind
-MOVED_TOLERANCE = 0.03  # of how far a network has moved: targets move a thousand times less than what they follow
+TOLERANCE = 0.01  # of the largest value in the tensor
+MOVED_TOLERANCE = 0.03  # of how far a network has moved: targets move a thousand times less than online networks
 ROUNDING = 1e-7
-ODD_SHARE = 1e-3  # of the numbers may be further apart: Adam makes a whole step of a gradient that is nearly zero
+ODD_SHARE = 1e-3  # of the values may differ more: Adam takes a full step even if a gradient is nearly zero
 CLEARLY_FASTER = 0.95  # of the time; chosen, so that noise does not flip the choice
 ROUNDS = 5
 
 
 def mismatch(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: str) -> str:
-    """Why an engine must not be used, or nothing: some updates beside eager, on networks of their own.
+    """Compares some updates with eager's, on networks of their own; returns why not to use the engine, or "".
 
-    After the first that moves the actor, what its steps gave and Adam's moments are compared, which show wrong scales
-    that Adam hides. After some more, of every kind that the engine has, the networks are.
+    After the first update that moves the actor, the traces and Adam's moments are compared, which show wrong scales
+    that Adam hides. After some more updates, of every kind that the engine has, the networks are compared.
     """
     cfg = dataclasses.replace(cfg, policy_delay=min(cfg.policy_delay, 3))  # a long one would only take longer
     batch = random_batch(spec, cfg, len(seeds), device)
@@ -38,7 +38,7 @@ def mismatch(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], devi
     try:
         truth, candidate = (Learner(spec, cfg, seeds, device, engine=name) for name in ("eager", engine))
         for learner in (truth, candidate):
-            learner.nets.actor_target.flat.mul_(4)  # so that actions meet their bounds, and targets move visibly
+            learner.nets.actor_target.flat.mul_(4)  # so that actions reach their bounds, and targets move visibly
         before = [network.flat.clone() for network in truth.nets]
         if engine == "graph":
             candidate.record(lambda: batch)
@@ -85,7 +85,7 @@ def _odd_share(given: Tensor, right: Tensor, tolerance: float) -> float:
 
 
 def faster_threads(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int]) -> int:
-    """One thread, or as many as torch takes by itself if that is not slower; tried in turns."""
+    """Returns 1, or torch's default number of threads if that is not slower; measures both alternately."""
     usual = torch.get_num_threads()
     if usual == 1:
         return 1
@@ -96,16 +96,16 @@ def faster_threads(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int]
             for threads in (1, usual):
                 torch.set_num_threads(threads)
                 learner.run(cfg.policy_delay, lambda: batch)  # threads wake up
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 learner.run(cfg.policy_delay, lambda: batch)
-                best[threads] = min(best[threads], time.perf_counter() - begun)
+                best[threads] = min(best[threads], time.perf_counter() - started)
     finally:
         torch.set_num_threads(usual)
     return 1 if best[1] < CLEARLY_FASTER * best[usual] else usual
 
 
 def random_batch(spec: Spec, cfg: TD3Config, members: int, device: str) -> Batch:
-    """Sane random numbers, from a stream of their own."""
+    """Draws a plausible batch from its own random stream."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
