@@ -227,7 +227,7 @@ def kill_the_tree_and_resume(folder: Path, kills: int) -> None:
         wait_until(partial(has_gone_on, folder, reached))
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGTERM and b"going on at step" in out, out.decode()
+    assert process.returncode == 128 + signal.SIGTERM and b"resuming at step" in out, out.decode()
 
 
 def test_a_killed_family_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_flags_of_actors() -> None:
     assert parse(["Pendulum-v1", "--noise=per-env"]).cfg.noise.per_env
     with pytest.raises(UserError, match="a ladder over the environments of a seed, and each seed has one"):
         next(train(merge(cfg, {"seeds": [0, 1, 2, 3]})))
-    with pytest.raises(UserError, match=r"--noise purple is none of gaussian, ou, pink, per-env"):
+    with pytest.raises(UserError, match=r"--noise purple is not one of gaussian, ou, pink, per-env"):
         parse(["Pendulum-v1", "--noise", "purple"])
 
 
