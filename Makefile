@@ -6,11 +6,11 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --c
 .PHONY: help setup demo test test-all check lint clean
 
 help:
-	@echo "make demo      train Pendulum-v1 (half a minute after installing) and show what was learned"
-	@echo "make test      all quick tests and checks"
-	@echo "make test-all  the long trials too"
+	@echo "make demo      train Pendulum-v1 (half a minute once installed) and show the results"
+	@echo "make test      all checks and quick tests"
+	@echo "make test-all  the slow tests too"
 	@echo "make check     format, lint, types, import layers, and the tests of the algorithm"
-	@echo "make setup     only install, into $(VENV)"
+	@echo "make setup     install into $(VENV), nothing else"
 	@echo "make clean     remove $(VENV) and caches"
 
 setup: $(VENV)/.installed
@@ -37,19 +37,19 @@ clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or say make PYTHON=/path/to/python"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or run make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is older than Python 3.11: say make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Making the virtual environment $(VENV) with $(PYTHON)"
+		{ echo "$(PYTHON) is older than Python 3.11: run make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Creating the virtual environment $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing T3D and what it needs into $(VENV) (a few minutes the first time)"
+	@echo "Installing T3D and its dependencies into $(VENV) (a few minutes the first time)"
 	@$(PIP) --editable .
 	@touch $@
 	@echo "Installed. To use t3d in this shell: . $(VENV)/bin/activate"
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing T3D and what its tests use into $(VENV) (a few minutes the first time)"
+	@echo "Installing T3D and its development dependencies into $(VENV) (a few minutes the first time)"
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.installed $@

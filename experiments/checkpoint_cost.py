@@ -1,7 +1,7 @@
-"""What checkpoints cost: python experiments/checkpoint_cost.py [--steps 100000] [--env HalfCheetah-v5].
+"""Measures what checkpoints cost: python experiments/checkpoint_cost.py [--steps 100000] [--env HalfCheetah-v5].
 
-Trains once at the default interval and compares the seconds spent in saving with those of the run. Then fills a replay
-of a million transitions, saves it a hundred times as a run of a million steps would, and resumes from it.
+Trains once at the default interval and compares the time spent saving with the time of the run. Then fills a replay
+with a million transitions, saves it a hundred times as a run of a million steps would, and resumes from it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def training_share(env: str, steps: int, root: Path) -> None:
     seconds = [event.save_seconds for event in saved]
     print(f"{env}, {steps:,} steps, {len(saved)} checkpoints, run {end.seconds:,.1f} s, torch {torch.__version__}")
     print(f"  saving took {sum(seconds):.2f} s: {100 * sum(seconds) / end.seconds:.2f} % of the run (limit 3 %)")
-    print(f"  one took {1000 * statistics.median(seconds):.0f} ms (median), {1000 * max(seconds):.0f} ms (longest)")
+    print(f"  each took {1000 * statistics.median(seconds):.0f} ms (median), {1000 * max(seconds):.0f} ms (longest)")
 
 
 def million(env: str, root: Path) -> None:
@@ -58,10 +58,10 @@ def million(env: str, root: Path) -> None:
     for number in (2, 10, 50, 100):
         event = saved[number - 1]
         print(f"  checkpoint {number}: {event.new_bytes / 2**20:.1f} MiB, {1000 * event.save_seconds:.0f} ms")
-    begun = time.monotonic()
+    started = time.monotonic()
     first = next(t3d.resume(root / "million"))
     assert isinstance(first, Resumed) and first.step == rows
-    print(f"  {rows:,} transitions resumed in {time.monotonic() - begun:.2f} s (limit 5 s)")
+    print(f"  {rows:,} transitions resumed in {time.monotonic() - started:.2f} s (limit 5 s)")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Whether engines learn the same: experiments/engine_curves.py train ENGINE FILE.json, then draw FILE... PICTURE.
+"""Compares what engines learn: experiments/engine_curves.py train ENGINE FILE.json, then draw FILE... PICTURE.
 
-`train` runs HalfCheetah-v5 for 50,000 steps on three seeds with one engine (default settings but for the length) and
+`train` runs HalfCheetah-v5 for 50,000 steps on three seeds with one engine (default settings except for the length) and
 writes every evaluation; `draw` puts the curves of several such files into one picture, with the spread over seeds.
 """
 

@@ -1,4 +1,4 @@
-"""Turns a video of a policy into the small animated picture of the README.
+"""Turns a video of a policy into the small animation of the README.
 
 t3d train HalfCheetah-v5 --seeds 0 1 2 --actors local:12 --tf32 --run.name gait
 t3d record runs/gait --steps 80
@@ -13,7 +13,7 @@ import sys
 import imageio_ffmpeg
 
 WIDTH, FRAMES_PER_SECOND, COLOURS = 280, 20, 48
-SKIPPED = 2.0  # seconds in which it gets up to speed
+SKIPPED = 2.0  # seconds, while it gets up to speed
 
 
 def main(video: str, picture: str) -> None:

@@ -1,8 +1,8 @@
-"""Trains the tasks of docs/results.md, or takes their finished runs, prints their tables and draws their curves.
+"""Trains a task of docs/results.md, or reads its finished run, prints its table and plots its curves.
 
     python experiments/learned.py TASK [--device cpu|cuda] [--threads N]
 
-TASK is one of the names below; its run is runs/TASK, its picture docs/img/TASK.png.
+TASK is one of the names below; its run is runs/TASK, its plot docs/img/TASK.png.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from t3d.insight.plots import plot_curves
 from t3d.store.reader import best_of, open_run, read_events
 
 PICTURES = Path(__file__).parents[1] / "docs" / "img"
-TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # preset, and what else is set
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # preset, and other settings
     "halfcheetah-100k": ("default", {"env": {"id": "HalfCheetah-v5"}, "seeds": [0, 1, 2], "total_steps": 100_000}),
     "lunar-lander": ("box2d", {"env": {"id": "LunarLanderContinuous-v3"}}),
     "bullet-halfcheetah": ("bullet", {"env": {"id": "HalfCheetahBulletEnv-v0"}, "total_steps": 200_000}),
@@ -57,7 +57,7 @@ def report(task: str) -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores; {versions}.")
     PICTURES.mkdir(exist_ok=True)
     plot_curves([run], PICTURES / f"{task}.png")
-    print(f"drawn: docs/img/{task}.png")
+    print(f"plotted: docs/img/{task}.png")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Makes the run folder that tests keep for each checkpoint format: python experiments/make_fixture.py FOLDER.
+"""Creates the run folder that tests keep for each checkpoint format: python experiments/make_fixture.py FOLDER.
 
 Run it once when t3d.store.checkpoint.FORMAT changes, into tests/fixtures/checkpoint-format-N, and never again: later
 versions must read what this one wrote.

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md from what `t3d bench --json` wrote: experiments/performance_tables.py FILE..."""
+"""Prints the tables of docs/performance.md from `t3d bench --json` files: experiments/performance_tables.py FILE..."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from t3d.bench.command import COLUMNS, compared, plain
 
 
 def table(rows: list[dict[str, Any]], note: str) -> str:
-    """Markdown, with the figures of `t3d bench`; each row beside the first of its case."""
+    """Formats rows of `t3d bench` as Markdown, each compared with the first of its case."""
     columns = [key for key in COLUMNS if key != "device"]
-    titles = ["seeds" if key == "members" else key for key in columns]
-    lines = [f"| {' | '.join(titles)} | best | median | times the first |", "|---" * (len(columns) + 3) + "|"]
+    lines = [f"| {' | '.join(columns)} | best | median | times the first |", "|---" * (len(columns) + 3) + "|"]
     for row, figures in compared(rows):
         cells = [plain(row[key]).replace(" ", "-") + (note if key == "engine" else "") for key in columns]
         lines.append(f"| {' | '.join([*cells, *figures])} |")

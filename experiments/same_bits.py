@@ -1,8 +1,8 @@
-"""Whether two revisions learn the same bits: `python experiments/same_bits.py REVISION [REVISION]`.
+"""Checks that two revisions compute the same bits: `python experiments/same_bits.py REVISION [REVISION]`.
 
-Each short training is made by both (the second is the working tree if not given), on this machine, with one thread, and
-the hashes of all weights, targets, moments and statistics and of every row of the replay are compared. Moving and
-renaming must change none of them.
+Both run the same short trainings (the second is the working tree if not given) on this machine, with one thread, and
+the hashes of all weights, targets, moments, statistics and rows of the replay are compared. Moving and renaming code must
+change none of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-HERE = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --td3.random-steps 150 --threads 1"
 SMALL += " --eval.episodes 1 --eval.every-steps 300 --checkpoint.every-steps 200 --no-video --run.name run"
-TRAININGS = {  # name: environment and flags; "|" divides what a first process trains from what a resume goes on to
+TRAININGS = {  # name: environment and flags; after "|" the total steps of a resume
     "Pendulum, eager": "Pendulum-v1 --engine eager --total-steps 600",
     "Pendulum, fused, three seeds": "Pendulum-v1 --engine fused --seeds 0 1 2 --total-steps 600",
     "Pendulum, fused, three environments": "Pendulum-v1 --engine fused --env.num-envs 3 --total-steps 600",
@@ -63,26 +63,26 @@ def main() -> int:
 
 @contextmanager
 def checked_out(revision: str | None) -> Iterator[Path]:
-    """The sources of a revision."""
+    """Provides the sources of a revision."""
     if revision is None:
-        yield HERE / "src"
+        yield ROOT / "src"
         return
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run(["git", "-C", HERE, "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
+        subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
         try:
             yield tree / "src"
         finally:
-            subprocess.run(["git", "-C", HERE, "worktree", "remove", "--force", tree], check=True)
+            subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=True)
 
 
 def hashes(source: Path, words: str) -> dict[str, str]:
-    """SHA-256 by name of everything that a training has learned and stored."""
-    first, _, goes_on = words.partition(" | ")
+    """Returns the SHA-256 of everything that a training has learned and stored, by name."""
+    first, _, resume_to = words.partition(" | ")
     with tempfile.TemporaryDirectory() as folder:
         run(source, folder, f"train {first} {SMALL}")
-        if goes_on:
-            run(source, folder, f"resume runs/run --no-video --total-steps {goes_on}")
+        if resume_to:
+            run(source, folder, f"resume runs/run --no-video --total-steps {resume_to}")
         return hashed(Path(folder) / "runs" / "run" / "checkpoints")
 
 

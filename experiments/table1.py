@@ -1,8 +1,8 @@
-"""The paper's Table 1 by one command: python experiments/table1.py
+"""Reproduces the paper's Table 1 with one command: python experiments/table1.py
 
-Trains the seven tasks, ten seeds each, 1M steps, on a machine with a GPU, and writes docs/table1.md and its picture.
-A task that has a result is skipped, one that was killed goes on from its checkpoint: the same command, again and again,
-finishes the table. Where matplotlib is missing, `--only-write` on another machine makes the page from the results.
+Trains the seven tasks, ten seeds each, 1M steps, on a machine with a GPU, and writes docs/table1.md and its plot.
+A task that has a result is skipped, and one that was killed continues from its checkpoint: repeating the same command
+finishes the table. If matplotlib is missing, `--only-write` on another machine writes the page from the results.
 
     python experiments/table1.py Hopper-v5 --name hopper-paper --preset paper     # a variant beside the table
 """
@@ -26,14 +26,14 @@ from t3d.config import diff
 from t3d.events import ActingEvent, End, Eval, Event
 from t3d.store.reader import open_run
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 RESULTS, PAGE, PICTURE = Path("docs/table1"), Path("docs/table1.md"), Path("docs/img/table1.png")
 WHOLE = 1_000_000  # steps, as in the paper
-BEGINNING = 0.4  # of a run, in which memory and speed may still settle: a compiler's helpers take two minutes to leave
+BEGINNING = 0.4  # of a run, in which memory and speed may still settle: compiler processes take two minutes to exit
 
 
 class Task(NamedTuple):
-    """What the paper calls it in its curves, and what its Table 1 says."""
+    """The name of the authors' curve and the value in the paper's Table 1."""
 
     curve: str
     paper: str
@@ -52,8 +52,8 @@ TASKS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", default=[*TASKS], metavar="TASK", help="Gymnasium ids; all seven")
-    parser.add_argument("--name", default="", help="of a variant's result, which is not part of the table")
+    parser.add_argument("tasks", nargs="*", default=[*TASKS], metavar="TASK", help="Gymnasium ids; default: all seven")
+    parser.add_argument("--name", default="", help="name of a variant, which is not part of the table")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--runs", type=Path, default=Path("runs/table1"), help="folder of the runs")
     parser.add_argument("--preset", default="default")
@@ -62,18 +62,18 @@ def main() -> None:
     parser.add_argument("--eval-every", type=int, default=50_000)
     parser.add_argument("--actors", default="local:15", help="chosen for 16 cores")
     parser.add_argument("--max-ahead", type=int, default=96)
-    parser.add_argument("--note", default="", help="to be said beside the result, e.g. what else ran on the machine")
+    parser.add_argument("--note", default="", help="shown with the result, e.g. what else ran on the machine")
     parser.add_argument("--exact", action="store_true", help="float32 throughout, without TF32")
     parser.add_argument("--only-write", action="store_true", help="train nothing")
     args = parser.parse_args()
     for task in [] if args.only_write else args.tasks:
         name = args.name or task
         if any(finished(folder / f"{name}.json") for folder in (args.results, RESULTS)):
-            print(f"{name} has its result")
+            print(f"{name} already has a result")
             continue
         args.results.mkdir(parents=True, exist_ok=True)
         file = args.results / f"{name}.json"
-        for result in train(args, task, name, file):  # after every evaluation: what a killed machine leaves is of use
+        for result in train(args, task, name, file):  # after every evaluation, in case the machine is killed
             file.write_text(json.dumps(result))
     write(args.results)
 
@@ -83,7 +83,7 @@ def finished(file: Path) -> bool:
 
 
 def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterator[dict[str, Any]]:
-    """The result as far as it is known, again and again."""
+    """Yields the result so far after every evaluation."""
     changes = {
         "env": {"id": task},
         "seeds": list(range(args.seeds)),
@@ -96,18 +96,18 @@ def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterato
         "checkpoint": {"every_steps": 200_000},
         "run": {"root": str(args.runs), "name": name},
     }
-    cfg, begun = t3d.merge(t3d.preset(args.preset), changes), time.monotonic()
+    cfg, started = t3d.merge(t3d.preset(args.preset), changes), time.monotonic()
     folder = args.runs / name
     events = t3d.resume(folder, cfg=cfg) if folder.is_dir() else t3d.train(cfg)
     before = json.loads(file.read_text())["seconds"] if file.exists() and folder.is_dir() else 0.0
     samples: list[dict[str, Any]] = []
     about: dict[str, Any] = {}
-    for event in told(events, name):
+    for event in with_progress(events, name):
         about = about or _about(event)
         if isinstance(event, ActingEvent):
-            samples.append({**resources(), **vars(event), "seconds": time.monotonic() - begun})
+            samples.append({**resources(), **vars(event), "seconds": time.monotonic() - started})
         if isinstance(event, End) or (isinstance(event, Eval) and event.seed == cfg.seeds[-1]):
-            seconds = before + time.monotonic() - begun
+            seconds = before + time.monotonic() - started
             complete = isinstance(event, End) and event.reason == "finished"
             evals = open_run(folder).evals  # those of an earlier process too
             returns = [[one.mean_return for one in evals[seed]] for seed in cfg.seeds]
@@ -126,7 +126,7 @@ def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterato
 
 
 def _about(start: Any) -> dict[str, Any]:
-    """Settings, versions and machine of a run, from its first event."""
+    """Returns settings, versions and machine of a run, from its first event."""
     changes = diff(t3d.merge(t3d.Config(), start.config), t3d.Config())
     return {
         "settings": {key: value for key, (_, value) in changes.items() if key != "run.root"},
@@ -135,38 +135,37 @@ def _about(start: Any) -> dict[str, Any]:
     }
 
 
-def told(events: Iterator[Event], name: str) -> Iterator[Event]:
-    """The events, with a line for each evaluation of all seeds."""
+def with_progress(events: Iterator[Event], name: str) -> Iterator[Event]:
+    """Yields the events and prints a line when all seeds have been evaluated."""
     returns: dict[int, list[float]] = {}
-    begun = time.monotonic()
+    started = time.monotonic()
     for event in events:
         if isinstance(event, Eval):
             returns.setdefault(event.step, []).append(event.mean_return)
             mean, spread, seen = np.mean(returns[event.step]), np.std(returns[event.step]), len(returns[event.step])
             if seen == len(returns[min(returns)]) and event.step > min(returns):
-                print(
-                    f"{name} {event.step:>9,} {mean:9.1f} ± {spread:7.1f}  {time.monotonic() - begun:.0f} s", flush=True
-                )
+                seconds = time.monotonic() - started
+                print(f"{name} {event.step:>9,} {mean:9.1f} ± {spread:7.1f}  {seconds:.0f} s", flush=True)
         yield event
 
 
 def resources() -> dict[str, float]:
-    """What a run holds: memory, open files and threads of this process and of its workers together."""
+    """Returns memory, open files and threads of this process and its workers together."""
     me = psutil.Process()
-    family = [me, *me.children(recursive=True)]
+    processes = [me, *me.children(recursive=True)]
     held: dict[str, float] = {"rss_mib": 0, "files": 0, "threads": 0}
-    for process in family:
+    for process in processes:
         try:
             held["rss_mib"] += process.memory_info().rss / 2**20
             held["files"] += process.num_fds()
             held["threads"] += process.num_threads()
         except psutil.NoSuchProcess:
             pass
-    return {**held, "processes": len(family)}
+    return {**held, "processes": len(processes)}
 
 
 def soak(result: dict[str, Any]) -> str:
-    """Whether memory, files, threads and speed stay the same after the beginning, in a sentence."""
+    """Describes how memory, files, threads and speed changed after the beginning."""
     samples = [sample for sample in result["samples"] if sample["since"] >= BEGINNING * result["steps"][-1]]
     if len(samples) < 4:
         return "too short to say"
@@ -183,7 +182,7 @@ def soak(result: dict[str, Any]) -> str:
 
 
 def gpu_name() -> str:
-    import torch  # noqa: PLC0415 (not wanted for --only-write)
+    import torch  # noqa: PLC0415 (not needed for --only-write)
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
 
@@ -255,8 +254,8 @@ def best(result: dict[str, Any]) -> str:
 
 
 def paper_curve(name: str) -> dict[str, list[float]]:
-    """The authors' own learning curve: step, mean, std."""
-    with (HERE / "paper_curves.csv").open() as file:
+    """Returns the authors' own learning curve: step, mean, std."""
+    with (FOLDER / "paper_curves.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["env"] == name]
     return {key: [float(row[key]) for row in rows] for key in ("step", "mean", "std")}
 

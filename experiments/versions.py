@@ -1,7 +1,7 @@
-"""How two versions of a MuJoCo task differ: python experiments/versions.py Hopper-v4 Hopper-v5
+"""Shows how two versions of a MuJoCo task differ: python experiments/versions.py Hopper-v4 Hopper-v5
 
-Plays the same actions in both, from the same seeds, and prints where their bodies, states, observations and rewards
-part. Without arguments: v4 and v5 of the tasks of the paper's Table 1.
+Plays the same actions in both, from the same seeds, and prints where their models, states, observations and rewards
+differ. Without arguments: v4 and v5 of the tasks of the paper's Table 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 TASKS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Reacher", "InvertedPendulum", "InvertedDoublePendulum")
 EPISODES, MOST_STEPS = 100, 200
-NOT_PHYSICAL = ("names", "paths")  # arrays of a model that name things
+NOT_PHYSICAL = ("names", "paths")  # arrays of a model that hold names
 
 
 def main() -> None:
@@ -24,40 +24,40 @@ def main() -> None:
     parser.add_argument("new", nargs="?", help="another, e.g. Hopper-v5")
     args = parser.parse_args()
     if args.old and not args.new:
-        parser.error("two environments can be compared, one cannot")
-    warnings.simplefilter("ignore")  # that v4 is out of date is why this exists
+        parser.error("give two environments to compare")
+    warnings.simplefilter("ignore")  # that v4 is out of date is expected here
     pairs = [(args.old, args.new)] if args.old else [(f"{task}-v4", f"{task}-v5") for task in TASKS]
     for names in pairs:
         envs = [gymnasium.make(name) for name in names]
         if not all(hasattr(env.unwrapped, "model") for env in envs):
-            parser.error("only MuJoCo tasks have bodies to compare")
+            parser.error("only MuJoCo tasks have models to compare")
         print(" and ".join(names), *differences(*envs), sep="\n  ", flush=True)
 
 
 def differences(old: Any, new: Any) -> list[str]:
-    """What the second has, or pays, otherwise than the first."""
+    """Describes how the second differs from the first."""
     observations = [env.observation_space.shape[0] for env in (old, new)]
-    bodies = other_arrays(old.unwrapped.model, new.unwrapped.model)
+    changed = changed_arrays(old.unwrapped.model, new.unwrapped.model)
     return [
-        f"observations: {observations[0]} and {observations[1]} numbers",
-        f"bodies: {', '.join(bodies) or 'the same'}",
+        f"observations: {observations[0]} and {observations[1]} values",
+        f"models: {', '.join(changed) or 'the same'}",
         *played(old, new),
     ]
 
 
-def other_arrays(old: Any, new: Any) -> list[str]:
-    """Arrays of the model that are not the same, with the numbers that differ."""
+def changed_arrays(old: Any, new: Any) -> list[str]:
+    """Lists the arrays of the model that differ, with the values that differ."""
     names = [name for name in dir(old) if isinstance(getattr(old, name), np.ndarray) and name not in NOT_PHYSICAL]
     pairs = {name: (getattr(old, name), getattr(new, name)) for name in names}
     return [
-        f"{name} {a[a != b]} and {b[a != b]}" if a.shape == b.shape else f"{name} has another shape"
+        f"{name} {a[a != b]} and {b[a != b]}" if a.shape == b.shape else f"{name} differs in shape"
         for name, (a, b) in pairs.items()
         if not np.array_equal(a, b)
     ]
 
 
 def played(old: Any, new: Any) -> list[str]:
-    """How far apart the same actions bring them, as long as neither episode has ended."""
+    """Describes how far the same actions drive them apart until an episode ends."""
     rng = np.random.default_rng(0)
     space = old.action_space
     steps, ends, alone = 0, 0, 0
@@ -80,7 +80,7 @@ def played(old: Any, new: Any) -> list[str]:
     return [
         f"{steps:,} steps in {EPISODES} episodes: states up to {max(gaps):.3g} apart",
         f"rewards: {span(rewards)} more; in the step that ends an episode {span(last_rewards)} more",
-        f"{ends} episodes ended, {alone} of them in one of the two only",
+        f"{ends} episodes ended, {alone} of them in only one of the two",
     ]
 
 
@@ -89,7 +89,7 @@ def state(env: Any) -> Any:
 
 
 def span(values: list[float]) -> str:
-    return f"{min(values):.3g} to {max(values):.3g}" if values else "(there was none)"
+    return f"{min(values):.3g} to {max(values):.3g}" if values else "(none)"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Points docs/algorithm.md at the lines of td3.py where the paper's steps are: python scripts/algorithm_lines.py."""
+"""Updates the links of docs/algorithm.md to the paper's steps in td3.py: python scripts/algorithm_lines.py."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ PAGE, SOURCE = ROOT / "docs/algorithm.md", ROOT / "src/t3d/algo/td3.py"
 
 
 def main() -> None:
-    """Rewrites the line numbers of the steps that are on that page of code."""
+    """Rewrites the line numbers of the steps in the page."""
     lines = SOURCE.read_text(encoding="utf-8").splitlines()
     found = [(re.search(r"# Step (\d+):", line), number) for number, line in enumerate(lines, 1)]
     where = {step[1]: number for step, number in found if step}
 
-    def pointed(row: re.Match[str]) -> str:
+    def linked(row: re.Match[str]) -> str:
         line = where[row[1]]
         return f"| {row[1]} |{row[2]}[td3.py:{line}](../src/t3d/algo/td3.py#L{line}) |"
 
     rows = r"^\| (\d+) \|(.*)\[td3\.py:\d+\]\(\S+\) \|$"
-    page = re.sub(rows, pointed, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    page = re.sub(rows, linked, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     PAGE.write_text(page, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""docs/config.md, built from the dataclasses: `python scripts/config_page.py > docs/config.md`."""
+"""Prints docs/config.md, built from the dataclasses: `python scripts/config_page.py > docs/config.md`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from t3d.config import Config, settings
 INTRODUCTION = """\
 # Settings
 
-This page is made from [settings.py](../src/t3d/config/settings.py) by `python scripts/config_page.py > docs/config.md`,
-and a test compares the two.
+This page is generated from [settings.py](../src/t3d/config/settings.py) by
+`python scripts/config_page.py > docs/config.md`, and a test compares the two.
 
 Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python. Order: defaults < `--preset` <
-`--config` < flags. A run writes all its settings into its `config.toml`; `t3d train --config runs/NAME/config.toml`
-repeats it. Unknown names, wrong types and values out of range are refused in a sentence.
+`--config` < flags. A run writes all its settings to its `config.toml`; `t3d train --config runs/NAME/config.toml`
+repeats it. Unknown names, wrong types and values out of range are rejected with a sentence that says why.
 
 ```toml
 # mine.toml
@@ -44,37 +44,37 @@ import t3d
 cfg = t3d.merge(t3d.preset("quick"), {"total_steps": 20_000, "td3": {"gamma": 0.97}})
 ```
 
-A list is written with spaces or commas as a flag (`--seeds 0 1 2`) and in brackets in TOML. What is true or false is
-switched on with `--td3.normalise-observations` and off with `--td3.no-normalise-observations`. A step is a step of one
-seed (a member). Noise is given as a fraction of half the action range, because inside T3D actions are in [−1, 1]. What
-the paper says about each setting: [deviations](deviations.md).
+A list is written with spaces or commas as a flag (`--seeds 0 1 2`) and in brackets in TOML. True-or-false settings are
+switched on with `--td3.normalise-observations` and off with `--td3.no-normalise-observations`. Steps are counted per
+seed. Noise is given as a fraction of half the action range, because inside T3D actions are in [−1, 1]. What the paper
+says about each setting: [deviations](deviations.md).
 """
 NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 
 
 def page() -> str:
-    """The whole page."""
-    said = field_docstrings(inspect.getsource(settings))
+    """Returns the page."""
+    docstrings = field_docstrings(inspect.getsource(settings))
     values = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
     sections = {name: value for name, value in values.items() if dataclasses.is_dataclass(value)}
-    tables = [_table(f"{name}.", section, said) for name, section in sections.items()]
-    return "\n".join([INTRODUCTION, _table("", Config(), said), *tables])
+    tables = [_table(f"{name}.", section, docstrings) for name, section in sections.items()]
+    return "\n".join([INTRODUCTION, _table("", Config(), docstrings), *tables])
 
 
 def field_docstrings(source: str) -> dict[tuple[str, str], str]:
-    """(class, field) -> the text that follows the field; Python itself forgets such texts."""
-    said = {}
+    """Maps (class, field) to the docstring after the field, which Python itself discards."""
+    docstrings = {}
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     for node in classes:
         for line, following in pairwise(node.body):
             match line, following:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    said[node.name, name] = text
-    return said
+                    docstrings[node.name, name] = text
+    return docstrings
 
 
-def _table(prefix: str, section: Any, said: dict[tuple[str, str], str]) -> str:
-    """A chapter of the page: one row per setting of a section."""
+def _table(prefix: str, section: Any, docstrings: dict[tuple[str, str], str]) -> str:
+    """Formats a section of settings, one row per setting."""
     kind = type(section)
     hints = typing.get_type_hints(kind)
     title = f"[{prefix[:-1]}]" if prefix else "The run"
@@ -83,7 +83,7 @@ def _table(prefix: str, section: Any, said: dict[tuple[str, str], str]) -> str:
         value = getattr(section, field.name)
         if not dataclasses.is_dataclass(value):
             flag = f"--{prefix}{field.name}".replace("_", "-")
-            about = said[kind.__name__, field.name].replace("<", "\\<")  # or Markdown takes it for HTML
+            about = docstrings[kind.__name__, field.name].replace("<", "\\<")  # or Markdown reads it as HTML
             lines.append(f"| `{flag}` | {_type(hints[field.name])} | {_default(value)} | {about} |")
     return "\n".join(lines) + "\n"
 

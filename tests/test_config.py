@@ -85,11 +85,11 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"batch_size": True}}, "not a whole number"),
         ({"td3": {"batch_size": 0}}, "td3.batch_size=0 is out of range"),
         ({"td3": {"batch_size": -256}}, "out of range"),
-        ({"td3": {"gamma": 1.5}}, "td3.gamma=1.5 is out of range; it goes from 0 to 1"),
+        ({"td3": {"gamma": 1.5}}, "td3.gamma=1.5 is out of range; it must be between 0 and 1"),
         ({"td3": {"gamma": float("nan")}}, "out of range"),
         ({"td3": {"tau": -0.1}}, "out of range"),
-        ({"td3": {"actor_hidden": [256, 0]}}, "layer sizes go from 1"),
-        ({"td3": {"critic_hidden": [10**9]}}, "layer sizes go from 1 to 65536"),
+        ({"td3": {"actor_hidden": [256, 0]}}, "layer sizes must be between 1"),
+        ({"td3": {"critic_hidden": [10**9]}}, "layer sizes must be between 1 and 65536"),
         ({"td3": {"actor_hidden": ["a"]}}, "a list of whole numbers"),
         ({"td3": {"critics": 0}}, "out of range"),
         ({"td3": {"aggregate": "mean"}}, "td3.aggregate='mean' is not one of min"),
@@ -102,7 +102,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"seeds": [-1]}, "negative"),
         ({"total_steps": 0}, "out of range"),
         ({"noise": {"final_noise": 0.1}}, "needs noise.decay_steps"),
-        ({"total_steps": 3000}, "td3.random_steps=25000 leaves nothing of total_steps=3000 to learn"),
+        ({"total_steps": 3000}, "td3.random_steps=25000 leaves no steps of total_steps=3000 for learning"),
         ({"device": "tpu"}, "not one of auto, cpu, cuda"),
         ({"run": {"name": "a/b"}}, "plain folder name"),
     ],
@@ -135,7 +135,7 @@ def test_python_may_hand_over_lists_ranges_and_numpys_numbers() -> None:
         (lambda: Config(device=["cpu"]), "device=['cpu'] is not one of"),  # type: ignore[arg-type]
         (lambda: TD3Config(gamma=10**400), "is out of range"),
         (lambda: merge(Config(), {3: 4}), "unknown key 3"),  # type: ignore[dict-item]
-        (lambda: as_config(3), "3 is no configuration"),  # type: ignore[arg-type]
+        (lambda: as_config(3), "3 is not a configuration"),  # type: ignore[arg-type]
         (lambda: as_config({"preset": "fast"}), "unknown preset fast"),
         (lambda: as_config({"preset": ["fast"]}), "unknown preset ['fast']"),
     ],

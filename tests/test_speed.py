@@ -11,7 +11,7 @@ from t3d.bench.updates import Case, update_rows
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_engines_are_no_slower_than_promised(threads: int) -> None:
-    case = Case("cpu", threads, batch=256, hidden=(256, 256), members=1, critics=2)
+    case = Case("cpu", threads, batch=256, hidden=(256, 256), seeds=1, critics=2)
     try:
         rows = update_rows(case, ["oracle", "eager", "fused", "floor"], seconds=4)
         best = {row["engine"]: row["ms_best"] for row in rows}

@@ -82,7 +82,7 @@ def stopped_at(cfg: Config, step: int) -> list[Event]:
 @pytest.mark.slow
 def test_more_patience_lets_a_run_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
-    monkeypatch.setattr(workers, "MOST_FAULTS", 1)
+    monkeypatch.setattr(workers, "MAX_FAULTS", 1)
     cfg = actor_config(tmp_path, "VerySlowReset", seeds=[0], actors="local:1", env={"hang_seconds": 1.0})
     cfg = merge(cfg, {"total_steps": 120, "eval": {"every_steps": 10**9}})
     with pytest.raises(NobodyLeft, match=r"raise env.hang_seconds") as refused:
@@ -116,9 +116,9 @@ def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actor
 @pytest.mark.parametrize(
     ("begun", "actors", "words"),
     [
-        ("local:2", "local:3", "actors=local:3, and the run was begun with 2 environments; take local:2 or less"),
-        ("local:2", "inline", "begun with actors=local:2 and cannot go on with inline"),
-        ("inline", "local:2", "begun with actors=inline and cannot go on with local:2"),
+        ("local:2", "local:3", "actors=local:3, and the run was started with 2 environments; use local:2 or fewer"),
+        ("local:2", "inline", "started with actors=local:2 and cannot continue with inline"),
+        ("inline", "local:2", "started with actors=inline and cannot continue with local:2"),
         ("local:2", "locals:2", "neither inline nor local:N"),
     ],
 )
@@ -133,7 +133,7 @@ def test_the_command_that_began_a_run_may_say_another_number_of_actors(tmp_path:
     cfg = merge(cfg, {"td3": {"updates_per_step": 0.1}})
     stopped_at(cfg, 200)
     stopped_at(merge(cfg, {"actors": "local:2"}), 400)
-    with pytest.raises(UserError, match="begun with 3 environments; take local:3 or less"):
+    with pytest.raises(UserError, match="started with 3 environments; use local:3 or fewer"):
         list(resume(tmp_path / "a", cfg=merge(cfg, {"actors": "local:4"})))
     events = list(resume(tmp_path / "a", cfg=cfg))
     assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 3
@@ -227,7 +227,7 @@ def kill_the_tree_and_resume(folder: Path, kills: int) -> None:
         wait_until(partial(has_gone_on, folder, reached))
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGTERM and b"going on at step" in out, out.decode()
+    assert process.returncode == 128 + signal.SIGTERM and b"resuming at step" in out, out.decode()
 
 
 def test_a_killed_family_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
@@ -277,9 +277,9 @@ def test_flags_of_actors() -> None:
     assert (cfg.actors, cfg.local_actors, cfg.max_ahead, cfg.noise.per_env) == ("local:4", 4, 7, True)
     assert parse(["Pendulum-v1", "--noise", "pink"]).cfg.noise.kind == "pink"
     assert parse(["Pendulum-v1", "--noise=per-env"]).cfg.noise.per_env
-    with pytest.raises(UserError, match="a ladder over the environments of a seed, and each has one"):
+    with pytest.raises(UserError, match="a ladder over the environments of a seed, and each seed has one"):
         next(train(merge(cfg, {"seeds": [0, 1, 2, 3]})))
-    with pytest.raises(UserError, match=r"--noise purple is none of gaussian, ou, pink, per-env"):
+    with pytest.raises(UserError, match=r"--noise purple is not one of gaussian, ou, pink, per-env"):
         parse(["Pendulum-v1", "--noise", "purple"])
 
 
@@ -301,7 +301,7 @@ def test_environments_are_spread_evenly() -> None:
     ]
     with pytest.raises(UserError, match="there is work for 2: a VectorEnv is stepped by one actor"):
         shares(cfg, as_one=True)
-    with pytest.raises(UserError, match=r"there is work for 8: say --env.num-envs 8, or take fewer actors"):
+    with pytest.raises(UserError, match=r"there is work for only 8: set --env.num-envs 8, or use fewer actors"):
         shares(merge(cfg, {"actors": "local:16"}), as_one=False)
 
 

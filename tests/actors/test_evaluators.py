@@ -48,7 +48,7 @@ def everything(evaluator: ProcessEvaluator, count: int, seconds: float = 60) -> 
 
 
 def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its heirs are asked for its members only, not for their own a second time."""
+    """The others are asked for its members only, not for their own a second time."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     evaluator = evaluator_of("Slow", seeds=[0, 1, 2, 3], eval={"episodes": 3})
     heard: list[tuple[int, int]] = []
@@ -58,14 +58,14 @@ def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest
     )
     try:
         evaluator.submit(snapshot_for(SPEC, 4), 100)
-        hopeless, heir = evaluator.slots
-        assert (hopeless.members, heir.members) == ([0, 2], [1, 3])
+        given_up, successor = evaluator.slots
+        assert (given_up.members, successor.members) == ([0, 2], [1, 3])
         evaluator.poll()
-        hopeless.faults_in_a_row = workers.MOST_FAULTS
-        assert hopeless.worker is not None
-        hopeless.worker.process.kill()
+        given_up.faults_in_a_row = workers.MAX_FAULTS
+        assert given_up.worker is not None
+        given_up.worker.process.kill()
         results = everything(evaluator, 4)
-        assert evaluator.slots == [heir] and heir.members == [1, 3, 0, 2]
+        assert evaluator.slots == [successor] and successor.members == [1, 3, 0, 2]
         assert [one.member for one in results] == [0, 1, 2, 3]
         for member in range(4):
             assert sum(count for who, count in heard if who == member) == 3, "each episode once"
@@ -109,7 +109,7 @@ def test_an_evaluation_that_comes_twice_counts_once() -> None:
         evaluator.submit(snapshot_for(SPEC, 1), 100)
         evaluator.poll()
         slot, (one,) = evaluator.slots[0], evaluator.pending
-        evaluator._ask(slot, [0], one)
+        evaluator._request(slot, [0], one)
         evaluator.submit(snapshot_for(SPEC, 1), 200)  # answered after both answers to the first
         assert [(result.step, len(result.returns)) for result in everything(evaluator, 2)] == [(100, 3), (200, 3)]
     finally:
@@ -139,10 +139,10 @@ def test_stepping_back_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "nice", lambda _: 0)
     monkeypatch.setattr(Path, "write_text", write_text)
-    worker._step_back()
+    worker._lower_priority()
     assert answers == []
     answers += [PermissionError(), None]
-    worker._step_back()
+    worker._lower_priority()
     assert answers == [None], "where it is not allowed, that is that"
 
 
@@ -209,7 +209,7 @@ def test_evaluation_steps_back_behind_training() -> None:
 
 
 def test_training_that_waits_for_evaluations_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(evaluators, "WORTH_TELLING", 0.5)
+    monkeypatch.setattr(evaluators, "REPORTED_WAIT", 0.5)
     cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=200, eval={"every_steps": 40, "episodes": 10})
     notes = [event.text for event in of_kind(list(train(cfg)), Note)]
     assert len([text for text in notes if "training has waited" in text]) == 1, notes
@@ -247,7 +247,7 @@ def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
 ) -> None:
     monkeypatch.setenv("FAULT", "always")
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
-    with pytest.raises(NobodyLeft, match=r"evaluation fails again and again: .*RuntimeError: examination nerves"):
+    with pytest.raises(NobodyLeft, match=r"evaluation keeps failing: .*RuntimeError: examination nerves"):
         list(train(actor_config(tmp_path, "Examined", total_steps=100_000, td3={"random_steps": 50_000})))
     assert newest(tmp_path / "a" / "checkpoints")[0] is not None
 
@@ -302,5 +302,5 @@ def test_evaluations_that_nobody_would_make_are_refused(evaluated: int, submitte
     )
     with pytest.raises(ValueError, match="contradict each other"):
         restore_evaluations(counters, inline, {})
-    with pytest.raises(ValueError, match="which one process does not have"):
+    with pytest.raises(ValueError, match="which a run in one process never has"):
         inline.restore({"0": {}})

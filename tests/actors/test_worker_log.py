@@ -31,7 +31,7 @@ def log() -> Iterator[WorkerLog]:
 
 
 def test_the_newest_is_kept_in_two_files(tmp_path: Path, log: WorkerLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_log, "MOST_BYTES", 5000)
+    monkeypatch.setattr(worker_log, "MAX_BYTES", 5000)
     log.print_to(tmp_path / "workers.log")
     lines = [b"line %4d of a simulator\n" % number for number in range(1000)]
     for line in lines:

@@ -30,7 +30,7 @@ def test_an_actor_is_heard_while_training_waits_for_something_else() -> None:
     collector = collector_of("Told")
     try:
         until(collector, lambda one: one.slots[0].worker is not None and one.slots[0].worker.ready)
-        until(collector, lambda one: bool(one._told[0][0]))
+        until(collector, lambda one: bool(one._reports[0][0]))
         assert not collector._rows[0]
     finally:
         collector.close()
@@ -44,7 +44,7 @@ def test_an_heir_hears_soon_of_what_it_inherits(world: str) -> None:
     try:
         until(collector, lambda one: bool(one.poll()) and min(one._received.sum(axis=1)) > 0)
         hopeless = collector.slots[0]
-        hopeless.faults_in_a_row, hopeless.delivered = workers.MOST_FAULTS, 0
+        hopeless.faults_in_a_row, hopeless.delivered = workers.MAX_FAULTS, 0
         assert hopeless.worker is not None
         hopeless.worker.process.kill()
         until(collector, lambda one: hopeless.given_up)
@@ -92,7 +92,7 @@ def test_all_that_came_before_an_error_is_handed_out() -> None:
     try:
         until(collector, lambda one: one._waiting() > 0)
         collector._receive_all()
-        collector._error, collector._told[0] = UserError("enough"), ([Episode(0, 0, 1.0, 3, True)], [])
+        collector._error, collector._reports[0] = UserError("enough"), ([Episode(0, 0, 1.0, 3, True)], [])
         (rollout,) = collector.poll()
         assert len(rollout.r) > 0 and len(rollout.episodes) > 0
         with pytest.raises(UserError, match="enough"):
@@ -134,7 +134,7 @@ def test_what_a_lost_actor_waited_is_measured_against_its_own_life(monkeypatch: 
         until(collector, lambda one: lost.heartbeat.waited > 0.3)  # it has gone as far as it may
         lost.process.kill()
         until(collector, lambda one: one.slots[0].worker is None)
-        share = lost.heartbeat.waited / (time.monotonic() - lost.begun)
+        share = lost.heartbeat.waited / (time.monotonic() - lost.started)
         figures = collector.figures(whole_run=True)
         assert figures.actors == 0 and abs(figures.actors_waited - share) < 0.05
         assert share < 0.9, "its start was no waiting"
@@ -165,7 +165,7 @@ def test_a_system_that_has_no_more_files_is_told(monkeypatch: pytest.MonkeyPatch
     for module, name in ((os, "memfd_create"), (os, "eventfd"), (os, "pipe"), (socket, "socketpair")):
         monkeypatch.setattr(module, name, limited(getattr(module, name)))
     try:
-        with pytest.raises(UserError, match=re.escape("Too many open files); take fewer actors")):
+        with pytest.raises(UserError, match=re.escape("Too many open files); use fewer actors")):
             publish_zeros(collector)
     finally:
         collector.close()

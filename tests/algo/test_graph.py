@@ -164,8 +164,8 @@ class Listener:
     def __init__(self) -> None:
         self.heard: list[PolicySnapshot] = []
 
-    def publish(self, snapshot: PolicySnapshot, made: int) -> None:
-        assert made >= snapshot.updates
+    def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
+        assert updates >= snapshot.updates
         self.heard.append(snapshot._replace(flat=snapshot.flat.copy()))
 
 

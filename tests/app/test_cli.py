@@ -78,7 +78,7 @@ def test_training_prints_what_a_newcomer_needs(tmp_path: Path, capsys: pytest.Ca
     assert main(["train", "Pendulum-v1", *SMALL, "--no-video", "--run.root", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     for words in (
-        "What differs from the defaults",
+        "Settings that differ from the defaults",
         "td3.random_steps",
         "writing to",
         "replay",
@@ -218,8 +218,8 @@ def test_a_million_may_be_written_1e6() -> None:
         (["train", "nothing_here:make"], "cannot import nothing_here"),
         (["train", "Pendulum-v1", "Hopper-v5"], "one environment"),
         (["train", "Pendulum-v1", "--env.id", "Hopper-v5"], "one environment"),
-        (["train", "Pendulum-v1", "--total-steps", "3000"], "leaves nothing of total_steps=3000"),
-        (["train", "Pendulum-v1", "--td3.critic-hidden", "65536", "65536"], "the networks need"),
+        (["train", "Pendulum-v1", "--total-steps", "3000"], "leaves no steps of total_steps=3000"),
+        (["train", "Pendulum-v1", "--td3.critic-hidden", "65536", "65536"], "training the networks needs"),
         (["train", "Pendulum-v1", "--td3.gama", "0.9"], "unknown flag --td3.gama, did you mean --td3.gamma"),
         (["train", "Pendulum-v1", "--preset", "fast"], "unknown preset fast"),
         (["train", "Pendulum-v1", "--td3.batch-size", "-5"], "td3.batch_size=-5 is out of range"),

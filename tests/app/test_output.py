@@ -71,7 +71,7 @@ def test_training_goes_on_when_nothing_can_be_printed(
     assert end_of(tmp_path / "full")["reason"] == "finished"
     assert "could not be written: No space left on device" in capsys.readouterr().err
     journal = [json.loads(line) for line in (tmp_path / "full" / "journal.jsonl").read_text().splitlines()]
-    assert "of what was printed could not be written" in journal[-1]["text"] and journal[-1]["event"] == "save-failed"
+    assert "of output could not be written" in journal[-1]["text"] and journal[-1]["event"] == "save-failed"
 
 
 def test_a_process_without_room_for_its_output_ends_well(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_reader_who_leaves_ends_the_run_politely(tmp_path: Path) -> None:
         process.stdout.readline()
         process.stdout.close()
         errors = process.stderr.read()
-    assert process.returncode == 0 and errors == "nobody reads any more: stopped, t3d resume runs/left goes on\n"
+    assert process.returncode == 0 and errors == "stopped: nobody reads the output; t3d resume runs/left continues\n"
     assert end_of(tmp_path / "runs" / "left")["reason"] == "stopped"
     assert list((tmp_path / "runs" / "left" / "checkpoints").glob("0*")), "saved"
 
@@ -128,7 +128,7 @@ def test_what_people_name_is_printed_as_it_is(
     out = capsys.readouterr().out
     assert f"runs/{name}\n" in out and f"runs/{name}/curve.png" in out
     assert main(["eval", f"runs/{name}", "--episodes", "1"]) == main(["plot", f"runs/{name}"]) == 0
-    assert f"drawn: runs/{name}/curve.png" in capsys.readouterr().out
+    assert f"plotted: runs/{name}/curve.png" in capsys.readouterr().out
 
 
 def test_an_ascii_terminal(tmp_path: Path) -> None:

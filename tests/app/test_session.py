@@ -21,7 +21,7 @@ import helpers
 import t3d
 from t3d.app.cli import main
 from t3d.app.printing import PlainConsole
-from t3d.app.session import say_results
+from t3d.app.session import print_results
 from t3d.config import Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Eval
@@ -66,7 +66,7 @@ def test_the_verdict_is_drawn_from_evaluations_that_happened(
 ) -> None:
     evals = [evaluation(100 * number, value) for number, value in enumerate(returns)]
     run = Run(Path("nowhere"), merge(Config(), {"noise": {"kind": noise}}), {0: evals})
-    say_results(run, End(step=150, reason="stopped", updates=150, seconds=1.0), PlainConsole())
+    print_results(run, End(step=150, reason="stopped", updates=150, seconds=1.0), PlainConsole())
     out = capsys.readouterr().out
     assert said in out and not_said not in out
 

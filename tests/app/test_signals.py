@@ -139,7 +139,7 @@ def test_a_second_signal_leaves_at_once_even_from_a_hanging_environment(
         process.send_signal(numbers[0])
         assert process.stderr is not None
         process.stderr.readline()
-        assert "again leaves at once" in process.stderr.readline()
+        assert "a second Ctrl-C quits at once" in process.stderr.readline()
         process.send_signal(numbers[1])
         sent = time.monotonic()
         assert process.wait(timeout=10) == -numbers[1]
@@ -180,10 +180,10 @@ def test_one_command_again_and_again_finishes_a_run_that_is_killed(tmp_path: Pat
     with training(tmp_path, flags, {}) as process:
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert "going on at step" in out and "its lock is taken over" in out and "Trained 400 steps" in out
+    assert "resuming at step" in out and "its lock is taken over" in out and "Trained 400 steps" in out
     with training(tmp_path, flags, {}) as process:
         out, errors = process.communicate(timeout=60)
-    assert process.returncode == 0 and "is at step 400 already" in out
+    assert process.returncode == 0 and "is already at step 400" in out
     events = [json.loads(line) for line in (tmp_path / LOGS[0]).read_text().splitlines()]
     assert [event["event"] for event in events].count("start") == 1
     episodes = [event["episode"] for event in events if event["event"] == "episode"]

@@ -14,7 +14,7 @@ from t3d.bench.floor import Floor
 from t3d.bench.updates import HALF_CHEETAH, Case, growth_cases
 from t3d.config import TD3Config
 
-FIELDS = {"what", "engine", "device", "threads", "batch", "hidden", "members", "critics"}
+FIELDS = {"what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics"}
 
 
 def measured(tmp_path: Path, *command: str) -> dict[str, Any]:
@@ -31,13 +31,13 @@ def _one_thread() -> Any:
 
 
 def test_updates_are_measured_for_every_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--batch", "16", "--hidden", "16", "16", "--members", "2", "--critics", "3", "--seconds", "0.05"]
+    sizes = ["--batch", "16", "--hidden", "16", "16", "--seeds", "2", "--critics", "3", "--seconds", "0.05"]
     found = measured(tmp_path, "update", *sizes)
     assert set(found) == {"machine", "versions", "rows"} and found["versions"]["torch"] and found["versions"]["cpu"]
     assert [row["engine"] for row in found["rows"]] == ["oracle", "eager", "fused", "floor"]
     for row in found["rows"]:
         assert row.keys() == FIELDS | {"ms_best", "ms_median"} and 0 < row["ms_best"] <= row["ms_median"]
-        assert (row["what"], row["batch"], row["hidden"], row["members"], row["critics"]) == (
+        assert (row["what"], row["batch"], row["hidden"], row["seeds"], row["critics"]) == (
             "update",
             16,
             [16, 16],
@@ -80,4 +80,4 @@ def test_growth_changes_one_size_at_a_time() -> None:
 
 def test_an_engine_that_cannot_be_measured_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "update", "--device", "cpu", "--engines", "graph"]) == 2
-    assert "there is oracle, eager, fused, floor to measure here" in capsys.readouterr().err
+    assert "only oracle, eager, fused, floor can be measured here" in capsys.readouterr().err

@@ -120,10 +120,10 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("gamma = 0.99", "gamma = 0.95", "td3.gamma=0.95 (it was begun with 0.99)"),
-        ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=(4, 8) (it was begun with (4, 7))"),
-        ("num_envs = 1", "num_envs = 2", "env.num_envs=2 (it was begun with 1)"),
-        ('engine = "auto"', 'engine = "eager"', "engine=eager (it was begun with fused)"),
+        ("gamma = 0.99", "gamma = 0.95", "td3.gamma=0.95 (it was started with 0.99)"),
+        ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=(4, 8) (it was started with (4, 7))"),
+        ("num_envs = 1", "num_envs = 2", "env.num_envs=2 (it was started with 1)"),
+        ('engine = "auto"', 'engine = "eager"', "engine=eager (it was started with fused)"),
     ],
 )
 def test_an_edited_setting_is_named_and_refused(stopped: Path, old: str, new: str, words: str) -> None:
@@ -167,14 +167,14 @@ def test_a_target_that_the_run_has_passed_is_refused(stopped: Path, by: str) -> 
     """The last evaluation was at 150: between that and where the run is it used to wait for ever."""
     if by == "file":
         edit(stopped, "total_steps = 300", "total_steps = 170")
-    with pytest.raises(UserError, match=r"the run is at step 20\d already, and 170 are asked for"):
+    with pytest.raises(UserError, match=r"the run is already at step 20\d, and 170 are asked for"):
         list(t3d.resume(stopped, total_steps=170 if by == "flag" else None))
 
 
 def test_a_command_that_asks_for_less_is_told_so(stopped: Path) -> None:
     run = t3d.resume(stopped, cfg=small(stopped.parent, "stopped", seeds=[4, 7], total_steps=250))
     told = next(event for event in run if isinstance(event, Resumed))
-    assert any("says total_steps=250, but the run goes on to 300" in note for note in told.notes)
+    assert any("says total_steps=250, but the run continues to 300" in note for note in told.notes)
 
 
 # Logs
@@ -231,7 +231,7 @@ def test_nothing_is_erased_where_the_checkpoints_are_gone_and_the_log_is_torn(st
     with (stopped / "events.jsonl").open("ab") as log:
         log.write(b'{"event": "eval", "st')
     before = (stopped / "events.jsonl").read_bytes()
-    with pytest.raises(UserError, match="cannot go on"):
+    with pytest.raises(UserError, match="cannot be resumed"):
         list(t3d.resume(stopped))
     assert (stopped / "events.jsonl").read_bytes() == before
     list(t3d.resume(stopped, cfg=small(stopped.parent, "stopped", seeds=[4, 7])))
@@ -277,7 +277,7 @@ def test_overlapping_pieces_of_the_replay_are_refused(stopped: Path) -> None:
     forged = checkpoint._replace(segments=(Segment(one.seed, 0, half, file), Segment(one.seed, 0, half, file)))
     replay = Replay(helpers.make_spec(3, 1), 300, members=1)
     replay.set_added([2 * half])
-    with pytest.raises(Refused, match="do not make a whole"):
+    with pytest.raises(Refused, match="have gaps or overlaps"):
         forged.fill(replay, 0, one.seed)
 
 

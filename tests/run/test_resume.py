@@ -92,7 +92,7 @@ def test_a_resumed_run_equals_a_straight_one(tmp_path: Path, monkeypatch: pytest
         if broken != killed:
             assert step <= resumed.step < step + 3 and not resumed.notes
         elif step < 60:
-            assert (resumed.step, resumed.checkpoint) == (0, "") and "begins at step 0" in resumed.notes[-1]
+            assert (resumed.step, resumed.checkpoint) == (0, "") and "starts at step 0" in resumed.notes[-1]
         else:
             assert step - 62 <= resumed.step <= step and [note for note in resumed.notes if "lock" not in note] == []
 
@@ -179,9 +179,9 @@ def test_a_stop_in_the_middle_of_updates_that_are_due(tmp_path: Path, monkeypatc
 def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: Path) -> None:
     list(t3d.train(small(tmp_path, "long", eval={"every_steps": 100})))
     list(t3d.train(small(tmp_path, "short", total_steps=200, eval={"every_steps": 100})))
-    with pytest.raises(NothingLeft, match="at step 200 already, and 200 are asked for; --total-steps N"):
+    with pytest.raises(NothingLeft, match="already at step 200, and 200 are asked for; --total-steps N"):
         list(t3d.resume(tmp_path / "short"))
-    with pytest.raises(NothingLeft, match="at step 200 already, and 150 are asked for"):
+    with pytest.raises(NothingLeft, match="already at step 200, and 150 are asked for"):
         list(t3d.resume(tmp_path / "short", total_steps=150))
     list(t3d.resume(tmp_path / "short", total_steps=300))
     assert_equal(tmp_path / "long", tmp_path / "short", but=("config", "replay_bytes"))
@@ -220,7 +220,7 @@ def test_an_environment_that_does_not_repeat_is_told_and_the_run_goes_on(
     broken = broken_off(monkeypatch, small(tmp_path, "broken"), 250, kill=True, make_env=make)
     events = list(t3d.resume(broken, make_env=make))
     assert isinstance(events[0], Resumed)
-    assert "environment 0 of seed 0 did not repeat its episode 1: the next one begins" in events[0].notes[-1]
+    assert "environment 0 of seed 0 did not repeat its episode 1: the next one starts" in events[0].notes[-1]
     end = events[-1]
     assert isinstance(end, End) and (end.reason, end.step) == ("finished", 300)
     assert {event.episode for event in events if isinstance(event, EpisodeEnd)} == set(), "episode 2 is still in flight"
@@ -237,7 +237,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     cfg = small(tmp_path, "broken")
     broken = broken_off(monkeypatch, cfg, 150, kill=False)
     other = merge(cfg, {"td3": {"tau": 0.01}})
-    with pytest.raises(UserError, match=r"begun with td3.tau=0.005, and this command says 0.01"):
+    with pytest.raises(UserError, match=r"started with td3.tau=0.005, and this command says 0.01"):
         list(t3d.resume(broken, cfg=other))
     with pytest.raises(UserError, match="its observations had 3 values, now 2"):
         list(t3d.resume(broken, make_env=lambda: gym.make("MountainCarContinuous-v0")))
@@ -248,7 +248,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     going_on.close()
     for file in (broken / "checkpoints").glob("*/state.json"):
         file.write_text("{}")
-    with pytest.raises(UserError, match=r"cannot go on: checkpoint .*state.json: it holds 2 bytes instead of"):
+    with pytest.raises(UserError, match=r"cannot be resumed: checkpoint .*state.json: it holds 2 bytes instead of"):
         list(t3d.resume(broken))
     before = (broken / "events.jsonl").read_text()
     assert before.splitlines()[0].startswith('{"event": "start"'), "and nothing was touched"
@@ -275,7 +275,7 @@ def test_a_finished_run_without_checkpoints_is_not_begun_again_unasked(tmp_path:
     list(t3d.train(cfg))
     shutil.rmtree(tmp_path / "done" / "checkpoints")
     before = {path: path.read_bytes() for path in (tmp_path / "done").rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="cannot go on: it holds a run, and no checkpoint of it"):
+    with pytest.raises(UserError, match="cannot be resumed: it holds a run but no checkpoint of it"):
         list(t3d.resume(tmp_path / "done"))
     assert all(path.read_bytes() == content for path, content in before.items() if path.name != "lock")
     first = list(t3d.resume(tmp_path / "done", cfg=cfg))[:3]
@@ -296,7 +296,7 @@ def test_a_disk_that_cannot_be_read_for_a_moment_does_not_restart_a_run(
 
     with monkeypatch.context() as patched:
         patched.setattr("t3d.store.manifest.read", stale)
-        with pytest.raises(UserError, match=r"Stale file handle.* may be well again later"):
+        with pytest.raises(UserError, match=r"Stale file handle.* may work again later"):
             list(t3d.resume(broken, cfg=cfg))
     assert not (broken / "before-1").exists()
     assert next(t3d.resume(broken, cfg=cfg)).step == 150
@@ -360,7 +360,7 @@ def test_an_episode_that_is_too_long_to_remember_begins_anew(tmp_path: Path, mon
     monkeypatch.setattr("t3d.world.episode.RECORDED_STEPS", 50)
     broken = broken_off(monkeypatch, small(tmp_path, "broken"), 150, kill=False)
     resumed, *events = t3d.resume(broken)
-    assert isinstance(resumed, Resumed) and "has forgotten the first of 150 steps of its episode 0" in resumed.notes[0]
+    assert isinstance(resumed, Resumed) and "has lost the first of 150 steps of its episode 0" in resumed.notes[0]
     assert isinstance(events[-1], End) and events[-1].reason == "finished"
 
 

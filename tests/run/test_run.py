@@ -154,7 +154,7 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
     assert len(folders) == 3
     named = merge(cfg, {"run": {"name": "mine"}})
     assert folder_of(run(named, tmp_path)) == tmp_path / "mine"
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         run(named, tmp_path)
 
 
@@ -183,7 +183,7 @@ def test_environments_are_closed_whatever_happens(tmp_path: Path) -> None:
     for _ in t3d.train(cfg, make_env=Counted):
         made = max(made, len(open_now))
     assert made == 2 * 3 + 2 and not open_now, "three for each seed to act in and one to evaluate in"
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         list(t3d.train(cfg, make_env=Counted))
     assert not open_now
 

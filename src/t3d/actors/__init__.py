@@ -1,1 +1,1 @@
-"""Who acts: this process, or others beside it."""
+"""Collectors and evaluators: in this process, or in worker processes beside it."""

@@ -1,4 +1,4 @@
-"""Examines an environment before a run with actors, without making one in this process."""
+"""Checks an environment before a run with actors, without creating one in this process."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from t3d.config import Config
 from t3d.errors import StoppedEarly, UserError
 from t3d.world.guard import EnvFactory
 
-LOOK_SECONDS = 0.02  # between two looks at the process; chosen
+POLL_SECONDS = 0.02  # between two checks of the process; chosen
 
 
-def check(cfg: Config, make_env: EnvFactory, log: WorkerLog, stop: threading.Event, *, plays: bool) -> Checkup:
-    """What a process of its own finds out about the environment, which it plays for a moment if asked to."""
+def check(cfg: Config, make_env: EnvFactory, log: WorkerLog, stop: threading.Event, *, play: bool) -> Checkup:
+    """Checks the environment in a separate process, which also plays it briefly if play is set."""
     worker_cfg = for_workers(cfg, make_env)
     with starting():
         phase = Phase()
-        worker = Worker(worker_cfg, {"role": "doctor", "plays": plays, "phase": phase.fd}, [phase.fd], log.fd)
+        worker = Worker(worker_cfg, {"role": "doctor", "play": play, "phase": phase.fd}, [phase.fd], log.fd)
     try:
         while True:
             fault = worker.fault(cfg.env.hang_seconds)
-            for told in worker.receive():  # after the look: all that an ended process has said is there
-                return Checkup(told["warnings"], spec_from_json(told["spec"]), told["vector"])
+            for message in worker.receive():  # after fault(): an ended process has sent everything by then
+                return Checkup(message["warnings"], spec_from_json(message["spec"]), message["vector"])
             if worker.error is not None:
                 raise worker.error
-            if fault:  # last words say where they come from
-                why = worker.last_words or f"at {phase.text or 'the start of its process'}, {fault}"
+            if fault:  # crash_reason says where it happened
+                why = worker.crash_reason or f"at {phase.text or 'the start of its process'}, {fault}"
                 raise UserError(f"the environment failed its check before training: {why}; nothing was started")
-            if stop.wait(LOOK_SECONDS):
-                raise StoppedEarly("stopped while the environment was examined; nothing was started")
+            if stop.wait(POLL_SECONDS):
+                raise StoppedEarly("stopped while the environment was checked; nothing was started")
     finally:
         worker.end()
         worker.close()

@@ -1,4 +1,4 @@
-"""The doctor in a process of its own, for runs with actors: an environment that crashes or hangs does so there."""
+"""Runs the doctor in its own process for runs with actors: an environment that crashes or hangs does so there."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from t3d.world.doctor import examine
 from t3d.world.make import env_factory
 
 LONGEST_PHASE = 128  # bytes; chosen
-PARENT_WATCHES = 1e6  # seconds for one call: our parent watches, and ends us much earlier
+NO_TIMEOUT = 1e6  # seconds for one call: the parent watches for hangs, and ends this process much earlier
 
 
 class Checkup(NamedTuple):
-    """What is known of an environment before training."""
+    """The result of checking an environment before training."""
 
     warnings: list[str]
     spec: Spec
-    vector: bool  # a VectorEnv is stepped as a whole
+    vector: bool  # whether it is a VectorEnv, which is stepped as one
 
 
 class Phase(Shared):
-    """What the environment is doing just now: whoever watches can say so after a crash."""
+    """The environment call in progress, which the parent can report after a crash."""
 
     def __init__(self, fd: int | None = None) -> None:
         super().__init__({"text": (np.uint8, (LONGEST_PHASE,))}, fd)
 
     @property
     def text(self) -> str:
-        """The newest."""
+        """The current phase."""
         return self.arrays["text"].tobytes().rstrip(b"\0").decode(errors="replace")
 
     @text.setter
@@ -44,69 +44,69 @@ class Phase(Shared):
 
 
 class Doctor:
-    """A worker's role: examines the environment, and tells what is found."""
+    """A worker role: checks the environment and reports the result."""
 
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
-        self.phase, self.plays = Phase(task["phase"]), task["plays"]
+        self.phase, self.play = Phase(task["phase"]), task["play"]
         self.make_env = env_factory(cfg.env.id)
 
     def run(self) -> None:
-        """Until all is told; a resumed run was examined before, and only wants to know the environment's shapes."""
-        warnings = examine(self._make, self.cfg.env.bad_values, PARENT_WATCHES) if self.plays else []
+        """Checks and reports; a resumed run was checked before and needs only the environment's spec."""
+        warnings = examine(self._make, self.cfg.env.bad_values, NO_TIMEOUT) if self.play else []
         env_batch = open_batch(self._make, self.cfg.env, "the start")
         vector = isinstance(env_batch, VectorEnvBatch)
         env_batch.close()
         self.parent.send(warnings=warnings, spec=spec_to_json(env_batch.spec), vector=vector)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Does nothing: run leaves nothing open."""
 
     def _make(self) -> Any:
-        self.parent.send(ready=False)  # this may take as long as a start
-        self._begin("making the environment")
+        self.parent.send(ready=False)  # creating it may take as long as starting a worker
+        self._set_phase("making the environment")
         env = self.make_env()
         self.parent.send(ready=True)
-        return Observed(env, self._begin) if isinstance(env, gym.Env) else env
+        return Observed(env, self._set_phase) if isinstance(env, gym.Env) else env
 
-    def _begin(self, what: str) -> None:
-        self.phase.text = what
+    def _set_phase(self, text: str) -> None:
+        self.phase.text = text
         self.heartbeat.beat()
 
 
 class Observed(gym.Wrapper[Any, Any, Any, Any]):
-    """Says what it is about to do."""
+    """Reports each call before it is made."""
 
-    def __init__(self, env: gym.Env[Any, Any], begin: Callable[[str], None]) -> None:
+    def __init__(self, env: gym.Env[Any, Any], set_phase: Callable[[str], None]) -> None:
         super().__init__(env)
-        self._begin, self._episode, self._step = begin, -1, 0
+        self._set_phase, self._episode, self._step = set_phase, -1, 0
 
     def reset(self, **keywords: Any) -> Any:
-        """As the environment does it."""
+        """Resets the environment."""
         self._episode, self._step = self._episode + 1, 0
-        self._begin(f"reset of episode {self._episode}")
+        self._set_phase(f"reset of episode {self._episode}")
         return self.env.reset(**keywords)
 
     def step(self, action: Any) -> Any:
-        """As the environment does it."""
+        """Steps the environment."""
         self._step += 1
-        self._begin(f"step {self._step} of episode {self._episode}")
+        self._set_phase(f"step {self._step} of episode {self._episode}")
         return self.env.step(action)
 
     def close(self) -> None:
-        """As the environment does it."""
-        self._begin("closing the environment")
+        """Closes the environment."""
+        self._set_phase("closing the environment")
         self.env.close()
 
 
 def spec_to_json(spec: Spec) -> dict[str, Any]:
-    """A spec in plain values."""
+    """Converts a spec to plain values."""
     bounds = {"action_low": spec.action_low.tolist(), "action_high": spec.action_high.tolist()}
     return {**spec._asdict(), **bounds, "observation": [part._asdict() for part in spec.observation]}
 
 
 def spec_from_json(fields: dict[str, Any]) -> Spec:
-    """The inverse."""
+    """The inverse of spec_to_json."""
     parts = [{**part, "path": tuple(part["path"]), "shape": tuple(part["shape"])} for part in fields["observation"]]
     return Spec(
         observation=tuple(Part(**part) for part in parts),

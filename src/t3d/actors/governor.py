@@ -1,4 +1,4 @@
-"""How many updates are due, how far actors may go, and when something is due again. Whole numbers, never seconds."""
+"""How many updates are due, how far ahead actors may step, and when a schedule is due: in steps, never in seconds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Governor:
         self.ratio = Fraction(str(cfg.td3.updates_per_step))  # exact: 0.1 means a tenth
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
-        """Updates to make now, given each member's transitions so far. Random steps are not paid back."""
+        """Returns how many updates are due, given each member's transitions so far. Random steps call for none."""
         learned_from = max(0, min(transitions) - self.random_steps)
         return max(0, floor(self.ratio * learned_from) - updates)
 
     def limit(self, updates: int) -> int:
-        """Transitions that a member may have after so many updates: max_ahead from the last, to the next one at least.
+        """Returns the most transitions a member may have: max_ahead - 1 more than the next update needs.
 
         With max_ahead 1 actors and learner take turns, as they do in one process.
         """
@@ -33,5 +33,5 @@ class Governor:
 
 
 def passed(every: int, before: int, after: int) -> bool:
-    """Whether a multiple of `every` steps has been passed on the way from one step to another."""
+    """Whether a multiple of `every` lies between the two steps, `after` included."""
     return after // every > before // every

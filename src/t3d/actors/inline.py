@@ -36,14 +36,14 @@ class InlineCollector:
         """Transitions of each member so far."""
         return [member_actor.taken for member_actor in self.member_actors]
 
-    def publish(self, snapshot: PolicySnapshot, made: int = 0) -> None:
-        """From now on act with this policy, which is the newest: how many updates were made is not asked."""
+    def publish(self, snapshot: PolicySnapshot, updates: int = 0) -> None:
+        """Acts with this policy from now on; the number of updates is not needed here."""
         self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.member_actors))]
 
     def poll(self) -> list[Rollout]:
-        """The next transitions, one block for each member that has not reached total_steps.
+        """Returns the next transitions, one block for each member that has not reached total_steps.
 
-        An environment that has failed is told by the next call, when everything before it has been handed out.
+        A failed environment raises on the next call, after everything before it has been returned.
         """
         for member_actor in self.member_actors:
             if member_actor.error is not None:
@@ -54,22 +54,22 @@ class InlineCollector:
         ]
 
     def supervise(self) -> None:
-        """There is nobody to look after."""
+        """Does nothing: there are no processes to supervise."""
 
     def news(self) -> list[ActorNews]:
-        """Nothing: there are no actors but this process."""
+        """Returns nothing: there are no actor processes."""
         return []
 
     def figures(self, *, whole_run: bool = False) -> Acting | None:
-        """Nothing: acting and learning take turns."""
+        """Returns nothing: acting and learning take turns."""
         return None
 
     def state(self) -> State:
-        """Every member's count and episodes in flight, by seed."""
+        """Returns every member's count and episodes in flight, by seed."""
         return {f"seed-{member_actor.seed}": member_actor.state() for member_actor in self.member_actors}
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
-        """Goes on where a collector was; says what could not be brought back."""
+        """Restores what state() returned; says what could not be restored."""
         return [
             note
             for member_actor in self.member_actors
@@ -91,38 +91,38 @@ class InlineEvaluator:
         self._ready: list[Evaluation] = []
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
-        """Evaluates every member of the snapshot; dropped as a whole if the run is asked to stop or save meanwhile."""
+        """Evaluates every member of the snapshot; drops all of it if a stop or save is requested meanwhile."""
         try:
-            self._ready += [one.evaluate(snapshot, step, self._heed_requests) for one in self.member_evaluators]
+            self._ready += [one.evaluate(snapshot, step, self._check_requests) for one in self.member_evaluators]
         except Stopped:
             return False
         return True
 
-    def _heed_requests(self) -> None:
+    def _check_requests(self) -> None:
         if self.requests.stop.is_set() or self.requests.save.is_set():
             raise Stopped
 
     def poll(self) -> list[Evaluation]:
-        """The evaluations that are ready; each is handed out once."""
+        """Returns the evaluations that are ready, each once."""
         ready, self._ready = self._ready, []
         return ready
 
     def news(self) -> list[str]:
-        """Nothing: there are no processes but this one."""
+        """Returns nothing: there are no evaluator processes."""
         return []
 
     def state(self) -> State:
-        """Nothing: no evaluation is under way when a run is saved."""
+        """Returns nothing: no evaluation is in progress when a run is saved."""
         return {}
 
     def has_room(self) -> bool:
-        """Always: an evaluation is over when submit returns."""
+        """Always true: an evaluation is complete when submit returns."""
         return True
 
     def restore(self, state: State) -> list[int]:
-        """Nothing was under way."""
+        """Checks that no evaluation was in progress."""
         if state:
-            raise ValueError("evaluations are under way, which one process does not have")
+            raise ValueError("evaluations are under way, which a run in one process never has")
         return []
 
     def close(self) -> None:

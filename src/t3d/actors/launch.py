@@ -1,4 +1,4 @@
-"""Where a worker process starts: `python -m t3d.actors.launch CHANNEL PARENT`, a descriptor and a process id.
+"""Entry point of a worker process: `python -m t3d.actors.launch CHANNEL PARENT`, a descriptor and a process id.
 
 Nothing heavy is imported before the guard is forked, so it stays small; and no environment exists yet that could start
 other programs or threads.
@@ -19,9 +19,9 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def main() -> None:
-    """Makes sure that this process and all that it will start end with its parent; then does what the parent asks."""
+    """Makes sure that this process and everything it starts end with its parent, then does the parent's task."""
     channel, parent = map(int, sys.argv[1:])
-    for descriptor in _descriptors():  # handed on to us, but for no program that an environment starts
+    for descriptor in _descriptors():  # passed to us; programs of environments must not inherit them
         with suppress(OSError):
             os.set_inheritable(descriptor, False)
     _die_with(parent)
@@ -32,22 +32,22 @@ def main() -> None:
 
 
 def _descriptors() -> list[int]:
-    """All that are open, but for stdin, stdout and stderr; one was only open to list the others."""
+    """Lists the open ones above stderr, including the one that was open only to list them."""
     return [int(path.name) for path in Path("/proc/self/fd").iterdir() if int(path.name) > 2]
 
 
 def _die_with(parent: int) -> None:
-    """Linux ends this process when its parent ends, or the thread of it that has started us, however that happens."""
+    """Has Linux kill this process when its parent, or the parent's thread that started it, ends for any reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # it has already ended
         sys.exit(1)
 
 
 def _fork_guard() -> None:
-    """Forks a process that kills this one's whole group once this one has ended, however it has ended.
+    """Forks a guard that kills this worker's process group once the worker has ended, for whatever reason.
 
-    The parent does so too, but it may be gone; and whoever is killed cannot end what it has started. The guard is no
-    child of ours: an environment that waits for all its children must not wait for it.
+    The parent does so too, but it may be gone; and a killed worker cannot end what it has started. The guard is not a
+    child of the worker: an environment that waits for all its children must not wait for it.
     """
     worker = os.getpid()
     middle = os.fork()
@@ -64,7 +64,7 @@ def _guard(worker: int) -> NoReturn:
     for descriptor in [0, 1, 2, *_descriptors()]:
         with suppress(OSError):
             os.close(descriptor)
-    with suppress(ProcessLookupError):  # it has ended already, or led no group, because somebody else has started it
+    with suppress(ProcessLookupError):  # it has already ended, or leads no group: started by hand
         select.select([os.pidfd_open(worker)], [], [])
         os.killpg(worker, signal.SIGKILL)
     os._exit(0)

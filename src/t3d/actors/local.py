@@ -1,8 +1,8 @@
-"""Many actors: processes on this machine that fill the replay while the learner learns.
+"""Actor processes on this machine, which fill the replay while the learner learns.
 
-Each actor has its share of the (member, environment) pairs, a ring of transitions to the learner, and reads the newest
-policy and how far it may go from memory that all share. An actor that dies or hangs is restarted; one that keeps
-failing is given up, and its environments move to the others.
+Each actor has its share of the (member, environment) pairs and a ring of transitions to the learner, and reads the
+newest policy and its step limit from shared memory. An actor that dies or hangs is restarted; one that keeps failing is
+given up, and its environments move to the others.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from t3d.snapshots import PolicySnapshot, actor_sizes
 from t3d.types import Acting, ActorNews, Episode, Fault, Floats, Rollout, State, row_sizes
 from t3d.world.guard import EnvFactory
 
-LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two looks at the actors
-RING_ROWS, RING_BYTES = 1024, 2**26  # a ring holds so many rows and max_ahead, within so many bytes; chosen
-BLOCK = 32  # transitions a member that poll likes to take at once; less where max_ahead is small; chosen
-LONGEST_GATHERING, NAP = 0.002, 0.0005  # seconds that it waits for them, and between two looks; chosen
-GOOD_WORK = 100  # transitions after which a fault is the first of a new row; chosen
-Unit = list[tuple[int, int]]  # pairs of a member and one of its environments' numbers that one actor must step
+LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
+RING_ROWS, RING_BYTES = 1024, 2**26  # a ring holds RING_ROWS + max_ahead rows, within RING_BYTES; chosen
+BLOCK = 32  # transitions per member that poll waits for; fewer if max_ahead is small; chosen
+GATHER_SECONDS, NAP_SECONDS = 0.002, 0.0005  # how long it waits for them, and sleeps between two checks; chosen
+MIN_DELIVERED = 100  # transitions after which the count of faults in a row starts over; chosen
+Unit = list[tuple[int, int]]  # (member, environment index) pairs that must be stepped by the same actor
 
 
 class ActorSlot(WorkerSlot):
-    """One actor's place: its environments too, and its ring while there is a process."""
+    """A slot for one actor: its environments, and its ring while the process runs."""
 
     def __init__(self, number: int, units: list[Unit]) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ActorSlot(WorkerSlot):
         self.transitions: Ring | None = None
 
     def close(self) -> None:
-        """Gives up what belonged to a process that has ended."""
+        """Releases what belonged to an ended process."""
         super().close()
         if self.transitions is not None:
             self.transitions.close()
@@ -50,70 +50,70 @@ class ActorSlot(WorkerSlot):
 
 
 class LocalCollector:
-    """Collects in processes of their own: fast, and not deterministic."""
+    """Collects in actor processes: fast, and not deterministic."""
 
-    def __init__(self, cfg: Config, make_env: EnvFactory, found: Checkup, log: WorkerLog) -> None:
+    def __init__(self, cfg: Config, make_env: EnvFactory, checkup: Checkup, log: WorkerLog) -> None:
         self.cfg, self.worker_cfg, self.governor = cfg, for_workers(cfg, make_env), Governor(cfg)
-        self.spec, self.log = found.spec, log
-        self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=found.vector))]
+        self.spec, self.log = checkup.spec, log
+        self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=checkup.vector))]
         members, actors = len(cfg.seeds), cfg.local_actors
         self.policies = Policies(members, actor_sizes(self.spec, cfg.td3), POLICY_SLOTS)
         self.shared_state = SharedState(self.policies, members, cfg.env.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()
         self._width = sum(row_sizes(self.spec))
-        self.taken = [0] * members  # transitions handed out
+        self.taken = [0] * members  # transitions returned by poll
         self._received = np.zeros((members, actors), np.int64)
-        self.updates, self._looked = 0, 0.0
-        self._waited, self._lived = 0.0, 0.0  # seconds of the actors that have ended
+        self.updates, self._checked_at = 0, 0.0
+        self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
-        self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not handed out
-        self._told: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
+        self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not yet returned
+        self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
         self._news: list[ActorNews] = []
         self._error: UserError | None = None
         self._whole, self._span = ActingStatistics(), ActingStatistics()
 
-    def publish(self, snapshot: PolicySnapshot, made: int) -> None:
-        """From now on act with this policy, as far as the governor allows; the first one starts the actors.
+    def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
+        """Has the actors act with this policy, as far as the governor allows; the first one starts the actors.
 
-        made is how many updates the learner has made, or begun on a GPU: policies may come late from there.
+        updates is how many the learner has made, or queued on a GPU, from which policies arrive late.
         """
-        self.updates = made
+        self.updates = updates
         self.shared_state.publish(snapshot, self.governor.limit(snapshot.updates))
         self.supervise()
         for slot in self.slots:
             slot.wake()
 
     def poll(self) -> list[Rollout]:
-        """The transitions that have come in, a block for each member; waits a moment for a block worth taking."""
-        told = any(episodes or faults for episodes, faults in self._told)
-        if self._error is not None and not (self._news or any(self._rows) or told):  # all before it is handed out
+        """Returns the transitions received, a block for each member; waits a moment for a block worth taking."""
+        reports = any(episodes or faults for episodes, faults in self._reports)
+        if self._error is not None and not (self._news or any(self._rows) or reports):  # after everything before it
             raise self._error
         self.supervise()
         if not any(self._rows):
             waited = self._wait()
             self._span.learner_waited += waited if min(self.taken) < self.cfg.total_steps else 0.0
         self._receive_all()
-        members = [member for member, rows in enumerate(self._rows) if rows or any(self._told[member])]
+        members = [member for member, rows in enumerate(self._rows) if rows or any(self._reports[member])]
         return [self._rollout(member) for member in members]
 
     def news(self) -> list[ActorNews]:
-        """What has happened to actors since the last call."""
+        """Returns what has happened to actors since the last call."""
         news, self._news = self._news, []
         return news
 
     def figures(self, *, whole_run: bool = False) -> Acting:
-        """How acting and learning get along, since the last call or from the beginning."""
+        """Returns the acting statistics since the last call, or of the whole run."""
         restarts = sum(max(0, slot.starts - 1) for slot in self.slots)
-        now, at_work = time.monotonic(), [slot.worker for slot in self.slots if slot.worker is not None]
-        waited = self._waited + sum(worker.heartbeat.waited for worker in at_work)
-        lived = self._lived + sum(now - worker.begun for worker in at_work)
+        now, running = time.monotonic(), [slot.worker for slot in self.slots if slot.worker is not None]
+        waited = self._waited + sum(worker.heartbeat.waited for worker in running)
+        lived = self._lived + sum(now - worker.started for worker in running)
         span, self._span = self._span, ActingStatistics(waited, lived)
         self._whole.add(span)
-        return (self._whole if whole_run else span).figures(waited, lived, len(at_work), restarts)
+        return (self._whole if whole_run else span).figures(waited, lived, len(running), restarts)
 
     def state(self) -> State:
-        """Every member's count, and the numbers of the episodes in flight, which are given up."""
+        """Returns every member's count, and the numbers of the episodes in flight, which are abandoned."""
         state: State = {}
         for member, seed in enumerate(self.cfg.seeds):
             pairs = zip(
@@ -124,7 +124,7 @@ class LocalCollector:
         return state
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
-        """Goes on after a collector's transitions, with the next episode of every environment."""
+        """Restores what state() returned; every environment continues with its next episode."""
         for member, seed in enumerate(self.cfg.seeds):
             saved = state[f"seed-{seed}"]
             self.taken[member] = self.shared_state.taken[member, -1] = whole(saved["taken"])
@@ -141,18 +141,18 @@ class LocalCollector:
         self.learner_wakeup.close()
 
     def supervise(self) -> None:
-        """Starts actors that are due, and sees which have ended or hang; ten times a second."""
-        if time.monotonic() - self._looked < LONGEST_WAIT or self._error is not None:
+        """Starts actors that are due, and handles those that ended or hang; ten times a second."""
+        if time.monotonic() - self._checked_at < LONGEST_WAIT or self._error is not None:
             return
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         for slot in self.slots:
             if slot.due:
                 self._start(slot)
             elif slot.worker is not None:
                 fault = slot.worker.fault(self.cfg.env.hang_seconds)
-                self._listen(slot)  # whether its environments are made; and a pipe that is full would stop it
+                self._receive_messages(slot)  # it may have become ready; and a full socket would block it
                 if fault:
-                    self._lost(slot, fault)
+                    self._handle_fault(slot, fault)
 
     def _start(self, slot: ActorSlot) -> None:
         rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (4 * self._width))
@@ -167,78 +167,78 @@ class LocalCollector:
                 "policies": self.policies.handle,
                 "learner_wakeup": self.learner_wakeup.fd,
             }
-            slot.begin(
+            slot.start(
                 self.worker_cfg, task, (ring, self.shared_state, self.policies, self.learner_wakeup), self.log.fd
             )
         if slot.starts > 1:
-            self._tell(slot, "back", "restarted")
+            self._report(slot, "back", "restarted")
 
-    def _lost(self, slot: ActorSlot, why: str) -> None:
-        """Takes what is whole of an actor's work, and decides how to go on without it."""
-        assert slot.worker is not None  # noqa: S101 (the caller has seen it)
+    def _handle_fault(self, slot: ActorSlot, why: str) -> None:
+        """Keeps a failed actor's complete rows, and decides what happens to its environments."""
+        assert slot.worker is not None  # noqa: S101 (the caller has checked it)
         slot.worker.end()
         self._receive(slot)
-        why, told_why = slot.worker.last_words or why, slot.worker.error is not None
+        why, user_error = slot.worker.crash_reason or why, slot.worker.error is not None
         self._waited += slot.worker.heartbeat.waited
-        self._lived += time.monotonic() - slot.worker.begun
+        self._lived += time.monotonic() - slot.worker.started
         slot.close()
         self.shared_state.taken[:, slot.number] = self._received[:, slot.number]
-        if told_why:  # no fault of its own: the run ends with what it has told
+        if user_error:  # not the actor's fault: the run ends with this error
             return
-        slot.failed(GOOD_WORK)
-        self._tell(slot, "lost", why)
+        slot.record_fault(MIN_DELIVERED)
+        self._report(slot, "lost", why)
         if not slot.given_up:
             return
         others = [other for other in self.slots if not other.given_up]
         then = "its environments move to other actors" if others else "there is no other actor for its environments"
-        self._tell(slot, "given-up", f"{slot.faults_in_a_row} faults in a row; {then}")
+        self._report(slot, "given-up", f"{slot.faults_in_a_row} faults in a row; {then}")
         if not others:
             self._error = self._error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
             return
         for unit in slot.units:
-            heir = min(others, key=lambda other: len(other.units))
-            heir.units.append(unit)
-            if heir.worker is not None:
-                heir.worker.send(envs=unit)
+            successor = min(others, key=lambda other: len(other.units))
+            successor.units.append(unit)
+            if successor.worker is not None:
+                successor.worker.send(envs=unit)
         slot.units = []
 
     def _wait(self) -> float:
-        """Waits for the first transition, and then a little for enough of them; returns the seconds that took."""
-        begun = time.monotonic()
+        """Waits for the first transition, and then briefly for enough of them; returns the seconds waited."""
+        started = time.monotonic()
         if not self._waiting():
             self.learner_wakeup.wait(LONGEST_WAIT)
-        enough, until = self._block * len(self.taken), time.monotonic() + LONGEST_GATHERING
+        enough, until = self._block * len(self.taken), time.monotonic() + GATHER_SECONDS
         while 0 < self._waiting() < enough and time.monotonic() < until:
-            time.sleep(NAP)
-        return time.monotonic() - begun
+            time.sleep(NAP_SECONDS)
+        return time.monotonic() - started
 
     def _waiting(self) -> int:
-        """Transitions that wait in the rings."""
+        """Counts the transitions waiting in the rings."""
         return sum(slot.transitions.waiting for slot in self.slots if slot.transitions is not None)
 
-    def _tell(self, slot: ActorSlot, what: str, text: str) -> None:
+    def _report(self, slot: ActorSlot, what: str, text: str) -> None:
         self._news.append(ActorNews(slot.number, what, text, slot.starts - 1))
 
     def _receive_all(self) -> None:
         rings = [slot.transitions for slot in self.slots if slot.transitions is not None]
         fill = sum(ring.waiting for ring in rings) / max(1, sum(ring.capacity for ring in rings))
-        self._span.see_fill(fill)
+        self._span.add_fill(fill)
         for slot in self.slots:
             if slot.worker is not None:
                 self._receive(slot)
 
     def _receive(self, slot: ActorSlot) -> None:
-        """Takes all that an actor has sent and told."""
+        """Takes an actor's rows and messages."""
         self._take_rows(slot)
-        self._listen(slot)
+        self._receive_messages(slot)
 
     def _take_rows(self, slot: ActorSlot) -> None:
-        """Takes what waits in an actor's ring."""
-        assert slot.worker is not None and slot.transitions is not None  # noqa: S101 (the caller has seen them)
+        """Takes the rows waiting in an actor's ring."""
+        assert slot.worker is not None and slot.transitions is not None  # noqa: S101 (the caller has checked them)
         try:
             rows, about = slot.transitions.receive()
         except Torn as error:
-            slot.worker.last_words = str(error)
+            slot.worker.crash_reason = str(error)
             slot.worker.process.kill()
             return
         if len(rows):
@@ -248,13 +248,13 @@ class LocalCollector:
                 mine = about["member"] == member
                 self._rows[member].append(rows[mine])
                 self._received[member, slot.number] += mine.sum()
-            self._span.see_ages(self.updates - about["updates"][about["updates"] != RANDOM])
+            self._span.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
 
-    def _listen(self, slot: ActorSlot) -> None:
-        """Hears what an actor tells. What the user must fix is raised once all that came before is handed out."""
-        assert slot.worker is not None  # noqa: S101 (the caller has seen it)
+    def _receive_messages(self, slot: ActorSlot) -> None:
+        """Receives an actor's messages. A user error is raised once everything before it has been returned."""
+        assert slot.worker is not None  # noqa: S101 (the caller has checked it)
         for message in slot.worker.receive():
-            episodes, faults = self._told[message["member"]]
+            episodes, faults = self._reports[message["member"]]
             episodes += [Episode(*fields) for fields in message["episodes"]]
             faults += [Fault(*fields) for fields in message["faults"]]
         if slot.worker.error is not None:
@@ -262,28 +262,28 @@ class LocalCollector:
             self._take_rows(slot)
 
     def _rollout(self, member: int) -> Rollout:
-        """What has come in of one member, as far as it is still wanted."""
+        """Takes one member's received rows, up to total_steps."""
         rows = np.concatenate([np.empty((0, self._width), np.float32), *self._rows[member]])
         rows = rows[: self.cfg.total_steps - self.taken[member]]
-        (episodes, faults), self._rows[member], self._told[member] = self._told[member], [], ([], [])
+        (episodes, faults), self._rows[member], self._reports[member] = self._reports[member], [], ([], [])
         self.taken[member] += len(rows)
         return Rollout(member, rows, self.spec.observation_size, episodes, faults)
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
-    """Which actor steps what; a VectorEnv is stepped as one, by a single actor.
+    """Assigns environments to actors; a VectorEnv is stepped as one, by a single actor.
 
-    Dealt like cards, one environment of every member after the other: with no more of them than actors need, none gets
-    two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
+    They are dealt round-robin, one environment of every member at a time: with no more of them than actors need, none
+    gets two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
     """
     members, envs, actors = range(len(cfg.seeds)), range(cfg.env.num_envs), cfg.local_actors
     each_env: list[Unit] = [[(member, env)] for env in envs for member in members]
     units = [[(member, env) for env in envs] for member in members] if as_one else each_env
     if len(units) < actors:
         what = (
-            "a VectorEnv is stepped by one actor; take as many actors as seeds, or fewer"
+            "a VectorEnv is stepped by one actor; use as many actors as seeds, or fewer"
             if as_one
-            else (f"say --env.num-envs {-(-actors // len(members))}, or take fewer actors")
+            else f"set --env.num-envs {-(-actors // len(members))}, or use fewer actors"
         )
-        raise UserError(f"actors={cfg.actors}, and there is work for {len(units)}: {what}")
+        raise UserError(f"actors={cfg.actors}, but there is work for only {len(units)}: {what}")
     return [units[number::actors] for number in range(actors)]

@@ -1,4 +1,4 @@
-"""Acts for one member: steps its environments with the newest policy and hands out what happened."""
+"""Acts for one member: steps its environments with the newest policy and returns what happened."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class MemberActor:
         counters: EpisodeCounters,
         beat: Callable[[], object] = int,
     ) -> None:
-        """Opens the environments of these numbers, whose first episodes come after those in the book."""
+        """Opens the environments with these indices, whose episodes continue after those in the counters."""
         self.cfg, self.member, self.seed = cfg, member, cfg.seeds[member]
         self.taken = 0  # the member's transitions so far
-        self.error: Exception | None = None  # an environment has failed, and there will be no further step
+        self.error: Exception | None = None  # why an environment failed; there is no further step
         self.env_batch = open_batch(make_env, cfg.env, f"seed {self.seed}", indices, beat)
         self.runners = [
             EpisodeRunner(cfg, self.seed, index, self.env_batch, position, counters)
@@ -41,7 +41,7 @@ class MemberActor:
         ]
 
     def begin(self) -> None:
-        """Begins the first episode of every environment."""
+        """Starts the first episode of every environment."""
         try:
             for runner in self.runners:
                 runner.begin(int(runner.counters.episodes[runner.index]) + 1)
@@ -50,9 +50,9 @@ class MemberActor:
             raise
 
     def step(self, policy: MemberPolicy) -> Rollout:
-        """One step of every environment; none is taken beyond total_steps.
+        """Steps every environment once; none goes beyond total_steps.
 
-        If an environment fails, what the others answered is returned, and `error` says why.
+        If an environment fails, the transitions of the others are returned, and `error` says why.
         """
         runners = self.runners[: self.cfg.total_steps - self.taken]
         s = np.array([runner.observation for runner in runners])
@@ -62,10 +62,10 @@ class MemberActor:
         self.error = next((runner.error for runner in runners if runner.error is not None), None)
         if isinstance(self.error, BadValue):
             self.error.member = self.member
-        sound = [position for position, result in enumerate(results) if result.valid]
-        if len(sound) < len(results):
-            s, a, results = s[sound], a[sound], [results[position] for position in sound]
-        self.taken += len(sound)
+        valid = [position for position, result in enumerate(results) if result.valid]
+        if len(valid) < len(results):
+            s, a, results = s[valid], a[valid], [results[position] for position in valid]
+        self.taken += len(valid)
         r_and_terminated = np.array([(result.reward, result.terminated) for result in results], np.float32)
         s2 = np.array([result.observation for result in results], np.float32)
         rows = np.concatenate([s, a, r_and_terminated.reshape(-1, 2), s2.reshape(s.shape)], axis=1, dtype=np.float32)
@@ -73,36 +73,36 @@ class MemberActor:
         return Rollout(self.member, rows, s.shape[1], ended, self._faults())
 
     def state(self) -> State:
-        """The members' count and every episode in flight."""
+        """Returns the member's count and every episode in flight."""
         return {"taken": self.taken, **{f"env-{runner.index}": runner.state() for runner in self.runners}}
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
-        """Plays every episode in flight again; says which did not come out as it was, and begins the next one there."""
+        """Replays every episode in flight; says which came out different, and starts the next one there."""
         self.taken = whole(state["taken"])
         flights = [SavedEpisode.of(state[f"env-{runner.index}"]) for runner in self.runners]
         replay_episodes(self.runners, flights, self.env_batch, stop)
         if any(flight.episode or flight.length for flight in flights):
-            self.env_batch.take_faults()  # told before
+            self.env_batch.take_faults()  # reported before
         notes = []
         for runner, flight in zip(self.runners, flights, strict=True):
             saved = state[f"env-{runner.index}"]
             runner.restore(saved)
             if flight.trace is None:
-                notes.append(f"episode {flight.episode - 1} was lost ({saved['failed']}); the next one begins")
+                notes.append(f"episode {flight.episode - 1} was lost ({saved['failed']}); the next one starts")
             elif (runner.episode, runner.length, runner.trace) != (flight.episode, flight.length, flight.trace):
                 known = flight.length == len(flight.actions)
-                why = "did not repeat" if known else f"has forgotten the first of {flight.length:,} steps of"
+                why = "did not repeat" if known else f"has lost the first of {flight.length:,} steps of"
                 notes.append(
                     f"environment {runner.index} of seed {self.seed} {why} its episode {flight.episode}: "
-                    "the next one begins, and the run goes on, but not bit for bit"
+                    "the next one starts, and the run continues, but not bit for bit"
                 )
                 runner.begin(flight.episode + 1)
         return notes
 
     def _actions(self, policy: MemberPolicy, runners: list[EpisodeRunner], s: Floats) -> Floats:
-        """Uniformly random for the first random_steps steps of a member, then the policy with noise.
+        """Chooses random actions for the first random_steps steps of a member, then those of the policy with noise.
 
-        Exactly the first where one process acts; actors read each other's counts, which may be a step of each old.
+        Exact where one process acts; actors read each other's counts, each of which may be a step old.
         """
         still_random = max(0, self.cfg.td3.random_steps - self.taken)
         actions = [runner.random_action() for runner in runners[:still_random]]
@@ -114,12 +114,12 @@ class MemberActor:
         return played(np.array(actions), self.env_batch.spec)
 
     def _faults(self) -> list[Fault]:
-        """The bad values met: each environment's first ten, then its 100th, 1,000th and so on."""
-        told, runners = [], {runner.index: runner for runner in self.runners}
+        """Returns the bad values to report: each environment's first ten, then its 100th, 1,000th and so on."""
+        reported, runners = [], {runner.index: runner for runner in self.runners}
         for fault in self.env_batch.take_faults():
             runner = runners[fault.env]
             runner.counters.bad_values[runner.index] += 1
             met = int(runner.counters.bad_values[runner.index])
             if met <= 10 or str(met).strip("0") == "1":
-                told.append(fault._replace(met=met))
-        return told
+                reported.append(fault._replace(met=met))
+        return reported

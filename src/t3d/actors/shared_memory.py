@@ -1,7 +1,7 @@
-"""What processes share: transitions on their way to the learner, the newest policy on its way back, lines of JSON.
+"""What processes share: transitions on their way to the learner, the newest policy on its way back, JSON messages.
 
-The memory is anonymous and handed on by descriptor: however the processes end, nothing stays behind. Each number has
-one writer. Readers rely on stores becoming visible in the order they were made, as x86-64 promises.
+The memory is anonymous and passed on by descriptor: however the processes end, nothing is left behind. Each value has
+one writer. Readers rely on stores becoming visible in program order, as x86-64 guarantees.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from numpy.typing import NDArray
 from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
 from t3d.types import Floats
 
-LINE_UP = 64  # bytes; a cache line, so that writers do not slow each other down
+CACHE_LINE = 64  # bytes; arrays do not share one, so that writers do not slow each other down
 POLICY_SLOTS = 2
-RANDOM = -1  # in place of a policy's updates: the action was drawn without one
+RANDOM = -1  # instead of a policy's number of updates: the action was random
 ABOUT = np.dtype([("sequence", np.int64), ("updates", np.int64), ("member", np.int64)])
 Fields = dict[str, tuple[Any, tuple[int, ...]]]  # name -> type and shape
 
 
 class Torn(Exception):
-    """A row of a ring is not the one that belongs there."""
+    """The rows of a ring do not match its counters."""
 
 
 class Shared:
-    """Named arrays in anonymous memory: made here, or opened by the descriptor that another process made."""
+    """Named arrays in anonymous memory: created here, or opened by the descriptor that another process created."""
 
     def __init__(self, fields: Fields, fd: int | None = None) -> None:
         starts, end = {}, 0
         for name, (dtype, shape) in fields.items():
             starts[name] = end
-            end += -(-np.dtype(dtype).itemsize * prod(shape) // LINE_UP) * LINE_UP
+            end += -(-np.dtype(dtype).itemsize * prod(shape) // CACHE_LINE) * CACHE_LINE
         self.fd = os.memfd_create("t3d") if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, end)
@@ -51,17 +51,17 @@ class Shared:
         }
 
     def close(self) -> None:
-        """Gives the descriptor back; the memory goes with the last array that looks into it."""
+        """Closes the descriptor; the memory is freed with the last array that uses it."""
         os.close(self.fd)
 
 
 class Ring(Shared):
-    """Transitions from one actor, in order. The actor writes rows and then counts them: a row is whole or not there."""
+    """Transitions from one actor, in order. Rows are counted after they are written: each is complete or absent."""
 
     def __init__(self, width: int, capacity: int, fd: int | None = None) -> None:
-        number = (np.int64, (1,))
+        counter = (np.int64, (1,))
         rows = (np.float32, (capacity, width))
-        super().__init__({"sent": number, "received": number, "about": (ABOUT, (capacity,)), "rows": rows}, fd)
+        super().__init__({"sent": counter, "received": counter, "about": (ABOUT, (capacity,)), "rows": rows}, fd)
         self.capacity = capacity
         self.handle = [width, capacity, self.fd]  # what another process opens it with
         self._sent, self._received = self.arrays["sent"], self.arrays["received"]
@@ -69,7 +69,7 @@ class Ring(Shared):
 
     @property
     def waiting(self) -> int:
-        """Rows that are sent and not received."""
+        """Rows sent and not yet received."""
         return int(self._sent[0]) - int(self._received[0])
 
     @property
@@ -78,11 +78,11 @@ class Ring(Shared):
         return self.capacity - self.waiting
 
     def send(self, rows: Floats, member: int, updates: int) -> None:
-        """Appends one member's rows, for which there must be room; updates says which policy acted, or RANDOM."""
+        """Appends one member's rows; there must be room. updates says which policy acted, or RANDOM."""
         sent = int(self._sent[0])
         place = sent % self.capacity
         fitting = self.capacity - place
-        for start, some in ((place, rows[:fitting]), (0, rows[fitting:])):  # slices: an index of arrays is slower
+        for start, some in ((place, rows[:fitting]), (0, rows[fitting:])):  # slices are faster than index arrays
             if len(some):
                 here = slice(start, start + len(some))
                 self._rows[here], about = some, self._about[here]
@@ -92,30 +92,30 @@ class Ring(Shared):
         self._sent[0] = sent
 
     def receive(self) -> tuple[Floats, NDArray[Any]]:
-        """All rows that wait, and what is known about each."""
+        """Returns all waiting rows, and what is known about each."""
         if not 0 <= self.waiting <= self.capacity:
             raise Torn(f"{self.waiting} rows wait in a ring of {self.capacity}")
-        numbers = np.arange(int(self._received[0]), int(self._sent[0]))
-        places = numbers % self.capacity
+        sequence = np.arange(int(self._received[0]), int(self._sent[0]))
+        places = sequence % self.capacity
         rows, about = self._rows[places], self._about[places]
-        if not np.array_equal(about["sequence"], numbers):
-            raise Torn(f"rows {numbers[0]} to {numbers[-1]} carry the numbers {about['sequence'][:5]}...")
-        self._received[0] += len(numbers)
+        if not np.array_equal(about["sequence"], sequence):
+            raise Torn(f"rows {sequence[0]} to {sequence[-1]} carry the numbers {about['sequence'][:5]}...")
+        self._received[0] += len(sequence)
         return rows, about
 
 
 class Policies(Shared):
-    """Some policy snapshots side by side."""
+    """A fixed number of policy snapshots."""
 
     def __init__(self, members: int, sizes: tuple[int, ...], slots: int, fd: int | None = None) -> None:
         scaling = (np.float32, (slots, members, sizes[0]))
-        numbers = (np.int64, (slots,))
+        counts = (np.int64, (slots,))
         flat = (np.float32, (slots, members, parameter_count(sizes)))
-        super().__init__({"updates": numbers, "scaled": numbers, "flat": flat, "mean": scaling, "std": scaling}, fd)
+        super().__init__({"updates": counts, "scaled": counts, "flat": flat, "mean": scaling, "std": scaling}, fd)
         self.sizes, self.handle = sizes, [members, sizes, slots, self.fd]
 
     def put(self, slot: int, snapshot: PolicySnapshot) -> None:
-        """Keeps a copy."""
+        """Copies a snapshot into a slot."""
         self.arrays["updates"][slot] = snapshot.updates
         self.arrays["flat"][slot] = snapshot.flat
         self.arrays["scaled"][slot] = snapshot.scaling is not None
@@ -123,14 +123,14 @@ class Policies(Shared):
             self.arrays["mean"][slot], self.arrays["std"][slot] = snapshot.scaling
 
     def get(self, slot: int, members: slice = slice(None)) -> PolicySnapshot:
-        """These members' part of a snapshot; it changes when the slot does."""
+        """Returns these members' part of a snapshot; it changes when the slot does."""
         flat, mean, std = (self.arrays[name][slot, members] for name in ("flat", "mean", "std"))
         scaling = Scaling(mean, std) if self.arrays["scaled"][slot] else None
         return PolicySnapshot(int(self.arrays["updates"][slot]), self.sizes, flat, scaling)
 
 
 class SharedState(Shared):
-    """Where learner and actors read how far the others are.
+    """The progress of learner and actors, which all can read.
 
     The learner writes which policy is the newest and how many transitions a member may have; an actor writes how many
     it has taken for each member, and which episode is in flight in each of its environments.
@@ -142,22 +142,22 @@ class SharedState(Shared):
         fields = {"version": number, "limit": number, "taken": counts, "stamps": stamps}
         super().__init__({**fields, "episodes": of_envs, "bad_values": of_envs}, fd)
         self.policies, self.handle = policies, [members, num_envs, actors, self.fd]
-        self.taken = self.arrays["taken"]  # by member and actor; the last column is from before there were actors
+        self.taken = self.arrays["taken"]  # by member and actor; the last column is from before the run was resumed
         self.episodes, self.bad_values = self.arrays["episodes"], self.arrays["bad_values"]
         self._version, self._limit, self._stamps = (self.arrays[name] for name in ("version", "limit", "stamps"))
 
     @property
     def version(self) -> int:
-        """Which policy is the newest; 0 before there is one."""
+        """The number of the newest policy; 0 before there is one."""
         return int(self._version[0])
 
     @property
     def limit(self) -> int:
-        """Transitions that each member may have. Whoever has read it finds the policy that goes with it, or a newer."""
+        """Transitions that each member may have. After reading it, a process finds its policy, or a newer one."""
         return int(self._limit[0])
 
     def publish(self, snapshot: PolicySnapshot, limit: int) -> None:
-        """Puts up a policy, and how far to go with it. The one before it stays readable meanwhile."""
+        """Publishes a policy, and the limit that goes with it. The previous one stays readable meanwhile."""
         version = self.version + 1
         slot = version % POLICY_SLOTS
         self._stamps[slot, 0] = version
@@ -167,7 +167,7 @@ class SharedState(Shared):
         self._limit[0] = limit
 
     def newest(self, member: int) -> PolicySnapshot:
-        """A copy of one member's newest policy. If it was overwritten while being copied, the next one is taken."""
+        """Copies one member's newest policy. If it was overwritten meanwhile, the next one is copied."""
         while True:
             version = self.version
             slot = version % POLICY_SLOTS
@@ -179,14 +179,14 @@ class SharedState(Shared):
 
 
 class Heartbeat(Shared):
-    """Signs of life of one worker."""
+    """Signs of life from one worker."""
 
     def __init__(self, fd: int | None = None) -> None:
         super().__init__({"beat": (np.int64, (1,)), "waited": (np.int64, (1,))}, fd)
 
     @property
     def beats(self) -> int:
-        """Signs so far; only that it changes means something."""
+        """Beats so far; only whether it changes matters."""
         return int(self.arrays["beat"][0])
 
     @property
@@ -195,14 +195,14 @@ class Heartbeat(Shared):
         return int(self.arrays["waited"][0]) / 1e9
 
     def beat(self) -> None:
-        """Says that the worker is alive."""
+        """Signals that the worker is alive."""
         self.arrays["beat"][0] += 1
 
-    def wait(self, learner_wakeup: Wakeup, seconds: float) -> None:
-        """Waits until it is woken, so many seconds at most."""
-        begun = time.monotonic_ns()
-        learner_wakeup.wait(seconds)
-        self.arrays["waited"][0] += time.monotonic_ns() - begun
+    def wait(self, wakeup: Wakeup, seconds: float) -> None:
+        """Waits until woken, at most the given seconds, and adds to the time waited."""
+        started = time.monotonic_ns()
+        wakeup.wait(seconds)
+        self.arrays["waited"][0] += time.monotonic_ns() - started
 
 
 class Wakeup:
@@ -214,16 +214,16 @@ class Wakeup:
         self._poll.register(self.fd, select.POLLIN)
 
     def wake(self) -> None:
-        """Whoever waits, or waits next, goes on."""
+        """Wakes the process that waits, or waits next."""
         os.eventfd_write(self.fd, 1)
 
     def wait(self, seconds: float) -> None:
-        """Waits until it rings, so many seconds at most."""
+        """Waits until woken, at most the given seconds."""
         if self._poll.poll(seconds * 1000):
             os.eventfd_read(self.fd)
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Closes the descriptor."""
         os.close(self.fd)
 
 
@@ -234,11 +234,11 @@ class Channel:
         self._socket, self._rest = end, b""
 
     def send(self, **message: Any) -> None:
-        """One message; waits while too many are unread."""
+        """Sends one message; waits while too many are unread."""
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def first(self) -> dict[str, Any]:
-        """Waits for the first message; if the other side ends before, so does this process."""
+        """Waits for the first message; if the other side ends before that, so does this process."""
         while b"\n" not in self._rest:
             piece = self._socket.recv(2**16)
             if not piece:
@@ -249,13 +249,13 @@ class Channel:
         return message
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have come in."""
-        with suppress(BlockingIOError, ConnectionResetError):  # no more yet, or never
+        """Returns the messages that have arrived."""
+        with suppress(BlockingIOError, ConnectionResetError):  # nothing more yet, or ever
             while piece := self._socket.recv(2**16, socket.MSG_DONTWAIT):
                 self._rest += piece
         *lines, self._rest = self._rest.split(b"\n")
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
-        """Gives the socket back."""
+        """Closes the socket."""
         self._socket.close()

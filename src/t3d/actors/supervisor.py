@@ -1,6 +1,6 @@
 """Worker processes as their parent sees them: started, watched, restarted after a fault, and given up when that fails.
 
-Nothing here sleeps: whoever owns a post looks after it often, and learns what has happened.
+Nothing here runs by itself: the owner of a slot checks it often.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.make import ById
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-START_SECONDS = 120.0  # until a worker must have made its environments; chosen
-LONGEST_GAP = 1.0  # seconds of the time between two looks that count: a parent that slept must not blame its workers
+START_SECONDS = 120.0  # for a worker to create its environments; chosen
+LONGEST_GAP = 1.0  # most seconds between two checks that count: a parent that slept must not blame its workers
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 10.0  # seconds before a worker is restarted, doubled with each fault in a row
-MOST_FAULTS = 5  # in a row; after one more the worker is given up; chosen
+MAX_FAULTS = 5  # in a row; after one more the worker is given up; chosen
 GRACE_SECONDS = 1.0  # for workers to close their environments when the run is over; chosen
 
 
@@ -39,16 +39,16 @@ class Worker:
     """One process, from its start to its end."""
 
     def __init__(self, cfg: Config, task: dict[str, Any], fds: list[int], output: int) -> None:
-        self.heartbeat, self.worker_wakeup = Heartbeat(), Wakeup()  # the door is rung when there is something to do
-        self.begun = time.monotonic()
-        self.ready = False  # whether its environments are made
+        self.heartbeat, self.worker_wakeup = Heartbeat(), Wakeup()  # woken when there is something to do
+        self.started = time.monotonic()
+        self.ready = False  # whether its environments exist
         self.error: UserError | None = None  # what the user must fix
-        self.last_words = ""  # why it crashed, as far as it could tell
+        self.crash_reason = ""  # as far as it could say
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = self._start(theirs.fileno(), fds, output)
         self.channel = Channel(ours)
-        self._beats, self._silent, self._looked = -1, 0.0, time.monotonic()
+        self._beats, self._silent, self._checked_at = -1, 0.0, time.monotonic()
         self.send(
             path=sys.path, config=to_dict(cfg), heartbeat=self.heartbeat.fd, worker_wakeup=self.worker_wakeup.fd, **task
         )
@@ -56,22 +56,22 @@ class Worker:
     def _start(self, channel: int, fds: list[int], output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603
             [sys.executable, "-P", "-m", "t3d.actors.launch", str(channel), str(os.getpid())],
-            stdin=subprocess.DEVNULL,  # whatever an environment starts may read it, and must find nothing of ours
+            stdin=subprocess.DEVNULL,  # programs that an environment starts must not read ours
             stdout=output,
             stderr=output,
             pass_fds=[channel, *fds, self.heartbeat.fd, self.worker_wakeup.fd],
             env={**os.environ, **ONE_THREAD, "PYTHONPATH": _python_path()},
-            start_new_session=True,  # a terminal's Ctrl-C is for us alone
+            start_new_session=True,  # a terminal's Ctrl-C reaches only the parent
         )
 
     def send(self, **message: Any) -> None:
-        """Tells it something; if it has ended, that is seen when it is looked after."""
+        """Sends it a message; if it has ended, fault() will say so."""
         with suppress(ConnectionError):
             self.channel.send(**message)
 
     def receive(self) -> list[dict[str, Any]]:
-        """What it has told, but for its own troubles, which are kept in `error` and `last_words`."""
-        told = []
+        """Returns its messages, except its own errors, which are kept in `error` and `crash_reason`."""
+        messages = []
         for message in self.channel.receive():
             if "bad_value" in message:
                 self.error = BadValue(message["where"], Fault(*message["bad_value"]))
@@ -79,21 +79,21 @@ class Worker:
             elif "user_error" in message:
                 self.error = UserError(message["user_error"])
             elif "crash" in message:
-                self.last_words = message["crash"]
+                self.crash_reason = message["crash"]
             elif "ready" in message:
                 self.ready = message["ready"]
             else:
-                told.append(message)
-        return told
+                messages.append(message)
+        return messages
 
     def fault(self, hang_seconds: float) -> str:
-        """Why it cannot go on, or nothing."""
+        """Returns why it has failed, or an empty string."""
         code = self.process.poll()
         if code is not None:
             return _in_words(code)
         now, beats = time.monotonic(), self.heartbeat.beats
-        self._silent = 0.0 if beats != self._beats else self._silent + min(now - self._looked, LONGEST_GAP)
-        self._beats, self._looked = beats, now
+        self._silent = 0.0 if beats != self._beats else self._silent + min(now - self._checked_at, LONGEST_GAP)
+        self._beats, self._checked_at = beats, now
         allowed = hang_seconds if self.ready else max(hang_seconds, START_SECONDS)
         if self._silent <= allowed:
             return ""
@@ -102,37 +102,37 @@ class Worker:
         return f"no sign of life for {self._silent:.1f} s; if a step may take that long, raise env.hang_seconds"
 
     def end(self) -> None:
-        """Ends the process at once, if it has not ended, and takes it off the system's list."""
+        """Kills the process, if it has not ended, and reaps it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # and what its environments have started
-        with suppress(subprocess.TimeoutExpired):  # a process that even SIGKILL does not end waits for a device
+        with suppress(subprocess.TimeoutExpired):  # one that survives SIGKILL is stuck in a device
             self.process.wait(GRACE_SECONDS)
 
     def close(self) -> None:
-        """Gives all descriptors back."""
+        """Closes all descriptors."""
         self.channel.close()
         self.heartbeat.close()
         self.worker_wakeup.close()
 
 
 class WorkerSlot:
-    """A worker's place: its process while there is one, and when to begin it anew."""
+    """A slot for one worker: its process while there is one, and when to restart it."""
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
-        self.starts, self.delivered, self.faults_in_a_row, self._again_at = 0, 0, 0, 0.0
+        self.starts, self.delivered, self.faults_in_a_row, self._restart_at = 0, 0, 0, 0.0
 
     @property
     def given_up(self) -> bool:
-        """Whether beginning anew makes no sense."""
-        return self.faults_in_a_row > MOST_FAULTS
+        """Whether it has failed too often to be restarted."""
+        return self.faults_in_a_row > MAX_FAULTS
 
     @property
     def due(self) -> bool:
-        """Whether a process should be begun."""
-        return self.worker is None and not self.given_up and time.monotonic() >= self._again_at
+        """Whether a process should be started."""
+        return self.worker is None and not self.given_up and time.monotonic() >= self._restart_at
 
-    def begin(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Wakeup], output: int) -> None:
+    def start(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Wakeup], output: int) -> None:
         """Starts a process for the task, with everything it shares; it prints to the descriptor `output`."""
         self.starts, self.delivered = self.starts + 1, 0
         self.worker = Worker(cfg, task, [one.fd for one in shared], output)
@@ -142,14 +142,14 @@ class WorkerSlot:
         if self.worker is not None:
             self.worker.worker_wakeup.wake()
 
-    def failed(self, good_work: int) -> None:
-        """One more fault; if good_work was delivered, the first of a new row."""
-        self.faults_in_a_row = 1 if self.delivered >= good_work else self.faults_in_a_row + 1
+    def record_fault(self, min_delivered: int) -> None:
+        """Counts a fault; the count starts over if the process has delivered min_delivered."""
+        self.faults_in_a_row = 1 if self.delivered >= min_delivered else self.faults_in_a_row + 1
         back_off = min(FIRST_BACK_OFF * 2 ** (self.faults_in_a_row - 1), LONGEST_BACK_OFF)
-        self._again_at = time.monotonic() + back_off
+        self._restart_at = time.monotonic() + back_off
 
     def close(self) -> None:
-        """Gives up what belonged to a process that has ended."""
+        """Releases what belonged to an ended process."""
         if self.worker is not None:
             self.worker.close()
         self.worker = None
@@ -157,15 +157,15 @@ class WorkerSlot:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Where a process and what it shares are made: when the system has no more of something, says what to do."""
+    """Wraps the start of a process: if the system runs out of something, says what to do."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"a worker process cannot be started ({error}); take fewer actors") from error
+        raise UserError(f"a worker process cannot be started ({error}); use fewer actors") from error
 
 
 def end_all(slots: Sequence[WorkerSlot]) -> None:
-    """Lets workers close their environments, for a moment; then ends them."""
+    """Gives workers a moment to close their environments, then kills them."""
     workers = [slot.worker for slot in slots if slot.worker is not None]
     for worker in workers:
         worker.process.terminate()
@@ -179,14 +179,14 @@ def end_all(slots: Sequence[WorkerSlot]) -> None:
 
 
 def for_workers(cfg: Config, make_env: EnvFactory) -> Config:
-    """The configuration by which another process finds the environment, also where a factory was given in Python."""
+    """Returns the configuration by which another process finds the environment, even one given as a Python factory."""
     make_env = make_env.make if isinstance(make_env, CheckedFactory) else make_env
     env_id = make_env.env_id if isinstance(make_env, ById) else _importable(make_env)
     return replace(cfg, env=replace(cfg.env, id=env_id))
 
 
 def _importable(make_env: EnvFactory) -> str:
-    """module:callable."""
+    """Returns a factory's module:callable."""
     module, name = getattr(make_env, "__module__", "__main__"), getattr(make_env, "__qualname__", "<lambda>")
     found: Any = None
     with suppress(ImportError, AttributeError):
@@ -200,7 +200,7 @@ def _importable(make_env: EnvFactory) -> str:
 
 
 def _python_path() -> str:
-    """So that the worker finds this T3D, whichever it is."""
+    """Returns the path on which a worker finds this very T3D."""
     here = str(Path(t3d.__file__).resolve().parents[1])
     return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 

@@ -1,4 +1,4 @@
-"""How acting and learning get along: how old the acting policy is, how full the rings are, and who waits for whom."""
+"""Statistics of acting and learning: how old the acting policy is, how full the rings are, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ OLDEST = 100_000  # updates; older policies count as this old
 
 
 class ActingStatistics:
-    """What has been seen since it was made."""
+    """Statistics since it was created."""
 
     def __init__(self, waited: float = 0.0, lived: float = 0.0) -> None:
-        self._begun, self._waited, self._lived = time.monotonic(), waited, lived
+        self._started, self._waited, self._lived = time.monotonic(), waited, lived
         self._ages = np.zeros(1, np.int64)  # transitions by the age of the policy that acted
-        self._fills, self._looks, self.learner_waited = 0.0, 0, 0.0
+        self._fills, self._samples, self.learner_waited = 0.0, 0, 0.0
 
-    def see_ages(self, ages: NDArray[np.int64]) -> None:
-        """Ages of the policies that acted, in updates."""
+    def add_ages(self, ages: NDArray[np.int64]) -> None:
+        """Adds the ages of the policies that acted, in updates."""
         self._ages = _sum(self._ages, np.bincount(np.minimum(ages, OLDEST)))
 
     def add(self, later: ActingStatistics) -> None:
-        """Takes in what another has seen."""
+        """Adds the statistics of a later span."""
         self._ages = _sum(self._ages, later._ages)
-        self._fills, self._looks = self._fills + later._fills, self._looks + later._looks
+        self._fills, self._samples = self._fills + later._fills, self._samples + later._samples
         self.learner_waited += later.learner_waited
 
-    def see_fill(self, fill: float) -> None:
-        """Which part of the rings was full when the learner looked."""
+    def add_fill(self, fill: float) -> None:
+        """Adds how full the rings were, from 0 to 1."""
         self._fills += fill
-        self._looks += 1
+        self._samples += 1
 
     def figures(self, waited: float, lived: float, actors: int, restarts: int) -> Acting:
-        """All of it; waited and lived are sums of the seconds of all actors, ever."""
-        seconds = max(time.monotonic() - self._begun, 1e-9)
+        """Returns all of it; waited and lived are seconds summed over all actors, ended ones too."""
+        seconds = max(time.monotonic() - self._started, 1e-9)
         return Acting(
             age_median=self._age(0.5),
             age_p99=self._age(0.99),
-            ring_fill=self._fills / max(self._looks, 1),
+            ring_fill=self._fills / max(self._samples, 1),
             actors_waited=min(1.0, (waited - self._waited) / max(lived - self._lived, 1e-9)),
             learner_waited=min(1.0, self.learner_waited / seconds),
             actors=actors,
@@ -54,7 +54,7 @@ class ActingStatistics:
 
 
 def _sum(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Counts of two, the shorter one filled up with zeros."""
+    """Adds two arrays of counts, the shorter one padded with zeros."""
     long, short = (one, other) if len(one) >= len(other) else (other, one)
     total = long.copy()
     total[: len(short)] += short

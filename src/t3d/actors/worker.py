@@ -1,6 +1,6 @@
-"""What runs in a worker process: acting, evaluating or examining, as its parent says. actors/launch.py starts it.
+"""Runs in a worker process: acts, evaluates or checks an environment, as its parent asks. actors/launch.py starts it.
 
-A fresh process without torch: it starts in a second, and one thread is all it uses.
+It imports no torch, so it starts within a second, and it uses one thread.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from t3d.world.make import env_factory
 from t3d.world.policy import MemberPolicy
 
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
-ROUNDS_BETWEEN_MESSAGES = 64  # looking for them is a call into the system
+ROUNDS_BETWEEN_MESSAGES = 64  # checking for them is a system call
 EVALUATION_NICENESS = 5  # chosen
-MOST_TRIES = 50  # to step back; chosen
+MAX_TRIES = 50  # to lower the priority; chosen
 
 
 class Actor:
@@ -46,12 +46,12 @@ class Actor:
         self.worker_wakeup, self.learner_wakeup = Wakeup(task["worker_wakeup"]), Wakeup(task["learner_wakeup"])
         self.make_env = env_factory(cfg.env.id)
         self.member_actors: list[MemberActor] = []
-        self.version, self.updates = 0, 0  # of the policy that acts
+        self.version, self.updates = 0, 0  # of the acting policy
         self.policies: dict[int, MemberPolicy] = {}
         self._open(task["envs"])
 
     def run(self) -> None:
-        """Until the process is ended."""
+        """Acts until the process is ended."""
         for member_actor in self.member_actors:
             member_actor.begin()
         for number in itertools.count():
@@ -71,18 +71,18 @@ class Actor:
             member_actor.env_batch.close()
 
     def _open(self, envs: list[list[int]]) -> list[MemberActor]:
-        """Makes environments, given as (member, number)."""
+        """Opens environments, given as (member, index)."""
         opened = []
         for member in sorted({member for member, _ in envs}):
             indices = [index for owner, index in envs if owner == member]
             counters = EpisodeCounters(self.shared_state.episodes[member], self.shared_state.bad_values[member])
             opened.append(MemberActor(self.cfg, member, self.make_env, indices, counters, self.heartbeat.beat))
         self.member_actors += opened
-        self.version = 0  # there may be members whose policy is not here yet
+        self.version = 0  # new members may have no policy here yet
         return opened
 
     def _take_over(self, envs: list[list[int]]) -> None:
-        """Goes on with another actor's environments; making them may take as long as at the start."""
+        """Takes over another actor's environments; opening them may take as long as at the start."""
         self.parent.send(ready=False)
         opened = self._open(envs)
         self.parent.send(ready=True)
@@ -90,8 +90,8 @@ class Actor:
             member_actor.begin()
 
     def _round(self) -> bool:
-        """One step for every member that may take one; whether there was any."""
-        limit = self.shared_state.limit  # before the policy: the one that goes with this limit is there
+        """Steps every member that may step; returns whether any did."""
+        limit = self.shared_state.limit  # read before the policy, which is then at least as new
         if self.version != self.shared_state.version:
             self.version = self.shared_state.version
             for member in {member_actor.member for member_actor in self.member_actors}:
@@ -117,17 +117,17 @@ class Actor:
 
 
 class Evaluator:
-    """Plays the evaluation episodes of the members it is asked for."""
+    """Plays the evaluation episodes that are requested."""
 
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
         self.policies, self.worker_wakeup = Policies(*task["policies"]), Wakeup(task["worker_wakeup"])
-        _step_back()  # before there are environments: what they start steps back too
+        _lower_priority()  # before environments exist: what they start inherits it
         self.make_env = env_factory(cfg.env.id)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
 
     def run(self) -> NoReturn:
-        """Until the process is ended."""
+        """Evaluates until the process is ended."""
         while True:
             self.heartbeat.beat()
             for message in self.parent.receive():
@@ -140,7 +140,7 @@ class Evaluator:
             member_evaluator.env_batch.close()
 
     def _evaluate(self, member: int, step: int, policy_slot: int, first: int) -> None:
-        """Tells each result the moment it is known: after a crash only what is missing is played again."""
+        """Reports each result as soon as it is known: after a crash only missing episodes are played again."""
         if member not in self.member_evaluators:
             self.parent.send(ready=False)
             self.member_evaluators[member] = MemberEvaluator(self.cfg, member, self.make_env, self.heartbeat.beat)
@@ -166,11 +166,11 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def work(channel: int) -> NoReturn:
-    """Does what the first message says; an error that is not the process's own end is told to the parent."""
+    """Does what the first message asks, and reports errors to the parent."""
     parent = Channel(socket.socket(fileno=channel))
     task = parent.first()
     signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run is stopped by its parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent stops a run
     sys.path[:] = task["path"]
     try:
         worker = ROLES[task["role"]](merge(Config(), task["config"]), task, parent, Heartbeat(task["heartbeat"]))
@@ -193,14 +193,14 @@ def work(channel: int) -> NoReturn:
     sys.exit(1)
 
 
-def _step_back() -> None:
-    """Training goes first. Linux may weigh sessions rather than processes: then only the session's niceness counts."""
+def _lower_priority() -> None:
+    """Lets training go first. Where Linux schedules sessions, not processes, only the session's niceness counts."""
     os.nice(EVALUATION_NICENESS)
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         try:
             Path("/proc/self/autogroup").write_text(str(EVALUATION_NICENESS), encoding="ascii")
             return
-        except BlockingIOError:  # for those who are not root one session may change in a tenth of a second
+        except BlockingIOError:  # without root, one change per tenth of a second is allowed
             time.sleep(0.1)
-        except OSError:  # sessions are not weighed here
+        except OSError:  # sessions are not scheduled here
             return

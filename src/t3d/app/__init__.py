@@ -1,1 +1,1 @@
-"""PEOPLE: the command line."""
+"""The command line."""

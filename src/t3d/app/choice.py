@@ -1,4 +1,4 @@
-"""The best seed of a run, and what a person is told about how it was chosen."""
+"""Chooses the best seed of a run and prints how it was chosen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t3d.world.evaluate import Stopped
 
 
 def best_seed(run: Run, console: Console, before_a_step: Callable[[], object] = int) -> int:
-    """The seed that does best on fresh episodes; where these cannot be played, the one with the best evaluation."""
+    """Returns the seed that does best on fresh episodes, or that with the best evaluation if they cannot be played."""
     by_curve = run.best_seed()
     if len(run.evals) == 1:
         return by_curve
@@ -38,10 +38,11 @@ def best_seed(run: Run, console: Console, before_a_step: Callable[[], object] = 
 
 def _in_words(choice: Choice) -> str:
     others = [mean for seed, mean in choice.mean_returns.items() if seed != choice.seed]
+    one, many = f"the other: {others[0]:,.1f}", f"the others: {min(others):,.1f} to {max(others):,.1f}"
     return (
         f"seed {choice.seed} is the best of {len(choice.mean_returns)} seeds: mean return "
         f"{choice.mean_returns[choice.seed]:,.1f} over {choice.episodes} fresh episodes "
-        f"(the others: {min(others):,.1f} to {max(others):,.1f})"
+        f"({one if len(others) == 1 else many})"
     )
 
 

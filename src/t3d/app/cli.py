@@ -1,4 +1,4 @@
-"""The command line: `t3d COMMAND ...`. Commands are imported when they are called, so that help answers at once."""
+"""The command line: `t3d COMMAND ...`. A command is imported only when it is called, so that --help is instant."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from t3d.errors import EnvironmentFailed
 
 PACKAGE = Path(__file__).parents[1]
-SAVING = ("train", "resume")  # what these leave in a run folder counts, not what they print
+SAVING = ("train", "resume")  # their result is the run folder, not what they print
 
 
 class Command(NamedTuple):
-    """Where a command lives and what it says of itself."""
+    """A command's module and its lines in the help."""
 
     module: str
     usage: str
@@ -28,24 +28,20 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command(
-        "t3d.app.train", "train ENV [options]", "train a policy; everything it learns goes into a run folder"
-    ),
-    "resume": Command("t3d.app.resume", "resume RUN", "go on with a stopped or killed run exactly where it was"),
-    "eval": Command("t3d.app.evaluate", "eval RUN", "play a run's best policy on fresh seeds, without noise"),
-    "plot": Command("t3d.app.plot", "plot RUN...", "draw the learning curves of one or more runs"),
+    "train": Command("t3d.app.train", "train ENV [options]", "train a policy and write the results to a run folder"),
+    "resume": Command("t3d.app.resume", "resume RUN", "continue a stopped or killed run exactly where it was"),
+    "eval": Command("t3d.app.evaluate", "eval RUN", "evaluate a run's best policy on fresh episodes, without noise"),
+    "plot": Command("t3d.app.plot", "plot RUN...", "plot the learning curves of one or more runs"),
     "record": Command("t3d.app.record", "record RUN", "record a video of a run's best policy (mp4)"),
-    "doctor": Command(
-        "t3d.app.doctor", "doctor [ENV]", "say what is wrong with an environment, or describe this machine"
-    ),
-    "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one of them in full"),
+    "doctor": Command("t3d.app.doctor", "doctor [ENV]", "check an environment for problems, or describe this machine"),
+    "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one in detail"),
     "bench": Command("t3d.bench.command", "bench [update|train]", "measure how fast this machine trains"),
     "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
 }
 
 
 def help_text() -> str:
-    """What `t3d --help` prints."""
+    """Returns what `t3d --help` prints."""
     rows = [f"  {command.usage:<24}{command.about}" for command in COMMANDS.values()]
     lines = [
         "usage: t3d COMMAND [options]",
@@ -54,8 +50,8 @@ def help_text() -> str:
         "",
         *rows,
         "",
-        "  t3d COMMAND --help      all options of a command",
-        "  t3d --version           the version",
+        "  t3d COMMAND --help      show all options of a command",
+        "  t3d --version           show the version",
         "",
         "example: t3d train Pendulum-v1 --preset quick",
     ]
@@ -64,7 +60,7 @@ def help_text() -> str:
 
 @safe_streams()
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; returns the exit code. Mistakes of the user end in one sentence and code 2."""
+    """Runs a command and returns the exit code; a user error prints one sentence and returns 2."""
     from t3d.errors import EnvironmentFailed, UserError, did_you_mean  # noqa: PLC0415
 
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -81,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(printable("\n".join(lines)), file=sys.stderr)  # noqa: T201
         return 2
     except EnvironmentFailed as failure:
-        print(printable(in_own_words(failure)), file=sys.stderr)  # noqa: T201
+        print(printable(environment_traceback(failure)), file=sys.stderr)  # noqa: T201
         return 1
     except KeyboardInterrupt as error:
         print(printable("\n".join(["interrupted", *getattr(error, "__notes__", [])])), file=sys.stderr)  # noqa: T201
@@ -89,8 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
     return code or (1 if name not in SAVING and lost_output() else 0)
 
 
-def in_own_words(failure: EnvironmentFailed) -> str:
-    """The environment's own traceback, without what of T3D led there; then where it was and how to go on."""
+def environment_traceback(failure: EnvironmentFailed) -> str:
+    """Formats the environment's traceback without T3D's frames, then where it failed and how to resume."""
     raised = failure.__cause__ or failure
     frames = traceback.extract_tb(raised.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(str(PACKAGE))]

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a progress bar and a table in a terminal, plain lines in a file."""
+"""Shows a run while it trains: a progress bar and a table in a terminal, plain lines in a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.app.printing import PlainConsole, labelled, plain
-from t3d.app.signals import STOPPING, Heard
+from t3d.app.signals import STOPPING, SignalRequests
 from t3d.config import Config, diff, merge
 from t3d.config.presets import preset
 from t3d.events import (
@@ -42,19 +42,19 @@ COLUMNS = {
     "actor loss": "actor_loss",
     "Q": "q_mean",
 }
-LINES_AROUND_THE_ROWS = 9
-SAID_ELSEWHERE = ("env.id", "env.name", "preset", "device", "threads", "engine", "run.root", "run.name")
+LINES_AROUND_ROWS = 9
+SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "device", "threads", "engine", "run.root", "run.name")
 
 
 class View:
-    """Follows the events of one run; used as a context, so that the terminal is given back whatever happens."""
+    """Shows the events of one run; a context manager, so that the terminal is always restored."""
 
-    def __init__(self, console: PlainConsole, heard: Heard) -> None:
-        self.console, self.heard = console, heard
+    def __init__(self, console: PlainConsole, requested: SignalRequests) -> None:
+        self.console, self.requested = console, requested
         self.rows: dict[int, dict[str, Any]] = {}
         self.acting: ActingEvent | None = None
         self.random_steps = 0
-        self.updates, self.begun, self.begun_at, self.folder = 0, time.monotonic(), 0, ""
+        self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -66,7 +66,7 @@ class View:
             expand=True,
         )
         self.task = self.progress.add_task("random actions")
-        self.live = Live(console=console, refresh_per_second=4, get_renderable=self._picture)
+        self.live = Live(console=console, refresh_per_second=4, get_renderable=self._display)
 
     def __enter__(self) -> View:
         return self
@@ -76,21 +76,21 @@ class View:
     ) -> None:
         if self.live.is_started:
             self.live.stop()
-            self.heard.on_screen = False
+            self.requested.on_screen = False
 
     def show(self, event: Event) -> None:
-        """Takes in an event."""
+        """Shows an event."""
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
         if event.step > self.random_steps:
             self.progress.update(self.task, description="learning")
         row = self.rows.get(-1 if event.seed is None else event.seed, {})
-        if text := _said(event):
+        if text := _line_for(event):
             self.console.print(text, soft_wrap=True)
         match event:
             case Start():
-                self._begin(event)
+                self._show_start(event)
             case Resumed():
-                self._go_on(event)
+                self._show_resume(event)
             case EpisodeEnd():
                 row["episode"] = event.total_reward
             case Update():
@@ -98,7 +98,7 @@ class View:
                 self.updates = event.updates
             case ActingEvent():
                 self.acting = event
-                if not self.console.is_terminal and not event.summary:  # that is told with the results
+                if not self.console.is_terminal and not event.summary:  # a summary is printed with the results
                     self._print_acting(event)
             case Eval():
                 row["eval"] = event.mean_return
@@ -106,41 +106,41 @@ class View:
                 if not self.console.is_terminal:
                     self._print_eval(event)
 
-    def _begin(self, event: Start | Resumed) -> None:
+    def _show_start(self, event: Start | Resumed) -> None:
         cfg, show = event.config, self.console.print
-        self.folder, self.begun, self.begun_at = event.folder, time.monotonic(), event.step
+        self.folder, self.started, self.first_step = event.folder, time.monotonic(), event.step
         self.rows |= {seed: {} for seed in cfg["seeds"]}
         self.random_steps = cfg["td3"]["random_steps"]
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
         settings = merge(Config(), cfg)
-        _say_differences(settings, self.console)
+        _print_changes(settings, self.console)
         show(f"TD3 on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
         show(
-            f"{event.parameters:,} parameters a seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
+            f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
             f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}",
             soft_wrap=True,
         )
         if cfg["actors"] != "inline":
             each, ahead = cfg["env"]["num_envs"], cfg["max_ahead"]
             envs = "1 environment" if each == 1 else f"{each} environments"
-            show(f"actors {cfg['actors']}, {envs} a seed, at most {ahead} transitions ahead")
+            show(f"actors {cfg['actors']}, {envs} per seed, at most {ahead} transitions ahead")
         show(f"writing to {shown(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
             self.live.start()
-            self.heard.on_screen = True
+            self.requested.on_screen = True
 
-    def _go_on(self, event: Resumed) -> None:
-        if not self.folder:  # else it begins again, and has said so
-            self._begin(event)
+    def _show_resume(self, event: Resumed) -> None:
+        if not self.folder:  # else the run starts over and has already been shown
+            self._show_start(event)
             for row, best in zip(self.rows.values(), event.best, strict=False):
                 row["best"] = best if math.isfinite(best) else None
-            self.console.print(f"going on at step {event.step:,} from {event.checkpoint}")
+            self.console.print(f"resuming at step {event.step:,} from {event.checkpoint}")
         for text in event.notes:
             self.console.print(labelled("note:", "yellow", text), soft_wrap=True)
 
     def _speed(self, step: float) -> float:
-        return (step - self.begun_at) / max(time.monotonic() - self.begun, 1e-3)
+        return (step - self.first_step) / max(time.monotonic() - self.started, 1e-3)
 
     def _print_eval(self, event: Eval) -> None:
         self.console.print(
@@ -151,31 +151,31 @@ class View:
     def _print_acting(self, event: ActingEvent) -> None:
         self.console.print(f"step {event.step:>9,}  {acting_in_words(event)}", soft_wrap=True)
 
-    def _picture(self) -> Group:
+    def _display(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
-        table = Table(expand=True, caption=f"{speed:,.0f} steps/s a seed so far, {self.updates:,} updates")
+        table = Table(expand=True, caption=f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates")
         table.add_column("seed", justify="right")
         for name in COLUMNS:
             table.add_column(name, justify="right", min_width=8)
-        room = max(1, self.console.height - LINES_AROUND_THE_ROWS)
+        room = max(1, self.console.height - LINES_AROUND_ROWS)
         for seed, row in list(self.rows.items())[:room]:
             table.add_row(str(seed), *(_number(row.get(field)) for field in COLUMNS.values()))
         if self.acting is not None:
             table.caption = f"{table.caption}\n{acting_in_words(self.acting)}"
         if len(self.rows) > room:
             table.caption = f"{table.caption}; {len(self.rows) - room} more seeds"
-        if self.heard.stop.is_set():
+        if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)
 
 
-def _said(event: Event) -> Text | None:
-    """What a person should read at once, in a line; nothing for most events."""
+def _line_for(event: Event) -> Text | None:
+    """Returns a line to print at once; None for most events."""
     match event:
         case Saved() if event.reason == "asked":
             return Text(f"saved at step {event.step:,}: {event.checkpoint}")
         case SaveFailed():
-            return labelled("not saved:", "red", f"{event.text}; the run goes on ({event.failures} failed so far)")
+            return labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
         case BadValueMet():
             where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
             answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
@@ -187,20 +187,19 @@ def _said(event: Event) -> Text | None:
     return None
 
 
-def _say_differences(cfg: Config, console: PlainConsole) -> None:
-    """Prints what this run does differently from the defaults, and which of it the preset brought."""
+def _print_changes(cfg: Config, console: PlainConsole) -> None:
+    """Prints the settings that differ from the defaults, and whether they come from the preset."""
     changes = diff(cfg, Config())
     from_preset = diff(preset(cfg.preset), Config())
-    for key in SAID_ELSEWHERE:
+    for key in SHOWN_ELSEWHERE:
         changes.pop(key, None)
     if cfg.local_actors:
         changes.pop("env.num_envs", None)
     if not changes:
         console.print("All settings are the defaults.")
         return
-    table = Table(
-        "setting", "default", "this run", "from", title="What differs from the defaults", title_justify="left"
-    )
+    table = Table("setting", "default", "this run", "from", title="Settings that differ from the defaults")
+    table.title_justify = "left"
     for key, (default, value) in changes.items():
         same_as_preset = key in from_preset and from_preset[key][1] == value
         table.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "you")
@@ -208,12 +207,12 @@ def _say_differences(cfg: Config, console: PlainConsole) -> None:
 
 
 def acting_in_words(event: ActingEvent) -> str:
-    """How actors and learner get along, in a line."""
+    """Describes actors and learner in one line."""
     actors = "1 actor" if event.actors == 1 else f"{event.actors} actors"
     restarts = "1 restart" if event.restarts == 1 else f"{event.restarts} restarts"
     return (
-        f"{actors}, {restarts}; ratio {event.ratio:.3g}; policy age {event.age_median} "
-        f"(99 %: {event.age_p99}) updates; rings {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
+        f"{actors}, {restarts}; ratio {event.ratio:.3g}; policy age {event.age_median} updates "
+        f"(99 %: {event.age_p99}); ring buffers {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
         f"learner {event.learner_waited:.0%}"
     )
 

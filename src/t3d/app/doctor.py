@@ -1,4 +1,4 @@
-"""`t3d doctor [ENV]`: what is wrong with an environment; without one, what this machine has."""
+"""`t3d doctor [ENV]`: checks an environment; without one, describes this machine."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ EXTRAS = {"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control":
 
 @dataclass(frozen=True)
 class DoctorArgs:
-    """Step ENV for a moment and name what is wrong with it; without ENV, describe this machine."""
+    """Step ENV for a moment and report problems; without ENV, describe this machine."""
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
 
 
 def main(arguments: list[str]) -> int:
-    """Examines, and prints what was found; what training cannot work with ends with code 2."""
+    """Checks ENV and prints what was found; what training cannot work with is an error (exit code 2)."""
     args = read_flags(DoctorArgs, arguments, "t3d doctor")
     console = PlainConsole()
     if args.env is None:
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         console.print(labelled("warning:", "yellow", text), soft_wrap=True)
     verdict = "can be trained" if warnings else "is healthy"
     green = (f"{args.env} {verdict}", "green")
-    console.print(Text.assemble(green, ", as far as a moment of random actions shows."), soft_wrap=True)
+    console.print(Text.assemble(green, ", judging by a short trial with random actions."), soft_wrap=True)
     console.print(f"{shape}; {video}", soft_wrap=True)
     return 0
 
@@ -71,21 +71,21 @@ def _shape(make_env: EnvFactory) -> str:
     close_quietly(env, "the environment")
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
     parts = ", ".join(f"{part.name} {list(part.shape)}" for part in spec.observation)
-    return f"{spec.observation_size} numbers observed ({parts}); {spec.action_size} acted with, bounds {bounds}"
+    return f"observation size {spec.observation_size} ({parts}); action size {spec.action_size}, bounds {bounds}"
 
 
 def _video(make_env: EnvFactory) -> str:
-    """Whether videos can be recorded of it, and if not, why."""
+    """Says whether videos can be recorded, and if not, why."""
     try:
         env = make_env(render_mode="rgb_array")
         close_quietly(env, "the environment")
     except Exception as error:  # whatever its graphics raise
         return f"no videos can be recorded here: {type(error).__name__}: {error}"
     if getattr(env, "render_mode", None) != "rgb_array":
-        return "no videos can be recorded: it does not take render_mode='rgb_array' and keep it in self.render_mode"
+        return "no videos can be recorded: it must accept render_mode='rgb_array' and keep it in self.render_mode"
     if not isinstance(env, gym.Env) or getattr(env.unwrapped.render, "__func__", None) is gym.Env.render:
         return "no videos can be recorded: it has no render()"
-    return "videos of it can be recorded"
+    return "videos can be recorded"
 
 
 def _machine() -> Table:
@@ -103,11 +103,11 @@ def _machine() -> Table:
     rows["memory"] = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
     rows["MuJoCo graphics"] = _graphics()
     for extra, module in EXTRAS.items():
-        there = find_spec(module) is not None
-        rows[f"extra {extra}"] = "installed" if there else f'missing: pip install "t3d[{extra}]"'
-    table = Table("what", "here", title="This machine", title_justify="left")
-    for what, here in rows.items():
-        table.add_row(what, Text(here))
+        is_installed = find_spec(module) is not None
+        rows[f"extra {extra}"] = "installed" if is_installed else f'missing: pip install "t3d[{extra}]"'
+    table = Table("item", "value", title="This machine", title_justify="left")
+    for item, value in rows.items():
+        table.add_row(item, Text(value))
     return table
 
 
@@ -122,7 +122,7 @@ def _graphics() -> str:
     if os.environ.get("MUJOCO_GL"):
         return f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        return "a window system is there"
+        return "a window system is available"
     if find_library("EGL") is None:
         return "no screen and no EGL, so no videos: apt-get install libegl1 libgl1"
-    return "no screen: videos are drawn through EGL"
+    return "no screen: videos are rendered through EGL"

@@ -1,4 +1,4 @@
-"""`t3d eval RUN`: how good is the policy on episodes it was not chosen by?"""
+"""`t3d eval RUN`: evaluates a policy on episodes that played no part in choosing it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from t3d.world.make import env_factory
 
 @dataclass(frozen=True)
 class EvalArgs:
-    """Play a policy of RUN without noise, on seeds that training never saw."""
+    """Evaluate a policy of RUN without noise, on episodes that training never saw."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or its name."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which trained seed; if not given, the one that does best on fresh episodes."""
+    """Seed of the policy; default: the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int = 10
     """Episodes to play."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
-    """Another environment than the one the run was trained on."""
+    """Environment to play; default: the one the run was trained on."""
 
 
 def main(arguments: list[str]) -> int:
-    """Parses, plays, and prints a table."""
+    """Evaluates the policy and prints a table."""
     args = read_flags(EvalArgs, arguments, "t3d eval")
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; play at least 1")

@@ -1,4 +1,4 @@
-"""Reads the command line with tyro; a mistake in it is one sentence, like every other mistake."""
+"""Parses the command line with tyro; a mistake becomes a UserError of one sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def read_flags(kind: type[Args], arguments: list[str], prog: str) -> Args:
-    """What the arguments say."""
+    """Parses the arguments."""
     args, rest = read_known(kind, arguments, prog)
     if rest:
         raise UserError(f"{prog} does not know what to do with {' '.join(rest)} ({prog} --help lists its options)")
@@ -29,7 +29,7 @@ def read_flags(kind: type[Args], arguments: list[str], prog: str) -> Args:
 def read_known(
     kind: type[Args], arguments: list[str], prog: str, default: Args | None = None, words: str = ""
 ) -> tuple[Args, list[str]]:
-    """What the arguments say, and the words among them that belong to no flag (help calls these `words`)."""
+    """Parses the arguments; also returns the words that belong to no flag (help calls them `words`)."""
     flags = _flags(kind)
     arguments = _spread_lists(arguments, {flag for flag, hint in flags.items() if typing.get_origin(hint) is tuple})
     keywords: dict[str, Any] = {} if default is None else {"default": default}
@@ -51,7 +51,7 @@ def read_known(
 
 
 def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
-    """Every flag of a class of arguments, and the type of its value."""
+    """Maps every flag of a dataclass of arguments to the type of its value."""
     found: dict[str, Any] = {}
     plain_hints = typing.get_type_hints(kind)
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
@@ -69,7 +69,7 @@ def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
-    """A list may be written with commas too: --seeds 0,1,2 is --seeds 0 1 2. One without a value is a mistake."""
+    """Splits lists written with commas: --seeds 0,1,2 is --seeds 0 1 2. A list without a value is an error."""
     out: list[str] = []
     rest = [*arguments]
     while rest:
@@ -83,7 +83,7 @@ def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
             words.append(rest.pop(0))
         values = [one for one in ",".join(words).split(",") if one]
         if not values:
-            raise UserError(f"{flag} has no value; give one or several, with spaces or commas between them")
+            raise UserError(f"{flag} has no value; give one or several, separated by spaces or commas")
         out += [flag, *values]
     return out
 
@@ -93,7 +93,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _first_paragraph(box: str) -> str:
-    """What tyro says first, in one line: without its title, its frame and the help that follows."""
+    """Returns tyro's first paragraph in one line, without its title, its frame and the help that follows."""
     _, *lines = (line.strip("│╭╮╰╯ ") for line in COLOUR.sub("", box).strip().splitlines())
     paragraphs = (list(group) for is_text, group in groupby(lines, lambda line: bool(line.strip("─-"))) if is_text)
     return " ".join(next(paragraphs, [box]))

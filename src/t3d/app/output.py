@@ -1,4 +1,4 @@
-"""Standard streams that a run cannot die of: any text can be printed, and what cannot be written is counted."""
+"""Standard streams that never raise: any text can be printed, and failed writes are counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from t3d.files import in_words
 
 
 class Output:
-    """Stands in for a standard stream. Writing never raises; `failures` and `reader_left` say what went wrong."""
+    """Replaces a standard stream. Writing never raises; `failures` and `reader_left` say what went wrong."""
 
     def __init__(self, stream: TextIO) -> None:
         self.failures = 0
@@ -31,51 +31,51 @@ class Output:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """As write, line by line."""
+        """Writes line by line."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Sends what was written on its way."""
+        """Flushes without raising."""
         self._attempt(self._stream.flush)
 
     def finish(self) -> None:
-        """Flushes for the last time: the interpreter, which flushes too, must find nothing left that could fail."""
+        """Flushes a last time, so that the interpreter's own flush at exit cannot fail."""
         failed = self.failures
         self.flush()
         if self.reader_left or self.failures > failed:
-            with suppress(OSError, ValueError):  # somebody has closed it
+            with suppress(OSError, ValueError):  # it was closed
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def lost(self) -> str:
-        """What could not be written, in words; empty if nothing was lost."""
+        """Says how much output could not be written and why; empty if nothing was lost."""
         many = "1 piece" if self.failures == 1 else f"{self.failures} pieces"
-        return f"{many} of what was printed could not be written: {self.reason}" if self.failures else ""
+        return f"{many} of output could not be written: {self.reason}" if self.failures else ""
 
     def _attempt(self, action: Callable[..., object], *arguments: str) -> None:
         try:
             action(*arguments)
         except BrokenPipeError:
             self.reader_left = True
-        except (OSError, ValueError) as error:  # ValueError: somebody has closed it
+        except (OSError, ValueError) as error:  # ValueError: it was closed
             self.failures += 1
             self.reason = in_words(error)
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that would steer the terminal instead of being shown."""
+    """Escapes the characters that would control the terminal instead of being shown."""
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def lost_output() -> bool:
-    """Whether something could not be written to stdout."""
+    """Says whether something could not be written to stdout."""
     sys.stdout.flush()
     return isinstance(sys.stdout, Output) and sys.stdout.failures > 0
 
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Puts an Output in the place of stdout and of stderr, and says at the end what could not be written."""
+    """Replaces stdout and stderr by Outputs, and reports at the end what could not be written."""
     _open_closed_descriptors()
     before = sys.stdout, sys.stderr
     stdout, stderr = (Output(stream or open(os.devnull, "w", encoding="utf-8")) for stream in before)  # noqa: SIM115, PTH123
@@ -91,7 +91,7 @@ def safe_streams() -> Iterator[None]:
 
 
 def _open_closed_descriptors() -> None:
-    """Where a standard stream is closed, the next file that is opened would get its number, and what is printed."""
+    """Opens /dev/null for closed standard streams: the next opened file would get their number, and the output."""
     for number in range(3):
         with suppress(OSError):
             os.fstat(number)

@@ -1,4 +1,4 @@
-"""`t3d plot RUN...`: learning curves in one picture."""
+"""`t3d plot RUN...`: plots learning curves in one image."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from t3d.store.reader import open_run
 
 @dataclass(frozen=True)
 class PlotArgs:
-    """Draw evaluation return, run by run: the mean over seeds and its standard deviation (one seed: its episodes')."""
+    """Plot evaluation returns: each run's mean and standard deviation over seeds (over episodes for a single seed)."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
-    """Run folders."""
+    """The runs' folders, or their names."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Draw this seed alone."""
+    """Plot only this seed."""
     x: Literal["steps", "time"] = "steps"
-    """Draw against environment steps, or against minutes since the first evaluation."""
+    """Plot against environment steps, or against minutes since the first evaluation."""
     smooth: int = 1
-    """Average each evaluation with the ones before it, so many in all."""
+    """Average each evaluation with the ones before it, this many in total."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """The picture, .png or .svg; curve.png in the run's folder, or curves.png here for several runs."""
+    """Image file, .png or .svg; default: curve.png in the run's folder, or curves.png here for several runs."""
 
 
 def main(arguments: list[str]) -> int:
-    """Parses and draws."""
+    """Plots the curves and prints the file's path."""
     args = read_flags(PlotArgs, arguments, "t3d plot")
     if not args.runs:
         raise UserError("name at least one run, e.g. t3d plot runs/<name>")
     if args.smooth < 1:
-        raise UserError(f"smooth={args.smooth} is too few; 1 draws every evaluation as it is")
+        raise UserError(f"smooth={args.smooth} is too small; 1 plots every evaluation as it is")
     runs = [open_run(text) for text in args.runs]
     for run in runs:
-        run.best_seed()  # says so if there is nothing to draw
+        run.best_seed()  # raises if there is nothing to plot
     out = args.out or (runs[0].path / "curve.png" if len(runs) == 1 else Path("curves.png"))
     try:
         plot_curves(runs, followed(args.out) if args.out else out, seed=args.seed, x=args.x, smooth=args.smooth)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the picture {out}: {in_words(error)}") from None
-    PlainConsole().print(f"drawn: {out}", soft_wrap=True)
+        raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
+    PlainConsole().print(f"plotted: {out}", soft_wrap=True)
     return 0

@@ -1,4 +1,4 @@
-"""`t3d presets`: the presets and what they change."""
+"""`t3d presets`: lists the presets and what they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A console to which text is text: what people, files and environments say is never markup or a terminal command."""
+"""A console that prints text literally: nothing from users, files or environments is markup or a control code."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class PlainConsole(Console):
         super().__init__(markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **keywords: Any) -> Text:
-        """All strings come through here, those in tables too."""
+        """Escapes control characters; all strings pass through here, those in tables too."""
         return super().render_str(printable(text), **keywords)
 
     @property
     def output(self) -> Output:
-        """Where it prints to, and what went wrong there."""
+        """The stream it prints to, which counts failed writes."""
         file: object = self.file
         return file if isinstance(file, Output) else Output(cast(TextIO, file))
 
 
 def labelled(label: str, style: str, text: str) -> Text:
-    """A coloured label and what it is about."""
+    """Returns a coloured label followed by the text."""
     return Text.assemble((label, style), " ", printable(text))
 
 
 def plain(value: Any) -> str:
-    """A setting as one would type it."""
+    """Formats a setting as it is typed on the command line."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

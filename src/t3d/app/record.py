@@ -1,4 +1,4 @@
-"""`t3d record RUN`: an mp4 of a policy."""
+"""`t3d record RUN`: records an mp4 of a policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t3d.errors import UserError
 from t3d.files import followed
 from t3d.store.reader import open_run
 
-STEPS_AN_EPISODE = 1000  # longer ones are cut; chosen
+STEPS_PER_EPISODE = 1000  # longer ones are cut; chosen
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,28 @@ class RecordArgs:
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or its name."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which trained seed; if not given, the one that does best on fresh episodes."""
+    """Seed of the policy; default: the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int | None = None
-    """Episodes to record; 1, or with --steps as many as that takes."""
+    """Episodes to record; default: 1, or as many as --steps needs."""
     steps: int | None = None
-    """Steps to record in all; 1,000 for each episode if not given."""
+    """Steps to record in total; default: 1,000 per episode."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
-    """Another environment than the one the run was trained on."""
+    """Environment to record; default: the one the run was trained on."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
-    """The video; video.mp4 in the run's folder if not given."""
+    """Video file; default: video.mp4 in the run's folder."""
 
 
 def main(arguments: list[str]) -> int:
-    """Parses, records, and says where."""
+    """Records the video and prints the file's path."""
     args = read_flags(RecordArgs, arguments, "t3d record")
     episodes = args.episodes if args.episodes is not None else args.steps if args.steps is not None else 1
-    steps = STEPS_AN_EPISODE * episodes if args.steps is None else args.steps
+    steps = STEPS_PER_EPISODE * episodes if args.steps is None else args.steps
     if episodes < 1 or steps < 1:
         raise UserError(f"{episodes} episodes and {steps} steps are too few; record at least 1")
     _choose_graphics()
-    from t3d.insight.video import record  # noqa: PLC0415 (only after graphics are chosen)
+    from t3d.insight.video import record  # noqa: PLC0415 (only after the graphics are chosen)
 
     console, run = PlainConsole(), open_run(args.run)
     seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _choose_graphics() -> None:
-    """Without a screen MuJoCo draws through EGL, which must be said before it is imported."""
+    """Lets MuJoCo render through EGL if there is no screen, which must be set before it is imported."""
     screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform == "linux" and not screen:
         os.environ.setdefault("MUJOCO_GL", "egl")

@@ -1,4 +1,4 @@
-"""`t3d resume RUN`: goes on with a run exactly where it was."""
+"""`t3d resume RUN`: continues a run exactly where it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tyro
 
 from t3d.app.flags import read_flags
 from t3d.app.session import show
-from t3d.app.signals import Heard
+from t3d.app.signals import SignalRequests
 from t3d.app.train import in_digits
 from t3d.events import Event
 from t3d.store.reader import locate
@@ -19,33 +19,33 @@ from t3d.store.reader import locate
 
 @dataclass(frozen=True)
 class ResumeArgs:
-    """Go on with a run from its newest whole checkpoint, as if it had never stopped.
+    """Continue a run from its newest complete checkpoint, as if it had never stopped.
 
-    A run that was killed before its first checkpoint begins again.
+    A run that was killed before its first checkpoint starts over.
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or its name."""
     total_steps: int | None = None
-    """Train to this many steps a seed instead of what the run was begun with."""
+    """Train up to this many steps per seed instead of the run's original number."""
     actors: Annotated[str | None, tyro.conf.arg(metavar="local:N")] = None
-    """From now on: another number of actors, for a run that has some. Its environments stay as many as they were."""
+    """From now on: the number of actor processes, for a run that has some. The number of environments stays."""
     bad_values: Literal["raise", "skip", "clip"] | None = None
-    """From now on: end the run, end the episode, or fix the value when the environment returns a NaN or worse."""
+    """From now on: end the run, end the episode, or fix the value when the environment returns an invalid one."""
     hang_seconds: float | None = None
     """From now on: how long an actor's environment may take for one step or reset."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder of all runs."""
+    """Folder that contains the runs."""
     video: bool = True
-    """Record a video of the best policy when training has ended."""
+    """Record a video of the best policy after training."""
 
 
 def main(arguments: list[str]) -> int:
-    """Parses and goes on."""
+    """Resumes the run."""
     args = read_flags(ResumeArgs, [in_digits(word) for word in arguments], "t3d resume")
     path = locate(args.run, args.root)
 
-    def events(heard: Heard) -> Iterator[Event]:
+    def events(requested: SignalRequests) -> Iterator[Event]:
         from t3d.run.loop import resume  # noqa: PLC0415 (imports torch)
 
         return resume(
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> int:
             actors=args.actors,
             bad_values=args.bad_values,
             hang_seconds=args.hang_seconds,
-            stop=heard.stop,
-            save=heard.save,
+            stop=requested.stop,
+            save=requested.save,
         )
 
     return show(events, video=args.video)

@@ -1,4 +1,4 @@
-"""`t3d runs`: the runs in a folder; `t3d runs show RUN`: one of them."""
+"""`t3d runs`: lists the runs in a folder; `t3d runs show RUN`: shows one of them."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from t3d.store.reader import Unreadable, best_of, damage_in_words, evals_by_seed
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
-SAID_ELSEWHERE = ("env.id", "env.name", "preset", "run.root", "run.name", "device", "engine", "threads")
-PIPED_WIDTH = 200  # characters, so that a file or grep gets one line a run
-NARROW = 100  # characters; below this the list leaves some columns to `show`
+SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "run.root", "run.name", "device", "engine", "threads")
+PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
+NARROW = 100  # characters; below this the list omits some columns
 IF_NARROW = ("seeds", "steps", "return", "status")
-WORDS = ("name", "environment", "preset", "seeds", "status", "setting", "default", "this run")
+TEXT_COLUMNS = ("name", "environment", "preset", "seeds", "status", "setting", "default", "this run")
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
 @dataclass(frozen=True)
 class RunsArgs:
-    """List the runs in a folder. `t3d runs show RUN` prints one of them in full."""
+    """List the runs in a folder. `t3d runs show RUN` prints one of them in detail."""
 
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder of all runs."""
+    """Folder that contains the runs."""
     search: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
-    """List only runs with all these words in their name, environment, preset or status."""
+    """List only runs whose name, environment, preset or status contains all these words."""
     sort: Literal["time", "return", "name", "steps"] = "time"
     """Newest first, highest return first, by name, or most steps first."""
 
 
 @dataclass(frozen=True)
 class ShowArgs:
-    """Print one run: how it went, its results seed by seed, its settings and its files."""
+    """Print one run: its status, results per seed, settings and files."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or its name."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder of all runs."""
+    """Folder that contains the runs."""
 
 
 SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether the largest comes first
@@ -74,7 +74,7 @@ COLUMNS: dict[str, Callable[[Entry], Text]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Parses and prints."""
+    """Lists the runs, or shows one."""
     console = PlainConsole()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
@@ -84,11 +84,11 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments and not arguments[0].startswith("-"):
         hint = did_you_mean(arguments[0], ["show"]) or f"; t3d runs show {arguments[0]} prints one run"
-        raise UserError(f"runs does not know {arguments[0]}{hint}")
+        raise UserError(f"t3d runs does not know what to do with {arguments[0]}{hint}")
     args = read_flags(RunsArgs, arguments, "t3d runs")
     entries, skipped = catalogue(args.root)
     _list(_chosen(entries, args), len(entries), args, console)
-    _say_skipped(skipped, console)
+    _print_skipped(skipped, console)
     return 0
 
 
@@ -105,10 +105,10 @@ def _searched(entry: Entry) -> str:
 
 def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> None:
     if not of:
-        console.print(_clean(f"No runs in {args.root} yet; t3d train Pendulum-v1 --preset quick makes one."))
+        console.print(_clean(f"No runs in {args.root} yet; t3d train Pendulum-v1 --preset quick starts one."))
         return
     if not entries:
-        console.print(_clean(f"None of the {of} runs in {args.root} has {args.search!r} in it."))
+        console.print(_clean(f"None of the {of} runs in {args.root} matches {args.search!r}."))
         return
     columns = COLUMNS if console.width >= NARROW else {name: COLUMNS[name] for name in IF_NARROW}
     table = _table("", "name", "environment", *columns)
@@ -119,10 +119,10 @@ def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> No
         table.add_row(_clean(entry.path.name, "bold"), env, *(cell(entry) for cell in columns.values()))
     console.print(table)
     number = f"{len(entries)} of {of} runs" if len(entries) < of else f"{of} runs" if of > 1 else "1 run"
-    console.print(_clean(f"{number} in {args.root}; return: mean over seeds of each one's best evaluation", "dim"))
+    console.print(_clean(f"{number} in {args.root}; return: mean over seeds of their best evaluations", "dim"))
 
 
-def _say_skipped(skipped: list[Unreadable], console: Console) -> None:
+def _print_skipped(skipped: list[Unreadable], console: Console) -> None:
     for folder in skipped:
         console.print(_clean(f"skipped {folder.path.name}: {folder.reason}", "dim"), soft_wrap=True)
 
@@ -133,15 +133,15 @@ def _show(entry: Entry, console: Console) -> None:
     console.print(_clean(f"{_env(entry.env)}, preset {entry.preset}, {seeds}"), soft_wrap=True)
     console.print(
         _clean(entry.status, COLOURS.get(entry.status, "")),
-        f"at {entry.step:,} of {entry.total_steps:,} steps, begun {entry.begun:%Y-%m-%d %H:%M:%S}, "
+        f"at {entry.step:,} of {entry.total_steps:,} steps, started {entry.begun:%Y-%m-%d %H:%M:%S}, "
         f"took {_clock(entry.took)}",
     )
     for line in entry.failure.splitlines():
         console.print(_clean(line, "red"), soft_wrap=True)
     if entry.status == "died":
-        console.print("Its process is gone and it never wrote an end: killed, out of memory, or a lost machine.")
+        console.print("Its process is gone and never wrote an end: killed, out of memory, or the machine crashed.")
     if entry.checkpoint and entry.status in RESUMABLE:
-        console.print(_clean(f"t3d resume {entry.path} goes on from checkpoint {entry.checkpoint}"), soft_wrap=True)
+        console.print(_clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
     log = read_log(entry.path, kinds=(Eval, Note, ActorEvent))
     damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
     for text in [*_notes(log.events), *damage]:
@@ -152,7 +152,7 @@ def _show(entry: Entry, console: Console) -> None:
 
 
 def _notes(events: list[Event]) -> list[str]:
-    """What the environment doctor warned of above all, and actors that were lost."""
+    """Returns notes, mostly the doctor's warnings, and what happened to lost actors."""
     return [
         event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}"
         for event in events
@@ -183,11 +183,11 @@ def _result_cells(evals: list[Eval]) -> list[str]:
 
 
 def _show_settings(entry: Entry, console: Console) -> None:
-    differing = {key: pair for key, pair in changes(entry.config).items() if key not in SAID_ELSEWHERE}
+    differing = {key: pair for key, pair in changes(entry.config).items() if key not in SHOWN_ELSEWHERE}
     if not differing:
         console.print("\nAll settings are the defaults.")
         return
-    table = _table("What differs from the defaults", "setting", "default", "this run")
+    table = _table("Settings that differ from the defaults", "setting", "default", "this run")
     for key, (default, value) in differing.items():
         table.add_row(_clean(key), "-" if default is None else plain(default), _clean(plain(value)))
     console.print(table)
@@ -200,33 +200,33 @@ def _show_files(entry: Entry, console: Console) -> None:
         table.add_row(_clean(name), str(files) if name.endswith("/") else "", _size(size))
     table.add_section()
     table.add_row(
-        "all", str(sum(one.files for one in stored.values())), _size(sum(one.bytes for one in stored.values()))
+        "total", str(sum(one.files for one in stored.values())), _size(sum(one.bytes for one in stored.values()))
     )
     console.print(table)
     console.print(_clean(str(entry.path.resolve()), "dim"), soft_wrap=True)
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A table without a frame, figures to the right."""
+    """Returns a table without a frame, with right-aligned numbers."""
     table = Table(title=f"\n{title}" if title else None, title_justify="left", title_style="bold")
     table.box, table.show_edge, table.pad_edge, table.padding = box.SIMPLE_HEAD, False, False, (0, 0, 0, 1)
     for name in columns:
-        words = name in WORDS
+        words = name in TEXT_COLUMNS
         table.add_column(name, justify="left" if words else "right", no_wrap=not words, overflow="ellipsis")
     return table
 
 
 def _clean(text: str, style: str = "") -> Text:
-    """Text that came from a file: no markup in it counts, and what cannot be printed is a question mark."""
+    """Makes text from a file safe to print: markup is literal, unprintable characters become question marks."""
     return Text("".join(one if one.isprintable() else "?" for one in text), style)
 
 
 def _env(name: str) -> str:
-    return name or "made in Python"
+    return name or "defined in Python"
 
 
 def _seeds(seeds: tuple[int, ...]) -> str:
-    """0-9 for neighbours, the first few and how many for others."""
+    """Formats seeds: 0-9 if they are consecutive, only the first two and the count if there are many."""
     if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]}-{seeds[-1]}"
     if len(seeds) > 4:
@@ -235,7 +235,7 @@ def _seeds(seeds: tuple[int, ...]) -> str:
 
 
 def _short(steps: int) -> str:
-    """142292 as 142.2k: never rounded up, so that only a whole run looks whole."""
+    """Formats 142292 as 142.2k: never rounded up, so that only a finished run looks finished."""
     if steps < 10_000:
         return f"{steps:,}"
     return f"{steps // 100 / 10:g}k" if steps < 1_000_000 else f"{steps // 10_000 / 100:g}M"
@@ -251,9 +251,9 @@ def _spread(one: Eval) -> str:
     return f"{_figure(one.mean_return)} ± {_figure(one.std_return)}"
 
 
-def _when(begun: datetime) -> str:
-    same_year = begun.year == datetime.now().year
-    return f"{begun:%d %b %H:%M}" if same_year else f"{begun:%d %b %Y}"
+def _when(started: datetime) -> str:
+    same_year = started.year == datetime.now().year
+    return f"{started:%d %b %H:%M}" if same_year else f"{started:%d %b %Y}"
 
 
 def _clock(took: timedelta) -> str:

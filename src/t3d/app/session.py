@@ -1,4 +1,4 @@
-"""A person's view of a run from its first event to what it left behind: `t3d train` and `t3d resume` share it."""
+"""Shows a run from its first event to its results, for `t3d train` and `t3d resume`."""
 
 from __future__ import annotations
 
@@ -17,54 +17,56 @@ from rich.text import Text
 from t3d.app.console import View, acting_in_words
 from t3d.app.output import printable
 from t3d.app.printing import PlainConsole, labelled
-from t3d.app.signals import SKIPPING, Heard, listening
+from t3d.app.signals import SKIPPING, SignalRequests, handling_signals
 from t3d.config import Config
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
 from t3d.store.reader import Run, best_of, open_run
 
-VIDEO_STEPS = 300  # of the video that ends a training; MuJoCo without a GPU draws some 20 pictures a second
+VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
 
 
-def show(events: Callable[[Heard], Iterator[Event]], *, video: bool) -> int:
-    """Follows a run to its end and says what was learned; returns the exit code."""
+def show(events: Callable[[SignalRequests], Iterator[Event]], *, video: bool) -> int:
+    """Follows a run to its end, prints its results and returns the exit code."""
     console, saved = PlainConsole(), True
-    with listening() as heard:
+    with handling_signals() as requested:
         try:
-            folder, end, acting = _follow(events(heard), console, heard)
-            saved, heard.answer = end.saved, SKIPPING
+            folder, end, acting = _follow(events(requested), console, requested)
+            saved, requested.answer = end.saved, SKIPPING
             run = open_run(folder)
-            say_results(run, end, console)
+            print_results(run, end, console)
             if acting is not None:
                 console.print(f"  {acting_in_words(acting)}", soft_wrap=True)
-            _draw(run, console)
-            seed = _best_seed(run, end, console, heard.stop)
+            _plot(run, console)
+            seed = _best_seed(run, end, console, requested.stop)
             if video and end.reason == "finished":
-                _record(run, seed, console, heard.stop)
-            say_next(run, end, seed, console)
+                _record(run, seed, console, requested.stop)
+            print_next_commands(run, end, seed, console)
             _note_lost_output(run, end, console)
             if console.output.reader_left:
-                print(f"nobody reads any more: stopped, t3d resume {shown(run.path)} goes on", file=sys.stderr)  # noqa: T201
+                print(f"stopped: nobody reads the output; t3d resume {shown(run.path)} continues", file=sys.stderr)  # noqa: T201
         except StoppedEarly as stopped:
             console.print(str(stopped), soft_wrap=True)
-        return heard.exit_code or (0 if saved else 1)
+        return requested.exit_code or (0 if saved else 1)
 
 
-def _follow(events: Iterator[Event], console: PlainConsole, heard: Heard) -> tuple[str, End, ActingEvent | None]:
-    with View(console, heard) as view:
+def _follow(
+    events: Iterator[Event], console: PlainConsole, requested: SignalRequests
+) -> tuple[str, End, ActingEvent | None]:
+    with View(console, requested) as view:
         for event in events:
             view.show(event)
             if console.output.reader_left:
-                heard.stop.set()
-    assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends so)
+                requested.stop.set()
+    assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends with End)
     return view.folder, event, view.acting
 
 
-def say_results(run: Run, end: End, console: PlainConsole) -> None:
-    """Prints each seed's returns before, at its best, and when last evaluated."""
+def print_results(run: Run, end: End, console: PlainConsole) -> None:
+    """Prints each seed's returns before training, at its best, and when last evaluated."""
     verb = "Trained" if end.reason == "finished" else "Stopped early after"
-    about = f"{end.step:,} steps a seed in {end.seconds:,.0f} s, {end.updates:,} updates."
+    about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates."
     console.print()
     console.print(labelled(verb, "bold", about))
     for seed, evals in run.evals.items():
@@ -89,13 +91,13 @@ def _returns(seed: int, evals: list[Eval]) -> Text:
 
 
 def _advice(seed: int, cfg: Config) -> Text:
-    """What to try when nothing was learned, leaving out what the run had already."""
+    """Suggests what to try when nothing was learned, leaving out what the run already does."""
     pink = "" if cfg.noise.kind == "pink" else "; a good first try is --noise.kind pink --noise.exploration-noise 0.3"
     worse = f"  Training made seed {seed} worse: its best policy is the untrained one."
     return labelled(worse, "yellow", f'See "When it does not learn" in docs/own-environment.md{pink}')
 
 
-def _draw(run: Run, console: PlainConsole) -> None:
+def _plot(run: Run, console: PlainConsole) -> None:
     from t3d.insight.plots import plot_curves  # noqa: PLC0415 (imports matplotlib)
 
     if not run.evals:
@@ -105,27 +107,27 @@ def _draw(run: Run, console: PlainConsole) -> None:
     except OSError as error:
         console.print(f"  no curve: {error.strerror or error}", soft_wrap=True)
     else:
-        _say_path("curve", run.path / "curve.png", console)
+        _print_path("curve", run.path / "curve.png", console)
 
 
 def _best_seed(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> int:
     from t3d.app.choice import best_seed  # noqa: PLC0415 (imports Gymnasium)
     from t3d.world.evaluate import Stopped  # noqa: PLC0415
 
-    def heed_stop() -> None:
+    def check_stop() -> None:
         if stop.is_set():
             raise Stopped
 
     if not run.evals:
         return run.cfg.seeds[0]
-    return best_seed(run, console, heed_stop) if end.reason == "finished" else run.best_seed()
+    return best_seed(run, console, check_stop) if end.reason == "finished" else run.best_seed()
 
 
 def _record(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -> None:
-    """In a process of its own: graphics libraries want settings before their import, and may crash."""
+    """Records in a separate process: graphics libraries need settings before their import, and may crash."""
     chosen = ["--seed", str(seed)] if run.evals else []
     command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--steps", str(VIDEO_STEPS)]
-    console.print(f"  recording {VIDEO_STEPS} steps of the best policy (--no-video leaves this out) ...")
+    console.print(f"  recording {VIDEO_STEPS} steps of the best policy (--no-video skips this) ...")
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
         subprocess.Popen(command, stdout=output, stderr=output, text=True, cwd=STARTED_IN) as recording,  # noqa: S603
@@ -138,18 +140,18 @@ def _record(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -
         output.seek(0)
         said = output.read()
     if recording.returncode == 0:
-        _say_path("video", run.path / "video.mp4", console)
+        _print_path("video", run.path / "video.mp4", console)
     else:
-        reason = (said.strip().splitlines() or ["it was broken off"])[-1]
+        reason = (said.strip().splitlines() or ["it was interrupted"])[-1]
         console.print(f"  no video: {reason.removeprefix('error: ')}", soft_wrap=True)
 
 
-def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
-    """Names the policy file and commands worth trying."""
+def print_next_commands(run: Run, end: End, seed: int, console: PlainConsole) -> None:
+    """Prints the policy file and commands worth trying."""
     kind = "best" if run.evals else "last"
     policy = run.path / kind / f"seed-{seed}.safetensors"
     if policy.is_file():
-        _say_path("policy", policy, console)
+        _print_path("policy", policy, console)
     else:
         console.print(f"  no policy: {shown(policy)} is missing", soft_wrap=True)
     where = shlex.quote(shown(run.path))
@@ -158,7 +160,7 @@ def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
         return
     if end.reason != "finished":
         exactly = "" if run.cfg.local_actors else "exactly "
-        console.print(f"\nGo on {exactly}here with:\n  t3d resume {where}", soft_wrap=True)
+        console.print(f"\nContinue {exactly}from here with:\n  t3d resume {where}", soft_wrap=True)
         return
     console.print("\nNext, try:")
     if shutil.which("t3d") is None:
@@ -166,26 +168,26 @@ def say_next(run: Run, end: End, seed: int, console: PlainConsole) -> None:
             "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"
         )
     commands = {
-        f"t3d eval {where}": "ten fresh episodes of the best policy",
-        f"t3d resume {where} --total-steps {2 * end.step}": "train it for twice as long",
+        f"t3d eval {where}": "evaluate the best policy on ten fresh episodes",
+        f"t3d resume {where} --total-steps {2 * end.step}": "train twice as long",
     }
     if len(run.cfg.seeds) == 1:
         settings = shlex.quote(shown(run.path / "config.toml"))
-        commands[f"t3d train --config {settings} --seeds 0 1 2"] = "the same with three seeds at once"
+        commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
     if run.cfg.env.id == "Pendulum-v1":
-        commands["t3d train HalfCheetah-v5"] = "a harder problem (an hour or two on two cores)"
+        commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
     else:
-        commands[f"t3d plot {where}"] = "the curve again; docs/metrics.md says what the other figures mean"
+        commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"
     for command, about in commands.items():
         console.print(Text.assemble(f"  {printable(command)}  ", (f"# {about}", "dim")), soft_wrap=True)
 
 
-def _say_path(what: str, path: Path, console: PlainConsole) -> None:
+def _print_path(what: str, path: Path, console: PlainConsole) -> None:
     console.print(f"  {what:<7} {shown(path)}", soft_wrap=True)
 
 
 def _note_lost_output(run: Run, end: End, console: PlainConsole) -> None:
-    """Output that could not be written goes into the run's journal; the command line says it too."""
+    """Records lost output in the run's journal; the command line reports it too."""
     output = console.output
     if output.failures:
         event = SaveFailed(step=end.step, text=output.lost(), failures=output.failures)

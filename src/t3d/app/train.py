@@ -1,4 +1,4 @@
-"""`t3d train ENV`: the command line of a training."""
+"""`t3d train ENV`: trains policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tyro
 
 from t3d.app.flags import read_known
 from t3d.app.session import show
-from t3d.app.signals import Heard
+from t3d.app.signals import SignalRequests
 from t3d.config import Config, NoiseConfig, load_toml, merge
 from t3d.config.presets import preset
 from t3d.errors import NothingLeft, UserError
@@ -33,38 +33,38 @@ class TrainArgs:
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
     """A TOML file of settings, e.g. the config.toml of an earlier run."""
     video: bool = True
-    """Record a video of the best policy when training has ended."""
+    """Record a video of the best policy after training."""
     resume_or_start: bool = False
-    """Go on with the run of this --run.name if there is one: the same command, again and again, finishes the run."""
+    """Continue the run named --run.name if it exists: repeating the same command finishes the run."""
 
 
 def main(arguments: list[str]) -> int:
-    """Parses, trains, and says what was learned."""
+    """Trains and prints the results."""
     args = parse(arguments)
     if args.resume_or_start and not args.cfg.run.name:
         raise UserError("--resume-or-start needs --run.name NAME, the run to look for")
     path = Path(args.cfg.run.root) / args.cfg.run.name
-    goes_on = args.resume_or_start and path.is_dir()
+    resuming = args.resume_or_start and path.is_dir()
 
-    def events(heard: Heard) -> Iterator[Event]:
+    def events(requested: SignalRequests) -> Iterator[Event]:
         from t3d.run.loop import resume, train  # noqa: PLC0415 (imports torch)
 
-        if goes_on:
-            return resume(path, cfg=args.cfg, stop=heard.stop, save=heard.save)
-        return train(args.cfg, stop=heard.stop, save=heard.save)
+        if resuming:
+            return resume(path, cfg=args.cfg, stop=requested.stop, save=requested.save)
+        return train(args.cfg, stop=requested.stop, save=requested.save)
 
     try:
         return show(events, video=args.video)
     except NothingLeft as left:
-        if not goes_on:
+        if not resuming:
             raise
-        print(left)  # noqa: T201 (a machine that repeats its command until it succeeds must see a success)
+        print(left)  # noqa: T201 (a scheduler that repeats the command until it succeeds must see success)
         return 0
 
 
 def parse(arguments: list[str]) -> TrainArgs:
-    """The configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = _noise_in_full([in_digits(word) for word in arguments])
+    """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
+    arguments = _expand_noise([in_digits(word) for word in arguments])
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
@@ -81,12 +81,12 @@ def _with_env(cfg: Config, base: Config, rest: list[str]) -> Config:
         return cfg
     if len(rest) > 1 or cfg.env.id != base.env.id:
         given = [*rest, cfg.env.id] if len(rest) == 1 else rest
-        raise UserError(f"train takes one environment, and {' and '.join(given)} were given")
+        raise UserError(f"train takes one environment, but {' and '.join(given)} were given")
     return merge(cfg, {"env": {"id": rest[0]}})
 
 
 def _option(arguments: list[str], flag: str) -> str | None:
-    """The last value of `--flag value` or `--flag=value`, wanted before the real parse, whose defaults depend on it."""
+    """Returns the last value of `--flag value` or `--flag=value`, for the defaults of the real parse."""
     value = None
     for word, following in pairwise([*arguments, ""]):
         if word == flag:
@@ -96,8 +96,8 @@ def _option(arguments: list[str], flag: str) -> str | None:
     return value
 
 
-def _noise_in_full(arguments: list[str]) -> list[str]:
-    """--noise KIND and --noise per-env are short for --noise.kind KIND and --noise.per-env."""
+def _expand_noise(arguments: list[str]) -> list[str]:
+    """Expands --noise KIND and --noise per-env to --noise.kind KIND and --noise.per-env."""
     kinds = get_args(get_type_hints(NoiseConfig)["kind"])
     full = {"per-env": ["--noise.per-env"], **{kind: ["--noise.kind", kind] for kind in kinds}}
     out, rest = list[str](), [*arguments]
@@ -109,12 +109,12 @@ def _noise_in_full(arguments: list[str]) -> list[str]:
             continue
         value = value or (rest.pop(0) if rest else "")
         if value not in full:
-            raise UserError(f"--noise {value} is none of {', '.join([*kinds, 'per-env'])}")
+            raise UserError(f"--noise {value} is not one of {', '.join([*kinds, 'per-env'])}")
         out += full[value]
     return out
 
 
 def in_digits(word: str) -> str:
-    """1e6 is how people write a million."""
+    """Rewrites a whole number such as 1e6 as 1000000."""
     is_whole = re.fullmatch(r"\d+(\.\d+)?e\d+", word) and float(word).is_integer()
     return str(int(float(word))) if is_whole else word

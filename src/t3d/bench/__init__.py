@@ -1,1 +1,1 @@
-"""Measuring T3D against a plain implementation."""
+"""Benchmarks of T3D, and the plain implementation it is compared with."""

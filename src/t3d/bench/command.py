@@ -1,4 +1,4 @@
-"""`t3d bench update` and `t3d bench train`: how fast this machine is, engine by engine, measured in turns."""
+"""`t3d bench`: measures how fast this machine trains, engine by engine, in turns."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from t3d.app.flags import read_flags
 from t3d.app.printing import PlainConsole
 
 PIPED_WIDTH = 140
-COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "members", "critics")
+COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics")
 
 
 @dataclass(frozen=True)
 class BenchArgs:
-    """Measure how fast this machine trains: single updates, or whole trainings with their environment.
+    """Measure how fast this machine trains: single updates, or training including the environment.
 
-    Candidates take turns, so that a busy machine slows all of them alike. Single updates have HalfCheetah-v5's sizes.
+    Engines take turns, so that a busy machine slows all of them alike. Single updates use HalfCheetah-v5's sizes.
     """
 
     what: Annotated[Literal["all", "update", "train", "growth"], tyro.conf.Positional] = "all"
-    """update: one update; train: steps a second; growth: an update against batch, width, members and critics."""
+    """update: one update; train: steps per second; growth: an update against batch, width, seeds and critics."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to measure."""
     threads: tuple[int, ...] = ()
-    """CPU threads, one or several numbers; default: one, and all that torch takes."""
+    """Numbers of CPU threads to measure with; default: 1, and torch's own default."""
     batch: int = 256
     """Transitions per update."""
     hidden: tuple[int, ...] = (256, 256)
     """Hidden layer sizes of actor and critics."""
-    members: int = 1
-    """Seeds trained at once."""
+    seeds: int = 1
+    """Number of seeds trained at once."""
     critics: int = 2
-    """Critics per member."""
+    """Critics per seed."""
     engines: tuple[str, ...] = ()
-    """Only these of oracle, eager, fused, graph, floor (update); eager, fused, fused@local:1, graph, sb3 (train)."""
+    """Only these: oracle, eager, fused, graph, floor (update); eager, fused, fused@local:1, graph, sb3 (train)."""
     env: str = "HalfCheetah-v5"
     """Environment to train on."""
     seconds: float = 4.0
-    """How long to measure each candidate of update."""
+    """How long update measures each engine."""
     turns: int = 6
-    """How many turns of 500 steps each candidate of train gets."""
+    """How many turns of 500 steps train gives each engine."""
     tf32: bool = False
-    """Let the GPU round the inputs of products (TF32)."""
+    """Let the GPU round the inputs of matrix products (TF32)."""
     inductor: bool = True
     """Let Inductor fuse the graph engine's kernels."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write machine, versions and rows here."""
+    """Write machine, versions and rows to this file."""
 
 
 def main(arguments: list[str]) -> int:
-    """Measures, prints a table, writes the file."""
+    """Measures, prints a table and writes the file."""
     args = read_flags(BenchArgs, arguments, "t3d bench")
     console = PlainConsole()
     if not console.is_terminal:
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 def table(found: list[dict[str, Any]]) -> Table:
-    """The rows for people."""
+    """Formats the rows as a table."""
     shown = Table(*COLUMNS, "best", "median", "times as fast")
     for row, figures in compared(found):
         shown.add_row(*(plain(row[key]) for key in COLUMNS), *figures)
@@ -81,7 +81,7 @@ def table(found: list[dict[str, Any]]) -> Table:
 
 
 def compared(found: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], tuple[str, str, str]]]:
-    """Every row with its best, its median, and how many times as fast it is as the first candidate of its case."""
+    """Yields every row with its best, its median, and how many times as fast it is as the first engine of its case."""
     first: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in found:
         reference = first.setdefault(tuple(plain(row[key]) for key in COLUMNS if key != "engine"), row)
@@ -94,5 +94,5 @@ def compared(found: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], tupl
 
 
 def plain(value: Any) -> str:
-    """A size as one would type it."""
+    """Formats a size as it is typed on the command line."""
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

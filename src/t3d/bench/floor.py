@@ -1,4 +1,4 @@
-"""The matrix products of an update in their textbook layouts, and nothing else."""
+"""Only the matrix products of an update, in their textbook layouts."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Product = Callable[[], object]
 
 
 class Floor:
-    """The bmm(out=) calls of the algorithm in its order, each on buffers of its own."""
+    """The bmm(out=) calls of the algorithm in its order, each on its own buffers."""
 
     def __init__(self, spec: Spec, cfg: TD3Config, members: int, device: str) -> None:
-        self.batch, self.device, self.policy_delay, self.made = cfg.batch_size, device, cfg.policy_delay, 0
+        self.batch, self.device, self.policy_delay, self.updates = cfg.batch_size, device, cfg.policy_delay, 0
         actor, critic = actor_sizes(spec, cfg), critic_sizes(spec, cfg)
         critics = members * cfg.critics
         self.every = self._forward(members, actor) + self._forward(critics, critic) + self._forward(critics, critic)
         self.every += self._weights(critics, critic) + self._inputs(critics, critic[1:])
-        from_action = (spec.action_size, *critic[1:-1])  # of Q1's input only the action's part has a gradient
+        from_action = (spec.action_size, *critic[1:-1])  # only the action part of Q1's input has a gradient
         self.delayed = self._forward(members, actor) + self._forward(members, critic[:-1])
         self.delayed += self._inputs(members, from_action) + self._weights(members, actor)
         self.delayed += self._inputs(members, actor[1:])
 
     def __call__(self) -> None:
-        """The products of one update."""
-        self.made += 1
-        for multiply in self.every if self.made % self.policy_delay else self.every + self.delayed:
+        """Computes the products of one update."""
+        self.updates += 1
+        for multiply in self.every if self.updates % self.policy_delay else self.every + self.delayed:
             multiply()
 
     def _forward(self, count: int, sizes: Sizes) -> list[Product]:

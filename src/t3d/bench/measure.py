@@ -24,21 +24,21 @@ TRAIN_ENGINES = {
 }
 
 
-def rows(args: BenchArgs, say: Callable[[str], object]) -> Iterator[dict[str, Any]]:
-    """Everything that is asked for, as it is measured."""
-    _refuse(args)
+def rows(args: BenchArgs, report: Callable[[str], object]) -> Iterator[dict[str, Any]]:
+    """Yields a row for everything requested, as it is measured."""
+    _check(args)
     set_tf32_for_process(args.tf32)
     device = resolve(Config(device=args.device, tf32=args.tf32)).device
     torch.compiler.set_stance("default" if args.inductor else "force_eager")
-    usual = torch.get_num_threads()
-    for threads in args.threads or ((1, usual) if device == "cpu" and usual > 1 else (usual,)):
-        case = Case(device, threads, args.batch, args.hidden, args.members, args.critics)
+    default = torch.get_num_threads()
+    for threads in args.threads or ((1, default) if device == "cpu" and default > 1 else (default,)):
+        case = Case(device, threads, args.batch, args.hidden, args.seeds, args.critics)
         for what in ("update", "train") if args.what == "all" else (args.what,):
-            say(f"measuring {what}, {threads} threads ...")
-            yield from _measured(what, case, args)
+            report(f"measuring {what}, threads {threads} ...")
+            yield from _measure(what, case, args)
 
 
-def _measured(what: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]]:
+def _measure(what: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]]:
     if what == "growth":
         for one in growth_cases(case):
             yield from update_rows(one, _chosen(UPDATE_ENGINES[case.device][2:3], args), args.seconds / 4)
@@ -54,12 +54,12 @@ def _measured(what: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]
 def _chosen(possible: list[str], args: BenchArgs) -> list[str]:
     chosen = [engine for engine in possible if engine in (args.engines or possible)]
     if not chosen:
-        raise UserError(f"--engines {' '.join(args.engines)}: there is {', '.join(possible)} to measure here")
+        raise UserError(f"--engines {' '.join(args.engines)}: only {', '.join(possible)} can be measured here")
     return chosen
 
 
 def machine(args: BenchArgs) -> dict[str, Any]:
-    """Where it was measured."""
+    """Describes the machine and the versions."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "machine": {"system": platform.platform(), "gpu": gpu, "tf32": args.tf32, "inductor": args.inductor},
@@ -67,12 +67,12 @@ def machine(args: BenchArgs) -> dict[str, Any]:
     }
 
 
-def _refuse(args: BenchArgs) -> None:
+def _check(args: BenchArgs) -> None:
     known = {engine for engines in (*UPDATE_ENGINES.values(), *TRAIN_ENGINES.values()) for engine in engines}
     for engine in args.engines:
         if engine not in known:
             raise UserError(
-                f"unknown engine {engine}{did_you_mean(engine, known)}; there are {', '.join(sorted(known))}"
+                f"unknown engine {engine}{did_you_mean(engine, known)} (engines: {', '.join(sorted(known))})"
             )
     if min(args.threads, default=1) < 1 or args.turns < 1:
-        raise UserError("--threads and --turns begin at 1")
+        raise UserError("--threads and --turns must be at least 1")

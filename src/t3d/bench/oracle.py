@@ -1,6 +1,6 @@
-"""TD3 written plainly from the paper's pseudocode: one member, one module per network, torch.optim.Adam, no stacking.
+"""TD3 written plainly from the paper's pseudocode: one seed, one module per network, torch.optim.Adam, no stacking.
 
-It shares no code with t3d.algo on purpose. Tests hold the real update against it, benchmarks measure against it.
+It shares no code with t3d.algo on purpose. Tests compare the real update with it, and benchmarks measure against it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mlp(sizes: Sequence[int]) -> nn.Sequential:
 
 
 class Oracle:
-    """One member of TD3."""
+    """A plain TD3 agent."""
 
     def __init__(self, observation_size: int, action_size: int, cfg: TD3Config) -> None:
         self.cfg = cfg
@@ -59,10 +59,10 @@ class Oracle:
             self.actor_optimiser.zero_grad()
             actor_loss.backward()
             self.actor_optimiser.step()
-            self._follow(self.actor_target, self.actor)
+            self._polyak(self.actor_target, self.actor)
             for target_critic, critic in zip(self.critic_targets, self.critics, strict=True):
-                self._follow(target_critic, critic)
+                self._polyak(target_critic, critic)
 
-    def _follow(self, target: nn.Module, online: nn.Module) -> None:
+    def _polyak(self, target: nn.Module, online: nn.Module) -> None:
         for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
             slow.data.copy_(self.cfg.tau * fast.data + (1 - self.cfg.tau) * slow.data)

@@ -1,4 +1,4 @@
-"""Steps a second of whole trainings, environment included: T3D's engines and Stable-Baselines3, in turns.
+"""Steps per second of training including the environment: T3D's engines and Stable-Baselines3, in turns.
 
 An engine's name may say who collects: fused is fused@inline, fused@local:1 has an actor process.
 """
@@ -24,32 +24,32 @@ from t3d.events import Start, Update
 from t3d.run.loop import train
 
 NEVER = 10**12
-STEPS_A_TURN = 500
-RANDOM_STEPS = 1_000  # before anything is timed; the replay holds enough for a batch then
+STEPS_PER_TURN = 500
+RANDOM_STEPS = 1_000  # before timing starts; by then the replay holds enough for a batch
 
-Turn = Callable[[], int]  # trains on for a turn and returns the steps it took
+Turn = Callable[[], int]  # trains for one turn and returns how many steps that took
 
 
 def train_rows(case: Case, env_id: str, engines: list[str], turns: int) -> Iterator[dict[str, Any]]:
-    """A row for each engine: the median over turns of its steps a second. Evaluation and checkpoints are off."""
+    """Yields each engine's median steps per second over turns. Evaluation and checkpoints are off."""
     with tempfile.TemporaryDirectory(prefix="t3d-bench-") as root, ExitStack() as opened:
-        going = {engine: _open(engine, case, env_id, Path(root), opened) for engine in engines}
+        prepared = {engine: _prepare(engine, case, env_id, Path(root), opened) for engine in engines}
         speeds: dict[str, list[float]] = {engine: [] for engine in engines}
         for turn in range(turns + 1):
-            for engine, go_on in going.items():
+            for engine, take_turn in prepared.items():
                 torch.set_num_threads(case.threads)
-                begun = time.perf_counter()
-                steps = go_on()
+                started = time.perf_counter()
+                steps = take_turn()
                 if turn:  # the first one warms up
-                    speeds[engine].append(steps / (time.perf_counter() - begun))
+                    speeds[engine].append(steps / (time.perf_counter() - started))
     for engine, values in speeds.items():
         speed = round(statistics.median(values), 1)
-        members = 1 if engine == "sb3" else case.members
-        row = {"what": "train", "engine": engine, **vars(case), "members": members, "env": env_id}
+        seeds = 1 if engine == "sb3" else case.seeds
+        row = {"what": "train", "engine": engine, **vars(case), "seeds": seeds, "env": env_id}
         yield {**row, "steps_per_second": speed}
 
 
-def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -> Turn:
+def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -> Turn:
     if engine == "sb3":
         return _stable_baselines(case, env_id)
     td3, (used, _, actors) = {**vars(case.cfg), "random_steps": RANDOM_STEPS}, engine.partition("@")
@@ -57,7 +57,7 @@ def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -
         Config(),
         {
             "env": {"id": env_id},
-            "seeds": list(range(case.members)),
+            "seeds": list(range(case.seeds)),
             "device": case.device,
             "threads": case.threads,
             "engine": used,
@@ -66,32 +66,32 @@ def _open(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -
             "td3": td3,
             "eval": {"every_steps": NEVER, "episodes": 1, "max_steps": 1},
             "checkpoint": {"every_steps": NEVER},
-            "log": {"every_steps": STEPS_A_TURN},
+            "log": {"every_steps": STEPS_PER_TURN},
             "run": {"root": str(root), "name": engine.replace(":", "-")},
         },
     )
     events = opened.enter_context(closing(train(cfg)))  # type: ignore[type-var]
-    at = RANDOM_STEPS
+    step = RANDOM_STEPS
     for event in events:
         if isinstance(event, Start) and event.config["engine"] != used:
-            raise UserError(f"engine {used} was not taken here; t3d train says why")
+            raise UserError(f"engine {used} cannot be used here; t3d train says why")
         if isinstance(event, Update):
             break
 
-    def go_on() -> int:
-        nonlocal at
-        before = at
+    def take_turn() -> int:
+        nonlocal step
+        before = step
         for event in events:
-            if isinstance(event, Update) and event.member == case.members - 1 and event.step > before:
-                at = event.step
+            if isinstance(event, Update) and event.member == case.seeds - 1 and event.step > before:
+                step = event.step
                 break
-        return at - before
+        return step - before
 
-    return go_on
+    return take_turn
 
 
 def _stable_baselines(case: Case, env_id: str) -> Turn:
-    """Stable-Baselines3's TD3 with the same networks, batch, rates, noise and one update a step."""
+    """Prepares Stable-Baselines3's TD3 with the same networks, batch, rates, noise and one update per step."""
     try:
         from stable_baselines3 import TD3  # noqa: PLC0415 (an extra)
         from stable_baselines3.common.noise import NormalActionNoise  # noqa: PLC0415
@@ -107,8 +107,8 @@ def _stable_baselines(case: Case, env_id: str) -> Turn:
     )  # fmt: skip
     model.learn(RANDOM_STEPS)
 
-    def go_on() -> int:
-        model.learn(STEPS_A_TURN, reset_num_timesteps=False)
-        return STEPS_A_TURN
+    def take_turn() -> int:
+        model.learn(STEPS_PER_TURN, reset_num_timesteps=False)
+        return STEPS_PER_TURN
 
-    return go_on
+    return take_turn

@@ -23,18 +23,18 @@ from t3d.types import Batch, Part, Spec
 HALF_CHEETAH = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))
 REPLAY_ROWS = 100_000
 
-Run = Callable[[int], object]  # makes so many updates
+Run = Callable[[int], object]  # makes the given number of updates
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed."""
+    """What to time."""
 
     device: str
     threads: int
     batch: int
     hidden: tuple[int, ...]
-    members: int
+    seeds: int
     critics: int
 
     @property
@@ -45,9 +45,9 @@ class Case:
 
 
 def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict[str, Any]]:
-    """A row for each engine; each gets about so many seconds, in turns with the others."""
+    """Yields a row for each engine, timed in turns for about the given seconds each."""
     torch.set_num_threads(case.threads)
-    runs = {engine: _run_of(engine, case) for engine in engines}
+    runs = {engine: _runner(engine, case) for engine in engines}
     each = {engine: _updates_within(run, 0.05, case) for engine, run in runs.items()}
     times: dict[str, list[float]] = {engine: [] for engine in engines}
     until = time.monotonic() + seconds * len(engines)
@@ -65,52 +65,52 @@ def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict
 
 
 def growth_cases(base: Case) -> list[Case]:
-    """One size at a time, from small to large: where the cost of an update leaves its flat part."""
+    """Varies one size at a time, from small to large, to show where an update starts to cost more."""
     changes: dict[str, list[Any]] = {
         "batch": [32, 64, 128, 256, 512, 1024],
         "hidden": [(64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024)],
-        "members": [1, 2, 4, 8, 16],
+        "seeds": [1, 2, 4, 8, 16],
         "critics": [1, 2, 4, 8],
     }
     return [Case(**{**vars(base), name: value}) for name, values in changes.items() for value in values]
 
 
-def _run_of(engine: str, case: Case) -> Run:
+def _runner(engine: str, case: Case) -> Run:
     if engine == "floor":
-        return _repeated(Floor(HALF_CHEETAH, case.cfg, case.members, case.device))
-    batch = random_batch(HALF_CHEETAH, case.cfg, case.members, case.device)
+        return _repeated(Floor(HALF_CHEETAH, case.cfg, case.seeds, case.device))
+    batch = random_batch(HALF_CHEETAH, case.cfg, case.seeds, case.device)
     if engine == "oracle":
         return _repeated(_oracles(batch, case))
-    learner = Learner(HALF_CHEETAH, case.cfg, range(case.members), case.device, engine=engine)
+    learner = Learner(HALF_CHEETAH, case.cfg, range(case.seeds), case.device, engine=engine)
     if engine == "graph":
-        sampler = UniformSampler(_full_replay(case), case.cfg, range(case.members))
-        learner.record(sampler)  # a graph holds its sampling too
+        sampler = UniformSampler(_full_replay(case), case.cfg, range(case.seeds))
+        learner.record(sampler)  # a graph includes the sampling
         return lambda n: learner.run(n, sampler)
     draws = learner.draw()
     return _repeated(lambda: learner.update(batch, draws))
 
 
 def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
-    """As many plain implementations as there are members, one after the other."""
-    oracles = [Oracle(17, 6, case.cfg) for _ in range(case.members)]
+    """Returns an update of one plain implementation per seed, one after the other."""
+    oracles = [Oracle(17, 6, case.cfg) for _ in range(case.seeds)]
     for oracle in oracles:
         for module in (oracle.actor, oracle.actor_target, *oracle.critics, *oracle.critic_targets):
             module.to(case.device)
-    noise = torch.randn(case.members, case.batch, 6, device=case.device)
+    noise = torch.randn(case.seeds, case.batch, 6, device=case.device)
     columns = batch.s, batch.a, batch.r.unsqueeze(-1), batch.s2, batch.terminated.unsqueeze(-1), noise
-    of_member = [[column[member] for column in columns] for member in range(case.members)]
+    by_seed = [[column[index] for column in columns] for index in range(case.seeds)]
 
     def update() -> None:
-        for oracle, mine in zip(oracles, of_member, strict=True):
+        for oracle, mine in zip(oracles, by_seed, strict=True):
             oracle.update(*mine)
 
     return update
 
 
 def _full_replay(case: Case) -> Replay:
-    replay = Replay(HALF_CHEETAH, REPLAY_ROWS, case.members, case.device)
+    replay = Replay(HALF_CHEETAH, REPLAY_ROWS, case.seeds, case.device)
     replay.rows.uniform_(-1, 1)
-    replay.set_added([REPLAY_ROWS] * case.members)
+    replay.set_added([REPLAY_ROWS] * case.seeds)
     return replay
 
 
@@ -123,14 +123,14 @@ def _repeated(one: Callable[[], object]) -> Run:
 
 
 def _updates_within(run: Run, seconds: float, case: Case) -> int:
-    """An even number of updates that takes about so long; warms up on the way."""
+    """Returns an even number of updates that takes about the given time; warms up on the way."""
     _seconds(run, 10, case)
     return max(2, int(seconds / (_seconds(run, 10, case) / 10)) // 2 * 2)
 
 
 def _seconds(run: Run, n: int, case: Case) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     run(n)
     if case.device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started

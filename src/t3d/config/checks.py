@@ -15,7 +15,7 @@ LARGEST_WHOLE_FLOAT = 2**1023  # larger ones do not fit into a float
 
 
 def convert(cfg: Any, prefix: str) -> None:
-    """Gives every field of a section that was just made the type it is declared with, or says that it cannot."""
+    """Converts every field of a new section to its declared type, or raises a UserError."""
     for name, hint in declared_types(type(cfg)).items():  # type: ignore[arg-type]
         value = _as_declared(getattr(cfg, name), hint)
         if not _fits(value, hint):
@@ -25,12 +25,12 @@ def convert(cfg: Any, prefix: str) -> None:
 
 @functools.cache
 def declared_types(kind: type) -> dict[str, Any]:
-    """The declared types of a section, kept because reading them takes a millisecond."""
+    """Returns the declared types of a section, cached because reading them takes a millisecond."""
     return typing.get_type_hints(kind)
 
 
 def _as_declared(value: Any, hint: Any) -> Any:
-    """Lists and ranges as tuples, NumPy's numbers as Python's, and 1 as 1.0 where a fraction is possible."""
+    """Converts lists and ranges to tuples, NumPy values to Python's, and 1 to 1.0 where a float is declared."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple | range):
@@ -56,13 +56,13 @@ def _in_words(hint: Any) -> str:
         return "one of " + ", ".join(typing.get_args(hint))
     if isinstance(hint, types.GenericAlias):
         return "a list of whole numbers"
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     return words.get(hint, f"a {getattr(hint, '__name__', hint)}")
 
 
 def check_range(cfg: Any, prefix: str, **limits: tuple[float, float]) -> None:
-    """Refuses a field outside its limits."""
+    """Raises a UserError for a field outside its limits."""
     for name, (low, high) in limits.items():
         value = getattr(cfg, name)
         if not low <= value <= high:  # written so that NaN fails
-            raise UserError(f"{prefix}{name}={value} is out of range; it goes from {low:g} to {high:g}")
+            raise UserError(f"{prefix}{name}={value} is out of range; it must be between {low:g} and {high:g}")

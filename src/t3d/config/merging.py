@@ -1,4 +1,4 @@
-"""Configurations put together, taken apart and compared."""
+"""Merges, flattens and compares configurations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Section = TypeVar("Section")
 
 
 def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
-    """A copy of a configuration with the values of a nested mapping put in; unknown keys and wrong types are errors."""
+    """Copies a configuration with the values of a nested mapping; unknown keys and wrong types are errors."""
     hints = declared_types(type(base))  # type: ignore[arg-type]  # mypy does not see that classes are hashable
     changes: dict[str, Any] = {}
     for key, value in data.items():
@@ -31,23 +31,23 @@ def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
 
 
 def to_dict(cfg: Config) -> dict[str, Any]:
-    """Nested plain values, the inverse of merge(Config(), ...)."""
+    """Returns nested plain values, the inverse of merge(Config(), ...)."""
     return dataclasses.asdict(cfg)
 
 
 def diff(cfg: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ: key -> (value in base, value in cfg)."""
+    """Returns the dotted keys whose values differ: key -> (value in base, value in cfg)."""
     old, new = flat(base), flat(cfg)
     return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
 
 
 def flat(cfg: Config) -> dict[str, Any]:
-    """Dotted keys and their values, e.g. td3.gamma."""
+    """Returns the values by dotted keys, e.g. td3.gamma."""
     return dotted(to_dict(cfg))
 
 
 def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested plain values by dotted keys."""
+    """Flattens nested plain values to dotted keys."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         out |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}

@@ -11,13 +11,13 @@ from t3d.errors import UserError, did_you_mean
 
 
 class Preset(NamedTuple):
-    """What it is for, and what it changes."""
+    """The purpose of a preset and what it changes."""
 
     purpose: str
     changes: dict[str, Any]
 
 
-SMALL: dict[str, Any] = {  # found on LunarLander: 257 at 200,000 steps, where the defaults hover
+SMALL: dict[str, Any] = {  # tuned on LunarLander: a return of 257 at 200,000 steps, where the defaults hover
     "td3": {
         "actor_hidden": [128, 128],
         "critic_hidden": [128, 128],
@@ -32,9 +32,9 @@ SMALL: dict[str, Any] = {  # found on LunarLander: 257 at 200,000 steps, where t
 }
 
 PRESETS = {
-    "default": Preset("the authors' later code: 256-256 networks, batch 256, for MuJoCo-sized problems", {}),
+    "default": Preset("as in the authors' later code: 256-256 networks, batch 256, for MuJoCo-sized tasks", {}),
     "paper": Preset(
-        "the settings of the paper: 400-300 networks, batch 100, Adam's rate 1e-3",
+        "as in the paper: 400-300 networks, batch 100, learning rate 1e-3",
         {
             "td3": {
                 "actor_hidden": [400, 300],
@@ -47,7 +47,7 @@ PRESETS = {
         },
     ),
     "bullet": Preset(
-        "PyBullet's locomotion tasks, as Stable-Baselines3's zoo trains them: 400-300, rate 7e-4, gamma 0.98",
+        "PyBullet's locomotion tasks, as in Stable-Baselines3's zoo: 400-300 networks, learning rate 7e-4, gamma 0.98",
         {
             "td3": {
                 "actor_hidden": [400, 300],
@@ -61,11 +61,11 @@ PRESETS = {
         },
     ),
     "box2d": Preset(
-        "Box2D's lander and walker: small networks, rate 1e-3, gamma 0.98, and pink noise against hovering",
+        "Box2D's lander and walker: small networks, learning rate 1e-3, gamma 0.98, pink noise against hovering",
         {**SMALL, "total_steps": 200_000, "replay": {"capacity": 200_000}},
     ),
     "dm": Preset(
-        "dm_control's small tasks, e.g. dm:cartpole-swingup: as box2d, each action played four times",
+        "dm_control's small tasks, e.g. dm:cartpole-swingup: as box2d, with each action repeated four times",
         {
             **SMALL,
             "total_steps": 40_000,
@@ -75,7 +75,7 @@ PRESETS = {
         },
     ),
     "quick": Preset(
-        "small problems such as Pendulum: small networks, a higher rate, pink noise, finished within a minute",
+        "small tasks such as Pendulum: small networks, higher learning rate, pink noise, done within a minute",
         {
             "total_steps": 10_000,
             "td3": {
@@ -98,18 +98,18 @@ PRESETS = {
 
 
 def preset(name: str) -> Config:
-    """The configuration that a preset stands for."""
+    """Returns the configuration of a preset."""
     if not isinstance(name, str) or name not in PRESETS:
-        raise UserError(f"unknown preset {name}{did_you_mean(str(name), PRESETS)}; there are {', '.join(PRESETS)}")
+        raise UserError(f"unknown preset {name}{did_you_mean(str(name), PRESETS)} (presets: {', '.join(PRESETS)})")
     return merge(Config(preset=name), PRESETS[name].changes)
 
 
 def as_config(value: Config | Mapping[str, Any] | str) -> Config:
-    """A configuration as it is, settings over the defaults or their own preset, or the id of an environment."""
+    """Accepts a Config, settings by name (over the defaults or their preset), or an environment's id."""
     if isinstance(value, Config):
         return value
     if isinstance(value, str):
         return merge(Config(), {"env": {"id": value}})
     if isinstance(value, Mapping):
         return merge(preset(value.get("preset", "default")), value)
-    raise UserError(f"{value!r} is no configuration; give a t3d.Config, settings by name, or an environment's id")
+    raise UserError(f"{value!r} is not a configuration; give a t3d.Config, settings by name, or an environment's id")

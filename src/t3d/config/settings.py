@@ -1,4 +1,4 @@
-"""Every setting of a run: frozen, typed, whole. Imports no torch."""
+"""Every setting of a run, in frozen and typed dataclasses. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from t3d.errors import UserError
 
 MOST_ACTORS = 1024  # processes; chosen
 MOST_SEEDS = 1000  # chosen
-SEEDS_END = 2**62  # what logs, file names and checkpoints can all carry
+SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
 @dataclass(frozen=True)
@@ -19,35 +19,35 @@ class TD3Config:
     """The algorithm. Defaults are those of the authors' later code."""
 
     gamma: float = 0.99
-    """Discount of the future (γ)."""
+    """Discount factor (γ)."""
     tau: float = 0.005
-    """How far the targets move towards the online networks (τ)."""
+    """How far the target networks move towards the online networks per update (τ)."""
     batch_size: int = 256
-    """Transitions per update and member (N)."""
+    """Transitions per update and seed (N)."""
     actor_lr: float = 3e-4
     """Adam's learning rate for the actor."""
     critic_lr: float = 3e-4
     """Adam's learning rate for the critics."""
     policy_delay: int = 2
-    """Critic updates for each update of the actor and the targets (d)."""
+    """Critic updates per update of the actor and the target networks (d)."""
     target_noise: float = 0.2
-    """Noise on the target action, as a fraction of half the action range (σ̃)."""
+    """Standard deviation of the noise on target actions, as a fraction of half the action range (σ̃)."""
     target_noise_clip: float = 0.5
-    """Limit of that noise (c)."""
+    """Clipping limit of that noise (c)."""
     critics: int = 2
-    """Critics per member; two are TD3's twins."""
+    """Critics per seed; TD3 has two."""
     aggregate: Literal["min"] = "min"
-    """How the target critics' values become one (step 8)."""
+    """How the values of the target critics are combined (step 8)."""
     actor_hidden: tuple[int, ...] = (256, 256)
     """Hidden layer sizes of the actor."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Hidden layer sizes of each critic."""
     random_steps: int = 25_000
-    """Steps with uniformly random actions before learning begins."""
+    """Steps with uniformly random actions before learning starts."""
     updates_per_step: float = 1.0
-    """Updates for each step of a member after the random ones."""
+    """Updates per step of each seed after the random steps."""
     normalise_observations: bool = False
-    """Scale observations by their running mean and deviation (not in the paper)."""
+    """Normalise observations by their running mean and standard deviation (not in the paper)."""
 
     def __post_init__(self) -> None:
         convert(self, "td3.")
@@ -58,15 +58,15 @@ class TD3Config:
         for name in ("actor_hidden", "critic_hidden"):
             for size in getattr(self, name):
                 if not 1 <= size <= 65_536:
-                    raise UserError(f"td3.{name} holds {size}; layer sizes go from 1 to 65536")
+                    raise UserError(f"td3.{name} contains {size}; layer sizes must be between 1 and 65536")
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The memory that updates learn from (step 1)."""
+    """The replay buffer (step 1)."""
 
     capacity: int = 1_000_000
-    """Transitions kept per member; the oldest are overwritten."""
+    """Transitions kept per seed; the oldest are overwritten."""
 
     def __post_init__(self) -> None:
         convert(self, "replay.")
@@ -75,18 +75,18 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """What is added to the policy's actions while collecting."""
+    """Exploration noise on the policy's actions."""
 
     kind: Literal["gaussian", "ou", "pink"] = "gaussian"
     """The noise process; independent for every environment."""
     exploration_noise: float = 0.1
     """Its scale, as a fraction of half the action range (σ)."""
     final_noise: float = 0.0
-    """The scale it moves to in a straight line when decay_steps is set."""
+    """The scale it changes to linearly when decay_steps is set."""
     decay_steps: int = 0
-    """Steps until final_noise is reached; 0 keeps the scale."""
+    """Steps until final_noise is reached; 0 keeps the scale constant."""
     per_env: bool = False
-    """Gives each member's environments a ladder of scales, from a quarter to four times; also --noise per-env."""
+    """Give each seed's environments different scales, from a quarter to four times; also --noise per-env."""
 
     def __post_init__(self) -> None:
         convert(self, "noise.")
@@ -99,20 +99,20 @@ class NoiseConfig:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The world to act in."""
+    """The environment to train on."""
 
     id: str = ""
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
     name: str = ""
-    """What to call it in titles and folder names; empty takes the id, or the name of a make_env given in Python."""
+    """Name in titles and folder names; if empty, the id, or the name of a make_env given in Python."""
     num_envs: int = 1
-    """Environments per member; the ratio of updates to steps does not depend on it."""
+    """Environments per seed; the ratio of updates to steps does not depend on it."""
     action_repeat: int = 1
-    """Times each action is played; their rewards add up, and a step of T3D is all of them."""
+    """How often each action is repeated; rewards add up, and all repetitions count as one step."""
     bad_values: Literal["raise", "skip", "clip"] = "raise"
-    """When the environment returns a NaN or worse: end the run, end the episode, or fix the value."""
+    """When the environment returns an invalid value, e.g. NaN: end the run, end the episode, or fix the value."""
     hang_seconds: float = 8.0
-    """An actor process whose environment takes longer for one step or reset is ended and restarted."""
+    """An actor process whose environment takes longer for one step or reset is killed and restarted."""
 
     def __post_init__(self) -> None:
         convert(self, "env.")
@@ -120,22 +120,22 @@ class EnvConfig:
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """The name to show."""
         return self.name or self.id or "custom"
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Evaluation: own environments, the same seeds each time, no noise."""
+    """Evaluation, in separate environments, with the same seeds each time and no noise."""
 
     every_steps: int = 5_000
-    """Steps between evaluations; one more is made at step 0 and at the end."""
+    """Steps between evaluations; there is also one at step 0 and one at the end."""
     episodes: int = 10
-    """Episodes per evaluation and member."""
+    """Episodes per evaluation and seed."""
     seed: int = 0
-    """Decides the starts of evaluation episodes: the same for every seed of a run, and for every run."""
+    """Determines how evaluation episodes start: the same for every seed of a run, and for every run."""
     max_steps: int = 10_000
-    """An evaluation episode is cut here, for environments that never end one."""
+    """Evaluation episodes are cut off here, for environments that never end one."""
 
     def __post_init__(self) -> None:
         convert(self, "eval.")
@@ -157,10 +157,10 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Checkpoints: all that a run needs to go on exactly where it was."""
+    """Checkpoints: everything needed to resume a run exactly where it was."""
 
     every_steps: int = 10_000
-    """Steps between checkpoints; one more is made when the run stops. The last three are kept."""
+    """Steps between checkpoints; there is also one when the run stops. The last three are kept."""
 
     def __post_init__(self) -> None:
         convert(self, "checkpoint.")
@@ -172,9 +172,9 @@ class RunConfig:
     """Where the run is written."""
 
     root: str = "runs"
-    """Folder of all runs."""
+    """Folder that contains the runs."""
     name: str = ""
-    """Folder of this run inside root; empty makes <env>-<preset>-<time>."""
+    """Folder of this run inside root; if empty, <env>-<preset>-<time>."""
 
     def __post_init__(self) -> None:
         convert(self, "run.")
@@ -184,26 +184,26 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run."""
+    """All settings of a run."""
 
     seeds: tuple[int, ...] = (0,)
-    """One policy (a member) is trained per seed, all in one run."""
+    """One policy is trained per seed, all in one run."""
     total_steps: int = 1_000_000
-    """Environment steps per member."""
+    """Environment steps per seed."""
     actors: str = "inline"
-    """Who collects: inline is this process (deterministic), local:N are N processes that act while it learns."""
+    """Where actors run: inline, in this process (deterministic), or local:N, in N processes while it learns."""
     max_ahead: int = 96
-    """Transitions that actor processes may be ahead of the ratio of updates to steps before they wait."""
+    """How many transitions actor processes may be ahead of the updates before they wait."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where networks and replay live; auto takes the GPU if there is one."""
+    """Where networks and replay live; auto uses the GPU if there is one."""
     threads: int = 0
-    """CPU threads for torch; 0 takes one or all, whichever is faster when tried at the start."""
+    """CPU threads for torch; 0 tries one and all at the start and takes the faster."""
     engine: Literal["auto", "eager", "fused", "graph"] = "auto"
-    """How updates are made: eager is the readable code, fused is fast on the CPU, graph on the GPU; auto picks."""
+    """How updates are computed: eager is the readable code, fused is fast on the CPU, graph on the GPU; auto picks."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, and no longer exact."""
     preset: str = "default"
-    """Named settings to start from: default, paper, quick, bullet, box2d, dm; t3d presets shows them."""
+    """Named settings to start from: default, paper, quick, bullet, box2d, dm; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -221,17 +221,17 @@ class Config:
         if not self.seeds:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
         if len(self.seeds) > MOST_SEEDS:
-            raise UserError(f"seeds holds {len(self.seeds):,} seeds, and a run has {MOST_SEEDS:,} at most")
+            raise UserError(f"{len(self.seeds):,} seeds are too many; a run has at most {MOST_SEEDS:,}")
         if min(self.seeds) < 0:
-            raise UserError("seeds holds a negative number; seeds start at 0")
+            raise UserError("seeds contains a negative number; seeds start at 0")
         if max(self.seeds) >= SEEDS_END:
-            raise UserError(f"seeds holds a number that is too large; seeds go up to {SEEDS_END - 1:,} (2^62 - 1)")
+            raise UserError(f"seeds contains a number that is too large; seeds go up to {SEEDS_END - 1:,} (2^62 - 1)")
         if len(set(self.seeds)) != len(self.seeds):
-            raise UserError(f"seeds={list(self.seeds)} repeats a seed; every member needs its own")
+            raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
         if self.td3.random_steps >= self.total_steps:
             raise UserError(
-                f"td3.random_steps={self.td3.random_steps} leaves nothing of total_steps={self.total_steps} to learn; "
-                "lower it with --td3.random-steps, train for longer, or take --preset quick"
+                f"td3.random_steps={self.td3.random_steps} leaves no steps of total_steps={self.total_steps} "
+                "for learning; lower it with --td3.random-steps, train longer, or use --preset quick"
             )
         if self.replay.capacity < self.td3.batch_size:
             raise UserError(
@@ -241,6 +241,6 @@ class Config:
 
     @property
     def local_actors(self) -> int:
-        """N of local:N; 0 when this process collects itself."""
+        """The N of local:N; 0 for inline."""
         kind, _, count = self.actors.partition(":")
         return int(count) if kind == "local" and count.isascii() and count.isdigit() and len(count) < 9 else 0

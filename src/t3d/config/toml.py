@@ -1,4 +1,4 @@
-"""Configurations as TOML files."""
+"""Writes and reads configurations as TOML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_TOML_BYTES = 2**20
 
 
 def to_toml(cfg: Config) -> str:
-    """The configuration as TOML; load_toml and merge read it back."""
+    """Formats a configuration as TOML; load_toml and merge read it back."""
     values = to_dict(cfg)
     lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for section, content in values.items():
@@ -27,7 +27,7 @@ def to_toml(cfg: Config) -> str:
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """The nested values of a TOML file."""
+    """Reads the nested values of a TOML file."""
     try:
         return tomllib.loads(read(path, MOST_TOML_BYTES).decode())
     except OSError as error:
@@ -38,5 +38,5 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, float):
-        return repr(value)  # JSON and TOML agree on strings, whole numbers, booleans and lists, but not on 1e-05
+        return repr(value)  # JSON and TOML agree on strings, integers, booleans and lists, but not on 1e-05
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL

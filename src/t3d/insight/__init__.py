@@ -1,1 +1,1 @@
-"""UNDERSTANDING: pictures and tables, made from run folders."""
+"""Plots, videos and the choice of the best seed, from run folders."""

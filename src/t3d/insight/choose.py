@@ -1,6 +1,6 @@
-"""Which seed of a run is the best: each one's best policy plays fresh episodes, the same for all.
+"""Chooses the best seed of a run: each seed's best policy plays the same fresh episodes.
 
-The curve cannot say so, because each seed's highest evaluation is the luckiest of many.
+The learning curves cannot tell, because each seed's highest evaluation is the luckiest of many.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ class Choice(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """The best one, the first of equals."""
+        """The best seed, the first of equals."""
         return max(self.mean_returns, key=lambda seed: self.mean_returns[seed])
 
 
 def fresh_episodes(run: Run) -> int:
-    """How many episodes each seed plays."""
+    """Returns how many episodes each seed plays."""
     return EPISODES_FACTOR * run.cfg.eval.episodes
 
 
 def known_choice(run: Run) -> Choice | None:
-    """The choice that was made between these very policies, if there is one."""
+    """Reads an earlier choice between exactly these policies, if there is one."""
     basis = _basis(run, _policies(run))
     try:
         fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
         returns = {seed: float(fields["mean_returns"][str(seed)]) for seed in run.evals}
-        is_of_these = fields["basis"] == basis
+        is_current = fields["basis"] == basis
     except CORRUPT_ERRORS:
         return None
-    return Choice(fresh_episodes(run), returns) if is_of_these else None
+    return Choice(fresh_episodes(run), returns) if is_current else None
 
 
 def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
-    """Lets every seed play and keeps the outcome; whatever before_a_step raises breaks it off."""
+    """Evaluates every seed and saves the result; whatever before_a_step raises aborts it."""
     policies = _policies(run)
     returns = _mean_returns(run, policies, before_a_step)
     fields = {"basis": _basis(run, policies), "mean_returns": {str(seed): mean for seed, mean in returns.items()}}
@@ -89,7 +89,7 @@ def _policies(run: Run) -> dict[int, SavedPolicy]:
 
 
 def _basis(run: Run, policies: dict[int, SavedPolicy]) -> dict[str, Any]:
-    """What a choice was made from; with anything else in it, it has to be made again."""
+    """Returns what a choice depends on; if any of it changes, the choice is made again."""
     return {
         "env": run.cfg.env.id,
         "eval_seed": run.cfg.eval.seed,

@@ -1,4 +1,4 @@
-"""Learning curves from run folders."""
+"""Plots learning curves from run folders."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Curves(NamedTuple):
 def plot_curves(
     runs: Sequence[Run], out: Path, *, seed: int | None = None, x: Literal["steps", "time"] = "steps", smooth: int = 1
 ) -> None:
-    """Evaluation return: a run's mean over seeds with a band of one standard deviation, seeds drawn thin.
+    """Plots evaluation returns: each run's mean over seeds, a band of one standard deviation, seeds as thin lines.
 
     A link at out is replaced, not followed.
     """
-    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only pictures need it)
+    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
-    for number, run in enumerate(runs):
-        colour, line = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+    for index, run in enumerate(runs):
+        colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
         seeds = list(run.evals) if seed is None else [run.known_seed(seed)]
         curves = _curves(run, seeds, x, smooth)
         mean = curves.returns.mean(axis=0)
@@ -52,7 +52,7 @@ def plot_curves(
             axes.plot(curves.x, one, color=colour, linewidth=0.6, alpha=0.5)
     if x == "steps" and len(runs) == 1:
         axes.axvline(
-            runs[0].cfg.td3.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning begins"
+            runs[0].cfg.td3.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning starts"
         )
     averaged = f", averaged over {smooth} evaluations" if smooth > 1 else ""
     axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.title for run in runs)) + averaged)
@@ -62,10 +62,10 @@ def plot_curves(
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format=out.suffix[1:] or "png", dpi=130)
+    image = io.BytesIO()
+    figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
     plt.close(figure)
-    replace(out, picture.getvalue())
+    replace(out, image.getvalue())
 
 
 def _curves(run: Run, seeds: list[int], x: str, smooth: int) -> Curves:
@@ -74,14 +74,14 @@ def _curves(run: Run, seeds: list[int], x: str, smooth: int) -> Curves:
     returns = np.array([[one.mean_return for one in column] for column in evals])
     episodes = np.array([one.std_return for one in evals[0]])
     band = returns.std(axis=0) if len(seeds) > 1 else episodes
-    begun = evals[0][0].time
-    places = [one.step if x == "steps" else (one.time - begun) / 60 for one in evals[0]]
+    started = evals[0][0].time
+    positions = [one.step if x == "steps" else (one.time - started) / 60 for one in evals[0]]
     smoothed = np.array([_average(row, smooth) for row in returns])
-    return Curves(np.array(places, np.float64), smoothed, _average(band, smooth))
+    return Curves(np.array(positions, np.float64), smoothed, _average(band, smooth))
 
 
 def _average(row: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Each value averaged with the ones before it, at most width in all."""
+    """Averages each value with the ones before it, at most width in total."""
     return np.array([row[max(0, end - width) : end].mean() for end in range(1, len(row) + 1)])
 
 

@@ -26,7 +26,7 @@ DEFAULT_FPS = 30
 
 
 def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int) -> float:
-    """Writes an mp4 of so many episodes, or steps if they come first, and returns the mean return of whole episodes."""
+    """Records an mp4 of the given episodes, or steps if these end first; returns the mean return of whole episodes."""
     env = Environment(_renderable(cfg.id), "the environment being recorded", cfg)
     returns: list[float] = []
     try:
@@ -39,7 +39,7 @@ def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episode
 
 
 def _frames_per_second(env: Environment) -> int:
-    """As fast as the world runs: one picture stands for all repetitions of an action."""
+    """Returns the environment's own frame rate; one frame stands for all repetitions of an action."""
     return max(1, int(env.gym.metadata.get("render_fps") or DEFAULT_FPS) // env.action_repeat)
 
 
@@ -53,14 +53,14 @@ def _renderable(env_id: str) -> Any:
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
             f"{env_id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
-            "and let render() return a picture"
+            "and let render() return an image"
         )
-    follow(env)
+    track(env)
     return env
 
 
-def follow(env: Any) -> None:
-    """Lets MuJoCo's picture follow the body where the model has a camera for it; otherwise it runs out of sight."""
+def track(env: Any) -> None:
+    """Uses MuJoCo's tracking camera if the model has one; otherwise the body moves out of sight."""
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
     mujoco = sys.modules.get("mujoco")
     if renderer is None or mujoco is None:
@@ -74,41 +74,41 @@ def _graphics_hint() -> str:
     if "mujoco" not in sys.modules:
         return ""
     return (
-        "; MuJoCo draws through EGL when there is no screen: apt-get install libegl1 libgl1, and leave MUJOCO_GL unset"
+        "; MuJoCo renders through EGL if there is no screen: apt-get install libegl1 libgl1, and leave MUJOCO_GL unset"
     )
 
 
 def _frames(
     policy: SavedPolicy, env: Environment, seeds: list[int], steps: int, returns: list[float]
 ) -> Iterator[Frame]:
-    """The pictures of the episodes; fills returns as it goes, with that of a cut one only if there is no other."""
+    """Yields the frames and appends to returns, that of an unfinished episode only if there is no other."""
     for episode, seed in enumerate(seeds):
         observation, total, over = env.reset(seed, episode), 0.0, False
-        yield _picture(env)
+        yield _render(env)
         while steps and not over:
             result = env.step(policy.actor(observation[None])[0])
             observation, over = result.observation, result.terminated or result.truncated
             steps, total = steps - 1, total + result.reward
-            yield _picture(env)
+            yield _render(env)
         if over or not returns:
             returns.append(total)
         if not steps:
             return
 
 
-def _picture(env: Environment) -> Frame:
+def _render(env: Environment) -> Frame:
     try:
-        drawn: Any = env.gym.render()
+        rendered: Any = env.gym.render()
     except Exception as error:
-        raise UserError(f"the environment cannot draw itself here: {error}{_graphics_hint()}") from error
-    picture = np.asarray(drawn)
-    if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+        raise UserError(f"the environment cannot be rendered here: {error}{_graphics_hint()}") from error
+    frame = np.asarray(rendered)
+    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
         raise UserError(
-            f"render() must return a picture (height, width, 3) of uint8; it returned {type(drawn).__name__} "
-            f"of shape {picture.shape} and type {picture.dtype}"
+            f"render() must return an image (height, width, 3) of uint8; it returned {type(rendered).__name__} "
+            f"of shape {frame.shape} and type {frame.dtype}"
         )
-    height, width = picture.shape[0] // 2 * 2, picture.shape[1] // 2 * 2  # H.264 wants even sides
-    return np.ascontiguousarray(picture[:height, :width])
+    height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # H.264 wants even sides
+    return np.ascontiguousarray(frame[:height, :width])
 
 
 def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
@@ -118,9 +118,7 @@ def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
         raise UserError(f"cannot record into {out}: name an .mp4 file in a folder that exists")
     first = next(frames)
     size = (first.shape[1], first.shape[0])
-    unfinished = out.with_name(
-        f".unfinished-{out.name}"
-    )  # a folder: a video that was broken off is never left as whole
+    unfinished = out.with_name(f".unfinished-{out.name}")  # a folder: out itself is only ever a complete video
     try:
         _make_private(unfinished)
         writer = imageio_ffmpeg.write_frames(
@@ -139,7 +137,7 @@ def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """A new folder for ffmpeg, which opens files by name: nobody can have put a link there."""
+    """Creates a folder for ffmpeg, which opens files by name: nobody can have put a link into a new one."""
     if folder.is_symlink() or folder.is_file():
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)  # of a recording that was killed

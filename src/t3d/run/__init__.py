@@ -1,1 +1,1 @@
-"""RUNNING: the one loop and the folder it writes."""
+"""The training loop, and what builds, resumes, reports and saves a run."""

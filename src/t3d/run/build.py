@@ -1,4 +1,4 @@
-"""Builds the parts of a run, as new or as a checkpoint left them."""
+"""Builds the parts of a run, new or restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Training(NamedTuple):
     publisher: DirectPublisher | PipelinedPublisher
     reporter: Reporter
     saver: Saver
-    notes: list[str]  # what is worth knowing before it begins or goes on
+    notes: list[str]  # worth knowing before it starts or resumes
 
 
 class World(NamedTuple):
-    """What acts and what evaluates."""
+    """What collects and what evaluates."""
 
     collector: Collector
     evaluator: Evaluator
@@ -57,13 +57,13 @@ def assemble(
     loaded: Loaded | None = None,
     asked: Config | None = None,
 ) -> Training:
-    """Builds the parts, as new or as a checkpoint left them, in a new run folder or at path.
+    """Builds the parts, new or restored from a checkpoint, in a new run folder or at path.
 
     asked is the configuration before this machine chose device, engine and threads. Each part is closed by `opened`.
-    Whatever may refuse does so before the folder is made or its logs are cut back.
+    Whatever may raise does so before the folder is created or its logs are truncated.
     """
     set_tf32_for_process(cfg.tf32)
-    world = _world(cfg, requests, make_env, opened, plays=loaded is None)
+    world = _world(cfg, requests, make_env, opened, play=loaded is None)
     spec = world.collector.spec
     replay_on = replay_device(cfg, spec)
     engine, threads, notes = choose_engine_and_set_threads(cfg, spec)
@@ -76,7 +76,7 @@ def assemble(
     if engine == "graph":
         state = memory.state()
         learner.record(memory.recorded, memory.refill)
-        memory.restore(state)  # recording draws
+        memory.restore(state)  # recording draws samples
     folder = _open_folder(parts, opened, path, loaded, asked)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
@@ -89,7 +89,7 @@ def assemble(
 def _open_folder(
     parts: Parts, opened: ExitStack, path: Path | None, loaded: Loaded | None, asked: Config | None
 ) -> RunFolder:
-    """The run's folder, where its best policies are those of this moment."""
+    """Opens the run's folder and writes the current best policies into it."""
     aside: list[str] = []
     if path is None:
         path = create_folder(parts.cfg)
@@ -98,20 +98,20 @@ def _open_folder(
         aside = set_aside(path)
     folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths() if loaded else None, asked)
     opened.enter_context(closing(folder))
-    folder.notes += [*aside, *parts.best.put_back(folder)]
+    folder.notes += [*aside, *parts.best.rewrite(folder)]
     return folder
 
 
-def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitStack, *, plays: bool) -> World:
-    """Acting and evaluating, in this process or in others; the doctor examines the environment first if it plays."""
+def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitStack, *, play: bool) -> World:
+    """Opens collector and evaluator, in this process or in others; with play the doctor checks the environment."""
     if not cfg.local_actors:
         patience = max(CALL_SECONDS, cfg.env.hang_seconds)
-        warnings = examine(make_env, cfg.env.bad_values, patience) if plays else []
+        warnings = examine(make_env, cfg.env.bad_values, patience) if play else []
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
         evaluating = opened.enter_context(closing(InlineEvaluator(cfg, make_env, requests)))
         return World(inline, evaluating, warnings, None)
     log = opened.enter_context(closing(WorkerLog()))
-    found = check(cfg, make_env, log, requests.stop, plays=plays)
-    collector = opened.enter_context(closing(LocalCollector(cfg, make_env, found, log)))
-    evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, found.spec, make_env, log)))
-    return World(collector, evaluator, found.warnings, log)
+    checkup = check(cfg, make_env, log, requests.stop, play=play)
+    collector = opened.enter_context(closing(LocalCollector(cfg, make_env, checkup, log)))
+    evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, checkup.spec, make_env, log)))
+    return World(collector, evaluator, checkup.warnings, log)

@@ -1,4 +1,4 @@
-"""Runs that a program of the user's own iterates over: Ctrl-C and the program's end leave them saved."""
+"""Runs that a user's own program iterates over: Ctrl-C and the program's end leave them saved."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from t3d.events import Event
 
 
 class Interruptible(Iterator[Event]):
-    """The events of a run, which Ctrl-C ends as leaving the loop would; KeyboardInterrupt goes on from there.
+    """The events of a run, which Ctrl-C ends as leaving the loop would; KeyboardInterrupt is raised after that.
 
     Python raises KeyboardInterrupt anywhere: in the middle of an update, or in the caller's code while a variable or a
-    notebook's traceback keeps the run alive. So while runs live, and nobody else listens for Ctrl-C, one at work is
-    ended as soon as everything is whole, and those that wait for their callers at once. A second Ctrl-C waits for
-    nothing. What still lives when the program ends is ended then, while torch can still be used.
+    notebook's traceback keeps the run alive. So while runs are alive, and nothing else handles Ctrl-C, a working run
+    ends as soon as its state is consistent, and those that wait for their callers at once. A second Ctrl-C does not
+    wait. Runs still alive when the program ends are ended then, while torch can still be used.
     """
 
     def __init__(self, events: Generator[Event, None, None], stop: threading.Event) -> None:
         self._events, self._stop = events, stop
-        self._at_work, self._interrupted = False, False
+        self._is_working, self._interrupted = False, False
 
     def __next__(self) -> Event:
         self._listen()
@@ -54,7 +54,7 @@ class Interruptible(Iterator[Event]):
         self.close()
 
     def _end(self) -> NoReturn:
-        """Lets KeyboardInterrupt pass through the run, which saves itself and says how to go on."""
+        """Raises KeyboardInterrupt in the run, which saves itself and says how to resume."""
         self._interrupted = True
         try:
             with self._working():
@@ -65,14 +65,14 @@ class Interruptible(Iterator[Event]):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        self._at_work = True
+        self._is_working = True
         try:
             yield
         finally:
-            self._at_work = False
+            self._is_working = False
 
     def _listen(self) -> None:
-        """Takes Ctrl-C over from Python itself, as long as runs live."""
+        """Replaces Python's own Ctrl-C handler while runs are alive."""
         _alive.add(self)
         on_main = threading.current_thread() is threading.main_thread()
         if on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -80,7 +80,7 @@ class Interruptible(Iterator[Event]):
 
     def _stop_listening(self) -> None:
         _alive.discard(self)
-        with suppress(ValueError):  # another thread than the main one may not
+        with suppress(ValueError):  # only the main thread may
             if not _alive and signal.getsignal(signal.SIGINT) is _interrupt:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -89,14 +89,14 @@ _alive: weakref.WeakSet[Interruptible] = weakref.WeakSet()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """What Ctrl-C does while runs live."""
-    at_work = [run for run in _alive if run._at_work]
-    if any(run._interrupted for run in at_work):
+    """Handles Ctrl-C while runs are alive."""
+    working = [run for run in _alive if run._is_working]
+    if any(run._interrupted for run in working):
         signal.default_int_handler(number, frame)
-    for run in at_work:
+    for run in working:
         run._interrupted = True
         run._stop.set()
-    if not at_work:
+    if not working:
         *others, last = _alive
         for run in others:
             run.close()

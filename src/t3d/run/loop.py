@@ -28,7 +28,7 @@ from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.make import env_factory, with_full_id
 from t3d.world.names import named
 
-UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two looks at `stop`; chosen
+UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
 ) -> Iterator[Event]:
     """Trains every seed of the configuration and yields what happens.
 
-    Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one in passing.
+    Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one without ending.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
     return Interruptible(_train(cfg, requests, make_env), requests.stop)
@@ -54,7 +54,7 @@ def _train(
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     with ExitStack() as opened:
         training = assemble(resolve(cfg), requests, make_env, opened, asked=asked)
-        yield from _run(training, _beginning(training), requests)
+        yield from _run(training, _start_events(training), requests)
 
 
 def resume(
@@ -69,10 +69,10 @@ def resume(
     save: threading.Event | None = None,
     make_env: EnvFactory | None = None,
 ) -> Iterator[Event]:
-    """Goes on with the run in a folder from its newest whole checkpoint, to total_steps if that is more than it had.
+    """Resumes the run in a folder from its newest complete checkpoint, to total_steps if that is more than it had.
 
-    A run that was killed before its first checkpoint begins again. Where cfg is given, the folder may be anything that
-    a kill left behind: without a checkpoint, cfg is trained in it from the beginning.
+    A run that was killed before its first checkpoint starts again. If cfg is given, the folder may be anything that a
+    kill left behind: without a checkpoint, cfg is trained in it from the start.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
     changes = Changes(total_steps, actors, bad_values, hang_seconds)
@@ -89,31 +89,31 @@ def _resume(
         cfg, asked, loaded, notes = load(path, changes, cfg and with_full_id(cfg))
         cfg = resolve(cfg)
         if not cfg.env.id and make_env is None:
-            raise UserError(f"{path} was made in Python; go on with it there: t3d.resume({str(path)!r}, make_env=...)")
+            raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
         make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
         training = assemble(cfg, requests, make_env, opened, path, loaded, asked)
         parts, folder = training.parts, training.saver.folder
-        begin = [] if loaded else _beginning(training)
-        if loaded and folder.is_untold:
-            begin = [Start(**parts.about(folder))]
-        others = training.notes if loaded else []  # else told when it began
+        start = [] if loaded else _start_events(training)
+        if loaded and folder.has_no_events:
+            start = [Start(**parts.about(folder))]
+        others = training.notes if loaded else []  # otherwise reported at the start
         notes = [text for text in (lock.note, *folder.notes, *notes, *others) if text]
         name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
         resumed = Resumed(**parts.about(folder), checkpoint=name, best=best, notes=notes)
-        yield from _run(training, [*begin, resumed], requests)
+        yield from _run(training, [*start, resumed], requests)
 
 
-def _beginning(training: Training) -> list[Event]:
+def _start_events(training: Training) -> list[Event]:
     about = training.parts.about(training.saver.folder)
     return [Start(**about), *(Note(step=0, text=text) for text in training.notes)]
 
 
-def _run(training: Training, begin: list[Event], requests: Requests) -> Iterator[Event]:
-    """Drives the training, writes down what happens and hands it on; however it ends, the end is told."""
+def _run(training: Training, start: list[Event], requests: Requests) -> Iterator[Event]:
+    """Drives the training, writes its events and yields them; however it ends, an end event is written."""
     parts, _, reporter, saver, _ = training
     reason, text = "stopped", ""
     try:
-        for events in chain([begin], _training(training, requests)):
+        for events in chain([start], _training(training, requests)):
             for event in events:
                 saver.folder.write(event)
             yield from events
@@ -121,13 +121,13 @@ def _run(training: Training, begin: list[Event], requests: Requests) -> Iterator
             reason = "finished"
         yield from saver.save_at_the_end()
     except BaseException as error:
-        if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # whoever iterates has left
+        if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # the caller has stopped iterating
             reason, text = "failed", as_sentence(error)
         if isinstance(error, BadValue):
             saver.folder.write(reporter.bad_value(error.fault._replace(text=str(error), met=1), error.member))
         error.add_note(saver.save_after_error())
         if isinstance(error, BadValue):
-            error.add_note("With --bad-values skip, or clip, it goes on in spite of such values")
+            error.add_note("With --bad-values skip, or clip, it continues in spite of such values")
         raise
     finally:
         problems = [saver.problem, *saver.save_last_policies(), *saver.folder.take_failures()]
@@ -145,7 +145,7 @@ def _run(training: Training, begin: list[Event], requests: Requests) -> Iterator
 
 
 def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
-    """Each list holds what has happened since the last; whenever one is handed out, the run can be saved and resumed.
+    """Yields lists of what has happened since the last; at each yield the run can be saved and resumed.
 
     Learning comes first: a run that was stopped with updates still due makes them before it acts again.
     """
@@ -170,7 +170,7 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
             yield [saver.save(reason)]
         if requests.stop.is_set():
             break
-        if _evaluation_due(parts):  # broken off by a request to save, or too many are under way
+        if _evaluation_due(parts):  # interrupted by a request to save, or too many are in progress
             parts.collector.supervise()
             continue
         if counters.step == counters.evaluated == parts.cfg.total_steps:
@@ -185,7 +185,7 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
     parts, publisher, reporter, saver, _ = training
     learner, cfg = parts.learner, parts.cfg
     events: list[Event] = []
-    made, due = learner.updates, governor.due(parts.memory.added, learner.updates)
+    before, due = learner.updates, governor.due(parts.memory.added, learner.updates)
     while due and not stop.is_set():
         reports = parts.counters.log_due and due >= learner.until_actor
         now_due = learner.until_actor if reports else min(due, UPDATES_AT_ONCE[cfg.device])
@@ -194,7 +194,7 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
         due -= now_due
         events += reporter.learned(trace) if reports else []
         publisher.publish()
-    if learner.updates == made:
+    if learner.updates == before:
         publisher.finish()
         if cfg.td3.normalise_observations:
             publisher.publish()
@@ -202,14 +202,14 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
 
 
 def _evaluation_due(parts: Parts) -> bool:
-    """An evaluation that was broken off is still due, because nothing has come of it."""
+    """Whether an evaluation is due; one that was interrupted still is."""
     counters, cfg = parts.counters, parts.cfg
     at_the_end = counters.step == cfg.total_steps and counters.submitted < counters.step
     return at_the_end or passed(cfg.eval.every_steps, counters.submitted, counters.step)
 
 
 def _evaluations(training: Training) -> list[Event]:
-    """Evaluations that have become ready; a member's best policy is kept the moment it is known."""
+    """Reports evaluations that are ready; a member's best policy is written as soon as it is known."""
     parts, events = training.parts, list[Event]()
     for evaluation in parts.evaluator.poll():
         is_best = parts.best.offer(evaluation)
@@ -221,7 +221,7 @@ def _evaluations(training: Training) -> list[Event]:
 
 
 def _collect(training: Training) -> list[Event]:
-    """Takes the next steps and remembers them."""
+    """Collects the next transitions and adds them to the memory."""
     parts, before = training.parts, training.parts.counters.step
     with training.saver.changing():
         rollouts = parts.collector.poll()

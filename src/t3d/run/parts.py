@@ -1,4 +1,4 @@
-"""What a run consists of, and everything about it that a checkpoint holds."""
+"""What a run consists of, and everything that a checkpoint holds of it."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ Evaluator = InlineEvaluator | ProcessEvaluator
 
 @dataclass
 class Counters:
-    """How far a run is."""
+    """How far a run has come."""
 
     step: int = 0
-    evaluated: int = -1  # step of the newest evaluation, and of the newest that was asked for
+    evaluated: int = -1  # step of the newest evaluation, and of the newest submitted
     submitted: int = -1
     log_due: bool = False
-    begun: float = field(default_factory=time.monotonic)  # of this process, moved back by what earlier ones took
+    started: float = field(default_factory=time.monotonic)  # of this process, less the time that earlier ones took
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken so far."""
-        return time.monotonic() - self.begun
+        """Seconds the run has taken so far."""
+        return time.monotonic() - self.started
 
     def state(self) -> State:
-        """The counters as plain values."""
+        """Returns the counters as plain values."""
         kept = {"step": self.step, "evaluated": self.evaluated, "submitted": self.submitted, "log_due": self.log_due}
         return {**kept, "seconds": self.seconds}
 
     def restore(self, state: State) -> None:
-        """Goes on where a run was."""
+        """Restores what state() returned."""
         self.step, self.log_due = whole(state["step"]), bool(state["log_due"])
         self.evaluated = whole(state["evaluated"], least=-1)
-        self.submitted = whole(state.get("submitted", state["evaluated"]), least=self.evaluated)  # as format 1 began
+        self.submitted = whole(state.get("submitted", state["evaluated"]), least=self.evaluated)  # early format 1
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
             raise ValueError(f"progress.seconds is {state['seconds']}")
-        self.begun = time.monotonic() - state["seconds"]
+        self.started = time.monotonic() - state["seconds"]
 
 
 class Loaded(NamedTuple):
@@ -69,7 +69,7 @@ class Loaded(NamedTuple):
     state: State
 
     def log_lengths(self) -> dict[str, int]:
-        """How long the logs were when it was written."""
+        """Returns how long the logs were when it was written."""
         try:
             return {name: whole(self.state["logs"][name]) for name in LOGS}
         except CORRUPT_ERRORS as error:
@@ -89,11 +89,11 @@ class Parts:
     counters: Counters
 
     def snapshot(self) -> PolicySnapshot:
-        """The newest policy, with the observation scaling that goes with it."""
+        """Returns the newest policy, with the observation scaling that goes with it."""
         return self.memory.scaled(self.learner.snapshot())
 
     def about(self, folder: RunFolder) -> dict[str, Any]:
-        """What a run says of itself when it begins or goes on."""
+        """Returns what a run says of itself when it starts or resumes."""
         spec, cfg = self.collector.spec, self.cfg
         return {
             "step": self.counters.step,
@@ -107,7 +107,7 @@ class Parts:
         }
 
     def state(self) -> State:
-        """Everything that decides how the run goes on, but for the rows of the replay."""
+        """Returns everything that determines how the run continues, except the rows of the replay."""
         return {
             "seeds": list(self.cfg.seeds),
             "spec": outline(self.collector.spec),
@@ -122,19 +122,19 @@ class Parts:
         }
 
     def restore(self, loaded: Loaded, stop: threading.Event) -> list[str]:
-        """Puts everything back; says what is not as it was."""
+        """Restores everything; returns notes on what has changed."""
         checkpoint, state = loaded
         try:
             self._refuse_another_run(loaded)
             self.counters.restore(state["progress"])
-            before_they_were_kept = {"returns": state["progress"].get("best")}  # as format 1 began
-            self.best.restore(state.get("best", before_they_were_kept), self.learner.actor_sizes)
+            returns_only = {"returns": state["progress"].get("best")}  # early format 1
+            self.best.restore(state.get("best", returns_only), self.learner.actor_sizes)
             self.learner.restore(state["learner"])
             self.memory.restore(state["memory"])
             for member, seed in enumerate(self.cfg.seeds):
                 checkpoint.fill(self.memory.replay, member, seed)
             notes = self.collector.restore(state["collector"], stop)
-            restore_evaluations(self.counters, self.evaluator, state.get("evaluator", {}))  # format 1 began without
+            restore_evaluations(self.counters, self.evaluator, state.get("evaluator", {}))  # early format 1 has none
             self._refuse_contradictions()
             return notes + _changed_versions(state["versions"])
         except CORRUPT_ERRORS as error:
@@ -143,7 +143,7 @@ class Parts:
     def _refuse_another_run(self, loaded: Loaded) -> None:
         checkpoint, state = loaded
         now = outline(self.collector.spec)
-        if changed := difference(state.get("spec", now), now):  # format 1 began without
+        if changed := difference(state.get("spec", now), now):  # early format 1 has none
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
         if state["seeds"] != list(self.cfg.seeds):
             raise ValueError(f"it holds seeds {state['seeds']}")
@@ -156,7 +156,7 @@ class Parts:
 
 
 def restore_evaluations(counters: Counters, evaluator: Evaluator, state: State) -> None:
-    """Begins the evaluations that were under way, which must be those that the run still waits for."""
+    """Starts the saved evaluations again, which must be those that the run still waits for."""
     pending = evaluator.restore(state)
     if max([counters.evaluated, *pending]) != counters.submitted or counters.submitted > counters.step:
         raise ValueError("its evaluations contradict each other")

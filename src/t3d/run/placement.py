@@ -1,4 +1,4 @@
-"""What the machine decides: the device, the engine, the threads, and whether it all fits into memory."""
+"""What depends on the machine: the device, the engine, the threads, and whether it all fits into memory."""
 
 from __future__ import annotations
 
@@ -24,51 +24,49 @@ COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
 
 
 def resolve(cfg: Config) -> Config:
-    """The configuration with this machine's device in it."""
+    """Returns the configuration with this machine's device in it."""
     if cfg.device == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "device=cuda, but torch sees no CUDA device here; a run that was begun on a GPU goes on on one, "
+            "device=cuda, but torch sees no CUDA device here; a run that was started on a GPU resumes on one, "
             "a new one may use --device cpu, or auto"
         )
     automatic: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     device = automatic if cfg.device == "auto" else cfg.device
     if cfg.engine not in ENGINES[device]:
-        raise UserError(
-            f"engine={cfg.engine} does not run on the {device}; there it is one of {', '.join(ENGINES[device])}"
-        )
+        raise UserError(f"engine={cfg.engine} does not run on the {device}; choose one of {', '.join(ENGINES[device])}")
     if cfg.local_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
     cfg = with_environments(replace(cfg, device=device))
     if cfg.noise.per_env and cfg.env.num_envs == 1:
         raise UserError(
-            "noise.per_env is a ladder over the environments of a seed, and each has one; "
-            "take more actors than seeds, or say --env.num-envs N"
+            "noise.per_env is a ladder over the environments of a seed, and each seed has one; "
+            "use more actors than seeds, or set --env.num-envs N"
         )
     return cfg
 
 
 def set_tf32_for_process(on: bool) -> None:
-    """Lets all float32 products of this process on a GPU use TF32, or none."""
+    """Switches TF32 on or off for all float32 matrix products of this process on a GPU."""
     torch.backends.cuda.matmul.allow_tf32 = on
 
 
 def with_environments(cfg: Config) -> Config:
-    """The configuration with enough environments that every actor has one, where nothing else was asked for."""
+    """Returns the configuration with an environment for every actor, unless env.num_envs was set."""
     if cfg.env.num_envs > 1:
         return cfg
     return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.seeds)))))
 
 
 def choose_engine_and_set_threads(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
-    """The engine and the CPU threads to train with, which torch uses from now on, and what to say about the choice."""
+    """Returns the engine and the CPU threads to train with, which torch uses from now on, and notes on the choice."""
     engine = AUTOMATIC[cfg.device] if cfg.engine == "auto" else cfg.engine
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     notes: list[str] = []
     if engine != "eager":
-        doubt = mismatch(engine, spec, cfg.td3, cfg.seeds, cfg.device)
-        if doubt:
-            notes.append(f"engine {engine} is not used, eager is: {doubt}")
+        problem = mismatch(engine, spec, cfg.td3, cfg.seeds, cfg.device)
+        if problem:
+            notes.append(f"engine {engine} is not used, eager is: {problem}")
             engine = "eager"
     if not cfg.threads and cfg.device == "cpu":
         torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.seeds))
@@ -76,12 +74,12 @@ def choose_engine_and_set_threads(cfg: Config, spec: Spec) -> tuple[Engine, int,
 
 
 def replay_device(cfg: Config, spec: Spec) -> str:
-    """Where the replay fits: beside the networks, or else in host memory; what fits nowhere is refused."""
+    """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
     learning = len(cfg.seeds) * parameters_per_member(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
     if learning > room[cfg.device]:
         raise UserError(
-            f"the networks need {learning / 2**30:,.1f} GiB to learn in and {room[cfg.device] / 2**30:,.1f} GiB are "
+            f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "
             "free; make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
         )
     room[cfg.device] -= learning

@@ -21,15 +21,15 @@ FIRST_VALUES = 3
 
 
 class Reporter:
-    """Says what happens in a run; remembers what it said last, for the speeds."""
+    """Reports what happens in a run; remembers its last report, for the speeds."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.begun = self.last = (parts.counters.step, parts.learner.updates)
+        self.started = self.last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
 
     def learned(self, trace: UpdateTrace) -> list[Event]:
-        """The newest update and how acting goes; ends the run if learning has run away."""
+        """Reports the newest update and the acting statistics; raises if learning has diverged."""
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self.last[0]) / (now - self._last_at)
         events = [*update_events(trace, parts.cfg, step, parts.learner.updates, speed)]
@@ -40,7 +40,7 @@ class Reporter:
         return events
 
     def collected(self, rollouts: list[Rollout], before: int) -> list[Event]:
-        """Episodes that ended, bad values and what happened to actors; before is the step until then."""
+        """Reports episodes that ended, bad values and news of actors; before is the step until then."""
         parts, step = self.parts, self.parts.counters.step
         events: list[Event] = []
         for rollout in rollouts:
@@ -53,7 +53,7 @@ class Reporter:
         return events
 
     def bad_value(self, fault: Fault, member: int | None) -> BadValueMet:
-        """A bad value that an environment returned."""
+        """Reports a bad value that an environment returned."""
         parts = self.parts
         return BadValueMet(
             step=parts.counters.step if member is None else parts.memory.added[member],
@@ -69,23 +69,23 @@ class Reporter:
         )
 
     def summary(self) -> list[Event]:
-        """How acting and learning got along since this process began."""
-        return self._acting(*self.begun, summary=True)
+        """Reports the acting statistics since this process started."""
+        return self._acting(*self.started, summary=True)
 
     def _acting(self, since: int, updates: int, *, summary: bool = False) -> list[Event]:
-        """Since some step and its updates; nothing if acting and learning take turns."""
+        """Reports acting since a step and its updates; nothing if acting and learning take turns."""
         parts = self.parts
         figures = parts.collector.figures(whole_run=summary)
         if figures is None:
             return []
-        step, made = parts.counters.step, parts.learner.updates - updates
-        ratio = made / max(1, step - max(since, parts.cfg.td3.random_steps))
+        step, new_updates = parts.counters.step, parts.learner.updates - updates
+        ratio = new_updates / max(1, step - max(since, parts.cfg.td3.random_steps))
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
 
 
 def update_events(trace: UpdateTrace, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
-    """The newest update, which moved the actor, member by member: its losses, then what each step produced."""
-    trace = UpdateTrace._make(None if one is None else one.cpu() for one in trace)  # a wait for each, not hundreds
+    """Yields the newest update, which moved the actor, by member: its losses, then what each step produced."""
+    trace = UpdateTrace._make(None if one is None else one.cpu() for one in trace)  # one wait each, not hundreds
     assert trace.actor_loss is not None  # noqa: S101 (the loop waits for such an update)
     critic_loss, actor_loss = trace.critic_loss.tolist(), trace.actor_loss.tolist()
     for member, seed in enumerate(cfg.seeds):
@@ -108,7 +108,7 @@ def update_events(trace: UpdateTrace, cfg: Config, step: int, updates: int, step
 
 
 def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
-    """One member's evaluation as an event."""
+    """Converts one member's evaluation to an event."""
     returns, lengths = evaluation.returns, evaluation.lengths
     return Eval(
         step=evaluation.step,
@@ -137,7 +137,7 @@ def _summary(value: Tensor) -> dict[str, Any]:
 
 
 def refuse_divergence(learner: Learner, cfg: Config, step: int) -> None:
-    """Ends a run whose networks or moments hold a number that is not finite."""
+    """Raises if networks or Adam's moments hold a value that is not finite."""
     for name, member in learner.non_finite():
         raise Diverged(f"the {name.replace('_', ' ')} of seed {cfg.seeds[member]} is not finite at step {step}")
 

@@ -1,4 +1,4 @@
-"""What a run folder holds to go on from."""
+"""Loads what a run folder holds to resume from."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "actors": "--actors",
     "env.bad_values": "--bad-values",
     "env.hang_seconds": "--hang-seconds",
-    "env.id": "",  # in config.toml alone: where the environment is found on another machine
+    "env.id": "",  # only in config.toml: where another machine finds the environment
 }
-BY_ITSELF = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
+AUTOMATIC = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
 
 BadValues = Literal["raise", "skip", "clip"]
 
@@ -49,7 +49,7 @@ class Changes(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What there is to go on with."""
+    """What a run resumes from."""
 
     cfg: Config
     asked: Config | None  # config.toml, where device, engine and threads may be left to the machine
@@ -58,9 +58,9 @@ class Found(NamedTuple):
 
 
 def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
-    """The configuration and state to go on with.
+    """Loads the configuration and state to resume from.
 
-    cfg is what the caller would train if there were no run: it must not differ from what the run was begun with.
+    cfg is what the caller would train if there were no run: it must not differ from what the run was started with.
     """
     if cfg is not None:
         patience = changes.hang_seconds or cfg.env.hang_seconds
@@ -69,32 +69,32 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     has_config = os.path.lexists(path / "config.toml")
     written = _written(path / "config.toml", checkpoint) if has_config else None
     if checkpoint is None:
-        loaded, begun, step, is_over = None, _begin_again(path, written, cfg, notes), 0, False
+        loaded, started, step, is_over = None, _start_again(path, written, cfg, notes), 0, False
     else:
-        loaded, begun, step, is_over = _contents(checkpoint)
-    now, edits = _with_edits(begun, written or begun, path)
+        loaded, started, step, is_over = _contents(checkpoint)
+    now, edits = _with_edits(started, written or started, path)
     notes += edits
     if cfg is not None:
-        _refuse_other(with_environments(begun), cfg, path)
+        _refuse_other(with_environments(started), cfg, path)
     totals = [one.total_steps for one in (now, cfg) if one is not None]
     asked = {key: value for key, value in changes._asdict().items() if value is not None}
     env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
     here = {"root": str(path.parent), "name": path.name}  # wherever the folder is now
-    going_on = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
-    _refuse_actors(begun, going_on)
-    is_told = last_event(path).get("event") == "end"
-    if step > going_on.total_steps or (step == going_on.total_steps and is_over and is_told):
+    resumed = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
+    _refuse_actors(started, resumed)
+    has_ended = last_event(path).get("event") == "end"
+    if step > resumed.total_steps or (step == resumed.total_steps and is_over and has_ended):
         raise NothingLeft(
-            f"the run is at step {step:,} already, and {going_on.total_steps:,} are asked for; "
+            f"the run is already at step {step:,}, and {resumed.total_steps:,} are asked for; "
             "--total-steps N trains it for longer"
         )
-    if cfg is not None and cfg.total_steps < going_on.total_steps:
-        notes.append(f"this command says total_steps={cfg.total_steps}, but the run goes on to {going_on.total_steps}")
-    return Found(going_on, written or cfg, loaded, notes)
+    if cfg is not None and cfg.total_steps < resumed.total_steps:
+        notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
+    return Found(resumed, written or cfg, loaded, notes)
 
 
 def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]:
-    """Its state, the configuration in it, its step, and whether that step has been evaluated."""
+    """Returns its state, the configuration in it, its step, and whether that step has been evaluated."""
     try:
         state = checkpoint.state()
         step = int(state["progress"]["step"])
@@ -108,64 +108,64 @@ def _written(file: Path, checkpoint: Checkpoint | None) -> Config:
     try:
         return merge(Config(), load_toml(file))
     except UserError as error:
-        hint = "; remove the file to go on with the settings in the checkpoint" if checkpoint else ""
+        hint = "; remove the file to resume with the settings in the checkpoint" if checkpoint else ""
         where = "" if str(file) in str(error) else f"{file}: "
         raise UserError(f"{where}{error}{hint}") from None
 
 
-def _with_edits(begun: Config, written: Config, path: Path) -> tuple[Config, list[str]]:
-    """What a run was begun with, and what config.toml says of it by now; most settings cannot change on the way."""
-    edits = diff(written, begun)
+def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, list[str]]:
+    """Applies the edits of config.toml to what a run was started with; most settings cannot be changed."""
+    edits = diff(written, started)
     refused = [
-        f"{key}={now} (it was begun with {then})"
+        f"{key}={now} (it was started with {then})"
         for key, (then, now) in edits.items()
-        if key not in CHANGEABLE and not key.startswith("run.") and BY_ITSELF.get(key) != now
+        if key not in CHANGEABLE and not key.startswith("run.") and AUTOMATIC.get(key) != now
     ]
     if refused:
         raise UserError(
-            f"{path / 'config.toml'} was changed: {', '.join(refused)}; a run goes on as it was begun. Put it back, or "
-            f"begin a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and most of them with "
+            f"{path / 'config.toml'} was changed: {', '.join(refused)}; a run resumes as it was started. Undo that, or "
+            f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and most of them with "
             f"{', '.join(filter(None, CHANGEABLE.values()))}"
         )
     changed = {key: now for key, (_, now) in edits.items() if key in CHANGEABLE}
     env = {key.removeprefix("env."): now for key, now in changed.items() if key.startswith("env.")}
     whole_run = {key: now for key, now in changed.items() if "." not in key}
     notes = [f"config.toml says {key}={now}, it was {edits[key][0]}" for key, now in changed.items()]
-    return merge(begun, {**whole_run, "env": env}), notes
+    return merge(started, {**whole_run, "env": env}), notes
 
 
-def _begin_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:
-    """What to train from the beginning in a folder without a checkpoint."""
-    begun = written or cfg
-    if begun is None:
-        raise UserError(f"{path} holds neither a checkpoint nor a config.toml to begin with")
-    if cfg is None and worth_keeping(path, begun):
-        why = "; ".join(notes) or "it holds a run, and no checkpoint of it"
-        raise UserError(f"{path} cannot go on: {why}. Its logs and policies are as they were")
-    notes.append("there is no checkpoint to go on from, so the run begins at step 0")
-    return begun
+def _start_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:
+    """Returns what to train from the start in a folder without a checkpoint."""
+    started = written or cfg
+    if started is None:
+        raise UserError(f"{path} holds neither a checkpoint nor a config.toml to start from")
+    if cfg is None and worth_keeping(path, started):
+        why = "; ".join(notes) or "it holds a run but no checkpoint of it"
+        raise UserError(f"{path} cannot be resumed: {why}. Its logs and policies are unchanged")
+    notes.append("there is no checkpoint to resume from, so the run starts at step 0")
+    return started
 
 
-def _refuse_actors(begun: Config, cfg: Config) -> None:
-    """Another number of actors is fine, as long as there are environments for them: those of a run stay as they are."""
-    if cfg.actors == begun.actors:
+def _refuse_actors(started: Config, cfg: Config) -> None:
+    """Refuses more actors than there are environments, whose number cannot change during a run."""
+    if cfg.actors == started.actors:
         return
-    if not (begun.local_actors and cfg.local_actors):
-        raise UserError(f"the run was begun with actors={begun.actors} and cannot go on with {cfg.actors}")
-    most = len(begun.seeds) * with_environments(begun).env.num_envs
+    if not (started.local_actors and cfg.local_actors):
+        raise UserError(f"the run was started with actors={started.actors} and cannot continue with {cfg.actors}")
+    most = len(started.seeds) * with_environments(started).env.num_envs
     if cfg.local_actors > most:
         raise UserError(
-            f"actors={cfg.actors}, and the run was begun with {most} environments; take local:{most} or less"
+            f"actors={cfg.actors}, and the run was started with {most} environments; use local:{most} or fewer"
         )
 
 
-def _refuse_other(begun: Config, cfg: Config, path: Path) -> None:
-    """A command that says --resume-or-start must be the one that began the run; threads and engine stay the run's."""
-    if cfg.local_actors and cfg.env.num_envs == 1:  # as many as are needed, and those of the run are there
-        cfg = replace(cfg, env=replace(cfg.env, num_envs=begun.env.num_envs))
-    for key, (then, now) in diff(cfg, begun).items():
+def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
+    """Refuses a --resume-or-start command unlike the one that started the run; threads and engine stay the run's."""
+    if cfg.local_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
+        cfg = replace(cfg, env=replace(cfg.env, num_envs=started.env.num_envs))
+    for key, (then, now) in diff(cfg, started).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
             raise UserError(
-                f"{path} was begun with {key}={then}, and this command says {now}; leave it as it was, "
+                f"{path} was started with {key}={then}, and this command says {now}; leave it as it was, "
                 "or choose another --run.name"
             )

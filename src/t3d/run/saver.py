@@ -1,4 +1,4 @@
-"""Saves a run: on schedule, when asked, and whatever ends it."""
+"""Saves a run: on schedule, on request, and whatever ends it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Saver:
 
     @property
     def is_due(self) -> bool:
-        """Whether the schedule wants a checkpoint now."""
+        """Whether a checkpoint is due now."""
         return passed(self.parts.cfg.checkpoint.every_steps, self._tried, self.parts.counters.step)
 
     def save(self, reason: str) -> Saved | SaveFailed:
-        """Writes a checkpoint. If that fails the run goes on, with the checkpoints that it has."""
-        parts, begun = self.parts, time.monotonic()
+        """Writes a checkpoint. If that fails, the run continues with the checkpoints that it has."""
+        parts, started = self.parts, time.monotonic()
         step = self._tried = parts.counters.step
         refuse_divergence(parts.learner, parts.cfg, step)
         try:
@@ -46,13 +46,13 @@ class Saver:
             self.problem = f"the checkpoint could not be written: {in_words(error)}"
             return self._failed(self.problem)
         self.unsaved, self.problem = False, ""
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         name = self.checkpoint.name
         return Saved(step=step, checkpoint=name, reason=reason, new_bytes=new_bytes, save_seconds=seconds)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Where an error leaves things half done; environments and workers that fail do so between two steps."""
+        """Wraps changes that an error leaves half done; environments and workers fail only between two steps."""
         self._consistent, self.unsaved = False, True
         try:
             yield
@@ -62,7 +62,7 @@ class Saver:
         self._consistent = True
 
     def unwritten(self) -> list[Event]:
-        """What the run folder could not write since the last call."""
+        """Reports what the run folder could not write since the last call."""
         self.folder.refuse_if_gone_by_now()
         return [self._failed(text) for text in self.folder.take_failures()]
 
@@ -83,33 +83,33 @@ class Saver:
         return []
 
     def save_after_error(self) -> str:
-        """Saves a run that an error ends, if it can be saved; says how to go on."""
+        """Saves a run that an error ends, if it can be saved; says how to resume."""
         try:
             if self.folder.is_gone():
                 self._leave_folder()
             if self._consistent:
                 self.save_at_the_end()
-        except Exception as problem:  # whatever it is, the error that has ended the run comes first
+        except Exception as problem:  # whatever it is, the error that ended the run comes first
             self.problem = self.problem or as_sentence(problem)
         where, has_id = shown(self.folder.path), self.parts.cfg.env.id
-        go_on = f"t3d resume {shlex.quote(where)}" if has_id else f"t3d.resume({where!r}, make_env=...) in Python"
+        resume = f"t3d resume {shlex.quote(where)}" if has_id else f"t3d.resume({where!r}, make_env=...) in Python"
         if not self.unsaved:
-            return f"The run is saved as it was before that: {go_on}"
+            return f"The run is saved as it was before that: {resume}"
         why = f" ({self.problem})" if self.problem else ""
         if self.checkpoint is None:
             return f"The run could not be saved{why}; its logs and policies are in {where}"
-        last = f"The last good checkpoint is of step {self.checkpoint.step:,}: {go_on}"
-        return f"This moment could not be saved{why}. {last}"
+        last = f"The last good checkpoint is of step {self.checkpoint.step:,}: {resume}"
+        return f"The current state could not be saved{why}. {last}"
 
     def _leave_folder(self) -> None:
-        """Goes on in a new folder beside the old one, because somebody has removed that."""
+        """Switches to a new folder beside the old one, which was removed."""
         parts, old = self.parts, self.folder
         name = f"{old.path.name}-rescued"
         path = first_free(old.path.parent, [name, *(f"{name}-{again}" for again in range(2, 1000))])
         old.close()
         self.folder, self.checkpoint = RunFolder(path, parts.cfg, parts.collector.spec, asked=old.asked), None
         self.folder.write(Start(**parts.about(self.folder)))
-        parts.best.put_back(self.folder)
+        parts.best.rewrite(self.folder)
 
     def _failed(self, text: str) -> SaveFailed:
         self._failures += 1

@@ -1,1 +1,1 @@
-"""What is on disk: run folders, checkpoints, and who reads them."""
+"""Run folders and checkpoints on disk, and the reader of run folders."""

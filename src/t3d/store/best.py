@@ -1,4 +1,4 @@
-"""Each member's best policy so far: part of every checkpoint, so that best/ belongs to the checkpoint's moment."""
+"""Each member's best policy so far: part of every checkpoint, so that best/ can be restored with it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ class BestPolicies:
 
     def __init__(self, members: int) -> None:
         self.returns = [-math.inf] * members
-        self._kept: dict[
-            int, tuple[int, PolicySnapshot]
-        ] = {}  # by member: the step, and a snapshot of that member alone
+        self._kept: dict[int, tuple[int, PolicySnapshot]] = {}  # by member: step, and a snapshot of that member alone
 
     def offer(self, evaluation: Evaluation) -> bool:
-        """Takes a policy that is better than all before it; whether it is."""
+        """Keeps a policy that is better than all before it; returns whether it is."""
         member, mean_return = evaluation.member, float(evaluation.returns.mean())
         if not mean_return > self.returns[member]:
             return False
@@ -36,8 +34,8 @@ class BestPolicies:
             step, snapshot = self._kept[member]
             folder.save_best(member, snapshot, step, self.returns[member])
 
-    def put_back(self, folder: RunFolder) -> list[str]:
-        """Brings best/ to this moment, whatever a kill or an accident has left there; says what was damaged."""
+    def rewrite(self, folder: RunFolder) -> list[str]:
+        """Writes best/ again, whatever a kill or an accident has left there; says what was damaged."""
         notes = []
         for member in self._kept:
             problem = folder.best_problem(member)
@@ -46,13 +44,13 @@ class BestPolicies:
         return notes
 
     def state(self) -> State:
-        """The returns, and of those that have one the policies."""
+        """Returns the best returns, and the policies of members that have one."""
         kept = self._kept.items()
         policies = {f"member-{member}": {"step": step, **packed(snapshot)} for member, (step, snapshot) in kept}
         return {"returns": np.array(self.returns), **policies}
 
     def restore(self, state: State, sizes: tuple[int, ...]) -> None:
-        """Goes on where a run was; every number is checked, because a file may hold anything."""
+        """Restores what state() returned; every value is checked, because a file may hold anything."""
         if state["returns"].shape != (len(self.returns),):
             raise ValueError(f"best.returns has shape {state['returns'].shape}")
         self.returns = [float(value) for value in state["returns"]]
@@ -63,7 +61,7 @@ class BestPolicies:
 
 
 def _alone(snapshot: PolicySnapshot, member: int) -> PolicySnapshot:
-    """One member's part of a snapshot, which later updates do not change."""
+    """Copies one member's part of a snapshot, which later updates do not change."""
     mine = slice(member, member + 1)
     scaling = snapshot.scaling
     alone = None if scaling is None else Scaling(scaling.mean[mine].copy(), scaling.std[mine].copy())

@@ -1,4 +1,4 @@
-"""Lists run folders without reading them whole: a run's two ends say nearly everything about it."""
+"""Lists run folders without reading all of them: a run's first and last events say nearly everything about it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST_NAME, LONGEST_FAILURE = 200, 10_000  # characters shown of what a file s
 
 
 class Entry(NamedTuple):
-    """What a list of runs says about one of them."""
+    """One run in a list of runs."""
 
     path: Path
     config: dict[str, Any]  # as the run wrote it, in whatever version
@@ -47,14 +47,14 @@ class Entry(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """How much lies in a file or a folder."""
+    """How much a file or a folder holds."""
 
     files: int
     bytes: int
 
 
 def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
-    """The runs in a folder by name, and the folders in it that are none."""
+    """Lists the runs in a folder by name, and the folders in it that are not runs."""
     try:
         paths = sorted(root.iterdir())
         if (root / "events.jsonl").is_file():
@@ -74,7 +74,7 @@ def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
 
 
 def read_entry(path: Path) -> Entry:
-    """A run from the first and the last event it wrote, and from what is noted beside its best policies."""
+    """Reads a run from its first and its last event, and from the notes beside its best policies."""
     try:
         start, last = read_ends(path)
         session = _newest_session(path) or start
@@ -105,14 +105,14 @@ def read_entry(path: Path) -> Entry:
 
 
 def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys that differ from the defaults: key -> (default, the run's); default is None for unknown keys."""
+    """Returns settings that differ from the defaults: dotted key -> (default or None, the run's)."""
     defaults = flat(Config())
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in dotted(config).items()}
     return {key: (defaults.get(key), value) for key, value in values.items() if defaults.get(key) != value}
 
 
 def contents(path: Path) -> dict[str, Stored]:
-    """What lies in a run folder, by name; a folder inside it counts with all that it holds."""
+    """Lists what a run folder contains, by name; a folder inside it counts with all that it holds."""
     found: dict[str, Stored] = {}
     for folder, _, names in os.walk(path):
         inside = Path(folder).relative_to(path).parts
@@ -125,7 +125,7 @@ def contents(path: Path) -> dict[str, Stored]:
 
 
 def _newest_session(path: Path) -> dict[str, Any] | None:
-    """What the newest process that worked on the run said of itself; runs of before 0.2 have no journal."""
+    """Returns what the newest process of the run said of itself; runs from before 0.2 have no journal."""
     try:
         lines = read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
     except (FileNotFoundError, Refused):
@@ -141,13 +141,13 @@ def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
     return "running" if here and _alive(int(start["pid"]), float(start["time"])) else "died"
 
 
-def _alive(pid: int, begun: float) -> bool:
-    """Whether the process that began a run lives; a later process may have been given the same number."""
+def _alive(pid: int, started: float) -> bool:
+    """Whether the process that started a run is alive; a later process may have been given the same id."""
     if not psutil.pid_exists(pid):
         return False
     try:
         process = psutil.Process(pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= begun + CLOCK_SLACK)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= started + CLOCK_SLACK)
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
@@ -162,7 +162,7 @@ def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta
 
 
 def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
-    """Read beside the best policies, which costs nothing; from the evaluations where some are missing."""
+    """Reads the notes beside the best policies, which is cheap, or the evaluations where some are missing."""
     noted = [_noted(path / "best" / f"seed-{seed}.json") for seed in seeds]
     known = [value for value in noted if value is not None]
     if len(known) < len(seeds):

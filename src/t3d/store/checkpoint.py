@@ -5,7 +5,7 @@
                                   state.safetensors    networks, moments, statistics, actions of the episodes in flight
     checkpoints/replay/000003-seed-0-30000-40000.safetensors   rows of the replay, written once and shared
 
-A checkpoint is written under a temporary name, brought to the disk, and renamed. Older ones are removed afterwards.
+A checkpoint is written under a temporary name, flushed to disk, and renamed. Older ones are removed afterwards.
 """
 
 from __future__ import annotations
@@ -33,56 +33,56 @@ if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
 
 KEPT = 3
 SPARE_BYTES = 2**24  # to leave free on the disk beyond what a checkpoint needs; chosen
-MOST_JSON_BYTES, MOST_BYTES = 2**28, 2**33  # larger files are refused unread; chosen
+MAX_JSON_BYTES, MAX_BYTES = 2**28, 2**33  # larger files are refused unread; chosen
 
 FOLDER_NAME = re.compile(r"\d{6,}-step-\d{1,15}")
 SEGMENT_NAME = re.compile(r"\d{6,}-seed-\d+-\d+-\d+\.safetensors")
-NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint on the disk. Nothing of it is believed before its hash has been checked."""
+    """A checkpoint on disk. Nothing in it is trusted before its hash has been checked."""
 
     path: Path
     step: int
     files: tuple[File, ...]
     segments: tuple[Segment, ...]
-    damaged: frozenset[str] = frozenset()  # segments that cannot be read, where no checkpoint is whole
+    damaged: frozenset[str] = frozenset()  # segments that cannot be read, if no checkpoint is complete
 
     @property
     def name(self) -> str:
         return self.path.name
 
     def state(self) -> State:
-        """What was saved."""
+        """Returns what was saved."""
         content = {file.name: self._read(file) for file in self.files}
         plain = json.loads(content["state.json"])
         return joined(plain, safetensors.numpy.load(content["state.safetensors"]))
 
     def fill(self, replay: Replay, member: int, seed: int) -> None:
-        """Puts a seed's rows back. Where a segment is damaged, the rows of a sound one stand in."""
+        """Restores a seed's rows. Where a segment is damaged, the rows of an intact one replace it."""
         first, stop = replay.kept(member)
         mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
         _refuse_gaps(mine, first, stop)
-        sound: Floats | None = None
+        intact: Floats | None = None
         for segment in sorted(mine, key=lambda one: one.file.name in self.damaged):
             shape = (segment.stop - segment.first, replay.rows.shape[2])
             if segment.file.name not in self.damaged:
-                sound = self.read_rows(segment)
-                if sound.shape != shape or str(sound.dtype) != "float32":
-                    raise Refused(f"{segment.file.name} holds {sound.dtype} {sound.shape} instead of float32 {shape}")
-            if sound is None:
-                raise Refused(f"no sound piece of the replay of seed {seed} is left")
-            dead = max(0, first - segment.first)
-            replay.put(member, segment.first + dead, np.resize(sound, shape)[dead:])
+                intact = self.read_rows(segment)
+                if intact.shape != shape or str(intact.dtype) != "float32":
+                    raise Refused(f"{segment.file.name} holds {intact.dtype} {intact.shape} instead of float32 {shape}")
+            if intact is None:
+                raise Refused(f"no intact segment of the replay of seed {seed} is left")
+            overwritten = max(0, first - segment.first)
+            replay.put(member, segment.first + overwritten, np.resize(intact, shape)[overwritten:])
 
     def read_rows(self, segment: Segment) -> Floats:
-        """The rows in a segment."""
+        """Returns the rows in a segment."""
         rows: Floats = safetensors.numpy.load(self._read(segment.file))["rows"]
         return rows
 
     def problems(self) -> dict[str, Exception]:
-        """What is wrong with which file, after reading all of them."""
+        """Reads all files and returns what is wrong with which."""
         found: dict[str, Exception] = {}
         for file in [*self.files, *(segment.file for segment in self.segments)]:
             try:
@@ -94,13 +94,13 @@ class Checkpoint(NamedTuple):
     def _read(self, file: File) -> bytes:
         own = file in self.files
         folder = self.path if own else self.path.parent / "replay"
-        most = MOST_JSON_BYTES if file.name.endswith(".json") else MOST_BYTES
-        return read(folder / file.name, most, file.size, file.sha256)
+        limit = MAX_JSON_BYTES if file.name.endswith(".json") else MAX_BYTES
+        return read(folder / file.name, limit, file.size, file.sha256)
 
 
 def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint | None) -> tuple[Checkpoint, int]:
-    """Writes the next checkpoint and removes what it makes superfluous; returns it and the bytes written."""
-    for folder in (root, root / "replay"):  # but never the run's own, which somebody may have removed
+    """Writes the next checkpoint and removes what it replaces; returns it and the bytes written."""
+    for folder in (root, root / "replay"):  # but never the run's own, which may have been removed
         folder.mkdir(exist_ok=True)
     _refuse_links(root)
     serial = max((_serial(path) for path in folders(root)), default=0) + 1
@@ -125,7 +125,7 @@ def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint
         sync_folder(root)
     except BaseException:
         with suppress(FileNotFoundError):
-            path.rename(temporary)  # what is perhaps not on the disk does not count
+            path.rename(temporary)  # it may not be on disk, so it does not count
         for file in written:
             file.unlink(missing_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -135,9 +135,9 @@ def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint
 
 
 def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and what is wrong with newer ones.
+    """Returns the newest complete checkpoint, and what is wrong with newer ones.
 
-    Where none is whole, the newest that lacks nothing but pieces of the replay: a run should not be lost for these.
+    If none is complete, the newest that lacks only segments of the replay: a run should not be lost for these.
     """
     notes: list[str] = []
     errors: list[Exception] = []
@@ -163,25 +163,25 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
         notes += [f"checkpoint {path.name} is damaged: {name}: {in_words(why)}" for name, why in problems.items()]
         if usable is None and _lacks_only_rows(checkpoint, problems):
             usable = checkpoint._replace(damaged=frozenset(problems))
-    if usable is None and any(isinstance(error, OSError) and error.errno not in NOT_THERE for error in errors):
-        raise UserError(f"{'; '.join(notes)}. The disk may be well again later")
+    if usable is None and any(isinstance(error, OSError) and error.errno not in MISSING for error in errors):
+        raise UserError(f"{'; '.join(notes)}. The disk may work again later")
     if usable is not None:
         notes.append(
-            f"no checkpoint is whole; {usable.name} lacks only pieces of the replay, for which others stand in: "
-            "the run goes on, but not bit for bit"
+            f"no checkpoint is complete; {usable.name} lacks only segments of the replay, which others replace: "
+            "the run continues, but not bit for bit"
         )
     return usable, notes
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint as its manifest describes it."""
+    """Opens a checkpoint as its manifest describes it."""
     if path.is_symlink():
         raise Refused("the folder is a link")
     return Checkpoint(path, *read_manifest(path / "manifest.json"))
 
 
 def folders(root: Path) -> list[Path]:
-    """Checkpoints that were completed, newest first."""
+    """Lists the checkpoints that were completed, newest first."""
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name)]
@@ -192,15 +192,15 @@ def _check_space(root: Path, needed: int) -> None:
     free = shutil.disk_usage(root).free
     if free < needed + SPARE_BYTES:
         new, spare, there = (f"{size / 2**20:,.1f} MiB" for size in (needed, SPARE_BYTES, free))
-        raise OSError(errno.ENOSPC, f"it takes {new}, {spare} must stay free beside it, and the disk has {there}")
+        raise OSError(errno.ENOSPC, f"it needs {new}, {spare} must stay free besides, and the disk has {there}")
 
 
 def _prune(root: Path) -> None:
-    """Removes checkpoints beyond the kept ones, broken-off tries, and segments that no kept one refers to."""
+    """Removes checkpoints beyond the kept ones, incomplete ones, and segments that no kept one refers to."""
     found = folders(root)
     with suppress(OSError):
         for path in found[KEPT:]:
-            path.rename(path.with_suffix(".tmp"))  # what is half removed must not look whole
+            path.rename(path.with_suffix(".tmp"))  # half removed, it must not look complete
     for path in root.glob("*-step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     wanted: set[str] = set()
@@ -218,16 +218,16 @@ def _prune(root: Path) -> None:
 def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:
     """Every row from first to stop must come from just one segment."""
     ordered = sorted(segments, key=lambda one: one.first)
-    begins = [max(first, segment.first) for segment in ordered]  # the oldest rows may be overwritten by now
-    if [*begins, stop] != [first, *(segment.stop for segment in ordered)]:
-        raise Refused("the pieces of its replay do not make a whole")
+    starts = [max(first, segment.first) for segment in ordered]  # the oldest rows may be overwritten by now
+    if [*starts, stop] != [first, *(segment.stop for segment in ordered)]:
+        raise Refused("the segments of its replay have gaps or overlaps")
 
 
 def _lacks_only_rows(checkpoint: Checkpoint, problems: dict[str, Exception]) -> bool:
     own = {file.name for file in checkpoint.files}
     seeds = {segment.seed for segment in checkpoint.segments}
-    sound = {segment.seed for segment in checkpoint.segments if segment.file.name not in problems}
-    return not problems.keys() & own and seeds == sound
+    intact = {segment.seed for segment in checkpoint.segments if segment.file.name not in problems}
+    return not problems.keys() & own and seeds == intact
 
 
 def _refuse_links(root: Path) -> None:
@@ -244,5 +244,5 @@ def _extra(checkpoint: Checkpoint) -> list[str]:
     known = {"manifest.json", *(file.name for file in checkpoint.files)}
     unknown = sorted(path.name for path in checkpoint.path.iterdir() if path.name not in known)
     return [
-        f"checkpoint {checkpoint.name} holds {name!r:.80}, which is not its own and is not read" for name in unknown
+        f"checkpoint {checkpoint.name} holds {name!r:.80}, which is not part of it and is not read" for name in unknown
     ]

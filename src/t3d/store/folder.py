@@ -1,7 +1,7 @@
 """The run folder: config.toml, events.jsonl, metrics.csv, journal.jsonl and the policies.
 
-events.jsonl and metrics.csv tell the training, each thing once: a resumed run cuts them back to its checkpoint and goes
-on. journal.jsonl tells what happened to the run (begun, saved, resumed, ended) and is never cut.
+events.jsonl and metrics.csv record the training, each event once: a resumed run truncates them to its checkpoint and
+continues. journal.jsonl records what happened to the run (started, saved, resumed, ended) and is never truncated.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from t3d.types import Spec
 from t3d.version import __version__
 from t3d.world.policy import load_policy, save_policy
 
-LOGS = ("events.jsonl", "metrics.csv")  # cut back by a resumed run
+LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
 LONGEST_LINE = 2**20  # bytes
-LOOK_SECONDS = 1.0  # between two looks whether the folder is still there; chosen
+CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
 ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed)
@@ -44,9 +44,9 @@ IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, End)
 
 
 class Log:
-    """A file of whole lines: a line that does not fit on the disk is lost, and the run goes on without it.
+    """A file of complete lines: a line that does not fit on the disk is lost, and the run continues without it.
 
-    With a length it goes on from there: what came after is cut off, and what is not there any more is said in `note`.
+    With a length it continues from there: what came after is cut off, and `note` says if something before is missing.
     """
 
     def __init__(self, path: Path, length: int | None = None) -> None:
@@ -54,16 +54,14 @@ class Log:
         self.lost = 0
         self._file = open_log(path)
         self._length = os.fstat(self._file.fileno()).st_size
-        whole_lines = self._end_of_line(self._length if length is None else min(length, self._length))
-        if length is not None and whole_lines < length:
+        complete = self._end_of_line(self._length if length is None else min(length, self._length))
+        if length is not None and complete < length:
             held = "it was changed" if self._length >= length else f"{self._length:,} of {length:,} bytes are left"
-            self.note = (
-                f"{self.name} is damaged: {held}; what it told of earlier steps is missing, the run is not affected"
-            )
-        elif length is None and whole_lines < self._length:
+            self.note = f"{self.name} is damaged: {held}; events of earlier steps are missing, the run is not affected"
+        elif length is None and complete < self._length:
             self.note = f"{self.name} ended in a torn line, which is cut off"
-        if whole_lines < self._length:
-            self._cut_to(whole_lines)
+        if complete < self._length:
+            self._truncate(complete)
 
     @property
     def is_empty(self) -> bool:
@@ -77,12 +75,12 @@ class Log:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             self.lost += 1
-            self._cut_to(self._length)
+            self._truncate(self._length)
         else:
             self._length += len(line)
 
     def length(self) -> int:
-        """How long it is, all of it on the disk."""
+        """Flushes it to disk and returns its length."""
         os.fsync(self._file.fileno())
         return self._length
 
@@ -90,19 +88,19 @@ class Log:
         self._file.close()
 
     def _end_of_line(self, end: int) -> int:
-        """Where the last whole line before this place ends; where no line is that long, nothing is known to be torn."""
+        """Returns where the last complete line up to `end` ends, or `end` if no line end is within LONGEST_LINE."""
         begin = max(0, end - LONGEST_LINE)
         newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
         return begin + newline + 1 if newline >= 0 or begin == 0 else end
 
-    def _cut_to(self, length: int) -> None:
-        with contextlib.suppress(OSError):  # if not even that can be done, half a line stays
+    def _truncate(self, length: int) -> None:
+        with contextlib.suppress(OSError):  # if that fails too, half a line stays
             self._file.truncate(length)
         self._length = length
 
 
 class RunFolder:
-    """An open run folder; every event is in its file, line by line, as soon as it is written.
+    """An open run folder; every event is in its file, on a line of its own, as soon as it is written.
 
     config.toml holds device, engine and threads as they were asked for, so that another machine can choose its own.
     """
@@ -111,7 +109,7 @@ class RunFolder:
         self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None, asked: Config | None = None
     ) -> None:
         self.path, self.cfg, self.spec, self.asked = path, cfg, spec, asked or cfg
-        unnamed = dataclasses.replace(self.asked.run, name="")  # a repetition is another folder
+        unnamed = dataclasses.replace(self.asked.run, name="")  # a repeated run gets another folder
         placed = {name: getattr(self.asked, name) for name in ("device", "engine", "threads")}
         try:
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
@@ -120,19 +118,19 @@ class RunFolder:
         except (OSError, Refused) as error:
             raise UserError(f"cannot write the run in {path}: {in_words(error)}") from None
         self._unwritten: list[str] = []  # policies that could not be written, in words
-        self._place, self._looked = _identity(path), time.monotonic()
+        self._place, self._checked_at = _identity(path), time.monotonic()
         self.notes = [log.note for log in (self._events, self._metrics, self._journal) if log.note]
         self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
         if self._metrics.is_empty:
             self._table.writeheader()
 
     @property
-    def is_untold(self) -> bool:
-        """Whether events.jsonl holds nothing yet, or nothing any more."""
+    def has_no_events(self) -> bool:
+        """Whether events.jsonl holds nothing yet, or no longer does."""
         return self._events.is_empty
 
     def is_gone(self) -> bool:
-        """Whether somebody has removed the folder, or moved it away."""
+        """Whether the folder was removed or moved away."""
         return _identity(self.path) != self._place
 
     def refuse_if_gone(self) -> None:
@@ -141,9 +139,9 @@ class RunFolder:
             raise UserError(f"the run's folder {shown(self.path)} was removed or moved away while it trained")
 
     def refuse_if_gone_by_now(self) -> None:
-        """The same, but looks once a second only."""
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._looked = time.monotonic()
+        """The same, but checks only once a second."""
+        if time.monotonic() - self._checked_at > CHECK_SECONDS:
+            self._checked_at = time.monotonic()
             self.refuse_if_gone()
 
     def write(self, event: Event) -> None:
@@ -157,11 +155,11 @@ class RunFolder:
             self._table.writerow({"event": event.event, **vars(event)})
 
     def lengths(self) -> dict[str, int]:
-        """How long the logs are, all of it on the disk: where a resumed run cuts them."""
+        """Flushes the logs to disk and returns their lengths, to which a resumed run truncates them."""
         return {log.name: log.length() for log in (self._events, self._metrics)}
 
     def take_failures(self) -> list[str]:
-        """What could not be written since the last call, in words."""
+        """Returns what could not be written since the last call, in words."""
         failures, self._unwritten = self._unwritten, []
         for log in (self._events, self._metrics, self._journal):
             if log.lost:
@@ -170,11 +168,11 @@ class RunFolder:
         return failures
 
     def save_best(self, member: int, alone: PolicySnapshot, step: int, mean_return: float) -> None:
-        """Keeps a policy, given without those of other members, as its member's best."""
+        """Saves a policy, given without those of other members, as its member's best."""
         self._save("best", alone, 0, self.cfg.seeds[member], {"step": step, "mean_return": mean_return})
 
     def best_problem(self, member: int) -> str:
-        """What is wrong with the file of a member's best policy, or nothing."""
+        """Returns what is wrong with the file of a member's best policy, or an empty string."""
         try:
             load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}")
         except UserError as error:
@@ -182,7 +180,7 @@ class RunFolder:
         return ""
 
     def save_last(self, snapshot: PolicySnapshot, step: int) -> None:
-        """Keeps every member's newest policy; one that has diverged does not replace a sound one."""
+        """Saves every member's newest policy; one that has diverged does not replace a finite one."""
         for member, parameters in enumerate(snapshot.flat):
             if np.isfinite(parameters).all():
                 self._save("last", snapshot, member, self.cfg.seeds[member], {"step": step})
@@ -201,12 +199,12 @@ class RunFolder:
 
 
 def rooted(cfg: Config) -> Config:
-    """The configuration with the whole path of its runs."""
+    """Returns the configuration with the absolute path of its runs."""
     return dataclasses.replace(cfg, run=dataclasses.replace(cfg.run, root=str(Path(cfg.run.root).absolute())))
 
 
 def create_folder(cfg: Config) -> Path:
-    """A folder that did not exist before this call."""
+    """Creates a folder for a new run."""
     root = Path(cfg.run.root).absolute()
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.title).name)
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -221,13 +219,13 @@ def create_folder(cfg: Config) -> Path:
     if process := holder(path):
         raise UserError(f"a run named {shown(path)} is running in {process}; choose another --run.name")
     raise UserError(
-        f"a run named {shown(path)} exists already; choose another --run.name, "
-        f"remove that folder, or go on with it: t3d resume {shlex.quote(shown(path))}"
+        f"a run named {shown(path)} already exists; choose another --run.name, "
+        f"remove that folder, or resume it: t3d resume {shlex.quote(shown(path))}"
     )
 
 
 def first_free(root: Path, names: Sequence[str]) -> Path:
-    """Makes a folder of the first of these names that is free."""
+    """Creates a folder with the first of these names that is free."""
     root.mkdir(parents=True, exist_ok=True)
     for name in names:
         with contextlib.suppress(FileExistsError):
@@ -247,7 +245,7 @@ def worth_keeping(path: Path, cfg: Config) -> bool:
 
 
 def set_aside(path: Path) -> list[str]:
-    """Moves what a folder holds of a run out of the way of the one that begins in it; says where to."""
+    """Moves the files of an earlier run out of the way of the one that starts in its folder; says where to."""
     if not any((path / name).exists() for name in (*LOGS, "checkpoints", "best", "last")):
         return []
     apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
@@ -255,7 +253,7 @@ def set_aside(path: Path) -> list[str]:
     for name in (*LOGS, "checkpoints", "best", "last"):
         with contextlib.suppress(FileNotFoundError):
             (path / name).rename(apart / name)
-    return [f"what the folder held of a run is in {apart}"]
+    return [f"what the folder held of an earlier run is in {apart}"]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -268,14 +266,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """What this run's numbers depend on."""
+    """Returns the versions that a run's results depend on."""
     packages = ("torch", "numpy", "gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")
     found = {name: metadata.version(name) for name in packages if _installed(name)}
     return {"t3d": __version__, "python": platform.python_version(), **found, "cpu": _cpu()}
 
 
 def _cpu() -> str:
-    """The processor's own name, where Linux tells it."""
+    """Returns the processor's name, if Linux reports it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""One writer for one run folder."""
+"""Allows one process at a time to write a run folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.E
 
 
 class Lock:
-    """Held as long as this process lives: the kernel lets go of it however the process ends.
+    """Held as long as this process lives: the kernel releases it however the process ends.
 
     Two things are locked: a file, which other machines see on a network file system and which says who holds it; and
-    the folder itself, because anybody may remove the file.
+    the folder itself, because anyone may remove the file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,18 +43,18 @@ class Lock:
             if error.errno not in NO_LOCKS_HERE:
                 self._close()
                 raise UserError(f"cannot lock {folder}: {error.strerror}") from None
-            self.note = "this file system has no locks: see to it yourself that only one process writes this run"
+            self.note = "this file system has no locks: make sure yourself that only one process writes this run"
         if said and self.note:
-            self.note += f"; {said} was here last"
+            self.note += f"; {said} wrote it last"
         elif said:
-            self.note = f"{said} ended without leaving the run's folder; its lock is taken over"
+            self.note = f"{said} ended without releasing the run's folder; its lock is taken over"
         _held.add(self)
-        with suppress(OSError):  # only says who it is; a full disk must not keep a run from going on
+        with suppress(OSError):  # only says who holds it; a full disk must not stop a run
             self._file.truncate(0)
             self._file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}).encode())
 
     def close(self) -> None:
-        """Leaves the folder in order."""
+        """Releases the lock."""
         with suppress(OSError):
             self._file.truncate(0)
             for descriptor in (self._file.fileno(), self._folder):
@@ -71,10 +71,10 @@ _held: set[Lock] = set()
 
 
 def holder(folder: Path) -> str:
-    """The process that writes in a folder now, in words; empty if there is none."""
+    """Names the process that writes in a folder now; empty if there is none."""
     try:
         descriptor = _opened(folder)
-    except OSError:  # it is none
+    except OSError:  # it is not a folder
         return ""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: which files belong to it, how long they are, and their SHA-256; its own too."""
+"""The manifest of a checkpoint: its files with their sizes and SHA-256, and a hash of the manifest itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from t3d.errors import UserError
 from t3d.files import Refused, read, sealed, unsealed, write_new
 
 FORMAT = 1
-MOST_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
+MAX_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
 FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 
 
 class File(NamedTuple):
-    """A file of a checkpoint, as its manifest promises it."""
+    """A file of a checkpoint, as its manifest lists it."""
 
     name: str
     size: int
@@ -23,7 +23,7 @@ class File(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A file with the rows of one seed's transitions first to stop, counted from the run's beginning."""
+    """A file with the rows of one seed's transitions first to stop, counted from the start of the run."""
 
     seed: int
     first: int
@@ -32,7 +32,7 @@ class Segment(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What makes a checkpoint."""
+    """The contents of a checkpoint."""
 
     step: int
     files: tuple[File, ...]
@@ -40,13 +40,13 @@ class Manifest(NamedTuple):
 
 
 def packed(manifest: Manifest) -> bytes:
-    """The content of manifest.json."""
+    """Returns the content of manifest.json."""
     return sealed("manifest", {"format": FORMAT, **manifest._asdict()})
 
 
 def read_manifest(path: Path) -> Manifest:
-    """A manifest whose hash is right and whose names are plain; one of a newer format is an error for the user."""
-    fields = unsealed("manifest", read(path, MOST_MANIFEST_BYTES))
+    """Reads a manifest and checks its hash and file names; a newer format is an error for the user."""
+    fields = unsealed("manifest", read(path, MAX_MANIFEST_BYTES))
     if fields["format"] > FORMAT:
         raise UserError(f"{path.parent} has checkpoint format {fields['format']}, this T3D reads {FORMAT}; update T3D")
     files = tuple(_file(*entry) for entry in fields["files"])
@@ -57,8 +57,8 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_file(path: Path, content: bytes, written: list[Path]) -> File:
-    """Writes a file and notes it in written, before it is there."""
-    path.unlink(missing_ok=True)  # of a try that was broken off
+    """Writes a file, which is added to `written` before it exists."""
+    path.unlink(missing_ok=True)  # from an interrupted attempt
     written.append(path)
     return File(path.name, len(content), write_new(path, content))
 

@@ -20,11 +20,11 @@ LOG = logging.getLogger("t3d.runs")
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
-LARGEST = 1e300  # returns beyond this cannot be averaged or drawn
+LARGEST = 1e300  # returns beyond this cannot be averaged or plotted
 
 
 class Unreadable(UserError):
-    """A folder that is not a run, or the torn remains of one."""
+    """A folder that is not a run, or only the remains of one."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} cannot be read as a run: {reason}; t3d runs lists the ones that can")
@@ -32,36 +32,36 @@ class Unreadable(UserError):
 
 
 class Chunk(NamedTuple):
-    """What was read of a log at once."""
+    """What one read of a log returned."""
 
     events: list[Event]
-    offset: int  # bytes; where to read on, the end of the last whole line
-    damaged: int  # whole lines that cannot be read
-    restarted: bool  # the log was cut back, so these events replace all that were read before
+    offset: int  # bytes; where the next read continues: the end of the last complete line
+    damaged: int  # complete lines that cannot be read
+    restarted: bool  # the log was truncated, so these events replace all that were read before
 
 
 class Run(NamedTuple):
-    """A run folder, read."""
+    """A run, as read from its folder."""
 
     path: Path
     cfg: Config
     evals: dict[int, list[Eval]]  # by seed, in order
 
     def best_seed(self) -> int:
-        """The seed with the highest evaluation; insight/choose.py asks on fresh episodes."""
+        """Returns the seed with the highest evaluation; insight/choose.py compares on fresh episodes."""
         if not self.evals:
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
         return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)
 
     def known_seed(self, seed: int) -> int:
-        """The seed asked for, if it was evaluated."""
+        """Returns the seed asked for, if it was evaluated."""
         if seed not in self.evals:
             known = ", ".join(map(str, self.evals)) or "none yet"
             raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
         return seed
 
     def env_id(self, given: str | None) -> str:
-        """The environment asked for, or the one it was trained on."""
+        """Returns the environment asked for, or the one it was trained on."""
         if not (given or self.cfg.env.id):
             raise UserError(
                 f"{self.path} was trained on an environment made in Python; name one with --env module:callable"
@@ -69,7 +69,7 @@ class Run(NamedTuple):
         return given or self.cfg.env.id
 
     def policy(self, seed: int, which: str = "best") -> SavedPolicy:
-        """The best or the last policy of a seed; one that says it is another's is refused."""
+        """Returns the best or the last policy of a seed; refuses a file that says it is another's."""
         stem = self.path / which / f"seed-{seed}"
         policy = load_policy(stem)
         kind, of = policy.about.get("kind", which), policy.about["seed"]
@@ -79,14 +79,14 @@ class Run(NamedTuple):
 
 
 def open_run(text: str | Path, root: str = "runs") -> Run:
-    """The run at a path, or of a name under root."""
+    """Reads the run at a path, or of a name under root."""
     path = locate(text, Path(root))
     evals = evals_by_seed(read_events(path, kinds=(Eval,)))
     return Run(path, merge(Config(), load_toml(path / "config.toml")), evals)
 
 
 def locate(text: str | Path, root: Path) -> Path:
-    """The folder of the run at a path, or of a name under root."""
+    """Finds the folder of the run at a path, or of a name under root."""
     places = (Path(text), root / text)
     for path in places:
         if any(os.path.lexists(path / name) for name in MARKS):
@@ -100,7 +100,7 @@ def locate(text: str | Path, root: Path) -> Path:
 
 
 def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
-    """The events of a run folder, all or those of some kinds; a warning says how many lines cannot be read."""
+    """Reads the events of a run folder, all or those of some kinds; a warning says how many lines cannot be read."""
     try:
         chunk = read_log(path, kinds=kinds)
     except (OSError, Refused) as error:
@@ -111,10 +111,10 @@ def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
 
 
 def read_log(path: Path, offset: int = 0, kinds: Iterable[type[Event]] = ()) -> Chunk:
-    """The events of a run folder from an offset that an earlier chunk ended at.
+    """Reads the events of a run folder from an offset that an earlier chunk ended at.
 
-    With kinds all other lines are passed over unparsed, and are damaged only where they do not even look like events.
-    A last line that a kill cut short, or that is being written, is left for later.
+    With kinds all other lines are skipped unparsed, and are damaged only if they do not even look like events.
+    A last line that a kill cut short, or that is still being written, is left for later.
     """
     wanted = prefixes(kinds) or (b"",)
     events: list[Event] = []
@@ -138,7 +138,7 @@ def read_log(path: Path, offset: int = 0, kinds: Iterable[type[Event]] = ()) -> 
 
 
 def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a run's start event and of the last event that can be read."""
+    """Reads the fields of a run's start event and of the last event that can be read."""
     if not (path / "events.jsonl").is_file():
         raise Unreadable(path, "it has no events.jsonl")
     with _open_log(path) as log:
@@ -147,12 +147,12 @@ def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise Unreadable(path, "its events.jsonl is empty")
         start = fields_of(first)
         if not start or start["event"] != "start":
-            raise Unreadable(path, "its events.jsonl does not begin with a whole start event")
+            raise Unreadable(path, "its events.jsonl does not begin with a complete start event")
         return start, _last(log) or start
 
 
 def last_event(path: Path) -> dict[str, Any]:
-    """The fields of the last event of a run that can be read, or nothing."""
+    """Reads the fields of the last event of a run that can be read, or nothing."""
     try:
         with _open_log(path) as log:
             return _last(log)
@@ -161,7 +161,7 @@ def last_event(path: Path) -> dict[str, Any]:
 
 
 def fields_of(line: bytes) -> dict[str, Any]:
-    """The fields of an event as any version wrote it, or nothing if the line is torn or something else."""
+    """Returns the fields of an event as any version wrote it, or nothing if the line is torn or something else."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -170,12 +170,12 @@ def fields_of(line: bytes) -> dict[str, Any]:
 
 
 def prefixes(kinds: Iterable[type[Event]]) -> tuple[bytes, ...]:
-    """What lines with events of these kinds begin with."""
+    """Returns what lines with events of these kinds begin with."""
     return tuple(b'{"event": "%s"' % kind.event.encode() for kind in kinds)
 
 
 def evals_by_seed(events: Iterable[Event]) -> dict[int, list[Eval]]:
-    """The evaluations among events, in order."""
+    """Groups the evaluations among events by seed, in order."""
     evals: dict[int, list[Eval]] = {}
     for event in events:
         if isinstance(event, Eval) and event.seed is not None:
@@ -184,7 +184,7 @@ def evals_by_seed(events: Iterable[Event]) -> dict[int, list[Eval]]:
 
 
 def best_of(evals: list[Eval]) -> Eval:
-    """The evaluation with the highest mean return, the first of equals."""
+    """Returns the evaluation with the highest mean return, the first of equals."""
     return max(evals, key=lambda one: one.mean_return)
 
 
@@ -198,7 +198,7 @@ def _open_log(path: Path) -> io.BufferedReader:
 
 
 def _line_ends_at(offset: int, log: io.BufferedReader) -> bool:
-    """Whether the log was not cut back by a resume since it was read to this offset."""
+    """Whether a line still ends at this offset, so that no resume has truncated the log since."""
     log.seek(max(0, offset - 1))
     return offset == 0 or log.read(1) == b"\n"
 
@@ -214,16 +214,16 @@ def _last(log: io.BufferedReader) -> dict[str, Any]:
 
 
 def _parse(line: bytes) -> Event | None:
-    """The event on a line, if its values can be shown, compared and drawn: a file may say anything, and NaN is null."""
-    event, sound = from_line(line.decode()), True
+    """Parses an event, if its values can be shown, compared and plotted: a file may say anything, and NaN is null."""
+    event, valid = from_line(line.decode()), True
     if isinstance(event, Eval):
         for count in (event.step, event.seed, event.updates):
             whole(count)
-        sound = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
+        valid = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
     elif isinstance(event, Note):
-        sound = isinstance(event.text, str)
+        valid = isinstance(event.text, str)
     elif isinstance(event, ActorEvent):
-        sound = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
-    if not sound:
+        valid = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
+    if not valid:
         raise Refused("its values are not what they should be")
     return event

@@ -1,4 +1,4 @@
-"""The replay in pieces that are written once, so that a checkpoint costs what is new."""
+"""Writes the replay in segments, each only once, so that a checkpoint costs only what is new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEGMENT_ROWS = 10_000  # chosen: a checkpoint at the default interval has just o
 def write_segments(
     folder: Path, serial: int, seeds: list[int], replay: Replay, shared: list[Segment], written: list[Path]
 ) -> Iterator[Segment]:
-    """The segments that together hold the replay: full ones of earlier checkpoints again, the rest written now."""
+    """Yields the segments that hold the replay: full ones of earlier checkpoints, and the rest, written now."""
     for member, seed in enumerate(seeds):
         first, stop = replay.kept(member)
         for segment in shared:
@@ -35,14 +35,14 @@ def write_segments(
 
 
 def shared_segments(folder: Path, before: Sequence[Segment]) -> list[Segment]:
-    """The full segments of the checkpoint before; none if one of them is gone, and then all is written anew."""
+    """Returns the full segments of the checkpoint before; none if one is missing: then all are written again."""
     full = [segment for segment in before if segment.stop - segment.first == SEGMENT_ROWS]
     sizes = [path.stat().st_size if path.is_file() else -1 for path in (folder / one.file.name for one in full)]
     return full if sizes == [segment.file.size for segment in full] else []
 
 
 def new_bytes(seeds: list[int], replay: Replay, shared: list[Segment]) -> int:
-    """What write_segments will write, but for the few bytes that begin each file."""
+    """Returns how much write_segments will write, without the few bytes of each file's header."""
     rows = 0
     for member, seed in enumerate(seeds):
         first, stop = replay.kept(member)

@@ -1,4 +1,4 @@
-"""A nested state as two files can hold it: plain values, and arrays by path."""
+"""Splits a nested state into what two files hold: plain values, and arrays by path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from t3d.types import State
 
 
 def split(state: State) -> tuple[State, dict[str, NDArray[Any]]]:
-    """A nested state as its plain part and its arrays by path, e.g. learner/actor."""
+    """Splits a nested state into its plain part and its arrays by path, e.g. learner/actor."""
     plain: State = {}
     arrays: dict[str, NDArray[Any]] = {}
     for key, value in state.items():
@@ -26,7 +26,7 @@ def split(state: State) -> tuple[State, dict[str, NDArray[Any]]]:
 
 
 def joined(plain: State, arrays: dict[str, NDArray[Any]]) -> State:
-    """The inverse of split; plain is changed."""
+    """The inverse of split; changes plain."""
     for name, array in arrays.items():
         *path, last = name.split("/")
         node = plain

@@ -1,0 +1,59 @@
+"""Whether two revisions are equally fast: `python experiments/same_speed.py REVISION [REVISION]`.
+
+In each round the first is measured, then the second (the working tree if not given), then the first again, with
+`t3d bench update` and `t3d bench train`. The second counts as equal where its median ratio lies within what the first
+shows against itself. Nothing else may run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from same_bits import checked_out
+
+FIGURES = {  # what is measured: flags of t3d bench, and the field of its row, larger if faster
+    "update": ("update --engines fused --threads 1 --seconds 3", lambda row: 1 / row["ms_median"]),
+    "train": ("train --engines fused --threads 1 --turns 4", lambda row: row["steps_per_second"]),
+}
+
+
+def main() -> int:
+    args = argparse.ArgumentParser(description=__doc__)
+    args.add_argument("before")
+    args.add_argument("after", nargs="?", help="the working tree if not given")
+    args.add_argument("--rounds", type=int, default=7)
+    given = args.parse_args()
+    slower = 0
+    with checked_out(given.before) as before, checked_out(given.after) as after:
+        for name in FIGURES:
+            rounds = [[speed(source, name) for source in (before, after, before)] for _ in range(given.rounds)]
+            ratios = [second / first for first, second, _ in rounds]
+            against_itself = [again / first for first, _, again in rounds]
+            ratio, least = statistics.median(ratios), min(against_itself)
+            slower += ratio < least
+            print(
+                f"{name}: median {ratio:.3f} ({min(ratios):.3f} to {max(ratios):.3f}); the first against itself "
+                f"{statistics.median(against_itself):.3f} ({least:.3f} to {max(against_itself):.3f})"
+            )
+    return slower
+
+
+def speed(source: Path, name: str) -> float:
+    words, figure = FIGURES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "t3d", "bench", *words.split(), "--json", "rows.json"]
+        environment = {**os.environ, "PYTHONPATH": str(source)}
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        (row,) = json.loads((Path(folder) / "rows.json").read_bytes())["rows"]
+        return float(figure(row))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
