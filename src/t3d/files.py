@@ -94,7 +94,7 @@ def read(path: Path, most: int, size: int | None = None, sha256: str | None = No
     return content
 
 
-def whole(value: Any, least: int = 0) -> int:
+def to_count(value: Any, least: int = 0) -> int:
     """Checks a count from a file: an int, not a bool or a float, within sane bounds."""
     if type(value) is not int or not least <= value < 2**62:
         raise ValueError(f"{value!r:.60} is not a count")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3d.config import TD3Config
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.types import Floats, Spec, State
 
 
@@ -75,4 +75,4 @@ def unpacked(state: State, members: int, sizes: tuple[int, ...]) -> PolicySnapsh
                 f"{name} of a policy is {array.dtype} {array.shape} instead of float32 {shapes[name]}, or not finite"
             )
     scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
-    return PolicySnapshot(whole(state["updates"]), sizes, arrays["flat"], scaling)
+    return PolicySnapshot(to_count(state["updates"]), sizes, arrays["flat"], scaling)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.seeds import derive_wide
 from t3d.types import State
 
@@ -78,7 +78,7 @@ class Counted:
         return {"drawn": int(self.drawn)}
 
     def restore(self, state: State) -> None:
-        self.drawn.fill_(whole(state["drawn"]))
+        self.drawn.fill_(to_count(state["drawn"]))
 
     def _bits(self, bits: int) -> Tensor:
         """(M, draws per call), each of the given number of random bits."""

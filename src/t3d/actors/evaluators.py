@@ -13,7 +13,7 @@ from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.errors import NobodyLeft
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot, actor_sizes, packed, unpacked
 from t3d.types import Evaluation, Spec, State
 from t3d.world.guard import EnvFactory
@@ -110,7 +110,7 @@ class ProcessEvaluator:
         for index in range(len(state)):
             saved = state[str(index)]
             snapshot = unpacked(saved, self.count, self.policies.sizes)
-            steps.append(whole(saved["step"], least=steps[-1] + 1 if steps else 0))
+            steps.append(to_count(saved["step"], least=steps[-1] + 1 if steps else 0))
             self.submit(snapshot, steps[-1])
         return steps
 

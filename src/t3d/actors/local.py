@@ -20,7 +20,7 @@ from t3d.actors.tally import ActingStatistics
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot, actor_sizes
 from t3d.types import Acting, ActorNews, Episode, Fault, Floats, Rollout, State, row_sizes
 from t3d.world.guard import EnvFactory
@@ -127,10 +127,10 @@ class LocalCollector:
         """Restores what state() returned; every environment continues with its next episode."""
         for member, seed in enumerate(self.cfg.seeds):
             saved = state[f"seed-{seed}"]
-            self.taken[member] = self.shared_state.taken[member, -1] = whole(saved["taken"])
+            self.taken[member] = self.shared_state.taken[member, -1] = to_count(saved["taken"])
             for index in range(self.cfg.env.num_envs):
-                self.shared_state.episodes[member, index] = whole(saved[f"env-{index}"]["episode"], least=-1)
-                self.shared_state.bad_values[member, index] = whole(saved[f"env-{index}"]["bad_values"])
+                self.shared_state.episodes[member, index] = to_count(saved[f"env-{index}"]["episode"], least=-1)
+                self.shared_state.bad_values[member, index] = to_count(saved[f"env-{index}"]["bad_values"])
         return []
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from t3d.config import Config
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.types import Fault, Floats, Rollout, State
 from t3d.world.batch import open_batch
 from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes
@@ -78,7 +78,7 @@ class MemberActor:
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Replays every episode in flight; says which came out different, and starts the next one there."""
-        self.taken = whole(state["taken"])
+        self.taken = to_count(state["taken"])
         flights = [SavedEpisode.of(state[f"env-{runner.index}"]) for runner in self.runners]
         replay_episodes(self.runners, flights, self.env_batch, stop)
         if any(flight.episode or flight.length for flight in flights):

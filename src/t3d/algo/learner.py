@@ -10,7 +10,7 @@ from t3d.algo.engines import UPDATES, compiled_if_possible
 from t3d.algo.engines.graph import Graphs
 from t3d.algo.td3 import td3_init
 from t3d.config import TD3Config
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.streams import open_streams
 from t3d.tensors import put
@@ -102,7 +102,7 @@ class Learner:
         for name, tensor in self._tensors().items():
             put(tensor, state[name], name)
         self._streams.restore(state["target_noise"])
-        self.updates = whole(state["updates"])
+        self.updates = to_count(state["updates"])
 
     def non_finite(self) -> list[tuple[str, int]]:
         """Lists the networks and moments that hold a non-finite value, each with its member."""

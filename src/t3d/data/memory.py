@@ -9,7 +9,7 @@ from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
 from t3d.data.staging import Staged
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Rollout, Spec, State
 
@@ -68,7 +68,7 @@ class Memory:
         """Restores what state() returned; the rows of the replay are put back separately."""
         if len(state["added"]) != len(self.added):
             raise ValueError(f"it holds {len(state['added'])} members")
-        self.replay.set_added([whole(count) for count in state["added"]])
+        self.replay.set_added([to_count(count) for count in state["added"]])
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])

@@ -19,7 +19,7 @@ from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, whole
+from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
@@ -54,9 +54,9 @@ class Counters:
 
     def restore(self, state: State) -> None:
         """Restores what state() returned."""
-        self.step, self.log_due = whole(state["step"]), bool(state["log_due"])
-        self.evaluated = whole(state["evaluated"], least=-1)
-        self.submitted = whole(state.get("submitted", state["evaluated"]), least=self.evaluated)  # early format 1
+        self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
+        self.evaluated = to_count(state["evaluated"], least=-1)
+        self.submitted = to_count(state.get("submitted", state["evaluated"]), least=self.evaluated)  # early format 1
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
             raise ValueError(f"progress.seconds is {state['seconds']}")
         self.started = time.monotonic() - state["seconds"]
@@ -71,7 +71,7 @@ class Loaded(NamedTuple):
     def log_lengths(self) -> dict[str, int]:
         """Returns how long the logs were when it was written."""
         try:
-            return {name: whole(self.state["logs"][name]) for name in LOGS}
+            return {name: to_count(self.state["logs"][name]) for name in LOGS}
         except CORRUPT_ERRORS as error:
             raise UserError(f"{self.checkpoint.path} does not say how long its logs were ({error})") from None
 

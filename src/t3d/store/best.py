@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot, Scaling, packed, unpacked
 from t3d.store.folder import RunFolder
 from t3d.types import Evaluation, State
@@ -57,7 +57,7 @@ class BestPolicies:
         for member in range(len(self.returns)):
             saved = state.get(f"member-{member}")
             if saved is not None:
-                self._kept[member] = (whole(saved["step"]), unpacked(saved, 1, sizes))
+                self._kept[member] = (to_count(saved["step"]), unpacked(saved, 1, sizes))
 
 
 def _alone(snapshot: PolicySnapshot, member: int) -> PolicySnapshot:

@@ -17,7 +17,7 @@ import psutil
 from t3d.config import MOST_SEEDS, Config, dotted, flat
 from t3d.errors import UserError
 from t3d.events import Eval, Resumed, Start
-from t3d.files import CORRUPT_ERRORS, Refused, read, whole
+from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
 from t3d.store.reader import Unreadable, best_of, evals_by_seed, fields_of, prefixes, read_ends, read_log
 from t3d.world.policy import described
@@ -81,7 +81,7 @@ def read_entry(path: Path) -> Entry:
         config = dict(session["config"])
         if len(config["seeds"]) > MOST_SEEDS:
             raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
-        seeds = tuple(whole(seed) for seed in config["seeds"])
+        seeds = tuple(to_count(seed) for seed in config["seeds"])
         status = _status(session, last)
         return Entry(
             path=path,
@@ -89,8 +89,8 @@ def read_entry(path: Path) -> Entry:
             env=str(config["env"].get("name") or config["env"]["id"])[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
-            step=whole(last["step"]),
-            total_steps=whole(config["total_steps"]),
+            step=to_count(last["step"]),
+            total_steps=to_count(config["total_steps"]),
             best_return=_best_return(path, seeds),
             status=status,
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from t3d.config import Config, load_toml, merge
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, from_line
-from t3d.files import CORRUPT_ERRORS, Refused, open_plain, whole
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
 from t3d.world.policy import SavedPolicy, load_policy
 
 LOG = logging.getLogger("t3d.runs")
@@ -218,7 +218,7 @@ def _parse(line: bytes) -> Event | None:
     event, valid = from_line(line.decode()), True
     if isinstance(event, Eval):
         for count in (event.step, event.seed, event.updates):
-            whole(count)
+            to_count(count)
         valid = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
     elif isinstance(event, Note):
         valid = isinstance(event.text, str)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from t3d.config import Config
 from t3d.errors import StoppedEarly
-from t3d.files import whole
+from t3d.files import to_count
 from t3d.seeds import derive, stream
 from t3d.types import Episode, Fault, Floats, State
 from t3d.world.batch import EnvBatch
@@ -123,7 +123,10 @@ class EpisodeRunner:
 
     def restore(self, state: State) -> None:
         """Restores what replaying the episode does not."""
-        self.counters.bad_values[self.index], self.fruitless = whole(state["bad_values"]), whole(state["fruitless"])
+        self.counters.bad_values[self.index], self.fruitless = (
+            to_count(state["bad_values"]),
+            to_count(state["fruitless"]),
+        )
         if state.get("failed"):  # another episode has started, with its own streams
             return
         self.noise.state = dict(state["noise"])
@@ -150,8 +153,8 @@ class SavedEpisode(NamedTuple):
     def of(cls, state: State) -> SavedEpisode:
         """Reads the saved episode; after a failure the next one, because the same actions would fail again."""
         if state.get("failed"):
-            return cls(whole(state["episode"]) + 1, 0, None, state["actions"][:0])
-        return cls(whole(state["episode"]), whole(state["length"]), whole(state["trace"]), state["actions"])
+            return cls(to_count(state["episode"]) + 1, 0, None, state["actions"][:0])
+        return cls(to_count(state["episode"]), to_count(state["length"]), to_count(state["trace"]), state["actions"])
 
 
 def replay_episodes(

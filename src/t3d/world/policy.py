@@ -17,7 +17,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, unsealed, whole
+from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling, layers_of, parameter_count
 from t3d.types import Floats, Part, Spec
 from t3d.world.numbers import InvalidValue, flatten, to_bounds
@@ -176,8 +176,8 @@ def _hash_of(tensors: dict[str, NDArray[Any]]) -> str:
 
 def _snapshot(about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec) -> PolicySnapshot:
     for name in ("seed", "step"):
-        whole(about[name])
-    sizes = tuple(whole(size, least=1) for size in about["sizes"])
+        to_count(about[name])
+    sizes = tuple(to_count(size, least=1) for size in about["sizes"])
     shapes = {"actor": (parameter_count(sizes),), "mean": (sizes[0],), "std": (sizes[0],)}
     if (sizes[0], sizes[-1]) != (spec.observation_size, spec.action_size):
         raise Refused(f"its network of sizes {sizes} does not fit its observations and actions")
@@ -187,13 +187,13 @@ def _snapshot(about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spe
     scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
     if scaling is not None and not (scaling.std > 0).all():
         raise Refused("it scales observations by a standard deviation of 0 or less")
-    return PolicySnapshot(whole(about["updates"]), sizes, tensors["actor"][None], scaling)
+    return PolicySnapshot(to_count(about["updates"]), sizes, tensors["actor"][None], scaling)
 
 
 def _spec(about: dict[str, Any]) -> Spec:
     spec = Spec(
         tuple(_part(fields) for fields in about["observation"]),
-        tuple(whole(size) for size in about["action_shape"]),
+        tuple(to_count(size) for size in about["action_shape"]),
         np.asarray(about["action_low"], np.float64),
         np.asarray(about["action_high"], np.float64),
         str(about["action_dtype"]),
@@ -214,9 +214,9 @@ def _content(path: Path, most: int) -> bytes:
 
 
 def _part(fields: dict[str, Any]) -> Part:
-    path, shape = tuple(fields["path"]), tuple(whole(size) for size in fields["shape"])
-    choice = None if fields["first_choice"] is None else whole(fields["first_choice"], least=-(2**62))
-    part = Part(path, shape, whole(fields["start"]), whole(fields["stop"]), choice)
+    path, shape = tuple(fields["path"]), tuple(to_count(size) for size in fields["shape"])
+    choice = None if fields["first_choice"] is None else to_count(fields["first_choice"], least=-(2**62))
+    part = Part(path, shape, to_count(fields["start"]), to_count(fields["stop"]), choice)
     if not all(isinstance(key, str | int) for key in path) or (
         choice is None and prod(shape) != part.stop - part.start
     ):
