@@ -1,8 +1,8 @@
 """Checks that two revisions compute the same bits: `python experiments/same_bits.py REVISION [REVISION]`.
 
 Both run the same short trainings (the second is the working tree if not given) on this machine, with one thread, and
-the hashes of all weights, targets, moments, statistics and rows of the replay are compared. Moving and renaming code must
-change none of them.
+the hashes of all weights, targets, moments, statistics and rows of the replay are compared. Moving and renaming code
+must change none of them.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ switched on with `--td3.normalise-observations` and off with `--td3.no-normalise
 seed. Noise is given as a fraction of half the action range, because inside T3D actions are in [−1, 1]. What the paper
 says about each setting: [deviations](deviations.md).
 """
-NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+NAMES = {int: "integer", float: "number", str: "string", bool: "true or false"}
 
 
 def page() -> str:

@@ -80,9 +80,9 @@ def test_every_field_says_what_it_is() -> None:
         ({"tdd": {}}, "unknown key tdd, did you mean td3"),
         ({"td3": {"batchsize": 3}}, "unknown key td3.batchsize, did you mean batch_size"),
         ({"td3": 3}, "td3=3 must be a table"),
-        ({"td3": {"batch_size": "many"}}, "td3.batch_size='many' is not a whole number"),
-        ({"td3": {"batch_size": 1.5}}, "not a whole number"),
-        ({"td3": {"batch_size": True}}, "not a whole number"),
+        ({"td3": {"batch_size": "many"}}, "td3.batch_size='many' is not an integer"),
+        ({"td3": {"batch_size": 1.5}}, "not an integer"),
+        ({"td3": {"batch_size": True}}, "not an integer"),
         ({"td3": {"batch_size": 0}}, "td3.batch_size=0 is out of range"),
         ({"td3": {"batch_size": -256}}, "out of range"),
         ({"td3": {"gamma": 1.5}}, "td3.gamma=1.5 is out of range; it must be between 0 and 1"),
@@ -90,7 +90,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"tau": -0.1}}, "out of range"),
         ({"td3": {"actor_hidden": [256, 0]}}, "layer sizes must be between 1"),
         ({"td3": {"critic_hidden": [10**9]}}, "layer sizes must be between 1 and 65536"),
-        ({"td3": {"actor_hidden": ["a"]}}, "a list of whole numbers"),
+        ({"td3": {"actor_hidden": ["a"]}}, "a list of integers"),
         ({"td3": {"critics": 0}}, "out of range"),
         ({"td3": {"aggregate": "mean"}}, "td3.aggregate='mean' is not one of min"),
         ({"replay": {"capacity": 100}}, "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity"),
@@ -127,10 +127,10 @@ def test_python_may_hand_over_lists_ranges_and_numpys_numbers() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Config(seeds=3), "seeds=3 is not a list of whole numbers"),  # type: ignore[arg-type]
+        (lambda: Config(seeds=3), "seeds=3 is not a list of integers"),  # type: ignore[arg-type]
         (lambda: Config(seeds="012"), "seeds='012' is not a list"),  # type: ignore[arg-type]
-        (lambda: Config(seeds=[0, None]), "is not a list of whole numbers"),  # type: ignore[arg-type]
-        (lambda: Config(total_steps="many"), "total_steps='many' is not a whole number"),  # type: ignore[arg-type]
+        (lambda: Config(seeds=[0, None]), "is not a list of integers"),  # type: ignore[arg-type]
+        (lambda: Config(total_steps="many"), "total_steps='many' is not an integer"),  # type: ignore[arg-type]
         (lambda: Config(td3={"gamma": 0.5}), "is not a TD3Config"),  # type: ignore[arg-type]
         (lambda: Config(device=["cpu"]), "device=['cpu'] is not one of"),  # type: ignore[arg-type]
         (lambda: TD3Config(gamma=10**400), "is out of range"),

@@ -275,7 +275,7 @@ def test_the_command_speaks_of_environments_and_of_the_machine(capsys: pytest.Ca
 
 
 RENDERED = {
-    "def render(self):\n        return None": "videos of it can be recorded",
+    "def render(self):\n        return None": "; videos can be recorded",
     "pass": "no videos can be recorded: it has no render()",
 }
 

@@ -55,8 +55,8 @@ def _in_words(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(typing.get_args(hint))
     if isinstance(hint, types.GenericAlias):
-        return "a list of whole numbers"
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+        return "a list of integers"
+    words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
     return words.get(hint, f"a {getattr(hint, '__name__', hint)}")
 
 
