@@ -10,7 +10,7 @@ import typing
 from itertools import pairwise
 from typing import Any, Literal
 
-from t3d.app.printing import plain
+from t3d.app.plain_console import plain
 from t3d.config import Config, settings
 
 INTRODUCTION = """\

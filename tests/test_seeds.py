@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from t3d.random_streams import Counted, Generators
 from t3d.seeds import derive, derive_wide, stream
-from t3d.streams import Counted, Generators
 
 PATHS = [path for length in range(4) for path in itertools.product((0, 1, 7), repeat=length)]
 

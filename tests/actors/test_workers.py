@@ -15,7 +15,7 @@ import pytest
 import helpers
 from actor_helpers import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
 from t3d.actors import supervisor as workers
-from t3d.actors.tally import ActingStatistics
+from t3d.actors.statistics import ActingStatistics
 from t3d.errors import UserError
 from t3d.events import ActingEvent, BadValueMet, from_line
 from t3d.run.loop import train

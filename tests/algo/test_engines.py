@@ -21,8 +21,8 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Note, Resumed, Start, Update
+from t3d.random_streams import Counted
 from t3d.run.placement import resolve
-from t3d.streams import Counted
 from t3d.types import Draws, UpdateTrace
 
 SPEC = helpers.make_spec()

@@ -20,7 +20,7 @@ import pytest
 import helpers
 import t3d
 from t3d.app.cli import main
-from t3d.app.printing import PlainConsole
+from t3d.app.plain_console import PlainConsole
 from t3d.app.session import print_results
 from t3d.config import Config, merge
 from t3d.errors import UserError

@@ -15,7 +15,7 @@ import t3d
 from faults import rewrite_policy
 from helpers import small_config
 from t3d.app.cli import main
-from t3d.insight.choose import known_choice, play_choice
+from t3d.insight.best_seed import known_choice, play_choice
 from t3d.seeds import derive
 from t3d.snapshots import parameter_count
 from t3d.store.reader import Run, open_run
@@ -149,7 +149,7 @@ def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], m
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("t3d.insight.choose.evaluate", interrupted)
+    monkeypatch.setattr("t3d.insight.best_seed.evaluate", interrupted)
     out = evaluated(run, capsys)
     assert "skipped: seed 0 has the best evaluation" in out and "seed 0, best policy" in out
     assert known_choice(run) is None

@@ -28,7 +28,7 @@ from t3d.seeds import derive
 from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
 from t3d.world.make import env_factory
-from t3d.world.numbers import ABSURD
+from t3d.world.spaces import ABSURD
 from worlds import Toy
 
 

@@ -18,7 +18,7 @@ from t3d.events import BadValueMet, End, EpisodeEnd, Eval, Event, Note, from_lin
 from t3d.store.checkpoint import newest
 from t3d.world.episode import MOST_FRUITLESS
 from t3d.world.guard import MOST_RESETS, BadValue, Environment
-from t3d.world.numbers import FIXED_TO
+from t3d.world.spaces import FIXED_TO
 from worlds import BAD, Toy, one_bad
 
 

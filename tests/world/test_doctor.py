@@ -17,8 +17,8 @@ import t3d
 from t3d.app.cli import main
 from t3d.errors import UserError
 from t3d.events import Note
-from t3d.world.checks import images
 from t3d.world.doctor import examine
+from t3d.world.doctor.checks import images
 from t3d.world.guard import spec_of
 from t3d.world.make import env_factory
 from worlds import Sound, broken

@@ -21,8 +21,8 @@ from t3d.snapshots import PolicySnapshot, parameter_count
 from t3d.types import Requests
 from t3d.world.guard import BadValue, Environment, spec_of
 from t3d.world.make import env_factory
-from t3d.world.numbers import to_bounds
 from t3d.world.policy import MemberPolicy
+from t3d.world.spaces import to_bounds
 from worlds import BAD, Toy, one_bad
 
 

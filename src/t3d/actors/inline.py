@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from t3d.actors.member import MemberActor
+from t3d.actors.member_actor import MemberActor
 from t3d.config import Config
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Acting, ActorNews, Evaluation, Requests, Rollout, State

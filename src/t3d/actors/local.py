@@ -15,8 +15,8 @@ import numpy as np
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.governor import Governor
 from t3d.actors.shared_memory import POLICY_SLOTS, RANDOM, Policies, Ring, SharedState, Torn, Wakeup
+from t3d.actors.statistics import ActingStatistics
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
-from t3d.actors.tally import ActingStatistics
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError

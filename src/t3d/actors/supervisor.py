@@ -55,7 +55,7 @@ class Worker:
 
     def _start(self, channel: int, fds: list[int], output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603
-            [sys.executable, "-P", "-m", "t3d.actors.launch", str(channel), str(os.getpid())],
+            [sys.executable, "-P", "-m", "t3d.actors.worker_main", str(channel), str(os.getpid())],
             stdin=subprocess.DEVNULL,  # programs that an environment starts must not read ours
             stdout=output,
             stderr=output,

@@ -1,4 +1,4 @@
-"""Runs in a worker process: acts, evaluates or checks an environment, as its parent asks. actors/launch.py starts it.
+"""Runs in a worker process: acts, evaluates or checks an environment, as its parent asks; worker_main.py starts it.
 
 It imports no torch, so it starts within a second, and it uses one thread.
 """
@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from t3d.actors.checkup_worker import Doctor
-from t3d.actors.member import MemberActor
+from t3d.actors.member_actor import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
 from t3d.errors import EnvironmentFailed, OwnSignal, UserError

@@ -11,8 +11,8 @@ from t3d.algo.engines.graph import Graphs
 from t3d.algo.td3 import td3_init
 from t3d.config import TD3Config
 from t3d.files import to_count
+from t3d.random_streams import open_streams
 from t3d.snapshots import PolicySnapshot
-from t3d.streams import open_streams
 from t3d.tensors import put
 from t3d.types import Batch, Draws, Spec, State, UpdateTrace
 

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from t3d.app.output import lost_output, printable, safe_streams
+from t3d.app.safe_output import lost_output, printable, safe_streams
 from t3d.version import __version__
 
 if TYPE_CHECKING:

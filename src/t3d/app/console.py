@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from t3d.app.printing import PlainConsole, labelled, plain
+from t3d.app.plain_console import PlainConsole, labelled, plain
 from t3d.app.signals import STOPPING, SignalRequests
 from t3d.config import Config, diff, merge
 from t3d.config.presets import preset

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.app.flags import read_flags
-from t3d.app.printing import PlainConsole, labelled
+from t3d.app.plain_console import PlainConsole, labelled
 from t3d.world.doctor import examine
 from t3d.world.guard import EnvFactory, close_quietly, spec_of
 from t3d.world.make import env_factory

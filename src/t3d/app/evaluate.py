@@ -9,15 +9,15 @@ import numpy as np
 import tyro
 from rich.table import Table
 
-from t3d.app.choice import best_seed
+from t3d.app.best_seed import best_seed
 from t3d.app.flags import read_flags
-from t3d.app.printing import PlainConsole
+from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
 from t3d.seeds import derive
 from t3d.store.reader import open_run
 from t3d.world.batch import open_batch
+from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import evaluate
-from t3d.world.fit import check_fits
 from t3d.world.make import env_factory
 
 

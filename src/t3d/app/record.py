@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from t3d.app.choice import best_seed
+from t3d.app.best_seed import best_seed
 from t3d.app.flags import read_flags
-from t3d.app.printing import PlainConsole
+from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.store.reader import open_run

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.app.flags import read_flags
-from t3d.app.printing import PlainConsole, plain
+from t3d.app.plain_console import PlainConsole, plain
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note
 from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.text import Text
 
 from t3d.app.console import View, acting_in_words
-from t3d.app.output import printable
-from t3d.app.printing import PlainConsole, labelled
+from t3d.app.plain_console import PlainConsole, labelled
+from t3d.app.safe_output import printable
 from t3d.app.signals import SKIPPING, SignalRequests, handling_signals
 from t3d.config import Config
 from t3d.errors import StoppedEarly
@@ -111,7 +111,7 @@ def _plot(run: Run, console: PlainConsole) -> None:
 
 
 def _best_seed(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> int:
-    from t3d.app.choice import best_seed  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.app.best_seed import best_seed  # noqa: PLC0415 (imports Gymnasium)
     from t3d.world.evaluate import Stopped  # noqa: PLC0415
 
     def check_stop() -> None:

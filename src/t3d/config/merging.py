@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from t3d.config.checks import declared_types
 from t3d.config.settings import Config
+from t3d.config.validation import declared_types
 from t3d.errors import UserError, did_you_mean
 
 Section = TypeVar("Section")

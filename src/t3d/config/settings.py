@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from t3d.config.checks import check_range, convert
+from t3d.config.validation import check_range, convert
 from t3d.errors import UserError
 
 MOST_ACTORS = 1024  # processes; chosen

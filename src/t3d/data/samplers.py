@@ -8,7 +8,7 @@ import torch
 
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
-from t3d.streams import open_streams
+from t3d.random_streams import open_streams
 from t3d.types import Batch, State
 
 

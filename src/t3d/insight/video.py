@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.seeds import derive
-from t3d.world.fit import check_fits
+from t3d.world.compatibility import check_fits
 from t3d.world.guard import Environment, close_quietly
 from t3d.world.make import env_factory
 from t3d.world.policy import SavedPolicy

@@ -25,7 +25,7 @@ from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.folder import LOGS, RunFolder, versions
 from t3d.types import State
-from t3d.world.fit import difference, outline
+from t3d.world.compatibility import difference, outline
 
 LONGEST_SECONDS = 1e9  # thirty years
 Collector = InlineCollector | LocalCollector

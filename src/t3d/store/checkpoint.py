@@ -23,9 +23,9 @@ import safetensors.numpy
 
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, sync_folder, to_json
+from t3d.store.flatten import joined, split
 from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
 from t3d.store.segments import new_bytes, shared_segments, write_segments
-from t3d.store.states import joined, split
 from t3d.types import Floats, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for

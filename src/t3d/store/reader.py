@@ -48,7 +48,7 @@ class Run(NamedTuple):
     evals: dict[int, list[Eval]]  # by seed, in order
 
     def best_seed(self) -> int:
-        """Returns the seed with the highest evaluation; insight/choose.py compares on fresh episodes."""
+        """Returns the seed with the highest evaluation; insight/best_seed.py compares on fresh episodes."""
         if not self.evals:
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
         return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)

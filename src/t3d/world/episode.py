@@ -18,7 +18,7 @@ from t3d.types import Episode, Fault, Floats, State
 from t3d.world.batch import EnvBatch
 from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, Result
 from t3d.world.noise import NOISES, Noise, scale_factor
-from t3d.world.numbers import random_action
+from t3d.world.spaces import random_action
 
 RECORDED_STEPS = 100_000  # of an episode in progress; a longer one restarts when the run is resumed; chosen
 MOST_FAILURES = 10  # episodes in a row that fail to start after a resume; chosen

@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from t3d.config import EnvConfig
 from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, what_happened
 from t3d.types import Fault, Floats, Part, Spec
-from t3d.world.numbers import InvalidValue, fixed, fixed_number, flatten, number, to_bounds
+from t3d.world.spaces import InvalidValue, fixed, fixed_number, flatten, number, to_bounds
 
 LOG = logging.getLogger("t3d.environment")
 GymEnv = gym.Env[Any, Any]

@@ -20,7 +20,7 @@ from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling, layers_of, parameter_count
 from t3d.types import Floats, Part, Spec
-from t3d.world.numbers import InvalidValue, flatten, to_bounds
+from t3d.world.spaces import InvalidValue, flatten, to_bounds
 
 LOG = logging.getLogger("t3d.policy")
 FORMAT = 2  # format 1 had no hashes and could not be read without its json

@@ -7,7 +7,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.output import Output, printable
+from t3d.app.safe_output import Output, printable
 
 
 class PlainConsole(Console):

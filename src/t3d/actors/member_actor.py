@@ -14,8 +14,8 @@ from t3d.world.batch import open_batch
 from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes
 from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.noise import scale_at
-from t3d.world.numbers import played
 from t3d.world.policy import MemberPolicy
+from t3d.world.spaces import played
 
 
 class MemberActor:

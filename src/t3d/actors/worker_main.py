@@ -1,4 +1,4 @@
-"""Entry point of a worker process: `python -m t3d.actors.launch CHANNEL PARENT`, a descriptor and a process id.
+"""Entry point of a worker process: `python -m t3d.actors.worker_main CHANNEL PARENT`, a descriptor and a process id.
 
 Nothing heavy is imported before the guard is forked, so it stays small; and no environment exists yet that could start
 other programs or threads.

@@ -11,7 +11,7 @@ import numpy as np
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.types import Floats
 from t3d.world.guard import EnvGuard, GymEnv, Result
-from t3d.world.numbers import random_action
+from t3d.world.spaces import random_action
 
 MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: training should start without a noticeable delay
 

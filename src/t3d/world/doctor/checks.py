@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.types import Floats, Part, Spec
+from t3d.world.doctor.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
 from t3d.world.guard import EnvGuard, GymEnv
-from t3d.world.numbers import random_action
-from t3d.world.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
+from t3d.world.spaces import random_action
 
 SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core
 LARGE, SMALL = 100.0, 1e-3  # chosen: networks learn best with inputs and targets of about one

@@ -14,8 +14,8 @@ from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, seale
 from t3d.seeds import derive
 from t3d.store.reader import Run
 from t3d.world.batch import open_batch
+from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import Stopped, evaluate
-from t3d.world.fit import check_fits
 from t3d.world.make import env_factory
 from t3d.world.policy import SavedPolicy
 

@@ -11,10 +11,10 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from t3d.errors import UserError
-from t3d.world.checks import CHECKS, images
+from t3d.world.doctor.checks import CHECKS, images
+from t3d.world.doctor.trial import play
+from t3d.world.doctor.watch import CALL_SECONDS, Watch, watching
 from t3d.world.guard import EnvFactory, EnvGuard, close_quietly, name_of, spec_of
-from t3d.world.trial import play
-from t3d.world.watch import CALL_SECONDS, Watch, watching
 
 
 def examine(make_env: EnvFactory, bad_values: str = "raise", call_seconds: float = CALL_SECONDS) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from t3d.errors import UserError
-from t3d.insight.choose import Choice, fresh_episodes, known_choice, play_choice
+from t3d.insight.best_seed import Choice, fresh_episodes, known_choice, play_choice
 from t3d.store.reader import Run
 from t3d.world.evaluate import Stopped
 
