@@ -123,10 +123,8 @@ class EpisodeRunner:
 
     def restore(self, state: State) -> None:
         """Restores what replaying the episode does not."""
-        self.counters.bad_values[self.index], self.fruitless = (
-            to_count(state["bad_values"]),
-            to_count(state["fruitless"]),
-        )
+        self.counters.bad_values[self.index] = to_count(state["bad_values"])
+        self.fruitless = to_count(state["fruitless"])
         if state.get("failed"):  # another episode has started, with its own streams
             return
         self.noise.state = dict(state["noise"])
