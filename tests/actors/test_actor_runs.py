@@ -299,7 +299,7 @@ def test_environments_are_spread_evenly() -> None:
         [[(0, 0), (0, 1), (0, 2), (0, 3)]],
         [[(1, 0), (1, 1), (1, 2), (1, 3)]],
     ]
-    with pytest.raises(UserError, match="there is work for 2: a VectorEnv is stepped by one actor"):
+    with pytest.raises(UserError, match="there is work for only 2: a VectorEnv is stepped by one actor"):
         shares(cfg, as_one=True)
     with pytest.raises(UserError, match=r"there is work for only 8: set --env.num-envs 8, or use fewer actors"):
         shares(merge(cfg, {"actors": "local:16"}), as_one=False)

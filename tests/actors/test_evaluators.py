@@ -52,9 +52,9 @@ def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     evaluator = evaluator_of("Slow", seeds=[0, 1, 2, 3], eval={"episodes": 3})
     heard: list[tuple[int, int]] = []
-    take = evaluator._take
+    store = evaluator._store
     monkeypatch.setattr(
-        evaluator, "_take", lambda **said: (heard.append((said["member"], len(said["results"]))), take(**said))
+        evaluator, "_store", lambda **said: (heard.append((said["member"], len(said["results"]))), store(**said))
     )
     try:
         evaluator.submit(snapshot_for(SPEC, 4), 100)
