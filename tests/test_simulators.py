@@ -275,7 +275,7 @@ def test_vector_envs_that_cannot_be_used() -> None:
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         with pytest.raises(UserError, match="resets by itself"):
             collected(lambda mode=mode: vector(mode=mode))
-    with pytest.raises(UserError, match=r"say --env\.num-envs 2"):
+    with pytest.raises(UserError, match=r"set --env\.num-envs 2"):
         collected(lambda: vector(count=2))
     cfg = helpers.small_config(env={"num_envs": 3, "action_repeat": 2})
     with pytest.raises(UserError, match="action_repeat"):
