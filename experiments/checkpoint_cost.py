@@ -33,7 +33,7 @@ def training_share(env: str, steps: int, root: Path) -> None:
     assert isinstance(end, End)
     seconds = [event.save_seconds for event in saved]
     print(f"{env}, {steps:,} steps, {len(saved)} checkpoints, run {end.seconds:,.1f} s, torch {torch.__version__}")
-    print(f"  saving took {sum(seconds):.2f} s: {100 * sum(seconds) / end.seconds:.2f} % of the run (limit 3 %)")
+    print(f"  saving took {sum(seconds):.2f} s: {100 * sum(seconds) / end.seconds:.2f} % of the run (our target: 3 %)")
     print(f"  each took {1000 * statistics.median(seconds):.0f} ms (median), {1000 * max(seconds):.0f} ms (longest)")
 
 
@@ -61,7 +61,7 @@ def million(env: str, root: Path) -> None:
     started = time.monotonic()
     first = next(t3d.resume(root / "million"))
     assert isinstance(first, Resumed) and first.step == rows
-    print(f"  {rows:,} transitions resumed in {time.monotonic() - started:.2f} s (limit 5 s)")
+    print(f"  {rows:,} transitions resumed in {time.monotonic() - started:.2f} s (our target: 5 s)")
 
 
 def main() -> None:
