@@ -48,8 +48,8 @@ def main(arguments: list[str]) -> int:
     shape, video = _shape(make_env), _video(make_env)
     for text in warnings:
         console.print(labelled("warning:", "yellow", text), soft_wrap=True)
-    found = "No errors found." if warnings else "No problems found in a short trial with random actions."
-    console.print(Text(found, "green"), soft_wrap=True)
+    verdict = "no errors found" if warnings else "no problems found in a short trial with random actions"
+    console.print(Text(f"{args.env}: {verdict}", "green"), soft_wrap=True)
     console.print(f"{shape}; {video}", soft_wrap=True)
     return 0
 
