@@ -57,5 +57,5 @@ def as_sentence(error: BaseException) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns a hint like ', did you mean tau?', or nothing if no known word is close enough."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
     return f", did you mean {near[0]}?" if near else ""

@@ -71,7 +71,7 @@ def test_no_environment_is_made_in_the_learner_s_process(tmp_path: Path, monkeyp
 
 
 def test_an_environment_that_td3_cannot_learn_is_refused_as_in_one_process(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"CartPole-v1 has actions .*; TD3 needs a continuous"):
+    with pytest.raises(UserError, match=r"CartPole-v1 has a Discrete.* action space; TD3 needs a continuous"):
         list(train(actor_config(tmp_path, env={"id": "CartPole-v1"})))
 
 

@@ -95,7 +95,8 @@ def test_eval_plays_the_best_seed_and_can_choose(run_folder: Path, capsys: pytes
     assert choice is not None, "made at the end of training"
     assert main(["eval", str(run_folder), "--episodes", "2"]) == 0
     assert f"seed {choice.seed}, best policy" in capsys.readouterr().out
-    assert main(["eval", str(run_folder), "--episodes", "2", "--seed", "3", "--policy", "last"]) == 0
+    named = [run_folder.name, "--root", str(run_folder.parent)]
+    assert main(["eval", *named, "--episodes", "2", "--seed", "3", "--policy", "last"]) == 0
     out = capsys.readouterr().out
     assert "seed 3, last policy (step 400)" in out and "mean return" in out
 
@@ -221,6 +222,13 @@ def test_a_million_may_be_written_1e6() -> None:
         (["train", "Pendulum-v1", "--total-steps", "3000"], "leaves no steps of total_steps=3000"),
         (["train", "Pendulum-v1", "--td3.critic-hidden", "65536", "65536"], "training the networks needs"),
         (["train", "Pendulum-v1", "--td3.gama", "0.9"], "unknown flag --td3.gama, did you mean --td3.gamma"),
+        (["train", "Pendulum-v1", "--learning-rate", "1e-3"], "unknown flag --learning-rate (t3d train --help lists"),
+        (["train", "Pendulum-v1", "--preset", "quick", "--total-steps", "300"], "random-steps or train longer\n"),
+        (["record", "here", "--steps", "few"], "--steps must be an integer, not 'few'"),
+        (["resume", "here", "--hang-seconds", "long"], "--hang-seconds must be a number, not 'long'"),
+        (["eval", "here", "--root", "there"], "there is no run named here in there"),
+        (["plot", "here", "--root", "there"], "there is no run named here in there"),
+        (["record", "here", "--root", "there"], "there is no run named here in there"),
         (["train", "Pendulum-v1", "--preset", "fast"], "unknown preset fast"),
         (["train", "Pendulum-v1", "--td3.batch-size", "-5"], "td3.batch_size=-5 is out of range"),
         (["train", "Pendulum-v1", "--replay.capacity", "10"], "smaller than td3.batch_size"),
@@ -233,11 +241,11 @@ def test_a_million_may_be_written_1e6() -> None:
         (["train", "Pendulum-v1", "--run.root", "/proc/nowhere"], "cannot write run folders"),
         (["train", "Pendulum-v1", "--run.name", "../up"], "plain folder name"),
         (["train", "Pendulum-v1", "--seeds", "1", "1"], "repeats a seed"),
-        (["eval", "no-such-run"], "there is no run at no-such-run"),
-        (["plot", "no-such-run"], "there is no run at no-such-run"),
-        (["record", "no-such-run"], "there is no run at no-such-run"),
+        (["eval", "no-such-run"], "there is no run named no-such-run in runs; t3d runs lists them"),
+        (["plot", "no-such-run"], "there is no run named no-such-run in runs; t3d runs lists them"),
+        (["record", "no-such-run"], "there is no run named no-such-run in runs; t3d runs lists them"),
         (["plot"], "at least one run"),
-        (["train", "Pendulum-v1", "--td3.gamma", "high"], "--td3.gamma: could not convert string to float: 'high'"),
+        (["train", "Pendulum-v1", "--td3.gamma", "high"], "--td3.gamma must be a number, not 'high'"),
         (["train", "Pendulum-v1", "--td3.gamma"], "Missing value for argument '--td3.gamma'"),
         (["train", "Pendulum-v1", "--seeds", "one"], "--seeds: Could not find valid parse for arguments: ['one']"),
         (["train", "Pendulum-v1", "--device", "tpu"], "'tpu' for argument '--device'. Expected one of ('auto', 'cpu',"),
@@ -247,7 +255,7 @@ def test_a_million_may_be_written_1e6() -> None:
         (["eval"], "Missing from t3d eval: RUN"),
         (["eval", "here", "--polcy", "best"], "unknown flag --polcy, did you mean --policy? (t3d eval --help lists"),
         (["eval", "here", "there"], "t3d eval does not know what to do with there"),
-        (["plot", "here", "--smooth", "1.5"], "--smooth: invalid literal for int()"),
+        (["plot", "here", "--smooth", "1.5"], "--smooth must be an integer, not '1.5'"),
         (["record", "here", "--run", "there"], "unknown flag --run"),
         (["resume"], "Missing from t3d resume: RUN"),
         (["runs", "--sort", "age"], "'age' for argument '--sort'. Expected one of ('time', 'return',"),
@@ -273,10 +281,13 @@ def test_lists_may_be_written_with_commas() -> None:
     assert parse(["--seeds", "0, 1", "2", "--env.id", "Pendulum-v1"]).cfg.seeds == (0, 1, 2)
 
 
-def test_existing_name_missing_seed_and_torn_files(run_folder: Path, tmp_path: Path) -> None:
+def test_existing_name_missing_seed_and_torn_files(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["train", "Pendulum-v1", *SMALL, "--run.root", str(run_folder.parent), "--run.name", "demo"]
     assert main(command) == 2
     assert main(["eval", str(run_folder), "--seed", "9"]) == 2
+    assert "has no seed 9; its seeds: 0, 3\n" in capsys.readouterr().err
     run = tmp_path / "torn"
     (run / "best").mkdir(parents=True)
     for name in ("config.toml", "events.jsonl", "best/seed-0.json", "best/seed-3.json"):

@@ -389,8 +389,8 @@ def test_contents_add_up(tmp_path: Path) -> None:
         (["--root", "{root}/whole"], "is a run itself; t3d runs show"),
         (["shwo"], "did you mean show"),
         (["lunar"], "t3d runs show lunar prints one run"),
-        (["show", "whale", "--root", "{root}"], "there is no run at whale, did you mean whole?"),
-        (["show", "zzz", "--root", "{root}"], "there is no run at zzz; t3d runs lists those in"),
+        (["show", "whale", "--root", "{root}"], "there is no run named whale in {root}, did you mean whole?"),
+        (["show", "zzz", "--root", "{root}"], "there is no run named zzz in {root}; t3d runs lists them"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -399,7 +399,7 @@ def test_a_mistake_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert main(["runs", *(word.format(root=root) for word in command)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and words in error
+    assert error.startswith("error: ") and error.count("\n") == 1 and words.format(root=root) in error
 
 
 def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

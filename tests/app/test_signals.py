@@ -185,7 +185,7 @@ def test_one_command_again_and_again_finishes_a_run_that_is_killed(tmp_path: Pat
     assert "resuming at step" in out and "its lock is taken over" in out and "Trained 400 steps" in out
     with training(tmp_path, flags, {}) as process:
         out, errors = process.communicate(timeout=60)
-    assert process.returncode == 0 and "is already at step 400" in out
+    assert process.returncode == 0 and "has already finished its 400 steps" in out
     events = [json.loads(line) for line in (tmp_path / LOGS[0]).read_text().splitlines()]
     assert [event["event"] for event in events].count("start") == 1
     episodes = [event["episode"] for event in events if event["event"] == "episode"]

@@ -179,7 +179,7 @@ def test_a_stop_in_the_middle_of_updates_that_are_due(tmp_path: Path, monkeypatc
 def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: Path) -> None:
     list(t3d.train(small(tmp_path, "long", eval={"every_steps": 100})))
     list(t3d.train(small(tmp_path, "short", total_steps=200, eval={"every_steps": 100})))
-    with pytest.raises(NothingLeft, match="already at step 200, and 200 are asked for; --total-steps N"):
+    with pytest.raises(NothingLeft, match="already finished its 200 steps; --total-steps N trains"):
         list(t3d.resume(tmp_path / "short"))
     with pytest.raises(NothingLeft, match="already at step 200, and 150 are asked for"):
         list(t3d.resume(tmp_path / "short", total_steps=150))
@@ -239,7 +239,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     other = merge(cfg, {"td3": {"tau": 0.01}})
     with pytest.raises(UserError, match=r"started with td3.tau=0.005, and this command says 0.01"):
         list(t3d.resume(broken, cfg=other))
-    with pytest.raises(UserError, match="its observations had 3 values, now 2"):
+    with pytest.raises(UserError, match="the policy expects 3 observation values, the environment returns 2"):
         list(t3d.resume(broken, make_env=lambda: gym.make("MountainCarContinuous-v0")))
     with pytest.raises(UserError, match="is in use by process"):
         going_on = t3d.resume(broken)

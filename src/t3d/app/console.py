@@ -198,11 +198,11 @@ def _print_changes(cfg: Config, console: PlainConsole) -> None:
     if not changes:
         console.print("All settings are the defaults.")
         return
-    table = Table("setting", "default", "this run", "from", title="Settings that differ from the defaults")
+    table = Table("setting", "default", "this run", "source", title="Settings that differ from the defaults")
     table.title_justify = "left"
     for key, (default, value) in changes.items():
         same_as_preset = key in from_preset and from_preset[key][1] == value
-        table.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "you")
+        table.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "flag or file")
     console.print(table)
 
 
@@ -212,7 +212,7 @@ def acting_in_words(event: ActingEvent) -> str:
     restarts = "1 restart" if event.restarts == 1 else f"{event.restarts} restarts"
     return (
         f"{actors}, {restarts}; ratio {event.ratio:.3g}; policy age {event.age_median} updates "
-        f"(99 %: {event.age_p99}); ring buffers {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
+        f"(p99 {event.age_p99}); ring buffers {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
         f"learner {event.learner_waited:.0%}"
     )
 

@@ -19,22 +19,12 @@ from rich.text import Text
 
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole, labelled
+from t3d.version import __version__
 from t3d.world.doctor import examine
 from t3d.world.guard import EnvFactory, close_quietly, spec_of
 from t3d.world.make import env_factory
 
-PACKAGES = (
-    "t3d",
-    "torch",
-    "numpy",
-    "gymnasium",
-    "mujoco",
-    "safetensors",
-    "tyro",
-    "rich",
-    "matplotlib",
-    "imageio-ffmpeg",
-)
+PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "safetensors", "tyro", "rich", "matplotlib", "imageio-ffmpeg")
 EXTRAS = {"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control": "dm_control"}
 
 
@@ -42,7 +32,7 @@ EXTRAS = {"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control":
 class DoctorArgs:
     """Step ENV for a moment and report problems; without ENV, describe this machine."""
 
-    env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
+    env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
 
 
@@ -58,9 +48,8 @@ def main(arguments: list[str]) -> int:
     shape, video = _shape(make_env), _video(make_env)
     for text in warnings:
         console.print(labelled("warning:", "yellow", text), soft_wrap=True)
-    verdict = "can be trained" if warnings else "is healthy"
-    green = (f"{args.env} {verdict}", "green")
-    console.print(Text.assemble(green, ", judging by a short trial with random actions."), soft_wrap=True)
+    verdict = "no errors found" if warnings else "no problems found in a short trial with random actions"
+    console.print(Text(f"{args.env}: {verdict}", "green"), soft_wrap=True)
     console.print(f"{shape}; {video}", soft_wrap=True)
     return 0
 
@@ -70,8 +59,8 @@ def _shape(make_env: EnvFactory) -> str:
     spec = spec_of(env)
     close_quietly(env, "the environment")
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
-    parts = ", ".join(f"{part.name} {list(part.shape)}" for part in spec.observation)
-    return f"observation size {spec.observation_size} ({parts}); action size {spec.action_size}, bounds {bounds}"
+    parts = ", ".join(f"{part.name} shape {part.shape}" for part in spec.observation)
+    return f"{parts}; action size {spec.action_size}, bounds {bounds}"
 
 
 def _video(make_env: EnvFactory) -> str:
@@ -94,6 +83,7 @@ def _machine() -> Table:
     rows = {
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "Python": f"{platform.python_version()} at {sys.executable}",
+        "t3d": __version__,
         **{package: _version(package) for package in PACKAGES},
     }
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -26,23 +27,25 @@ class EvalArgs:
     """Evaluate a policy of RUN without noise, on episodes that training never saw."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name."""
+    """The run's folder, or its name under --root."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Seed of the policy; default: the one that does best on fresh episodes."""
+    """Which training seed's policy to use; default: the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int = 10
-    """Episodes to play."""
+    """Episodes to run."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
-    """Environment to play; default: the one the run was trained on."""
+    """Environment to run; default: the one the run was trained on."""
 
 
 def main(arguments: list[str]) -> int:
     """Evaluates the policy and prints a table."""
     args = read_flags(EvalArgs, arguments, "t3d eval")
     if args.episodes < 1:
-        raise UserError(f"episodes={args.episodes} is too few; play at least 1")
-    console, run = PlainConsole(), open_run(args.run)
+        raise UserError(f"episodes={args.episodes} is too few; run at least 1")
+    console, run = PlainConsole(), open_run(args.run, args.root)
     seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
     policy = run.policy(seed, args.policy)
     env_batch = open_batch(env_factory(run.env_id(args.env)), run.cfg.env, "the test")

@@ -15,6 +15,12 @@ import tyro
 from t3d.errors import UserError, did_you_mean
 
 Args = TypeVar("Args")
+REWORDED = {  # what tyro says of a value that is no number
+    r"could not convert string to float: ('.*')": "a number",
+    r"invalid literal for int\(\) with base 10: ('.*')": "an integer",
+    r"no type matching {None}\|FLOAT could be instantiated from \[('.*')\]\.": "a number",
+    r"no type matching {None}\|INT could be instantiated from \[('.*')\]\.": "an integer",
+}
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -96,4 +102,7 @@ def _first_paragraph(box: str) -> str:
     """Returns tyro's first paragraph in one line, without its title, its frame and the help that follows."""
     _, *lines = (line.strip("│╭╮╰╯ ") for line in COLOUR.sub("", box).strip().splitlines())
     paragraphs = (list(group) for is_text, group in groupby(lines, lambda line: bool(line.strip("─-"))) if is_text)
-    return " ".join(next(paragraphs, [box]))
+    text = " ".join(next(paragraphs, [box]))
+    for theirs, kind in REWORDED.items():
+        text = re.sub(rf"Error parsing (\S+): {theirs}", rf"\1 must be {kind}, not \2", text)
+    return text

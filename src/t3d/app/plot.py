@@ -21,7 +21,9 @@ class PlotArgs:
     """Plot evaluation returns: each run's mean and standard deviation over seeds (over episodes for a single seed)."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
-    """The runs' folders, or their names."""
+    """The runs' folders, or their names under --root."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
     """Plot only this seed."""
     x: Literal["steps", "time"] = "steps"
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
         raise UserError("name at least one run, e.g. t3d plot runs/<name>")
     if args.smooth < 1:
         raise UserError(f"smooth={args.smooth} is too small; 1 plots every evaluation as it is")
-    runs = [open_run(text) for text in args.runs]
+    runs = [open_run(text, args.root) for text in args.runs]
     for run in runs:
         run.best_seed()  # raises if there is nothing to plot
     out = args.out or (runs[0].path / "curve.png" if len(runs) == 1 else Path("curves.png"))

@@ -25,9 +25,11 @@ class RecordArgs:
     """Record a video of a policy of RUN."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name."""
+    """The run's folder, or its name under --root."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Seed of the policy; default: the one that does best on fresh episodes."""
+    """Which training seed's policy to use; default: the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int | None = None
@@ -50,7 +52,7 @@ def main(arguments: list[str]) -> int:
     _choose_graphics()
     from t3d.insight.video import record  # noqa: PLC0415 (only after the graphics are chosen)
 
-    console, run = PlainConsole(), open_run(args.run)
+    console, run = PlainConsole(), open_run(args.run, args.root)
     seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
     out = args.out or run.path / "video.mp4"
     env = replace(run.cfg.env, id=run.env_id(args.env))

@@ -25,11 +25,11 @@ class ResumeArgs:
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name."""
+    """The run's folder, or its name under --root."""
     total_steps: int | None = None
     """Train up to this many steps per seed instead of the run's original number."""
     actors: Annotated[str | None, tyro.conf.arg(metavar="local:N")] = None
-    """From now on: the number of actor processes, for a run that has some. The number of environments stays."""
+    """Change the number of actor processes (for runs started with local:N); environments per seed stay the same."""
     bad_values: Literal["raise", "skip", "clip"] | None = None
     """From now on: end the run, end the episode, or fix the value when the environment returns an invalid one."""
     hang_seconds: float | None = None

@@ -49,7 +49,7 @@ class ShowArgs:
     """Print one run: its status, results per seed, settings and files."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name."""
+    """The run's folder, or its name under --root."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
 

@@ -35,7 +35,7 @@ class TrainArgs:
     video: bool = True
     """Record a video of the best policy after training."""
     resume_or_start: bool = False
-    """Continue the run named --run.name if it exists: repeating the same command finishes the run."""
+    """Resume the run named by --run.name if it exists, otherwise start it; safe to repeat after an interruption."""
 
 
 def main(arguments: list[str]) -> int:

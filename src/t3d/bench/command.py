@@ -26,7 +26,7 @@ class BenchArgs:
     """
 
     what: Annotated[Literal["all", "update", "train", "growth"], tyro.conf.Positional] = "all"
-    """update: one update; train: steps per second; growth: an update against batch, width, seeds and critics."""
+    """update: one update; train: steps per second; growth: update time as batch size, width, seeds and critics vary."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to measure."""
     threads: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ class BenchArgs:
     env: str = "HalfCheetah-v5"
     """Environment to train on."""
     seconds: float = 4.0
-    """How long update measures each engine."""
+    """Seconds per engine (update only)."""
     turns: int = 6
     """How many turns of 500 steps train gives each engine."""
     tf32: bool = False

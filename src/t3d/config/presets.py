@@ -47,7 +47,7 @@ PRESETS = {
         },
     ),
     "bullet": Preset(
-        "PyBullet's locomotion tasks, as in Stable-Baselines3's zoo: 400-300 networks, learning rate 7e-4, gamma 0.98",
+        "PyBullet's locomotion tasks, as in RL Baselines3 Zoo: 400-300 networks, learning rate 7e-4, gamma 0.98",
         {
             "td3": {
                 "actor_hidden": [400, 300],
@@ -61,7 +61,7 @@ PRESETS = {
         },
     ),
     "box2d": Preset(
-        "Box2D's lander and walker: small networks, learning rate 1e-3, gamma 0.98, pink noise against hovering",
+        "Box2D's lander and walker: small networks, learning rate 1e-3, gamma 0.98, pink noise (helps avoid hovering)",
         {**SMALL, "total_steps": 200_000, "replay": {"capacity": 200_000}},
     ),
     "dm": Preset(

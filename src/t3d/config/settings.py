@@ -23,7 +23,7 @@ class TD3Config:
     tau: float = 0.005
     """How far the target networks move towards the online networks per update (τ)."""
     batch_size: int = 256
-    """Transitions per update and seed (N)."""
+    """Batch size (N), for each seed."""
     actor_lr: float = 3e-4
     """Adam's learning rate for the actor."""
     critic_lr: float = 3e-4
@@ -37,7 +37,7 @@ class TD3Config:
     critics: int = 2
     """Critics per seed; TD3 has two."""
     aggregate: Literal["min"] = "min"
-    """How the values of the target critics are combined (step 8)."""
+    """How the values of the target critics are combined."""
     actor_hidden: tuple[int, ...] = (256, 256)
     """Hidden layer sizes of the actor."""
     critic_hidden: tuple[int, ...] = (256, 256)
@@ -45,7 +45,7 @@ class TD3Config:
     random_steps: int = 25_000
     """Steps with uniformly random actions before learning starts."""
     updates_per_step: float = 1.0
-    """Updates per step of each seed after the random steps."""
+    """Updates per environment step after the random steps."""
     normalise_observations: bool = False
     """Normalise observations by their running mean and standard deviation (not in the paper)."""
 
@@ -63,7 +63,7 @@ class TD3Config:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The replay buffer (step 1)."""
+    """The replay buffer."""
 
     capacity: int = 1_000_000
     """Transitions kept per seed; the oldest are overwritten."""
@@ -82,11 +82,11 @@ class NoiseConfig:
     exploration_noise: float = 0.1
     """Its scale, as a fraction of half the action range (σ)."""
     final_noise: float = 0.0
-    """The scale it changes to linearly when decay_steps is set."""
+    """Final noise scale of the linear schedule (used if decay_steps > 0)."""
     decay_steps: int = 0
     """Steps until final_noise is reached; 0 keeps the scale constant."""
     per_env: bool = False
-    """Give each seed's environments different scales, from a quarter to four times; also --noise per-env."""
+    """Give each seed's environments different scales, from 0.25 to 4 times the noise scale; also --noise per-env."""
 
     def __post_init__(self) -> None:
         convert(self, "noise.")
@@ -108,7 +108,7 @@ class EnvConfig:
     num_envs: int = 1
     """Environments per seed; the ratio of updates to steps does not depend on it."""
     action_repeat: int = 1
-    """How often each action is repeated; rewards add up, and all repetitions count as one step."""
+    """Environment steps per action (1 = no repeat); they count as one step, and their rewards are summed."""
     bad_values: Literal["raise", "skip", "clip"] = "raise"
     """When the environment returns an invalid value, e.g. NaN: end the run, end the episode, or fix the value."""
     hang_seconds: float = 8.0
@@ -131,11 +131,11 @@ class EvalConfig:
     every_steps: int = 5_000
     """Steps between evaluations; there is also one at step 0 and one at the end."""
     episodes: int = 10
-    """Episodes per evaluation and seed."""
+    """Episodes per evaluation, for each seed."""
     seed: int = 0
-    """Determines how evaluation episodes start: the same for every seed of a run, and for every run."""
+    """Seed of the evaluation episodes, shared by all training seeds and runs so that they are comparable."""
     max_steps: int = 10_000
-    """Evaluation episodes are cut off here, for environments that never end one."""
+    """Maximum length of an evaluation episode, for environments without a time limit."""
 
     def __post_init__(self) -> None:
         convert(self, "eval.")
@@ -191,17 +191,17 @@ class Config:
     total_steps: int = 1_000_000
     """Environment steps per seed."""
     actors: str = "inline"
-    """Where actors run: inline, in this process (deterministic), or local:N, in N processes while it learns."""
+    """inline: act in the learner's process (deterministic); local:N: in N processes, in parallel with learning."""
     max_ahead: int = 96
     """How many transitions actor processes may be ahead of the updates before they wait."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks and replay live; auto uses the GPU if there is one."""
     threads: int = 0
-    """CPU threads for torch; 0 tries one and all at the start and takes the faster."""
+    """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
     engine: Literal["auto", "eager", "fused", "graph"] = "auto"
-    """How updates are computed: eager is the readable code, fused is fast on the CPU, graph on the GPU; auto picks."""
+    """eager: reference implementation; fused: fast on the CPU; graph: fast on a GPU; auto: fastest for the device."""
     tf32: bool = False
-    """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, and no longer exact."""
+    """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, with reduced precision."""
     preset: str = "default"
     """Named settings to start from: default, paper, quick, bullet, box2d, dm; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -229,9 +229,10 @@ class Config:
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
         if self.td3.random_steps >= self.total_steps:
+            or_else = " or train longer" if self.preset == "quick" else ", train longer, or use --preset quick"
             raise UserError(
                 f"td3.random_steps={self.td3.random_steps} leaves no steps of total_steps={self.total_steps} "
-                "for learning; lower it with --td3.random-steps, train longer, or use --preset quick"
+                f"for learning; lower it with --td3.random-steps{or_else}"
             )
         if self.replay.capacity < self.td3.batch_size:
             raise UserError(

@@ -84,10 +84,9 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     _refuse_actors(started, resumed)
     has_ended = last_event(path).get("event") == "end"
     if step > resumed.total_steps or (step == resumed.total_steps and is_over and has_ended):
-        raise NothingLeft(
-            f"the run is already at step {step:,}, and {resumed.total_steps:,} are asked for; "
-            "--total-steps N trains it for longer"
-        )
+        past = f"is already at step {step:,}, and {resumed.total_steps:,} are asked for"
+        state = past if step > resumed.total_steps else f"has already finished its {step:,} steps"
+        raise NothingLeft(f"the run {state}; --total-steps N trains it for longer")
     if cfg is not None and cfg.total_steps < resumed.total_steps:
         notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
     return Found(resumed, written or cfg, loaded, notes)

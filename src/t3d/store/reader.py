@@ -56,6 +56,8 @@ class Run(NamedTuple):
     def known_seed(self, seed: int) -> int:
         """Returns the seed asked for, if it was evaluated."""
         if seed not in self.evals:
+            if seed not in self.cfg.seeds:
+                raise UserError(f"{self.path} has no seed {seed}; its seeds: {', '.join(map(str, self.cfg.seeds))}")
             known = ", ".join(map(str, self.evals)) or "none yet"
             raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
         return seed
@@ -78,7 +80,7 @@ class Run(NamedTuple):
         return policy
 
 
-def open_run(text: str | Path, root: str = "runs") -> Run:
+def open_run(text: str | Path, root: str | Path = "runs") -> Run:
     """Reads the run at a path, or of a name under root."""
     path = locate(text, Path(root))
     evals = evals_by_seed(read_events(path, kinds=(Eval,)))
@@ -95,8 +97,9 @@ def locate(text: str | Path, root: Path) -> Path:
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
             raise Unreadable(path, "it has no events.jsonl")
     known = [found.parent.name for found in root.glob("*/events.jsonl")]
-    hint = did_you_mean(Path(text).name, known) or f"; t3d runs lists those in {root}"
-    raise UserError(f"there is no run at {text}{hint}")
+    is_name = Path(text).name == str(text)
+    where, others = (f"named {text} in {root}", "them") if is_name else (f"at {text}", f"those in {root}")
+    raise UserError(f"there is no run {where}{did_you_mean(Path(text).name, known) or f'; t3d runs lists {others}'}")
 
 
 def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:

@@ -219,7 +219,7 @@ def spec_of(env: Any) -> Spec:
     except AttributeError as error:
         raise UserError(f"{name} is not complete ({error}); set it in the environment's __init__") from None
     if not isinstance(actions, spaces.Box):
-        raise UserError(f"{name} has actions {actions}; TD3 needs a continuous (Box) action space, as Pendulum-v1 has")
+        raise UserError(f"{name} has a {actions} action space; TD3 needs a continuous one (Box), as Pendulum-v1 has")
     low = actions.low.astype(np.float64).reshape(-1)
     high = actions.high.astype(np.float64).reshape(-1)
     for index, (least, most) in enumerate(zip(low, high, strict=True)):
