@@ -8,6 +8,7 @@ must change none of them.
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ import numpy as np
 import safetensors.numpy
 
 ROOT = Path(__file__).resolve().parents[1]
+TIMES = {"time", "seconds", "steps_per_second", "save_seconds"}  # columns of metrics.csv that differ each time
 SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --td3.random-steps 150 --threads 1"
 SMALL += " --eval.episodes 1 --eval.every-steps 300 --checkpoint.every-steps 200 --no-video --run.name run"
 TRAININGS = {  # name: environment and flags; after "|" the total steps of a resume
@@ -102,7 +104,14 @@ def hashed(checkpoints: Path) -> dict[str, str]:
         mine = sorted((first, file[0]) for owner, first, _, file in manifest["segments"] if owner == seed)
         rows = [safetensors.numpy.load_file(checkpoints / "replay" / file)["rows"] for _, file in mine]
         arrays[f"replay of seed {seed}"] = np.concatenate(rows)
-    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
+    found = {name: f"{array.dtype} {array.shape} {digest(array.tobytes())}" for name, array in arrays.items()}
+    with (checkpoints.parent / "metrics.csv").open(newline="") as file:
+        rows = [{key: value for key, value in row.items() if key not in TIMES} for row in csv.DictReader(file)]
+    return {**found, "metrics.csv": digest(json.dumps(rows).encode())}
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ def main() -> None:
         return f"| {row[1]} |{row[2]}[td3.py:{line}](../src/t3d/algo/td3.py#L{line}) |"
 
     rows = r"^\| (\d+) \|(.*)\[td3\.py:\d+\]\(\S+\) \|$"
-    page = re.sub(rows, linked, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    page, count = re.subn(rows, linked, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if count != len(where):
+        raise SystemExit(f"{PAGE} has {count} links to td3.py, which has {len(where)} steps")
     PAGE.write_text(page, encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import ActorEvent, End, Eval, Event, Note, Start, from_line, to_line
 from t3d.store.catalogue import Entry, Stored, catalogue, changes, contents, read_entry
-from t3d.store.reader import Unreadable, best_of, evals_by_seed, open_run, read_log
+from t3d.store.reader import Place, Unreadable, best_of, evals_by_seed, open_run, read_log
 
 
 class BreakingEnv(CountingEnv):
@@ -299,7 +299,8 @@ def test_evaluations_that_are_torn_or_not_numbers_are_passed_over(root: Path, tm
         file.write(wrong)
         file.write('{"event": "eval", "step": 1, "se')
     torn = read_log(tmp_path / "torn", kinds=kinds)
-    expected = sound._replace(offset=sound.offset + len(wrong), damaged=1)
+    end = Place(sound.end.offset + len(wrong), wrong.encode())
+    expected = sound._replace(end=end, damaged=1)
     assert torn == expected, "half a line is not counted"
 
 

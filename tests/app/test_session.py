@@ -141,7 +141,7 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (partial(Reach, observed=4), "the policy expects 3 observation values, the environment returns 4"),
+        (partial(Reach, observed=4), "3 observation values then, 4 now"),
         (partial(Reach, acted=2), "its actions had the shape [1], now [2]"),
         (partial(Reach, reach=2.0), "the bounds of action 0 were [-1.0, 1.0], now [-2.0, 2.0]"),
     ],

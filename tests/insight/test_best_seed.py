@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose curve praises seed 0, while seed 5 plays best."""
     root = tmp_path_factory.mktemp("runs")
     cfg = small_config(
-        total_steps=120, seeds=[*BIASES], env={"id": "test_choose:Target"}, run={"root": str(root), "name": "three"}
+        total_steps=120, seeds=[*BIASES], env={"id": "test_best_seed:Target"}, run={"root": str(root), "name": "three"}
     )
     list(t3d.train(cfg))
     events = [json.loads(line) for line in (root / "three" / "events.jsonl").read_text().splitlines()]
@@ -155,13 +155,13 @@ def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], m
     assert known_choice(run) is None
 
 
-@pytest.mark.parametrize("env_id", ["nothing_here:make", "test_choose:broken", ""])
+@pytest.mark.parametrize("env_id", ["nothing_here:make", "test_best_seed:broken", ""])
 def test_where_the_environment_cannot_be_made_the_curve_decides(
     run: Run, env_id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    toml = (run.path / "config.toml").read_text().replace('"test_choose:Target"', f'"{env_id}"')
+    toml = (run.path / "config.toml").read_text().replace('"test_best_seed:Target"', f'"{env_id}"')
     (run.path / "config.toml").write_text(toml)
-    out = evaluated(run, capsys, "--env", "test_choose:Target")
+    out = evaluated(run, capsys, "--env", "test_best_seed:Target")
     assert "cannot choose on fresh episodes: " in out and "seed 0 has the best evaluation" in out
     assert "seed 0, best policy" in out
 
@@ -173,7 +173,7 @@ def broken() -> Any:
 def test_training_chooses_before_it_names_the_best_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--total-steps", "120", "--td3.random-steps", "100", "--td3.batch-size", "8", "--eval.episodes", "2"]
     flags = [*sizes, "--seeds", "0", "1", "--no-video", "--run.root", str(tmp_path), "--run.name", "two"]
-    assert main(["train", "test_choose:Target", *flags]) == 0
+    assert main(["train", "test_best_seed:Target", *flags]) == 0
     out = capsys.readouterr().out
     choice = known_choice(open_run(tmp_path / "two"))
     assert choice is not None and f"seed {choice.seed} is the best of 2 seeds" in out

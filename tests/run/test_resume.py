@@ -239,7 +239,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     other = merge(cfg, {"td3": {"tau": 0.01}})
     with pytest.raises(UserError, match=r"started with td3.tau=0.005, and this command says 0.01"):
         list(t3d.resume(broken, cfg=other))
-    with pytest.raises(UserError, match="the policy expects 3 observation values, the environment returns 2"):
+    with pytest.raises(UserError, match="3 observation values then, 2 now"):
         list(t3d.resume(broken, make_env=lambda: gym.make("MountainCarContinuous-v0")))
     with pytest.raises(UserError, match="is in use by process"):
         going_on = t3d.resume(broken)

@@ -15,7 +15,7 @@ from helpers import small_config
 from t3d.errors import UserError
 from t3d.events import KINDS, ActorEvent, Eval, Event, Note, from_line, to_line
 from t3d.store.catalogue import read_entry
-from t3d.store.reader import locate, open_run, read_events, read_log
+from t3d.store.reader import START, locate, open_run, read_events, read_log
 
 FUTURE = '{"event": "dream", "step": 1, "time": 1.0, "what": {"electric": "sheep"}}'
 
@@ -44,15 +44,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_reading_step_by_step_gives_what_reading_at_once_gives(trained: Path, tmp_path: Path) -> None:
     whole = (trained / "events.jsonl").read_bytes()
-    offset, events = 0, list[Event]()
+    place, events = START, list[Event]()
     for length in [*range(0, len(whole), 97), len(whole)]:
         (tmp_path / "events.jsonl").write_bytes(whole[:length])
-        chunk = read_log(tmp_path, offset)
-        assert chunk.offset == whole[:length].rfind(b"\n") + 1, "a line that is being written is left for later"
+        chunk = read_log(tmp_path, place)
+        assert chunk.end.offset == whole[:length].rfind(b"\n") + 1, "a line that is being written is left for later"
         assert (chunk.damaged, chunk.restarted) == (0, False)
-        offset, events = chunk.offset, events + chunk.events
+        place, events = chunk.end, events + chunk.events
     assert events == read_events(trained) and len(events) > 5
-    assert read_log(tmp_path, offset) == ([], len(whole), 0, False)
+    assert read_log(tmp_path, place) == ([], place, 0, False) and place.offset == len(whole)
 
 
 def test_what_lies_before_the_offset_is_not_read_again(tmp_path: Path) -> None:
@@ -62,21 +62,21 @@ def test_what_lies_before_the_offset_is_not_read_again(tmp_path: Path) -> None:
     write(tmp_path, note("two"))
     append(tmp_path, "damaged too\n")
     assert (first.events, first.damaged) == ([note("one")], 1)
-    second = read_log(tmp_path, first.offset)
+    second = read_log(tmp_path, first.end)
     assert (second.events, second.damaged, second.restarted) == ([note("two")], 1, False)
 
 
-@pytest.mark.parametrize("regrown", [0, 1, 500])
+@pytest.mark.parametrize("regrown", [0, 1, 7, 500])  # 7: a line of the same length
 def test_a_log_that_a_resume_cut_back_is_read_from_the_start(tmp_path: Path, regrown: int) -> None:
     write(tmp_path, note("kept"), note("cut off"))
-    offset = read_log(tmp_path).offset
+    place = read_log(tmp_path).end
     os.truncate(tmp_path / "events.jsonl", len(to_line(note("kept"))) + 1)
     after = [note("x" * regrown)] if regrown else []
     write(tmp_path, *after)
-    chunk = read_log(tmp_path, offset)
+    chunk = read_log(tmp_path, place)
     assert (chunk.events, chunk.damaged, chunk.restarted) == ([note("kept"), *after], 0, True)
-    assert chunk.offset == (tmp_path / "events.jsonl").stat().st_size
-    assert not read_log(tmp_path, chunk.offset).restarted
+    assert chunk.end.offset == (tmp_path / "events.jsonl").stat().st_size
+    assert not read_log(tmp_path, chunk.end).restarted
 
 
 def test_only_the_kinds_asked_for_are_parsed(trained: Path, tmp_path: Path) -> None:

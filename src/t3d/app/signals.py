@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 SHOW_CURSOR = b"\x1b[?25h"
-STOPPING = "stopping: the run is being saved; a second Ctrl-C quits at once"
+STOPPING = "stopping: the run is being saved; a second Ctrl-C or SIGTERM quits at once"
 SKIPPING = "the run has ended and is saved; the rest of the output is skipped"
 
 

@@ -34,7 +34,7 @@ CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "env.hang_seconds": "--hang-seconds",
     "env.id": "",  # only in config.toml: where another machine finds the environment
 }
-AUTOMATIC = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
+LEFT_TO_MACHINE = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
 
 BadValues = Literal["raise", "skip", "clip"]
 
@@ -118,7 +118,7 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
     refused = [
         f"{key}={now} (it was started with {then})"
         for key, (then, now) in edits.items()
-        if key not in CHANGEABLE and not key.startswith("run.") and AUTOMATIC.get(key) != now
+        if key not in CHANGEABLE and not key.startswith("run.") and LEFT_TO_MACHINE.get(key) != now
     ]
     if refused:
         raise UserError(

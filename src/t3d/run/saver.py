@@ -35,9 +35,10 @@ class Saver:
 
     def save(self, reason: str) -> Saved | SaveFailed:
         """Writes a checkpoint. If that fails, the run continues with the checkpoints that it has."""
-        parts, started = self.parts, time.monotonic()
+        parts = self.parts
         step = self._tried = parts.counters.step
         refuse_divergence(parts.learner, parts.cfg, step)
+        started = time.monotonic()
         try:
             state = {**parts.state(), "logs": self.folder.lengths()}
             root = self.folder.path / "checkpoints"

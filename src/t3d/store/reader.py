@@ -31,11 +31,21 @@ class Unreadable(UserError):
         self.path, self.reason = path, reason
 
 
+class Place(NamedTuple):
+    """How far a log has been read."""
+
+    offset: int = 0  # bytes; the end of the last complete line
+    line: bytes = b""  # that line: each says when it was written, so another one differs
+
+
+START = Place()
+
+
 class Chunk(NamedTuple):
     """What one read of a log returned."""
 
     events: list[Event]
-    offset: int  # bytes; where the next read continues: the end of the last complete line
+    end: Place  # where the next read continues
     damaged: int  # complete lines that cannot be read
     restarted: bool  # the log was truncated, so these events replace all that were read before
 
@@ -90,9 +100,10 @@ def open_run(text: str | Path, root: str | Path = "runs") -> Run:
 def locate(text: str | Path, root: Path) -> Path:
     """Finds the folder of the run at a path, or of a name under root."""
     places = (Path(text), root / text)
-    for path in places:
-        if any(os.path.lexists(path / name) for name in MARKS):
-            return path
+    for mark in MARKS:
+        for path in places:
+            if os.path.lexists(path / mark):
+                return path
     for path in places:
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
             raise Unreadable(path, "it has no events.jsonl")
@@ -113,8 +124,8 @@ def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
     return chunk.events
 
 
-def read_log(path: Path, offset: int = 0, kinds: Iterable[type[Event]] = ()) -> Chunk:
-    """Reads the events of a run folder from an offset that an earlier chunk ended at.
+def read_log(path: Path, after: Place = START, kinds: Iterable[type[Event]] = ()) -> Chunk:
+    """Reads the events of a run folder, all or those after an earlier chunk's end.
 
     With kinds all other lines are skipped unparsed, and are damaged only if they do not even look like events.
     A last line that a kill cut short, or that is still being written, is left for later.
@@ -123,13 +134,13 @@ def read_log(path: Path, offset: int = 0, kinds: Iterable[type[Event]] = ()) -> 
     events: list[Event] = []
     damaged = 0
     with _open_log(path) as log:
-        restarted = not _line_ends_at(offset, log)
-        log.seek(0 if restarted else offset)
-        torn = 0
+        restarted = not _still_holds(after, log)
+        offset, last = START if restarted else after
+        log.seek(offset)
         for line in log:
             if line[-1:] != b"\n":
-                torn = len(line)
                 break
+            offset, last = offset + len(line), line
             try:
                 if not line.startswith(wanted):
                     damaged += line[:11] != b'{"event": "' or line[-2:] != b"}\n"
@@ -137,7 +148,7 @@ def read_log(path: Path, offset: int = 0, kinds: Iterable[type[Event]] = ()) -> 
                     events.append(event)
             except CORRUPT_ERRORS:
                 damaged += 1
-        return Chunk(events, log.tell() - torn, damaged, restarted)
+        return Chunk(events, Place(offset, last), damaged, restarted)
 
 
 def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -200,10 +211,10 @@ def _open_log(path: Path) -> io.BufferedReader:
     return io.BufferedReader(open_plain(path / "events.jsonl"))  # type: ignore[arg-type]
 
 
-def _line_ends_at(offset: int, log: io.BufferedReader) -> bool:
-    """Whether a line still ends at this offset, so that no resume has truncated the log since."""
-    log.seek(max(0, offset - 1))
-    return offset == 0 or log.read(1) == b"\n"
+def _still_holds(place: Place, log: io.BufferedReader) -> bool:
+    """Whether the line read last is still where it was, so that no resume has truncated the log since."""
+    log.seek(place.offset - len(place.line))
+    return log.read(len(place.line)) == place.line
 
 
 def _last(log: io.BufferedReader) -> dict[str, Any]:

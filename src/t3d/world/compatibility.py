@@ -28,7 +28,7 @@ def outline(spec: Spec) -> dict[str, Any]:
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     """Describes the first difference between two outlines; empty if there is none."""
     if then["observed"] != now["observed"]:
-        return f"the policy expects {then['observed']} observation values, the environment returns {now['observed']}"
+        return f"{then['observed']} observation values then, {now['observed']} now"
     if then["observation"] != now["observation"]:
         return f"its observation was {_parts(then)}, now {_parts(now)}"
     if then["action_shape"] != now["action_shape"]:
