@@ -147,7 +147,7 @@ def test_the_list_agrees_with_the_whole_events(root: Path) -> None:
         assert entry.best_return == pytest.approx(sum(best) / len(best))
         assert (entry.env, entry.seeds, entry.preset) == (run.cfg.env.id, run.cfg.seeds, run.cfg.preset)
         assert (entry.step, entry.total_steps) == (last.step, run.cfg.total_steps)
-        assert entry.begun.timestamp() == pytest.approx(start.time)
+        assert entry.started.timestamp() == pytest.approx(start.time)
         took = last.seconds if isinstance(last, End) else last.time - start.time
         assert entry.took.total_seconds() == pytest.approx(took, abs=1e-5)
         assert run.evals == evals_by_seed(read_log(root / name, kinds=(Eval, Note, ActorEvent)).events)
@@ -173,7 +173,7 @@ def test_the_printed_list_says_it_all(root: Path, capsys: pytest.CaptureFixture[
     row = next(line for line in out.splitlines() if line.startswith("whole"))
     entry = listed(root)["whole"]
     assert row.split()[:7] == ["whole", "Pendulum-v1", "quick", "0,", "3", "300/300", f"{entry.best_return:,.1f}"]
-    assert row.split()[7:] == ["finished", *f"{entry.begun:%d %b %H:%M}".split(), _clock(entry.took)]
+    assert row.split()[7:] == ["finished", *f"{entry.started:%d %b %H:%M}".split(), _clock(entry.took)]
     assert "4 runs in" in out and "skipped" not in out
 
 

@@ -65,7 +65,7 @@ class InlineCollector:
         return None
 
     def state(self) -> State:
-        """Returns every member's count and episodes in flight, by seed."""
+        """Returns every member's count and episodes in progress, by seed."""
         return {f"seed-{member_actor.seed}": member_actor.state() for member_actor in self.member_actors}
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:

@@ -113,7 +113,7 @@ class LocalCollector:
         return (self._whole if whole_run else span).figures(waited, lived, len(running), restarts)
 
     def state(self) -> State:
-        """Returns every member's count, and the numbers of the episodes in flight, which are abandoned."""
+        """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
         state: State = {}
         for member, seed in enumerate(self.cfg.seeds):
             pairs = zip(

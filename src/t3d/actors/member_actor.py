@@ -73,30 +73,34 @@ class MemberActor:
         return Rollout(self.member, rows, s.shape[1], ended, self._faults())
 
     def state(self) -> State:
-        """Returns the member's count and every episode in flight."""
+        """Returns the member's count and every episode in progress."""
         return {"taken": self.taken, **{f"env-{runner.index}": runner.state() for runner in self.runners}}
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
-        """Replays every episode in flight; says which came out different, and starts the next one there."""
+        """Replays every episode in progress; says which came out different, and starts the next one there."""
         self.taken = to_count(state["taken"])
-        flights = [SavedEpisode.of(state[f"env-{runner.index}"]) for runner in self.runners]
-        replay_episodes(self.runners, flights, self.env_batch, stop)
-        if any(flight.episode or flight.length for flight in flights):
+        saved_episodes = [SavedEpisode.of(state[f"env-{runner.index}"]) for runner in self.runners]
+        replay_episodes(self.runners, saved_episodes, self.env_batch, stop)
+        if any(saved_episode.episode or saved_episode.length for saved_episode in saved_episodes):
             self.env_batch.take_faults()  # reported before
         notes = []
-        for runner, flight in zip(self.runners, flights, strict=True):
+        for runner, saved_episode in zip(self.runners, saved_episodes, strict=True):
             saved = state[f"env-{runner.index}"]
             runner.restore(saved)
-            if flight.trace is None:
-                notes.append(f"episode {flight.episode - 1} was lost ({saved['failed']}); the next one starts")
-            elif (runner.episode, runner.length, runner.trace) != (flight.episode, flight.length, flight.trace):
-                known = flight.length == len(flight.actions)
-                why = "did not repeat" if known else f"has lost the first of {flight.length:,} steps of"
+            if saved_episode.trace is None:
+                notes.append(f"episode {saved_episode.episode - 1} was lost ({saved['failed']}); the next one starts")
+            elif (runner.episode, runner.length, runner.trace) != (
+                saved_episode.episode,
+                saved_episode.length,
+                saved_episode.trace,
+            ):
+                known = saved_episode.length == len(saved_episode.actions)
+                why = "did not repeat" if known else f"has lost the first of {saved_episode.length:,} steps of"
                 notes.append(
-                    f"environment {runner.index} of seed {self.seed} {why} its episode {flight.episode}: "
+                    f"environment {runner.index} of seed {self.seed} {why} its episode {saved_episode.episode}: "
                     "the next one starts, and the run continues, but not bit for bit"
                 )
-                runner.begin(flight.episode + 1)
+                runner.begin(saved_episode.episode + 1)
         return notes
 
     def _actions(self, policy: MemberPolicy, runners: list[EpisodeRunner], s: Floats) -> Floats:

@@ -55,7 +55,7 @@ class ShowArgs:
 
 
 SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether the largest comes first
-    "time": (lambda entry: entry.begun, True),
+    "time": (lambda entry: entry.started, True),
     "return": (lambda entry: float("-inf") if entry.best_return is None else entry.best_return, True),
     "name": (lambda entry: entry.path.name.lower(), False),
     "steps": (lambda entry: entry.step, True),
@@ -68,7 +68,7 @@ COLUMNS: dict[str, Callable[[Entry], Text]] = {
     "steps": lambda entry: _clean(f"{_short(entry.step)}/{_short(entry.total_steps)}"),
     "return": lambda entry: _clean(_figure(entry.best_return)),
     "status": lambda entry: _clean(entry.status, COLOURS.get(entry.status, "")),
-    "started": lambda entry: _clean(_when(entry.begun)),
+    "started": lambda entry: _clean(_when(entry.started)),
     "took": lambda entry: _clean(_clock(entry.took)),
 }
 
@@ -133,7 +133,7 @@ def _show(entry: Entry, console: Console) -> None:
     console.print(_clean(f"{_env(entry.env)}, preset {entry.preset}, {seeds}"), soft_wrap=True)
     console.print(
         _clean(entry.status, COLOURS.get(entry.status, "")),
-        f"at {entry.step:,} of {entry.total_steps:,} steps, started {entry.begun:%Y-%m-%d %H:%M:%S}, "
+        f"at {entry.step:,} of {entry.total_steps:,} steps, started {entry.started:%Y-%m-%d %H:%M:%S}, "
         f"took {_clock(entry.took)}",
     )
     for line in entry.failure.splitlines():

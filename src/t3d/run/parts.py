@@ -18,7 +18,7 @@ from t3d.algo.td3 import parameters_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
-from t3d.errors import UserError
+from t3d.errors import Diverged, UserError
 from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
@@ -91,6 +91,12 @@ class Parts:
     def snapshot(self) -> PolicySnapshot:
         """Returns the newest policy, with the observation scaling that goes with it."""
         return self.memory.scaled(self.learner.snapshot())
+
+    def refuse_divergence(self) -> None:
+        """Raises if networks or Adam's moments hold a value that is not finite."""
+        for name, member in self.learner.non_finite():
+            where = f"the {name.replace('_', ' ')} of seed {self.cfg.seeds[member]}"
+            raise Diverged(f"{where} is not finite at step {self.counters.step}")
 
     def about(self, folder: RunFolder) -> dict[str, Any]:
         """Returns what a run says of itself when it starts or resumes."""

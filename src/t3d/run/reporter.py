@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from t3d.actors.governor import passed
-from t3d.algo.learner import Learner
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, StepsTaken, Update
@@ -25,17 +24,17 @@ class Reporter:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.started = self.last = (parts.counters.step, parts.learner.updates)
+        self._started = self._last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
 
     def learned(self, trace: UpdateTrace) -> list[Event]:
         """Reports the newest update and the acting statistics; raises if learning has diverged."""
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
-        speed = (step - self.last[0]) / (now - self._last_at)
+        speed = (step - self._last[0]) / (now - self._last_at)
         events = [*update_events(trace, parts.cfg, step, parts.learner.updates, speed)]
-        events += self._acting(*self.last)
-        refuse_divergence(parts.learner, parts.cfg, step)
-        self.last, self._last_at = (step, parts.learner.updates), now
+        events += self._acting(*self._last)
+        parts.refuse_divergence()
+        self._last, self._last_at = (step, parts.learner.updates), now
         parts.counters.log_due = False
         return events
 
@@ -70,7 +69,7 @@ class Reporter:
 
     def summary(self) -> list[Event]:
         """Reports the acting statistics since this process started."""
-        return self._acting(*self.started, summary=True)
+        return self._acting(*self._started, summary=True)
 
     def _acting(self, since: int, updates: int, *, summary: bool = False) -> list[Event]:
         """Reports acting since a step and its updates; nothing if acting and learning take turns."""
@@ -134,12 +133,6 @@ def _summary(value: Tensor) -> dict[str, Any]:
         "std": float(value.std(correction=0)),
         "first": value.flatten()[:FIRST_VALUES].tolist(),
     }
-
-
-def refuse_divergence(learner: Learner, cfg: Config, step: int) -> None:
-    """Raises if networks or Adam's moments hold a value that is not finite."""
-    for name, member in learner.non_finite():
-        raise Diverged(f"the {name.replace('_', ' ')} of seed {cfg.seeds[member]} is not finite at step {step}")
 
 
 def _refuse_infinite_loss(update: Update) -> None:

@@ -12,7 +12,6 @@ from t3d.errors import Diverged, EnvironmentFailed, UserError, as_sentence
 from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import Refused, in_words, shown
 from t3d.run.parts import Parts
-from t3d.run.reporter import refuse_divergence
 from t3d.store.checkpoint import Checkpoint, save
 from t3d.store.folder import RunFolder, first_free
 
@@ -37,7 +36,7 @@ class Saver:
         """Writes a checkpoint. If that fails, the run continues with the checkpoints that it has."""
         parts = self.parts
         step = self._tried = parts.counters.step
-        refuse_divergence(parts.learner, parts.cfg, step)
+        parts.refuse_divergence()
         started = time.monotonic()
         try:
             state = {**parts.state(), "logs": self.folder.lengths()}

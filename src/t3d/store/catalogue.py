@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     best_return: float | None  # mean over seeds of each one's best evaluation
     status: str  # finished | stopped | failed | running | died
     failure: str
-    begun: datetime
+    started: datetime
     took: timedelta
     checkpoint: str  # the newest one's name; empty: there is none
 
@@ -94,7 +94,7 @@ def read_entry(path: Path) -> Entry:
             best_return=_best_return(path, seeds),
             status=status,
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
-            begun=datetime.fromtimestamp(float(start["time"])),
+            started=datetime.fromtimestamp(float(start["time"])),
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
         )
