@@ -25,6 +25,7 @@ from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_
 from t3d.run.placement import resolve
 from t3d.run.reporter import update_events
 from t3d.seeds import derive
+from t3d.store.checkpoint import newest
 from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
 from t3d.world.make import env_factory
@@ -278,6 +279,25 @@ def test_divergence_is_named_stops_the_run_and_spares_the_last_sound_policy(
         run(cfg, tmp_path)
     policy = t3d.load_policy(tmp_path / "diverges" / "last" / "seed-0")
     assert policy.about["step"] == 200 and np.isfinite(policy([0, 0, 0])).all()
+
+
+def test_networks_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where acting does not notice yet, and no report is due."""
+    update = Learner.update
+
+    def spoiled(self: Learner, *arguments: Any) -> Any:
+        trace = update(self, *arguments)
+        if self.updates == 50:
+            self.nets.critic_target.flat[0, 0] = math.nan
+        return trace
+
+    monkeypatch.setattr(Learner, "update", spoiled)
+    cfg = helpers.small_config(checkpoint={"every_steps": 1}, log={"every_steps": 10_000}, run={"name": "spoiled"})
+    with pytest.raises(Diverged, match="the critic target of seed 0 is not finite at step 150"):
+        run(cfg, tmp_path)
+    checkpoint, _ = newest(tmp_path / "spoiled" / "checkpoints")
+    assert checkpoint is not None and checkpoint.step == 149
+    assert np.isfinite(checkpoint.state()["learner"]["critic_target"]).all()
 
 
 @pytest.mark.slow

@@ -129,3 +129,13 @@ def test_a_folder_without_a_run_and_no_folder_at_all_are_told_apart(trained: Pat
         locate("empty", tmp_path)
     with pytest.raises(UserError, match=r"there is no run named rum in .*, did you mean run"):
         locate("rum", trained.parent)
+
+
+def test_the_folder_with_the_log_is_the_run_that_is_meant(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one of the same name that only holds settings."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert locate("run", trained.parent) == trained
