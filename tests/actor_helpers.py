@@ -20,7 +20,7 @@ from t3d.config import Config, merge
 from t3d.data.memory import Memory
 from t3d.events import Event
 from t3d.seeds import derive
-from t3d.snapshots import PolicySnapshot, parameter_count
+from t3d.snapshots import PolicySnapshot
 from t3d.world.make import env_factory
 
 LOG = WorkerLog()  # for workers outside of a run: they print to our stderr
@@ -100,8 +100,8 @@ def unstarted(cfg: Config) -> LocalCollector:
 
 def publish_zeros(collector: LocalCollector) -> None:
     """The first policy starts the actors."""
-    sizes, members = collector.policies.sizes, len(collector.cfg.seeds)
-    collector.publish(PolicySnapshot(0, sizes, np.zeros((members, parameter_count(sizes)), np.float32)), 0)
+    network, members = collector.policies.network, len(collector.cfg.seeds)
+    collector.publish(PolicySnapshot(0, network, np.zeros((members, network.size), np.float32)), 0)
 
 
 def until(collector: LocalCollector, true: Callable[[LocalCollector], bool]) -> None:

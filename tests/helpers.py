@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from t3d.algo.learner import Learner
-from t3d.algo.networks import Networks, Stack
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.networks import Stack, layers_of
+from t3d.algo.td3 import Agent
+from t3d.architectures import Architecture, architecture
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
-from t3d.snapshots import PolicySnapshot, layers_of, parameter_count
+from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Draws, Floats, Part, Rollout, Spec
 
 Part_ = TypeVar("Part_")
@@ -62,14 +64,19 @@ def member_of(batch: Batch, draws: Draws, member: int) -> tuple[Batch, Draws]:
 
 def snapshot_for(spec: Spec, members: int) -> PolicySnapshot:
     sizes = (spec.observation_size, 4, spec.action_size)
-    flat = np.random.default_rng(0).normal(size=(members, parameter_count(sizes))).astype(np.float32)
-    return PolicySnapshot(0, sizes, flat)
+    flat = np.random.default_rng(0).normal(size=(members, mlp(*sizes).size)).astype(np.float32)
+    return PolicySnapshot(0, mlp(*sizes), flat)
+
+
+def mlp(*sizes: int) -> Architecture:
+    """A ReLU perceptron."""
+    return architecture("mlp", sizes, "relu")
 
 
 def fill(module: nn.Sequential, stack: Stack, row: int) -> None:
     """Gives a plain module the numbers of one network of a stack."""
     linears = [layer for layer in module if isinstance(layer, nn.Linear)]
-    for linear, (weight, bias) in zip(linears, layers_of(stack.flat, stack.sizes), strict=True):
+    for linear, (weight, bias) in zip(linears, layers_of(stack.architecture, stack.flat), strict=True):
         linear.weight.data.copy_(weight[row].T)
         linear.bias.data.copy_(bias[row, 0])
 
@@ -80,16 +87,16 @@ def flat_of(module: nn.Module) -> Tensor:
     return torch.cat(pieces)
 
 
-def oracle_of(nets: Networks, spec: Spec, cfg: TD3Config, member: int) -> Oracle:
+def oracle_of(agent: Agent, spec: Spec, cfg: TD3Config, member: int) -> Oracle:
     """The oracle in the state of one member."""
     oracle = Oracle(spec.observation_size, spec.action_size, cfg)
     for module in [oracle.actor, oracle.actor_target, *oracle.critics, *oracle.critic_targets]:
-        module.to(nets.actor.flat.dtype)
-    fill(oracle.actor, nets.actor, member)
-    fill(oracle.actor_target, nets.actor_target, member)
+        module.to(agent.actor.flat.dtype)
+    fill(oracle.actor, agent.actor, member)
+    fill(oracle.actor_target, agent.actor_target, member)
     for which in range(cfg.critics):
-        fill(oracle.critics[which], nets.critic, member * cfg.critics + which)
-        fill(oracle.critic_targets[which], nets.critic_target, member * cfg.critics + which)
+        fill(oracle.critics[which], agent.critic, member * cfg.critics + which)
+        fill(oracle.critic_targets[which], agent.critic_target, member * cfg.critics + which)
     return oracle
 
 
@@ -105,14 +112,14 @@ def oracle_update(oracle: Oracle, batch: Batch, draws: Draws, member: int) -> No
     )
 
 
-def difference(nets: Networks, oracle: Oracle, cfg: TD3Config, member: int) -> float:
+def difference(agent: Agent, oracle: Oracle, cfg: TD3Config, member: int) -> float:
     """The largest distance between any number of a member's four networks and the oracle's."""
     rows = slice(member * cfg.critics, (member + 1) * cfg.critics)
     pairs = [
-        (nets.actor.flat[member], flat_of(oracle.actor)),
-        (nets.actor_target.flat[member], flat_of(oracle.actor_target)),
-        (nets.critic.flat[rows], torch.stack([flat_of(critic) for critic in oracle.critics])),
-        (nets.critic_target.flat[rows], torch.stack([flat_of(critic) for critic in oracle.critic_targets])),
+        (agent.actor.flat[member], flat_of(oracle.actor)),
+        (agent.actor_target.flat[member], flat_of(oracle.actor_target)),
+        (agent.critic.flat[rows], torch.stack([flat_of(critic) for critic in oracle.critics])),
+        (agent.critic_target.flat[rows], torch.stack([flat_of(critic) for critic in oracle.critic_targets])),
     ]
     return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
 
@@ -149,9 +156,7 @@ def caught(monkeypatch: pytest.MonkeyPatch, kind: type[Part_]) -> list[Part_]:
 
 def all_finite(learner: Learner) -> bool:
     """Whether every number of all four networks and of both optimisers is finite."""
-    networks = [network.flat for network in learner.nets]
-    moments = [moment for adam in learner.opts for moment in adam]
-    return all(bool(torch.isfinite(numbers).all()) for numbers in [*networks, *moments])
+    return all(bool(torch.isfinite(numbers).all()) for _, numbers in named_tensors(learner.agent))
 
 
 SLEEP = f"7654.{os.getpid()}"  # seconds that a simulator sleeps: nobody else's sleep so long

@@ -36,6 +36,7 @@ class Start(Event):
     parameters: int  # that one member learns
     replay_bytes: int
     host: str = ""  # empty in runs from before 0.1
+    engine_reason: str = ""  # why a faster engine is not used; empty: the fastest is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class Resumed(Event):
     checkpoint: str  # its name; empty: there was none, and the run starts again
     best: list[float]  # each member's highest evaluation so far
     notes: list[str]  # what differs: a damaged file, another version, an episode that could not be reproduced
+    engine_reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,7 @@ class Update(Event):
     y_mean: float
     td_abs_mean: float
     steps_per_second: float
+    other_losses: dict[str, float] = field(default_factory=dict)  # of rules that have more
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     from t3d.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
+Coefficient = Union[float, "Tensor"]  # a number that updates read: for all members, or (M,), one for each
 State = dict[str, Any]  # what a part needs to resume exactly: arrays and plain values by name, nested
 
 
@@ -149,14 +150,10 @@ class UpdateTrace(NamedTuple):
     q1_pi: Tensor | None = None  # (M, B), step 13
 
     @property
-    def critic_loss(self) -> Tensor:
-        """(M,), step 11, summed over the critics."""
-        return (self.weight.unsqueeze(1) * self.td.square()).mean(-1).sum(-1)
-
-    @property
-    def actor_loss(self) -> Tensor | None:
-        """(M,), what step 13 minimises."""
-        return None if self.q1_pi is None else -self.q1_pi.mean(-1)
+    def losses(self) -> dict[str, Tensor]:
+        """(M,) each: step 11, summed over the critics; and what step 13 minimises, if it was taken."""
+        critic = (self.weight.unsqueeze(1) * self.td.square()).mean(-1).sum(-1)
+        return {"critic": critic} if self.q1_pi is None else {"critic": critic, "actor": -self.q1_pi.mean(-1)}
 
 
 class Evaluation(NamedTuple):

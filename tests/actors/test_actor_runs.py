@@ -33,7 +33,7 @@ from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
 from t3d.run.loop import resume, train
 from t3d.run.placement import with_environments
-from t3d.snapshots import PolicySnapshot, parameter_count
+from t3d.snapshots import PolicySnapshot
 from t3d.world.noise import scale_factor
 
 # Workers
@@ -352,8 +352,8 @@ def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) ->
         cfg = actor_config(tmp_path, "Slow", **changes, td3={"updates_per_step": 0.0}, run={"name": str(actors)})
         collector = unstarted(merge(cfg, {"env": {"num_envs": actors}}))
         try:
-            flat = np.zeros((1, parameter_count(collector.policies.sizes)), np.float32)
-            collector.publish(PolicySnapshot(0, collector.policies.sizes, flat), 0)
+            flat = np.zeros((1, collector.policies.network.size), np.float32)
+            collector.publish(PolicySnapshot(0, collector.policies.network, flat), 0)
             rates[actors] = rate_of(collector, seconds=10)
         finally:
             collector.close()

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import helpers
 from t3d.actors.shared_memory import Channel, Policies, Ring, SharedState, Torn
-from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
+from t3d.snapshots import PolicySnapshot, Scaling
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(5, 12))
@@ -47,8 +48,9 @@ def test_a_row_that_does_not_belong_is_seen() -> None:
 READER = """
 import sys, numpy as np
 from t3d.actors.shared_memory import Policies, SharedState
+from t3d.architectures import architecture
 state_fd, policies_fd = map(int, sys.argv[1:])
-state = SharedState(Policies(3, (4, 300, 2), 2, policies_fd), 3, 1, 1, state_fd)
+state = SharedState(Policies(3, architecture("mlp", (4, 300, 2), "relu"), 2, policies_fd), 3, 1, 1, state_fd)
 seen = set()
 while (limit := state.limit) < 10**9:
     one = state.newest(1)
@@ -62,14 +64,14 @@ print(len(seen))
 
 def test_a_policy_is_never_read_half_written() -> None:
     """The learner publishes as fast as it can, another process reads as fast as it can."""
-    sizes = (4, 300, 2)
-    policies = Policies(3, sizes, 2)
+    network = helpers.mlp(4, 300, 2)
+    policies = Policies(3, network, 2)
     shared_state = SharedState(policies, 3, 1, 1)
 
     def snapshot(number: int) -> PolicySnapshot:
         scaling = np.full((3, 4), number, np.float32)
         return PolicySnapshot(
-            number, sizes, np.full((3, parameter_count(sizes)), number, np.float32), Scaling(scaling, scaling)
+            number, network, np.full((3, network.size), number, np.float32), Scaling(scaling, scaling)
         )
 
     shared_state.publish(snapshot(1), 1)

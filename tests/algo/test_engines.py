@@ -73,22 +73,22 @@ def test_a_right_engine_is_not_doubted(members: int) -> None:
 class Wrong(Fused):
     """Forgets that the actor's target follows: the kind of error that trains, only worse."""
 
-    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> UpdateTrace:
-        before = self.nets.actor_target.flat.clone()
-        steps = super().__call__(batch, draws, update_actor=update_actor)
-        self.nets.actor_target.flat.copy_(before)
+    def __call__(self, batch: Any, draws: Draws, update_actor: bool) -> UpdateTrace:
+        before = self.agent.actor_target.flat.clone()
+        steps = super().__call__(batch, draws, update_actor)
+        self.agent.actor_target.flat.copy_(before)
         return steps
 
 
 class Broken(Fused):
-    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> UpdateTrace:
+    def __call__(self, batch: Any, draws: Draws, update_actor: bool) -> UpdateTrace:
         raise RuntimeError("no such kernel\nand a long trace")
 
 
 class NotANumber(Fused):
-    def __call__(self, batch: Any, draws: Draws, *, update_actor: bool) -> UpdateTrace:
-        steps = super().__call__(batch, draws, update_actor=update_actor)
-        self.nets.critic.flat.fill_(float("nan"))
+    def __call__(self, batch: Any, draws: Draws, update_actor: bool) -> UpdateTrace:
+        steps = super().__call__(batch, draws, update_actor)
+        self.agent.critic.flat.fill_(float("nan"))
         return steps
 
 
@@ -97,19 +97,19 @@ class NotANumber(Fused):
     [
         (Wrong, "of the actor target differ from eager's after 10"),
         (Broken, "RuntimeError: no such kernel"),
-        (NotANumber, "differs from eager's in the first update"),
+        (NotANumber, "differs from eager's in the first complete update"),
     ],
 )
 def test_a_wrong_engine_is_stepped_back_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: type[Fused], words: str
 ) -> None:
-    monkeypatch.setitem(engines.UPDATES, "fused", engine)
+    monkeypatch.setattr(engines, "Fused", engine)
     events = list(t3d.train(helpers.small_config(device="cpu", run={"root": str(tmp_path)})))
     start, end = events[0], events[-1]
     assert isinstance(start, Start) and start.config["engine"] == "eager"
     assert isinstance(end, End) and end.updates == 200
     notes = [event.text for event in events if isinstance(event, Note)]
-    assert len(notes) == 1 and "engine fused is not used, eager is" in notes[0] and words in notes[0]
+    assert len(notes) == 1 and "engine fused is not used: " in notes[0] and words in notes[0]
 
 
 MUTATIONS = {
@@ -119,7 +119,7 @@ MUTATIONS = {
     "torch.mul(td, batch.weight.unsqueeze(1), out=": "torch.mul(td, self.one, out=",
     "pi=pi.mT, q1_pi=q1_pi.squeeze(1)": "pi=torch.zeros_like(pi.mT), q1_pi=q1_pi.squeeze(1)",
     "torch.sub(self.one, batch.terminated, out=self.y)": "torch.sub(self.one, self.y * 0, out=self.y)",
-    "polyak(self.nets.critic_target, self.nets.critic, self.cfg.tau)": "pass",
+    "polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)": "pass",
     "self.a[:, 0].copy_(pi.mT)": "pass",
 }
 
@@ -130,7 +130,7 @@ def test_the_proof_sees_errors_that_train_all_the_same(monkeypatch: pytest.Monke
     assert source.count(right) >= 1
     changed = types.ModuleType("changed_fused")
     exec(compile(source.replace(right, MUTATIONS[right]), "changed_fused.py", "exec"), changed.__dict__)
-    monkeypatch.setitem(engines.UPDATES, "fused", changed.Fused)
+    monkeypatch.setattr(engines, "Fused", changed.Fused)
     assert mismatch("fused", helpers.make_spec(17, 6), TD3Config(), (0,), "cpu") != ""
 
 

@@ -19,8 +19,8 @@ import t3d.algo.engines.fused
 import t3d.algo.td3
 from t3d.algo.engines.fused import Fused
 from t3d.algo.engines.verify import random_batch
-from t3d.algo.learner import Learner
-from t3d.algo.td3 import td3_init, td3_update
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.td3 import coefficients_of, td3_init, td3_update
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
@@ -51,6 +51,11 @@ def weighted_batches(cfg: TD3Config, members: int, count: int, dtype: torch.dtyp
     ]
 
 
+def tensors(agent: Any) -> list[Tensor]:
+    """All that an update changes."""
+    return [tensor for _, tensor in named_tensors(agent)]
+
+
 def largest(pairs: list[tuple[Tensor, Tensor]]) -> float:
     """The largest distance; infinite where one of the two is not a number."""
     assert all(a.shape == b.shape for a, b in pairs)
@@ -63,20 +68,19 @@ def distance(
     engine: Callable[..., Any], cfg: TD3Config, members: int, updates: int, dtype: torch.dtype = torch.float64
 ) -> float:
     """The largest distance between any number of td3_update and of the engine, over Steps, networks and Adam."""
-    nets, opts = td3_init(SPEC, cfg, range(members), dtype=dtype)
-    their_nets, their_opts = td3_init(SPEC, cfg, range(members), dtype=dtype)
-    fused = engine(nets, opts, cfg)
+    agent, theirs = (td3_init(SPEC, cfg, range(members), dtype=dtype) for _ in range(2))
+    coefficients = coefficients_of(cfg)
+    fused = engine(agent, cfg, coefficients)
     found = 0.0
     for number, (batch, draws) in enumerate(weighted_batches(cfg, members, updates, dtype), 1):
         update_actor = number % cfg.policy_delay == 0
-        steps = fused(batch, draws, update_actor=update_actor)
-        truth = td3_update(their_nets, their_opts, batch, draws, cfg, update_actor=update_actor)
+        steps = fused(batch, draws, update_actor)
+        truth = td3_update(theirs, batch, draws, cfg, coefficients, update_actor)
         if [value is None for value in steps] != [value is None for value in truth]:
             return float("inf")  # a step too many or too few
         found = max(found, largest([(a, b) for a, b in zip(steps, truth, strict=True) if a is not None]))
-    assert their_opts.critic.made == updates and their_opts.actor.made == updates // cfg.policy_delay
-    found = max(found, largest([(a.flat, b.flat) for a, b in zip(nets, their_nets, strict=True)]))
-    states = zip([*opts.actor, *opts.critic], [*their_opts.actor, *their_opts.critic], strict=True)
+    assert theirs.critic_adam.made == updates and theirs.actor_adam.made == updates // cfg.policy_delay
+    states = zip(tensors(agent), tensors(theirs), strict=True)
     return max(found, largest(list(states)))
 
 
@@ -103,13 +107,12 @@ def test_networks_as_large_as_real_ones_take_other_paths_in_blas() -> None:
 
 def test_one_action_and_one_transition() -> None:
     spec, cfg = helpers.make_spec(1, 1), make_config(batch_size=1)
-    nets, opts = td3_init(spec, cfg, (0,), dtype=torch.float64)
-    their_nets, their_opts = td3_init(spec, cfg, (0,), dtype=torch.float64)
-    fused = Fused(nets, opts, cfg)
+    agent, theirs = (td3_init(spec, cfg, (0,), dtype=torch.float64) for _ in range(2))
+    fused = Fused(agent, cfg, coefficients_of(cfg))
     for batch, draws in helpers.random_batches(spec, cfg, 1, 20):
-        fused(batch, draws, update_actor=True)
-        td3_update(their_nets, their_opts, batch, draws, cfg, update_actor=True)
-    assert largest([(a.flat, b.flat) for a, b in zip(nets, their_nets, strict=True)]) < 1e-12
+        fused(batch, draws, True)
+        td3_update(theirs, batch, draws, cfg, coefficients_of(cfg), True)
+    assert largest(list(zip(tensors(agent), tensors(theirs), strict=True))) < 1e-12
 
 
 def test_every_aggregate_of_td3_is_known() -> None:
@@ -127,25 +130,24 @@ def sampled(cfg: TD3Config, members: int) -> UniformSampler:
 
 def test_batches_from_the_replay() -> None:
     cfg = make_config()
-    (nets, opts), (their_nets, their_opts) = td3_init(SPEC, cfg, (0, 1)), td3_init(SPEC, cfg, (0, 1))
-    sample, fused = sampled(cfg, 2), Fused(nets, opts, cfg)
+    agent, theirs = (td3_init(SPEC, cfg, (0, 1)) for _ in range(2))
+    sample, fused = sampled(cfg, 2), Fused(agent, cfg, coefficients_of(cfg))
     for _ in range(4):
         batch, draws = sample(), Draws(torch.randn(2, cfg.batch_size, SPEC.action_size))
         assert not batch.s.is_contiguous()
-        fused(batch, draws, update_actor=True)
-        td3_update(their_nets, their_opts, batch, draws, cfg, update_actor=True)
-    assert largest([(a.flat, b.flat) for a, b in zip(nets, their_nets, strict=True)]) < 1e-5
+        fused(batch, draws, True)
+        td3_update(theirs, batch, draws, cfg, coefficients_of(cfg), True)
+    assert largest(list(zip(tensors(agent), tensors(theirs), strict=True))) < 1e-5
 
 
 def test_no_memory_is_taken_once_it_runs() -> None:
     cfg = make_config(batch_size=64, actor_hidden=(32, 32), critic_hidden=(32, 32))
-    nets, opts = td3_init(SPEC, cfg, (0, 1))
-    fused = Fused(nets, opts, cfg)
+    fused = Fused(td3_init(SPEC, cfg, (0, 1)), cfg, coefficients_of(cfg))
     batches = weighted_batches(cfg, 2, 8, torch.float32)
-    places = {tuple(value.data_ptr() for value in fused(*batches[0], update_actor=True)[:8])}
+    places = {tuple(value.data_ptr() for value in fused(*batches[0], True)[:8])}
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         for batch, draws in batches:
-            steps = fused(batch, draws, update_actor=True)
+            steps = fused(batch, draws, True)
             places.add(tuple(value.data_ptr() for value in steps[:8]))
     assert len(places) == 1, "Steps are views of buffers that stay"
     taken = [event.self_cpu_memory_usage for event in profiled.events()]
@@ -155,44 +157,44 @@ def test_no_memory_is_taken_once_it_runs() -> None:
 
 def test_the_memory_test_sees_the_eager_update() -> None:
     cfg = make_config()
-    nets, opts = td3_init(SPEC, cfg, (0,))
+    agent = td3_init(SPEC, cfg, (0,))
     batch, draws = weighted_batches(cfg, 1, 1, torch.float32)[0]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        td3_update(nets, opts, batch, draws, cfg, update_actor=True)
+        td3_update(agent, batch, draws, cfg, coefficients_of(cfg), True)
     assert max(event.self_cpu_memory_usage for event in profiled.events()) > 1000
 
 
 def test_other_networks_of_the_process_keep_their_gradients_and_mode() -> None:
-    nets, opts = td3_init(SPEC, make_config(), (0,))
-    fused = Fused(nets, opts, make_config())
+    agent = td3_init(SPEC, make_config(), (0,))
+    fused = Fused(agent, make_config(), coefficients_of(make_config()))
     batch, draws = weighted_batches(make_config(), 1, 1, torch.float32)[0]
-    steps = fused(batch, draws, update_actor=True)
+    steps = fused(batch, draws, True)
     assert torch.is_grad_enabled()
     assert not any(value.requires_grad or value.is_inference() for value in steps if value is not None)
-    assert not any(stack.flat.is_inference() for stack in nets)
-    loss = nets.actor(batch.s).square().sum()
-    assert nets.actor.gradient(loss).abs().sum() > 0, "autograd still works on networks that the engine has changed"
+    assert not any(tensor.is_inference() for tensor in tensors(agent))
+    loss = agent.actor(batch.s).square().sum()
+    assert agent.actor.gradient(loss).abs().sum() > 0, "autograd still works on networks that the engine has changed"
 
 
 # ruff: noqa: E501
 # Lines of fused.py that a careless hand could write otherwise: (what breaks, the right text, the wrong text).
 MUTATIONS = [
     ("4: actions left behind", "self.a.copy_(batch.a.unsqueeze(1))", "pass"),
-    ("5: online actor for the target", "Pass(nets.actor_target.flat, actor.sizes", "Pass(nets.actor.flat, actor.sizes"),
-    ("5: action in s, not s2", "actor.sizes, self.s2[:, 0]", "actor.sizes, self.s[:, 0]"),
+    ("5: online actor for the target", "Pass(agent.actor_target.flat, actor,", "Pass(agent.actor.flat, actor,"),
+    ("5: action in s, not s2", "actor, self.s2[:, 0]", "actor, self.s[:, 0]"),
     ("5: no tanh", "self.actor_target.forward().tanh_().mT", "self.actor_target.forward().mT"),
     ("6: noise not clipped", ".clamp_(-clip, clip)", ""),
     ("6: action not clamped", "out=self.a2).clamp_(-1, 1)", "out=self.a2)"),
     ("6: critics see another action", "self.critics_a2.copy_(a2.unsqueeze(1))", "self.critics_a2.copy_(pi2.unsqueeze(1))"),
-    ("7: online critics for the targets", "Pass(nets.critic_target.flat, critic.sizes, x2", "Pass(nets.critic.flat, critic.sizes, x2"),
-    ("7: state s for s2", "critic.sizes, x2, memory", "critic.sizes, x, memory"),
+    ("7: online critics for the targets", "Pass(agent.critic_target.flat, critic, x2", "Pass(agent.critic.flat, critic, x2"),
+    ("7: state s for s2", "critic, x2, memory", "critic, x, memory"),
     ("8: max for min", "torch.amin(q2, 1, out=out)", "torch.amax(q2, 1, out=out)"),
     ("9: terminated ignored", "torch.sub(self.one, batch.terminated, out=self.y)", "self.y.fill_(1)"),
     ("9: no discount", ".mul_(batch.discount)", ""),
-    ("10: next state in the critics", "Pass(critic.flat, critic.sizes, x, memory", "Pass(critic.flat, critic.sizes, x2, memory"),
+    ("10: next state in the critics", "Pass(agent.critic.flat, critic, x, memory", "Pass(agent.critic.flat, critic, x2, memory"),
     ("11: weight ignored", "torch.mul(td, batch.weight.unsqueeze(1), ", "torch.mul(td, self.one, "),
     ("11: half the gradient", "2 / cfg.batch_size)", "1 / cfg.batch_size)"),
-    ("12: the actor's rate", "opts.critic, cfg.critic_lr", "opts.critic, cfg.actor_lr"),
+    ("12: the actor's rate", "agent.critic_adam, coefficients.critic_lr", "agent.critic_adam, coefficients.actor_lr"),
     ("12: bias gradient of hidden layers", "torch.sum(g, 1, keepdim=True, out=bias)", "pass"),
     ("12: bias gradient of the last layer", "torch.sum(d_output, 2, out=self._bias)", "pass"),
     ("12: weight gradient of the last layer", "self._weight.copy_(", "("),
@@ -205,8 +207,8 @@ MUTATIONS = [
     ("13: no gradient of tanh", "torch.addcmul(self.one, pi, pi, value=-1, out=self.actor.d_output).mul_(d_pi)", "self.actor.d_output.copy_(d_pi)"),
     ("13: Q1 in the actor's memory", "memory[for_actor:]", "memory"),
     ("13: undelayed actor", "if update_actor else steps", "if True else steps"),
-    ("14: actor target never moves", "polyak(self.nets.actor_target, self.nets.actor, self.cfg.tau)", "pass"),
-    ("15: critic targets never move", "polyak(self.nets.critic_target, self.nets.critic, self.cfg.tau)", "pass"),
+    ("14: actor target never moves", "polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)", "pass"),
+    ("15: critic targets never move", "polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)", "pass"),
 ]  # fmt: skip
 
 

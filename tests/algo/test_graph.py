@@ -13,7 +13,7 @@ import helpers
 import t3d
 from t3d.algo.engines import graph
 from t3d.algo.engines.verify import mismatch
-from t3d.algo.learner import Learner
+from t3d.algo.learner import Learner, named_tensors
 from t3d.config import TD3Config
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
@@ -26,8 +26,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU 
 
 
 def numbers_of(learner: Learner) -> dict[str, torch.Tensor]:
-    moments = {f"{name} adam": torch.cat([adam.mean, adam.square]) for name, adam in learner.opts._asdict().items()}
-    return {**{name: stack.flat for name, stack in learner.nets._asdict().items()}, **moments}
+    return dict(named_tensors(learner.agent))
 
 
 @pytest.mark.parametrize("members", [1, 3])
@@ -45,10 +44,10 @@ def test_the_compilable_update_is_td3_update(
     eager, candidate = (Learner(spec, cfg, seeds, dtype=torch.float64) for _ in range(2))
     for batch, draws in helpers.random_batches(spec, cfg, members, 60):
         weighted = batch._replace(weight=torch.rand_like(batch.r) + 0.5, discount=torch.rand_like(batch.r))
-        moves = eager.until_actor == 1
+        moves = eager.until_complete == 1
         expected = eager.update(weighted, draws)
         with torch.no_grad():
-            given = graph.update(candidate.nets, candidate.opts, weighted, draws, cfg, update_actor=moves)
+            given = graph.update(candidate.agent, weighted, draws, cfg, candidate.coefficients, moves)
         for name, value in expected._asdict().items():
             other = getattr(given, name)
             assert (value is None) == (other is None), name
@@ -56,7 +55,7 @@ def test_the_compilable_update_is_td3_update(
                 torch.testing.assert_close(other, value, rtol=0, atol=1e-10)
     for name, value in numbers_of(eager).items():
         torch.testing.assert_close(numbers_of(candidate)[name], value, rtol=0, atol=1e-10)
-    assert float(candidate.opts.actor.made) == 60 // policy_delay
+    assert float(candidate.agent.actor_adam.made) == 60 // policy_delay
 
 
 def on_gpu(engine: str, seeds: range, cfg: TD3Config) -> tuple[Learner, UniformSampler]:

@@ -144,7 +144,7 @@ def test_acting_scales_observations_as_learning_does(scaled: bool) -> None:
         memory.add(rollout(member, list(range(50 * member, 50 * member + 40))))
     snapshot = memory.scaled(learner.snapshot())
     batch = memory.sample()
-    torch_actions = learner.nets.actor(batch.s).detach().numpy()
+    torch_actions = learner.agent.actor(batch.s).detach().numpy()
     for member in (0, 1):
         raw = memory.replay.gather(batch.index)[0][member].numpy()
         np.testing.assert_allclose(MemberPolicy(snapshot, member)(raw), torch_actions[member], atol=1e-5)

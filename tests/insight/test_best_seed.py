@@ -11,13 +11,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+import helpers
 import t3d
 from faults import rewrite_policy
 from helpers import small_config
 from t3d.app.cli import main
 from t3d.insight.best_seed import known_choice, play_choice
 from t3d.seeds import derive
-from t3d.snapshots import parameter_count
 from t3d.store.reader import Run, open_run
 
 EPISODE, EPISODES = 4, 6  # steps; three times eval.episodes
@@ -44,7 +44,7 @@ class Target(gym.Env[Any, Any]):
 
 def actor(bias: float) -> np.ndarray[Any, Any]:
     """A network that always plays tanh(bias)."""
-    flat = np.zeros(parameter_count((2, 16, 16, 1)), np.float32)
+    flat = np.zeros(helpers.mlp(2, 16, 16, 1).size, np.float32)
     flat[-1] = bias
     return flat
 

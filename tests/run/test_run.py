@@ -206,7 +206,7 @@ def test_the_largest_accepted_value_leaves_every_weight_movable(tmp_path: Path) 
     batch.s[0, 0], batch.s2[0, 0], batch.r[0, 0] = ABSURD, ABSURD, ABSURD
     learner.update(batch, draws)
     learner.update(batch, draws)
-    for moments in learner.opts:
+    for moments in (learner.agent.actor_adam, learner.agent.critic_adam):
         assert torch.isfinite(moments.square).all() and torch.isfinite(moments.mean).all()
 
 
@@ -288,7 +288,7 @@ def test_networks_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatc
     def spoiled(self: Learner, *arguments: Any) -> Any:
         trace = update(self, *arguments)
         if self.updates == 50:
-            self.nets.critic_target.flat[0, 0] = math.nan
+            self.agent.critic_target.flat[0, 0] = math.nan
         return trace
 
     monkeypatch.setattr(Learner, "update", spoiled)

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import helpers
 import t3d
 from helpers import make_spec, small_config
 from hostile import EVERY_NAME, Hostile, readers
 from t3d.app.cli import main
 from t3d.events import SaveFailed
 from t3d.files import Refused
-from t3d.snapshots import PolicySnapshot, parameter_count
+from t3d.snapshots import PolicySnapshot
 from t3d.store.checkpoint import newest
 from t3d.world.policy import save_policy
 
@@ -89,8 +90,8 @@ def test_a_link_that_the_user_names_is_followed(
 
 def test_a_folder_of_policies_that_is_a_link_is_refused(tmp_path: Path, outside: Path) -> None:
     (tmp_path / "best").symlink_to(outside)
-    sizes = (3, 4, 1)
-    snapshot = PolicySnapshot(0, sizes, np.zeros((1, parameter_count(sizes)), np.float32))
+    network = helpers.mlp(3, 4, 1)
+    snapshot = PolicySnapshot(0, network, np.zeros((1, network.size), np.float32))
     with pytest.raises(Refused, match="best is a link"):
         save_policy(tmp_path / "best" / "seed-0", snapshot, 0, make_spec(3, 1), {"step": 0})
     assert [path.name for path in outside.iterdir()] == ["file"]

@@ -11,7 +11,7 @@ import pytest
 import helpers
 import t3d
 from t3d.actors.inline import InlineCollector
-from t3d.snapshots import PolicySnapshot, parameter_count
+from t3d.snapshots import PolicySnapshot
 from t3d.world.doctor import examine
 from t3d.world.guard import spec_of
 from t3d.world.spaces import played, random_action, to_bounds
@@ -45,8 +45,8 @@ def acted(random_steps: int, count: int) -> tuple[Any, Any]:
     cfg = helpers.small_config(
         total_steps=count + 1, td3={"random_steps": random_steps}, noise={"exploration_noise": 0.5, "kind": "pink"}
     )
-    collector, sizes = InlineCollector(cfg, UpdateTrace), (1, 2)
-    collector.publish(PolicySnapshot(0, sizes, np.zeros((1, parameter_count(sizes)), np.float32)))
+    collector, network = InlineCollector(cfg, UpdateTrace), helpers.mlp(1, 2)
+    collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)))
     kept = np.concatenate([collector.poll()[0].a for _ in range(count)])
     return kept, np.array(UpdateTrace.played)
 

@@ -17,7 +17,7 @@ from t3d.config import Config, merge
 from t3d.data.replay import Replay
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.seeds import derive
-from t3d.snapshots import PolicySnapshot, parameter_count
+from t3d.snapshots import PolicySnapshot
 from t3d.types import Requests
 from t3d.world.guard import BadValue, Environment, spec_of
 from t3d.world.make import env_factory
@@ -117,7 +117,7 @@ def test_action_spaces_that_td3_cannot_use(space: gym.Space[Any], words: str) ->
         spec_of(toy)
 
 
-ALWAYS_ZERO = PolicySnapshot(0, (3, 1), np.zeros((1, parameter_count((3, 1))), np.float32))
+ALWAYS_ZERO = PolicySnapshot(0, helpers.mlp(3, 1), np.zeros((1, 4), np.float32))
 
 
 def collect(cfg: Config, make_env: Callable[..., Any], polls: int) -> tuple[InlineCollector, list[list[Any]]]:

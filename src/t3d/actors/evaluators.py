@@ -11,10 +11,11 @@ import numpy as np
 from t3d.actors.shared_memory import Policies
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
+from t3d.architectures import actor_architecture
 from t3d.config import Config
 from t3d.errors import NobodyLeft
 from t3d.files import to_count
-from t3d.snapshots import PolicySnapshot, actor_sizes, packed, unpacked
+from t3d.snapshots import PolicySnapshot, packed, unpacked
 from t3d.types import Evaluation, Spec, State
 from t3d.world.guard import EnvFactory
 
@@ -49,8 +50,7 @@ class ProcessEvaluator:
 
     def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, log: WorkerLog) -> None:
         self.cfg, self.count, self.log = for_workers(cfg, make_env), len(cfg.seeds), log  # count: number of members
-        sizes = actor_sizes(spec, cfg.td3)
-        self.policies = Policies(self.count, sizes, MAX_PENDING)
+        self.policies = Policies(self.count, actor_architecture(spec, cfg.td3), MAX_PENDING)
         processes = min(self.count, len(os.sched_getaffinity(0)))  # at a lower priority than actors
         self.slots = [EvaluatorSlot(list(range(first, self.count, processes))) for first in range(processes)]
         self.pending: list[Pending] = []
@@ -109,7 +109,7 @@ class ProcessEvaluator:
             raise ValueError(f"{len(state)} evaluations are under way")
         for index in range(len(state)):
             saved = state[str(index)]
-            snapshot = unpacked(saved, self.count, self.policies.sizes)
+            snapshot = unpacked(saved, self.count, self.policies.network)
             steps.append(to_count(saved["step"], least=steps[-1] + 1 if steps else 0))
             self.submit(snapshot, steps[-1])
         return steps

@@ -18,10 +18,11 @@ from t3d.actors.shared_memory import POLICY_SLOTS, RANDOM, Policies, Ring, Share
 from t3d.actors.statistics import ActingStatistics
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
+from t3d.architectures import actor_architecture
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.files import to_count
-from t3d.snapshots import PolicySnapshot, actor_sizes
+from t3d.snapshots import PolicySnapshot
 from t3d.types import Acting, ActorNews, Episode, Fault, Floats, Rollout, State, row_sizes
 from t3d.world.guard import EnvFactory
 
@@ -57,7 +58,7 @@ class LocalCollector:
         self.spec, self.log = checkup.spec, log
         self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=checkup.vector))]
         members, actors = len(cfg.seeds), cfg.local_actors
-        self.policies = Policies(members, actor_sizes(self.spec, cfg.td3), POLICY_SLOTS)
+        self.policies = Policies(members, actor_architecture(self.spec, cfg.td3), POLICY_SLOTS)
         self.shared_state = SharedState(self.policies, members, cfg.env.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.snapshots import PolicySnapshot, Scaling, parameter_count
+from t3d.architectures import Architecture, architecture
+from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import Floats
 
 CACHE_LINE = 64  # bytes; arrays do not share one, so that writers do not slow each other down
@@ -107,12 +108,17 @@ class Ring(Shared):
 class Policies(Shared):
     """A fixed number of policy snapshots."""
 
-    def __init__(self, members: int, sizes: tuple[int, ...], slots: int, fd: int | None = None) -> None:
-        scaling = (np.float32, (slots, members, sizes[0]))
+    def __init__(self, members: int, network: Architecture, slots: int, fd: int | None = None) -> None:
+        scaling = (np.float32, (slots, members, network.sizes[0]))
         counts = (np.int64, (slots,))
-        flat = (np.float32, (slots, members, parameter_count(sizes)))
+        flat = (np.float32, (slots, members, network.size))
         super().__init__({"updates": counts, "scaled": counts, "flat": flat, "mean": scaling, "std": scaling}, fd)
-        self.sizes, self.handle = sizes, [members, sizes, slots, self.fd]
+        self.network, self.handle = network, [members, network.described(), slots, self.fd]
+
+    @classmethod
+    def opened(cls, members: int, network: dict[str, Any], slots: int, fd: int) -> Policies:
+        """Opens those of another process by their handle."""
+        return cls(members, architecture(**network), slots, fd)
 
     def put(self, slot: int, snapshot: PolicySnapshot) -> None:
         """Copies a snapshot into a slot."""
@@ -126,7 +132,7 @@ class Policies(Shared):
         """Returns these members' part of a snapshot; it changes when the slot does."""
         flat, mean, std = (self.arrays[name][slot, members] for name in ("flat", "mean", "std"))
         scaling = Scaling(mean, std) if self.arrays["scaled"][slot] else None
-        return PolicySnapshot(int(self.arrays["updates"][slot]), self.sizes, flat, scaling)
+        return PolicySnapshot(int(self.arrays["updates"][slot]), self.network, flat, scaling)
 
 
 class SharedState(Shared):

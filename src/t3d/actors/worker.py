@@ -41,7 +41,7 @@ class Actor:
         self.cfg, self.parent, self.heartbeat, self.number = cfg, parent, heartbeat, task["actor"]
         self.ring, self.shared_state = (
             Ring(*task["ring"]),
-            SharedState(Policies(*task["policies"]), *task["shared_state"]),
+            SharedState(Policies.opened(*task["policies"]), *task["shared_state"]),
         )
         self.worker_wakeup, self.learner_wakeup = Wakeup(task["worker_wakeup"]), Wakeup(task["learner_wakeup"])
         self.make_env = env_factory(cfg.env.id)
@@ -121,7 +121,7 @@ class Evaluator:
 
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
-        self.policies, self.worker_wakeup = Policies(*task["policies"]), Wakeup(task["worker_wakeup"])
+        self.policies, self.worker_wakeup = Policies.opened(*task["policies"]), Wakeup(task["worker_wakeup"])
         _lower_priority()  # before environments exist: what they start inherits it
         self.make_env = env_factory(cfg.env.id)
         self.member_evaluators: dict[int, MemberEvaluator] = {}

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from t3d.algo.coefficients import rowwise
+from t3d.types import Coefficient
+
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # the defaults of the Adam paper and of torch.optim.Adam
 
 
@@ -25,12 +28,12 @@ def adam_init(flat: Tensor) -> AdamState:
 
 
 @torch.no_grad()
-def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: float | Tensor) -> None:
-    """Moves flat (K, P) against the gradient; rate is a scalar or (K, 1)."""
+def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: Coefficient) -> None:
+    """Moves flat (K, P) against the gradient."""
     state.made.add_(1)
     state.mean.lerp_(gradient, 1 - BETA1)
     state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    step_size = rate / (1 - BETA1**state.made)
+    step_size = rowwise(rate, flat) / (1 - BETA1**state.made)
     scale = (1 - BETA2**state.made).sqrt()
     denominator = state.square.sqrt().div_(scale).add_(EPSILON)
     flat.sub_((state.mean / denominator).mul_(step_size))

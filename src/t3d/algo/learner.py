@@ -1,24 +1,28 @@
-"""Owns what learning changes: networks, optimisers, the update counter and the random streams of target noise."""
+"""Owns what learning changes: the agent, the update counter and the random streams of updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from t3d.algo.engines import UPDATES, compiled_if_possible
-from t3d.algo.engines.graph import Graphs
-from t3d.algo.td3 import td3_init
+from t3d.algo.engines import ENGINES, compiled_if_possible
+from t3d.algo.engines.capture import Graphs
+from t3d.algo.engines.launches import Block, Rare, Single, launches
+from t3d.algo.networks import Actor, Stack
+from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
 from t3d.files import to_count
 from t3d.random_streams import open_streams
 from t3d.snapshots import PolicySnapshot
 from t3d.tensors import put
-from t3d.types import Batch, Draws, Spec, State, UpdateTrace
+from t3d.types import Batch, Spec, State
 
 
 class Learner:
-    """All members' TD3, updated together."""
+    """All members' agents, updated together by a rule."""
 
     def __init__(
         self,
@@ -28,29 +32,47 @@ class Learner:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         engine: str = "eager",
+        rule: Rule = TD3,
+        coefficients: Any = None,
     ) -> None:
-        self.cfg = cfg
-        self.nets, self.opts = td3_init(spec, cfg, seeds, device, dtype)
+        self.rule, self.cfg, self.members = rule, cfg, len(seeds)
+        self.agent = rule.init(spec, cfg, seeds, device, dtype)
+        self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
+        self.phases = rule.phases(cfg)
         self.updates = 0
-        self._update = UPDATES[engine](self.nets, self.opts, cfg)
+        self._update = ENGINES[engine].create(rule, self.agent, cfg, self.coefficients)
         self._graphs: Graphs | None = None
-        noise = torch.empty(len(seeds), cfg.batch_size, spec.action_size, device=device, dtype=dtype)
-        self._streams = open_streams(seeds, "target noise", noise)
+        shapes = rule.draws(spec, cfg)
+        self._streams = type(shapes)(
+            *(
+                open_streams(seeds, name.replace("_", " "), torch.empty(len(seeds), *shape, device=device, dtype=dtype))
+                for name, shape in shapes._asdict().items()
+            )
+        )
 
     @property
-    def until_actor(self) -> int:
-        """Updates until the next one that moves the actor, that one included."""
-        return self.cfg.policy_delay - self.updates % self.cfg.policy_delay
+    def until_complete(self) -> int:
+        """Updates until the next one whose trace is complete, that one included."""
+        return len(self.phases) - self.updates % len(self.phases)
 
-    def run(self, n: int, sample: Callable[[], Batch]) -> UpdateTrace:
+    def run(self, n: int, sample: Callable[[], Batch]) -> Any:
         """Performs n >= 1 updates, each on a new batch, and returns the trace of the last one."""
-        if self._graphs is not None:
-            steps = self._graphs.run(n, self.updates)
-            self.updates += n
-            return steps
-        for _ in range(n):
-            steps = self.update(sample(), self.draw())
-        return steps
+        every = [rare.every for rare in self.rule.rare]
+        block = 0 if self._graphs is None else self._graphs.block
+        for what in launches(self.updates, n, self.phases, every, block):
+            if isinstance(what, Rare):
+                self.rule.rare[what.place].run(self.agent, self.cfg)
+            else:
+                trace = self._launch(what, sample)
+        return trace
+
+    def _launch(self, what: Block | Single, sample: Callable[[], Batch]) -> Any:
+        if self._graphs is None:
+            assert isinstance(what, Single)  # noqa: S101 (blocks are recorded)
+            self.updates += 1
+            return self._update(sample(), self.draw(), what.phase)
+        self.updates += what.updates if isinstance(what, Block) else 1
+        return self._graphs.launch(what)
 
     def record(self, sample: Callable[[], Batch], refill: Callable[[], object] | None = None) -> None:
         """Records CUDA graphs of sampling and updating for run to replay; refill is called before each update.
@@ -60,63 +82,73 @@ class Learner:
         torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
         state, drawn = self.state(), compiled_if_possible(lambda: (sample(), self.draw()))
 
-        def step(update_actor: bool) -> UpdateTrace:
-            return self._update(*drawn(), update_actor=update_actor)
+        def step(phase: Hashable) -> Any:
+            batch, draws = drawn()
+            return self._update(batch, draws, phase)
 
-        with torch.no_grad():
-            self._graphs = Graphs(step, self.cfg.policy_delay, refill)
+        self._graphs = Graphs(step, self.phases, refill)
         self.restore(state)
 
-    def update(self, batch: Batch, draws: Draws) -> UpdateTrace:
-        """Performs one update; every policy_delay-th also moves the actor and the targets."""
-        update_actor = self.until_actor == 1
+    def update(self, batch: Batch, draws: Any) -> Any:
+        """Performs one update on what is handed in, without rare operations."""
+        phase = self.phases[self.updates % len(self.phases)]
         self.updates += 1
-        return self._update(batch, draws, update_actor=update_actor)
+        return self._update(batch, draws, phase)
 
-    def draw(self) -> Draws:
+    def draw(self) -> Any:
         """Draws the randomness of one update, each member's from its own stream."""
-        return Draws(self._streams.normal())
-
-    def snapshot(self) -> PolicySnapshot:
-        """Copies the actors to arrays that later updates do not change."""
-        flat = self.actor_weights.to("cpu", torch.float32, copy=True).numpy()
-        return PolicySnapshot(self.updates, self.actor_sizes, flat)
+        return type(self._streams)(*(stream.normal() for stream in self._streams))
 
     @property
-    def actor_weights(self) -> torch.Tensor:
-        """(M, P): the actors' parameters, which updates change in place."""
-        return self.nets.actor.flat
+    def acting(self) -> Actor:
+        """The actors that collect transitions; updates change them in place."""
+        return self.rule.acting(self.agent)
 
     @property
-    def actor_sizes(self) -> tuple[int, ...]:
-        """Layer sizes of the actors."""
-        return self.nets.actor.sizes
+    def shipped(self) -> Actor:
+        """The actors that are evaluated and saved."""
+        return self.rule.shipped(self.agent)
+
+    def snapshot(self, actor: Actor | None = None) -> PolicySnapshot:
+        """Copies actors, the shipped ones unless others are given, to arrays that later updates do not change."""
+        actor = actor or self.shipped
+        flat = actor.flat.to("cpu", torch.float32, copy=True).numpy()
+        return PolicySnapshot(self.updates, actor.architecture, flat)
 
     def state(self) -> State:
-        """Everything that learning changes, as arrays that later updates do not change."""
-        arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in self._tensors().items()}
-        return {"updates": self.updates, "target_noise": self._streams.state(), **arrays}
+        """Everything that learning changes, by name, as arrays that later updates do not change."""
+        arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in named_tensors(self.agent)}
+        streams = {name: stream.state() for name, stream in self._streams._asdict().items()}
+        return {"updates": self.updates, **streams, **arrays}
 
     def restore(self, state: State) -> None:
-        """Restores what state() returned."""
-        for name, tensor in self._tensors().items():
+        """Restores what state() returned, which must hold just the names that this rule has."""
+        tensors, streams = dict(named_tensors(self.agent)), self._streams._asdict()
+        odd = {"updates", *streams, *tensors} ^ {*state}
+        if odd:
+            raise ValueError(f"{', '.join(sorted(odd))}: only the checkpoint or only its rule has this")
+        for name, tensor in tensors.items():
             put(tensor, state[name], name)
-        self._streams.restore(state["target_noise"])
+        for name, stream in streams.items():
+            stream.restore(state[name])
         self.updates = to_count(state["updates"])
 
     def non_finite(self) -> list[tuple[str, int]]:
-        """Lists the networks and moments that hold a non-finite value, each with its member."""
-        members = len(self.nets.actor.flat)
+        """Lists the tensors of the agent that hold a non-finite value, each with its member."""
         finite = {
-            name: torch.isfinite(tensor).view(members, -1).all(dim=1).tolist()
-            for name, tensor in self._tensors().items()
-            if tensor.ndim == 2  # Adam's step count is a scalar
+            name: torch.isfinite(tensor).view(self.members, -1).all(dim=1).tolist()
+            for name, tensor in named_tensors(self.agent)
+            if tensor.ndim  # Adam's step count is a scalar
         }
-        return [(name, member) for name, fine in finite.items() for member in range(members) if not fine[member]]
+        return [(name, member) for name, fine in finite.items() for member in range(self.members) if not fine[member]]
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that updates change in place, by name."""
-        tensors = {name: network.flat for name, network in self.nets._asdict().items()}
-        for owner, adam in self.opts._asdict().items():
-            tensors |= {f"{owner}_adam_{name}": tensor for name, tensor in adam._asdict().items()}
-        return tensors
+
+def named_tensors(agent: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensors of an agent that updates change in place, by the names of its fields."""
+    for name, value in agent._asdict().items():
+        if isinstance(value, Stack):
+            yield f"{prefix}{name}", value.flat
+        elif isinstance(value, Tensor):
+            yield f"{prefix}{name}", value
+        else:
+            yield from named_tensors(value, f"{prefix}{name}_")

@@ -6,97 +6,108 @@ operations on one tensor, and a snapshot is a copy of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from t3d.snapshots import layers_of, parameter_count
+from t3d.architectures import NORM_EPSILON, Architecture, Operations
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "elu": functional.elu,
+    "gelu": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+}
+
 
 Layers = list[tuple[Tensor, Tensor]]
 
 
 class Stack:
-    """K independent ReLU MLPs of one shape."""
+    """K independent networks of one architecture."""
 
-    def __init__(self, sizes: tuple[int, ...], flat: Tensor) -> None:
-        self.sizes = sizes
+    def __init__(self, architecture: Architecture, flat: Tensor) -> None:
+        self.architecture = architecture
         self.flat = flat  # (K, P)
-        self.layers: Layers = [
-            (weight.detach().requires_grad_(), bias.detach().requires_grad_())
-            for weight, bias in layers_of(flat, sizes)
-        ]
+        self.parameters: list[Tensor] = [one.detach().requires_grad_() for one in architecture.parameters(flat)]
+        self._ops = Operations(_linear, _layer_norm, ACTIVATIONS[architecture.activation])
 
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d flat, (K, P); no other network's gradient is touched."""
-        leaves = [parameter for layer in self.layers for parameter in layer]
-        gradients = torch.autograd.grad(loss, inputs=leaves)
+        gradients = torch.autograd.grad(loss, inputs=self.parameters)
         return torch.cat([gradient.flatten(1) for gradient in gradients], dim=1)
+
+    def forward(self, x: Tensor, every: int = 1) -> Tensor:
+        """Passes x (K, B, in) through the networks, or through every n-th of them only."""
+        parameters = self.parameters if every == 1 else [one[::every] for one in self.parameters]
+        y: Tensor = self.architecture.kind.forward(parameters, x, self._ops)
+        return y
 
 
 class Actor(Stack):
     """s (M, B, observation) -> a (M, B, action) in [-1, 1]; world/guard.py scales to the environment's own bounds."""
 
     def __call__(self, s: Tensor) -> Tensor:
-        return perceptron(self.layers, s).tanh()
+        return self.forward(s).tanh()
 
     def copy(self) -> Actor:
         """Returns a second object with the same parameters, as a target starts."""
-        return Actor(self.sizes, self.flat.clone())
+        return Actor(self.architecture, self.flat.clone())
 
 
 class Critic(Stack):
     """C critics for each of M members; flat is (M * C, P), member by member."""
 
-    def __init__(self, sizes: tuple[int, ...], flat: Tensor, members: int) -> None:
-        super().__init__(sizes, flat)
+    def __init__(self, architecture: Architecture, flat: Tensor, members: int) -> None:
+        super().__init__(architecture, flat)
         self.members = members
 
     def __call__(self, s: Tensor, a: Tensor) -> Tensor:
         """Returns the Q-values of all critics, (M, C, B)."""
         x = torch.cat([s, a], dim=-1)
         each = x.unsqueeze(1).expand(-1, self._critics, -1, -1)
-        q = perceptron(self.layers, each.flatten(0, 1))  # (M * C, B, 1)
+        q = self.forward(each.flatten(0, 1))  # (M * C, B, 1)
         return q.view(self.members, self._critics, -1)
 
     def q1(self, s: Tensor, a: Tensor) -> Tensor:
         """Returns the first critic's values, (M, B): what the actor maximises."""
-        first = [(weight[:: self._critics], bias[:: self._critics]) for weight, bias in self.layers]
-        return perceptron(first, torch.cat([s, a], dim=-1)).squeeze(-1)
+        return self.forward(torch.cat([s, a], dim=-1), every=self._critics).squeeze(-1)
 
     def copy(self) -> Critic:
-        return Critic(self.sizes, self.flat.clone(), self.members)
+        return Critic(self.architecture, self.flat.clone(), self.members)
 
     @property
     def _critics(self) -> int:
         return self.flat.shape[0] // self.members
 
 
-class Networks(NamedTuple):
-    """The online and the target networks of all members."""
+def initial(architecture: Architecture, seeds: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Draws initial parameters, one network per seed: flat (K, P). On the CPU, so that devices agree."""
+    flat = torch.empty(len(seeds), architecture.size, dtype=dtype)
+    layout = architecture.kind.layout(architecture.sizes)
+    for row, seed in zip(flat, seeds, strict=True):
+        generator = torch.Generator().manual_seed(seed)
+        for values, (_, bound, start) in zip(architecture.parameters(row.unsqueeze(0)), layout, strict=True):
+            if bound:
+                values.uniform_(start - bound, start + bound, generator=generator)
+            else:
+                values.fill_(start)
+    return flat
 
-    actor: Actor
-    actor_target: Actor
-    critic: Critic
-    critic_target: Critic
+
+def layers_of(architecture: Architecture, flat: Tensor) -> Layers:
+    """Views of K perceptrons in flat (K, P): per layer a weight (K, in, out) and a bias (K, 1, out)."""
+    parameters = architecture.parameters(flat)
+    return list(zip(parameters[::2], parameters[1::2], strict=True))
 
 
-def perceptron(layers: Layers, x: Tensor) -> Tensor:
-    """Passes x (K, B, in) through K MLPs: ReLU between layers, nothing after the last."""
-    *hidden, (weight, bias) = layers
-    for hidden_weight, hidden_bias in hidden:
-        x = torch.baddbmm(hidden_bias, x, hidden_weight).relu()
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, x, weight)
 
 
-def linear_init(sizes: tuple[int, ...], seeds: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """PyTorch's default Linear initialisation, one network per seed: flat (K, P). On the CPU, so that devices agree."""
-    flat = torch.empty(len(seeds), parameter_count(sizes), dtype=dtype)
-    for row, seed in zip(flat, seeds, strict=True):
-        generator = torch.Generator().manual_seed(seed)
-        for weight, bias in layers_of(row.unsqueeze(0), sizes):
-            bound = weight.shape[1] ** -0.5
-            weight.uniform_(-bound, bound, generator=generator)
-            bias.uniform_(-bound, bound, generator=generator)
-    return flat
+def _layer_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON), scale)

@@ -116,9 +116,10 @@ class View:
         settings = merge(Config(), cfg)
         _print_changes(settings, self.console)
         show(f"TD3 on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
+        why = f" ({event.engine_reason})" if event.engine_reason else ""
         show(
             f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
-            f"{cfg['device']}, engine {cfg['engine']}, threads {cfg['threads']}, torch {event.versions['torch']}",
+            f"{cfg['device']}, engine {cfg['engine']}{why}, threads {cfg['threads']}, torch {event.versions['torch']}",
             soft_wrap=True,
         )
         if cfg["actors"] != "inline":

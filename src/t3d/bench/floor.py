@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import torch
 
+from t3d.architectures import actor_architecture, critic_architecture
 from t3d.config import TD3Config
-from t3d.snapshots import actor_sizes, critic_sizes
 from t3d.types import Spec
 
 Sizes = tuple[int, ...]
@@ -20,7 +20,7 @@ class Floor:
 
     def __init__(self, spec: Spec, cfg: TD3Config, members: int, device: str) -> None:
         self.batch, self.device, self.policy_delay, self.updates = cfg.batch_size, device, cfg.policy_delay, 0
-        actor, critic = actor_sizes(spec, cfg), critic_sizes(spec, cfg)
+        actor, critic = actor_architecture(spec, cfg).sizes, critic_architecture(spec, cfg).sizes
         critics = members * cfg.critics
         self.every = self._forward(members, actor) + self._forward(critics, critic) + self._forward(critics, critic)
         self.every += self._weights(critics, critic) + self._inputs(critics, critic[1:])

@@ -42,6 +42,14 @@ class TD3Config:
     """Hidden layer sizes of the actor."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Hidden layer sizes of each critic."""
+    actor_network: str = "mlp"
+    """Kind of network of the actor: mlp, layer_norm, residual, or FILE.py:NAME for one of your own."""
+    critic_network: str = "mlp"
+    """Kind of network of each critic."""
+    actor_activation: Literal["relu", "elu", "gelu", "silu", "tanh"] = "relu"
+    """Activation of the actor's hidden layers."""
+    critic_activation: Literal["relu", "elu", "gelu", "silu", "tanh"] = "relu"
+    """Activation of the critics' hidden layers."""
     random_steps: int = 25_000
     """Steps with uniformly random actions before learning starts."""
     updates_per_step: float = 1.0
@@ -198,8 +206,10 @@ class Config:
     """Where networks and replay live; auto uses the GPU if there is one."""
     threads: int = 0
     """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
-    engine: Literal["auto", "eager", "fused", "graph"] = "auto"
-    """eager: reference implementation; fused: fast on the CPU; graph: fast on a GPU; auto: fastest for the device."""
+    rule: str = "td3"
+    """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
+    engine: Literal["auto", "eager", "fused", "graph", "capture"] = "auto"
+    """auto: the fastest that computes this rule and these networks; fused: CPU; graph, capture: GPU; eager: both."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, with reduced precision."""
     preset: str = "default"

@@ -11,16 +11,18 @@ from t3d.data.samplers import UniformSampler
 from t3d.data.staging import Staged
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
-from t3d.types import Batch, Rollout, Spec, State
+from t3d.types import Batch, Coefficient, Rollout, Spec, State
 
 
 class Memory:
     """Stores rollouts and samples batches."""
 
-    def __init__(self, spec: Spec, cfg: Config, device: str, learning_on: str | None = None) -> None:
+    def __init__(
+        self, spec: Spec, cfg: Config, device: str, learning_on: str | None = None, gamma: Coefficient | None = None
+    ) -> None:
         members, learning_on = len(cfg.seeds), learning_on or device
         self.replay = Replay(spec, rows_needed(cfg), members, device)
-        self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds)
+        self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma)
         self.staged = Staged(self.sampler, learning_on) if device != learning_on else None
         scales = cfg.td3.normalise_observations
         self.normaliser = Normaliser(members, spec.observation_size, learning_on) if scales else None

@@ -9,18 +9,23 @@ import torch
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
 from t3d.random_streams import open_streams
-from t3d.types import Batch, State
+from t3d.types import Batch, Coefficient, State
 
 
 class UniformSampler:
     """Samples stored transitions uniformly; each member draws from its own random stream."""
 
-    def __init__(self, replay: Replay, cfg: TD3Config, seeds: Sequence[int]) -> None:
+    def __init__(self, replay: Replay, cfg: TD3Config, seeds: Sequence[int], gamma: Coefficient | None = None) -> None:
         device = replay.rows.device
         shape = (len(seeds), cfg.batch_size)
         self.replay = replay
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
-        self._discount = torch.full(shape, cfg.gamma, device=device, dtype=torch.float32)
+        gamma = cfg.gamma if gamma is None else gamma
+        self._discount = (
+            torch.full(shape, gamma, device=device, dtype=torch.float32)
+            if isinstance(gamma, float)
+            else gamma.unsqueeze(1).expand(shape)  # a view, which follows if it moves
+        )
         self._weight = torch.ones(shape, device=device, dtype=torch.float32)
 
     def __call__(self) -> Batch:

@@ -25,7 +25,7 @@ from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.factory import checked_factory
 from t3d.world.guard import BadValue, EnvFactory
-from t3d.world.make import env_factory, with_full_id
+from t3d.world.make import env_factory, with_full_paths
 from t3d.world.names import named
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
@@ -49,7 +49,7 @@ def train(
 def _train(
     cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
-    asked = named(with_full_id(as_config(cfg)), make_env)
+    asked = named(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     with ExitStack() as opened:
@@ -86,7 +86,7 @@ def _resume(
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, asked, loaded, notes = load(path, changes, cfg and with_full_id(cfg))
+        cfg, asked, loaded, notes = load(path, changes, cfg and with_full_paths(cfg))
         cfg = resolve(cfg)
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
@@ -187,8 +187,8 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
     events: list[Event] = []
     before, due = learner.updates, governor.due(parts.memory.added, learner.updates)
     while due and not stop.is_set():
-        reports = parts.counters.log_due and due >= learner.until_actor
-        now_due = learner.until_actor if reports else min(due, UPDATES_AT_ONCE[cfg.device])
+        reports = parts.counters.log_due and due >= learner.until_complete
+        now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
         with saver.changing():
             trace = learner.run(now_due, parts.memory.sample)
         due -= now_due

@@ -14,7 +14,6 @@ from t3d.actors.governor import Governor
 from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.algo.learner import Learner
-from t3d.algo.td3 import parameters_per_member
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
@@ -87,6 +86,7 @@ class Parts:
     evaluator: Evaluator
     best: BestPolicies
     counters: Counters
+    engine_reason: str = ""  # why a faster engine is not used
 
     def snapshot(self) -> PolicySnapshot:
         """Returns the newest policy, with the observation scaling that goes with it."""
@@ -108,7 +108,8 @@ class Parts:
             "versions": versions(),
             "pid": os.getpid(),
             "host": platform.node(),
-            "parameters": parameters_per_member(spec, cfg.td3),
+            "engine_reason": self.engine_reason,
+            "parameters": self.learner.rule.parameters(spec, cfg.td3),
             "replay_bytes": bytes_needed(spec, rows_needed(cfg), len(cfg.seeds)),
         }
 
@@ -134,7 +135,7 @@ class Parts:
             self._refuse_another_run(loaded)
             self.counters.restore(state["progress"])
             returns_only = {"returns": state["progress"].get("best")}  # early format 1
-            self.best.restore(state.get("best", returns_only), self.learner.actor_sizes)
+            self.best.restore(state.get("best", returns_only), self.learner.shipped.architecture)
             self.learner.restore(state["learner"])
             self.memory.restore(state["memory"])
             for member, seed in enumerate(self.cfg.seeds):

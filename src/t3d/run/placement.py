@@ -9,17 +9,15 @@ from typing import Literal
 import psutil
 import torch
 
+from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
-from t3d.algo.td3 import parameters_per_member
+from t3d.algo.rules import Rule, rule_of
 from t3d.config import Config
 from t3d.data.memory import rows_needed
 from t3d.data.replay import BYTES_PER_VALUE, bytes_needed
 from t3d.errors import UserError
 from t3d.types import Spec
 
-Engine = Literal["eager", "fused", "graph"]
-AUTOMATIC: dict[str, Engine] = {"cpu": "fused", "cuda": "graph"}
-ENGINES = {"cpu": ("auto", "fused", "eager"), "cuda": ("auto", "graph", "eager")}
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
 
 
@@ -32,8 +30,9 @@ def resolve(cfg: Config) -> Config:
         )
     automatic: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     device = automatic if cfg.device == "auto" else cfg.device
-    if cfg.engine not in ENGINES[device]:
-        raise UserError(f"engine={cfg.engine} does not run on the {device}; choose one of {', '.join(ENGINES[device])}")
+    if cfg.engine not in ("auto", *FASTEST_FIRST[device]):
+        known = ", ".join(["auto", *FASTEST_FIRST[device]])
+        raise UserError(f"engine={cfg.engine} does not run on the {device}; choose one of {known}")
     if cfg.local_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
     cfg = with_environments(replace(cfg, device=device))
@@ -57,26 +56,42 @@ def with_environments(cfg: Config) -> Config:
     return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.seeds)))))
 
 
-def choose_engine_and_set_threads(cfg: Config, spec: Spec) -> tuple[Engine, int, list[str]]:
-    """Returns the engine and the CPU threads to train with, which torch uses from now on, and notes on the choice."""
-    engine = AUTOMATIC[cfg.device] if cfg.engine == "auto" else cfg.engine
+def choose_engine(cfg: Config, spec: Spec, rule: Rule) -> tuple[EngineName, str, list[str]]:
+    """Returns the engine to train with, why it is not a faster one, and notes on what is wrong with others.
+
+    An engine that was asked for by name and refuses is an error; one that computes something else is not used.
+    """
+    coefficients = rule.coefficients(cfg.td3)
+    candidates = FASTEST_FIRST[cfg.device]
+    if cfg.engine != "auto":
+        if why := ENGINES[cfg.engine].refuses(rule, cfg.td3, coefficients):
+            raise UserError(f"engine {cfg.engine} {why}; use --engine auto")
+        candidates = candidates[candidates.index(cfg.engine) :]
+    reasons, notes = list[str](), list[str]()
+    for engine in candidates:
+        if why := ENGINES[engine].refuses(rule, cfg.td3, coefficients):
+            reasons.append(f"{engine} {why}")
+            continue
+        problem = "" if engine == "eager" else mismatch(engine, spec, cfg.td3, cfg.seeds, cfg.device, rule)
+        if not problem:
+            break
+        notes.append(f"engine {engine} is not used: {problem}")
+    return engine, "; ".join(reasons), notes
+
+
+def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str) -> int:
+    """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it."""
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
-    notes: list[str] = []
-    if engine != "eager":
-        problem = mismatch(engine, spec, cfg.td3, cfg.seeds, cfg.device)
-        if problem:
-            notes.append(f"engine {engine} is not used, eager is: {problem}")
-            engine = "eager"
-    if not cfg.threads and cfg.device == "cpu":
-        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.seeds))
-    return engine, torch.get_num_threads(), notes
+    elif cfg.device == "cpu":
+        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.seeds, rule))
+    return torch.get_num_threads()
 
 
 def replay_device(cfg: Config, spec: Spec) -> str:
     """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
-    learning = len(cfg.seeds) * parameters_per_member(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
+    learning = len(cfg.seeds) * rule_of(cfg.rule).parameters(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
     if learning > room[cfg.device]:
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "

@@ -27,7 +27,7 @@ class DirectPublisher:
 
     def publish(self) -> None:
         """Passes on the newest policy."""
-        self.collector.publish(self.memory.scaled(self.learner.snapshot()), self.learner.updates)
+        self.collector.publish(self.memory.scaled(self.learner.snapshot(self.learner.acting)), self.learner.updates)
 
     def finish(self) -> None:
         """Does nothing: no policy is still on its way."""
@@ -49,7 +49,7 @@ class PipelinedPublisher:
 
     def __init__(self, learner: Learner, memory: Memory, collector: PolicyReceiver) -> None:
         self.learner, self.memory, self.collector = learner, memory, collector
-        new = partial(torch.empty_like, learner.actor_weights, device="cpu", pin_memory=True)
+        new = partial(torch.empty_like, learner.acting.flat, device="cpu", pin_memory=True)
         self._pinned = [new(), new()]
         self._on_its_way: Copy | None = None
 
@@ -57,7 +57,7 @@ class PipelinedPublisher:
         """Passes on the policy of the call before this one."""
         before, self._pinned = self._on_its_way, self._pinned[::-1]
         copy = Copy(self.learner.updates, self._pinned[0], torch.cuda.Event())  # type: ignore[no-untyped-call]
-        copy.flat.copy_(self.learner.actor_weights, non_blocking=True)
+        copy.flat.copy_(self.learner.acting.flat, non_blocking=True)
         copy.arrived.record()
         self._on_its_way = copy
         self._pass_on(before)
@@ -70,5 +70,5 @@ class PipelinedPublisher:
     def _pass_on(self, copy: Copy | None) -> None:
         if copy is not None:
             copy.arrived.synchronize()
-            snapshot = PolicySnapshot(copy.updates, self.learner.actor_sizes, copy.flat.numpy())
+            snapshot = PolicySnapshot(copy.updates, self.learner.acting.architecture, copy.flat.numpy())
             self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)

@@ -82,19 +82,19 @@ class Reporter:
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
 
 
-def update_events(trace: UpdateTrace, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
-    """Yields the newest update, which moved the actor, by member: its losses, then what each step produced."""
-    trace = UpdateTrace._make(None if one is None else one.cpu() for one in trace)  # one wait each, not hundreds
-    assert trace.actor_loss is not None  # noqa: S101 (the loop waits for such an update)
-    critic_loss, actor_loss = trace.critic_loss.tolist(), trace.actor_loss.tolist()
+def update_events(trace: Any, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
+    """Yields the newest update, whose trace is complete, by member: its losses, then what each step produced."""
+    trace = type(trace)(*(None if one is None else one.cpu() for one in trace))  # one wait each, not hundreds
+    losses = {name: values.tolist() for name, values in trace.losses.items()}
     for member, seed in enumerate(cfg.seeds):
         update = Update(
             step=step,
             member=member,
             seed=seed,
             updates=updates,
-            critic_loss=critic_loss[member],
-            actor_loss=actor_loss[member],
+            critic_loss=losses["critic"][member],
+            actor_loss=losses["actor"][member],
+            other_losses={name: values[member] for name, values in losses.items() if name not in ("critic", "actor")},
             q_mean=float(trace.q[member].mean()),
             y_mean=float(trace.y[member].mean()),
             td_abs_mean=float(trace.td[member].abs().mean()),
@@ -102,7 +102,7 @@ def update_events(trace: UpdateTrace, cfg: Config, step: int, updates: int, step
         )
         _refuse_infinite_loss(update)
         yield update
-        values = {name: _summary(value[member]) for name, value in trace._asdict().items()}
+        values = {name: _summary(value[member]) for name, value in trace._asdict().items() if value is not None}
         yield StepsTaken(step=step, member=member, seed=seed, updates=updates, values=values)
 
 
@@ -136,7 +136,7 @@ def _summary(value: Tensor) -> dict[str, Any]:
 
 
 def _refuse_infinite_loss(update: Update) -> None:
-    figures = {"critic loss": update.critic_loss, "actor loss": update.actor_loss}
+    figures = {"critic": update.critic_loss, "actor": update.actor_loss, **update.other_losses}
     for name, value in figures.items():
         if not math.isfinite(value):
-            raise Diverged(f"the {name} of seed {update.seed} is {value} at step {update.step}")
+            raise Diverged(f"the {name} loss of seed {update.seed} is {value} at step {update.step}")

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from t3d.architectures import Architecture
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot, Scaling, packed, unpacked
 from t3d.store.folder import RunFolder
@@ -49,7 +50,7 @@ class BestPolicies:
         policies = {f"member-{member}": {"step": step, **packed(snapshot)} for member, (step, snapshot) in kept}
         return {"returns": np.array(self.returns), **policies}
 
-    def restore(self, state: State, sizes: tuple[int, ...]) -> None:
+    def restore(self, state: State, architecture: Architecture) -> None:
         """Restores what state() returned; every value is checked, because a file may hold anything."""
         if state["returns"].shape != (len(self.returns),):
             raise ValueError(f"best.returns has shape {state['returns'].shape}")
@@ -57,7 +58,7 @@ class BestPolicies:
         for member in range(len(self.returns)):
             saved = state.get(f"member-{member}")
             if saved is not None:
-                self._kept[member] = (to_count(saved["step"]), unpacked(saved, 1, sizes))
+                self._kept[member] = (to_count(saved["step"]), unpacked(saved, 1, architecture))
 
 
 def _alone(snapshot: PolicySnapshot, member: int) -> PolicySnapshot:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from t3d.architectures import own_networks
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
@@ -174,7 +175,7 @@ class RunFolder:
     def best_problem(self, member: int) -> str:
         """Returns what is wrong with the file of a member's best policy, or an empty string."""
         try:
-            load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}")
+            load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}", own_networks(self.cfg.td3))
         except UserError as error:
             return str(error)
         return ""
@@ -291,5 +292,5 @@ def _installed(package: str) -> bool:
 
 def _columns() -> list[str]:
     figures = [field.name for kind in IN_METRICS for field in dataclasses.fields(kind)]
-    lists = ["returns", "lengths"]
-    return list(dict.fromkeys([*COMMON, *(name for name in figures if name not in lists)]))
+    nested = ["returns", "lengths", "other_losses"]
+    return list(dict.fromkeys([*COMMON, *(name for name in figures if name not in nested)]))

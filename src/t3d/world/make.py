@@ -18,10 +18,20 @@ from gymnasium.vector import VectorEnv
 
 from t3d.config import Config
 from t3d.errors import UserError, did_you_mean
+from t3d.modules import (
+    EXTRAS,
+    file_of,
+    import_module,
+    import_own,
+    in_folder,
+    is_folder,
+    is_here,
+    is_path,
+    with_full_path,
+)
 from t3d.world.dm import DmControl
 from t3d.world.factory import CheckedFactory
 from t3d.world.guard import EnvFactory, GymEnv
-from t3d.world.modules import EXTRAS, file_of, import_module, import_own, in_folder, is_folder, is_here, is_path
 from t3d.world.mujoco_log import redirect_warnings
 
 ENVIRONMENTS = (gym.Env, VectorEnv)
@@ -43,8 +53,11 @@ def env_factory(env_id: str) -> ById:
     return ById(env_id, CheckedFactory(_factory(env_id), env_id))
 
 
-def with_full_id(cfg: Config) -> Config:
-    """Makes the path of an environment in a file absolute, so that it is found from any folder."""
+def with_full_paths(cfg: Config) -> Config:
+    """Makes the paths of the user's own files absolute, so that they are found from any folder."""
+    actor, critic = with_full_path(cfg.td3.actor_network), with_full_path(cfg.td3.critic_network)
+    td3 = replace(cfg.td3, actor_network=actor, critic_network=critic)
+    cfg = replace(cfg, rule=with_full_path(cfg.rule), td3=td3)
     where, name = _parse(cfg.env.id) if cfg.env.id else ("", "")
     if not is_path(where):
         return cfg

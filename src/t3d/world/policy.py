@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from t3d.architectures import ACTIVATIONS, KINDS, Architecture, Kind, numpy_operations
 from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
-from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling, layers_of, parameter_count
+from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.types import Floats, Part, Spec
 from t3d.world.spaces import InvalidValue, flatten, to_bounds
 
-LOG = logging.getLogger("t3d.policy")
-FORMAT = 2  # format 1 had no hashes and could not be read without its json
+FORMAT = 3  # formats 1 and 2 had no architecture
 INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 
@@ -32,8 +32,9 @@ class MemberPolicy:
     """One member's actor: observations (N, observation_size) -> actions (N, action_size) in [-1, 1]."""
 
     def __init__(self, snapshot: PolicySnapshot, member: int) -> None:
-        flat = snapshot.flat[member : member + 1]
-        self.layers = [(weight[0], bias[0]) for weight, bias in layers_of(flat, snapshot.sizes)]
+        network = snapshot.architecture
+        self._parameters = [one[0] for one in network.parameters(snapshot.flat[member : member + 1])]
+        self._forward, self._ops = network.kind.forward, numpy_operations(network.activation)
         scaling = snapshot.scaling
         self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
 
@@ -42,12 +43,7 @@ class MemberPolicy:
         if self.scaling is not None:
             mean, std = self.scaling
             x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
-        *hidden, (weight, bias) = self.layers
-        for hidden_weight, hidden_bias in hidden:
-            x = x @ hidden_weight
-            x += hidden_bias
-            np.maximum(x, 0, out=x)
-        action: Floats = np.tanh(x @ weight + bias)
+        action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
         return action
 
 
@@ -78,7 +74,7 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
         tensors |= {"mean": snapshot.scaling.mean[member], "std": snapshot.scaling.std[member]}
     description = {
         "format": FORMAT,
-        "sizes": snapshot.sizes,
+        "network": snapshot.architecture.described(),
         "observation": [part._asdict() for part in spec.observation],
         "action_shape": spec.action_shape,
         "action_low": spec.action_low.tolist(),
@@ -101,8 +97,12 @@ def packed(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tup
     return safetensors.numpy.save(tensors, {"policy": text.decode()}), text
 
 
-def load_policy(path: str | Path) -> SavedPolicy:
-    """Loads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0"); refuses one that was changed."""
+def load_policy(path: str | Path, networks: Mapping[str, Kind] | None = None) -> SavedPolicy:
+    """Loads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0"); refuses one that was changed.
+
+    If its network is the user's own, networks must hold it by the name it was trained with: a file never says what
+    code to run.
+    """
     stem = Path(path)
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
     try:
@@ -110,7 +110,8 @@ def load_policy(path: str | Path) -> SavedPolicy:
         tensors = safetensors.numpy.load(content)
         about = _description(stem, content, tensors)
         spec = _spec(about)
-        policy = SavedPolicy(_snapshot(about, tensors, spec), spec, about, _hash_of(tensors))
+        network = _network(about["network"], networks or {}, stem)
+        policy = SavedPolicy(_snapshot(about, tensors, spec, network), spec, about, _hash_of(tensors))
         to_bounds(policy.actor(np.zeros((1, spec.observation_size), np.float32))[0], spec)  # fails on wrong shapes
         return policy
     except FileNotFoundError as error:
@@ -120,9 +121,16 @@ def load_policy(path: str | Path) -> SavedPolicy:
 
 
 def described(text: bytes) -> dict[str, Any]:
-    """Reads the json beside a policy; raises Refused if it was changed, except in format 1, which has no hash."""
+    """Reads the json beside a policy, of any format; raises Refused if it was changed, which format 1 cannot show."""
     fields: dict[str, Any] = json.loads(text)
     return unsealed("policy", text, INDENT) if "policy" in fields else fields
+
+
+def _refuse_format(found: Any, stem: Path) -> None:
+    if found != FORMAT:
+        older = isinstance(found, int) and found < FORMAT
+        instead = "use the version that wrote it, or train again" if older else "update T3D"
+        raise UserError(f"{stem} has policy format {found!r:.20}, and this T3D reads {FORMAT}; {instead}")
 
 
 def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
@@ -130,13 +138,13 @@ def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -
     file, copy = stem.with_suffix(".safetensors"), stem.with_suffix(".json")
     text = _metadata(content).get("policy")
     if text is None:
-        return _without_hash(stem)
+        _refuse_format(json.loads(_content(copy, MOST_JSON_BYTES))["format"], stem)
+        raise Refused(f"{file.name} holds no description of its tensors")
     try:
         about = unsealed("policy", text.encode(), INDENT)
     except Refused as error:
         raise Refused(f"{file.name}: {error}") from None
-    if about["format"] != FORMAT:
-        raise UserError(f"{stem} has policy format {about['format']}, this T3D reads {FORMAT}; update T3D")
+    _refuse_format(about["format"], stem)
     if about["tensors_sha256"] != _hash_of(tensors):
         raise Refused(f"{file.name}: {CHANGED}")
     try:
@@ -148,14 +156,6 @@ def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -
             f"{copy.name} was changed, or belongs to another policy than {file.name}; "
             f"remove {copy.name} to use {file.name} alone, or try again if a run is writing them just now"
         )
-    return about
-
-
-def _without_hash(stem: Path) -> dict[str, Any]:
-    about: dict[str, Any] = json.loads(_content(stem.with_suffix(".json"), MOST_JSON_BYTES))
-    if about["format"] != 1:
-        raise Refused(f"{stem.name}.safetensors holds no description of its tensors")
-    LOG.warning("%s has no hash, because an early T3D wrote it; changes to it cannot be detected", stem)
     return about
 
 
@@ -174,11 +174,26 @@ def _hash_of(tensors: dict[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _snapshot(about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec) -> PolicySnapshot:
+def _network(fields: dict[str, Any], networks: Mapping[str, Kind], stem: Path) -> Architecture:
+    name, activation = fields["name"], fields["activation"]
+    kind = {**KINDS, **networks}.get(name)
+    if kind is None:
+        raise UserError(
+            f"the network of {stem} is {name!r:.200}, which is not one of T3D's; if you trust the file that defines "
+            f"NAME, import it and use load_policy(..., networks={{{name!r:.200}: NAME}})"
+        )
+    if activation not in ACTIVATIONS:
+        raise Refused(f"its activation is {activation!r:.60}")
+    return Architecture(name, kind, tuple(to_count(size, least=1) for size in fields["sizes"]), activation)
+
+
+def _snapshot(
+    about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec, network: Architecture
+) -> PolicySnapshot:
     for name in ("seed", "step"):
         to_count(about[name])
-    sizes = tuple(to_count(size, least=1) for size in about["sizes"])
-    shapes = {"actor": (parameter_count(sizes),), "mean": (sizes[0],), "std": (sizes[0],)}
+    sizes = network.sizes
+    shapes = {"actor": (network.size,), "mean": (sizes[0],), "std": (sizes[0],)}
     if (sizes[0], sizes[-1]) != (spec.observation_size, spec.action_size):
         raise Refused(f"its network of sizes {sizes} does not fit its observations and actions")
     for name, array in tensors.items():
@@ -187,7 +202,7 @@ def _snapshot(about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spe
     scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
     if scaling is not None and not (scaling.std > 0).all():
         raise Refused("it scales observations by a standard deviation of 0 or less")
-    return PolicySnapshot(to_count(about["updates"]), sizes, tensors["actor"][None], scaling)
+    return PolicySnapshot(to_count(about["updates"]), network, tensors["actor"][None], scaling)
 
 
 def _spec(about: dict[str, Any]) -> Spec:

@@ -1,41 +1,55 @@
-"""The engines: implementations of the same update, each checked against td3_update when a run starts.
+"""The engines: ways to perform the updates of a rule, each checked against its readable update when a run starts.
 
-eager   td3_update itself, with autograd; works everywhere
-fused   gradients by hand in preallocated buffers (fused.py); CPU
-graph   gradients by hand, compiled, in CUDA graphs (graph.py); GPU
+eager    the rule's update itself, with autograd; any rule, everywhere
+fused    gradients by hand in preallocated buffers (fused.py); TD3 with ReLU perceptrons, CPU
+capture  the rule's update itself, in CUDA graphs (capture.py); any rule, GPU
+graph    gradients by hand, compiled, in CUDA graphs (graph.py); TD3 with ReLU perceptrons, GPU
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from t3d.algo.engines import graph
 from t3d.algo.engines.fused import Fused
-from t3d.algo.networks import Networks
-from t3d.algo.td3 import Optimisers, td3_update
+from t3d.algo.rules import Agent, Rule
+from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
-from t3d.types import Batch, Draws, UpdateTrace
+from t3d.types import Batch
+
+Update = Callable[[Batch, Any, Any], Any]  # batch, draws, phase -> trace
+EngineName = Literal["eager", "fused", "capture", "graph"]
+Coefficients = Any  # a rule's, a NamedTuple
 
 
-class Update(Protocol):
-    """Performs one update of the networks and optimisers it was created for."""
+class Engine(NamedTuple):
+    """A way to perform updates; what it is faster for, it may refuse the rest."""
 
-    def __call__(self, batch: Batch, draws: Draws, *, update_actor: bool) -> UpdateTrace: ...
+    devices: tuple[str, ...]
+    create: Callable[[Rule, Agent, TD3Config, Coefficients], Update]
+    refuses: Callable[[Rule, TD3Config, Coefficients], str]  # why, in words that follow its name; "" if it does not
+    is_recorded: bool = False  # its updates run as CUDA graphs
 
 
-def eager(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
+def readable(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
     """The readable update, which is the reference."""
-    return partial(td3_update, nets, opts, cfg=cfg)
+    return lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase)
 
 
-def recordable(nets: Networks, opts: Optimisers, cfg: TD3Config) -> Update:
+def in_buffers(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
+    """Fused, without allocations."""
+    return Fused(agent, cfg, coefficients)
+
+
+def by_hand(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
     """graph.update, its kernels fused by Inductor where possible."""
-    return torch.no_grad()(partial(compiled_if_possible(graph.update), nets, opts, cfg=cfg))
+    update = compiled_if_possible(graph.update)
+    return torch.no_grad()(lambda batch, draws, phase: update(agent, batch, draws, cfg, coefficients, phase))
 
 
 def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,8 +57,33 @@ def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
 
-UPDATES: dict[str, Callable[[Networks, Optimisers, TD3Config], Update]] = {
-    "eager": eager,
-    "fused": Fused,
-    "graph": recordable,
+def nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+    """Refuses nothing."""
+    return ""
+
+
+def all_but_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+    """Refuses what gradients by hand were not derived for."""
+    if (rule.init, rule.update) != (td3_init, td3_update):
+        return "computes TD3 only"
+    for owner in ("actor", "critic"):
+        network, activation = getattr(cfg, f"{owner}_network"), getattr(cfg, f"{owner}_activation")
+        if (network, activation) != ("mlp", "relu"):
+            return f"computes ReLU perceptrons only, and the {owner}'s network is {network} with {activation}"
+    return ""
+
+
+def all_but_plain_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+    """Refuses also what differs between members or changes, for which Adam in one pass has no room."""
+    moving = [name for name, value in coefficients._asdict().items() if isinstance(value, Tensor)]
+    different = f"computes with one {moving[0]} for all seeds" if moving else ""
+    return all_but_relu_td3(rule, cfg, coefficients) or different
+
+
+ENGINES: dict[str, Engine] = {
+    "eager": Engine(("cpu", "cuda"), readable, nothing),
+    "fused": Engine(("cpu",), in_buffers, all_but_plain_td3),
+    "capture": Engine(("cuda",), readable, nothing, is_recorded=True),
+    "graph": Engine(("cuda",), by_hand, all_but_relu_td3, is_recorded=True),
 }
+FASTEST_FIRST: dict[str, tuple[EngineName, ...]] = {"cpu": ("fused", "eager"), "cuda": ("graph", "capture", "eager")}

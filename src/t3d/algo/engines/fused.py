@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
 from t3d.algo.adam import BETA1, BETA2, EPSILON, AdamState
-from t3d.algo.networks import Networks, Stack
-from t3d.algo.td3 import Optimisers, polyak
+from t3d.algo.networks import Stack, layers_of
+from t3d.algo.td3 import Agent, polyak
+from t3d.architectures import Architecture
 from t3d.config import TD3Config
-from t3d.snapshots import layers_of
 from t3d.types import Batch, Draws, UpdateTrace
 
 AGGREGATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"min": lambda q2, out: torch.amin(q2, 1, out=out)}
@@ -34,9 +35,9 @@ class Pass:
     Hidden layers are stored at the start of memory, their gradients at the start of d_memory.
     """
 
-    def __init__(self, flat: Tensor, sizes: tuple[int, ...], x: Tensor, memory: Tensor, d_memory: Tensor) -> None:
-        count, batch, _ = x.shape
-        *layers, (weight, bias) = layers_of(flat, sizes)
+    def __init__(self, flat: Tensor, network: Architecture, x: Tensor, memory: Tensor, d_memory: Tensor) -> None:
+        (count, batch, _), sizes = x.shape, network.sizes
+        *layers, (weight, bias) = layers_of(network, flat)
         hidden = carve(memory, count, batch, sizes[1:-1])
         self.inputs = [x, *hidden]  # of each layer
         self.output = x.new_empty(count, sizes[-1], batch)
@@ -72,12 +73,12 @@ class Pass:
 class Descent:
     """Adam on the networks of a pass, with the gradient of their weights and biases."""
 
-    def __init__(self, path: Pass, stack: Stack, state: AdamState, rate: float) -> None:
+    def __init__(self, path: Pass, stack: Stack, state: AdamState, rate: Any) -> None:
         self.rate = rate
         self.path = path
         gradient = torch.zeros_like(stack.flat)  # (K, P)
         self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.made]
-        *hidden, (weight, bias) = layers_of(gradient, stack.sizes)
+        *hidden, (weight, bias) = layers_of(stack.architecture, gradient)
         self._hidden = [
             # A batched product needs a contiguous result, which the rows of gradient are not.
             (x.mT, g, torch.empty_like(weight, memory_format=torch.contiguous_format), weight, bias)
@@ -102,32 +103,33 @@ class Descent:
 
 
 class Fused:
-    """td3_update for these networks and optimisers, which it changes in place; traces are views of its buffers."""
+    """td3_update for this agent, which it changes in place; traces are views of its buffers."""
 
-    def __init__(self, nets: Networks, opts: Optimisers, cfg: TD3Config) -> None:
-        self.nets, self.cfg = nets, cfg
+    def __init__(self, agent: Agent, cfg: TD3Config, coefficients: Any) -> None:
+        self.agent, self.cfg, self.coefficients = agent, cfg, coefficients  # all of them floats
         self._make_buffers()
-        actor, critic = nets.actor, nets.critic
-        members = actor.flat.shape[0]
+        actor, critic = agent.actor.architecture, agent.critic.architecture
+        members = len(agent.actor.flat)
         # All passes use the same memory; only the two of step 13 are in use together, so Q1's starts after the actor's.
         for_actor = members * cfg.batch_size * sum(actor.sizes[1:-1])
         for_q1 = members * cfg.batch_size * sum(critic.sizes[1:-1])
-        memory = actor.flat.new_empty(max(for_actor + for_q1, for_q1 * cfg.critics))
+        memory = agent.actor.flat.new_empty(max(for_actor + for_q1, for_q1 * cfg.critics))
         d_memory = torch.empty_like(memory)
         x, x2 = self.x.flatten(0, 1), self.x2.flatten(0, 1)  # (M * C, B, in)
-        self.actor_target = Pass(nets.actor_target.flat, actor.sizes, self.s2[:, 0], memory, d_memory)
-        self.critic_target = Pass(nets.critic_target.flat, critic.sizes, x2, memory, d_memory)
-        self.critic = Pass(critic.flat, critic.sizes, x, memory, d_memory)
-        self.actor = Pass(actor.flat, actor.sizes, self.s[:, 0], memory, d_memory)
-        self.q1 = Pass(critic.flat[:: cfg.critics], critic.sizes, self.x[:, 0], memory[for_actor:], d_memory)
+        self.actor_target = Pass(agent.actor_target.flat, actor, self.s2[:, 0], memory, d_memory)
+        self.critic_target = Pass(agent.critic_target.flat, critic, x2, memory, d_memory)
+        self.critic = Pass(agent.critic.flat, critic, x, memory, d_memory)
+        self.actor = Pass(agent.actor.flat, actor, self.s[:, 0], memory, d_memory)
+        self.q1 = Pass(agent.critic.flat[:: cfg.critics], critic, self.x[:, 0], memory[for_actor:], d_memory)
         self.q1.d_output.fill_(-1 / cfg.batch_size)  # of step 13's loss, in every update
-        self.critic_descent = Descent(self.critic, critic, opts.critic, cfg.critic_lr)
-        self.actor_descent = Descent(self.actor, actor, opts.actor, cfg.actor_lr)
+        self.critic_descent = Descent(self.critic, agent.critic, agent.critic_adam, coefficients.critic_lr)
+        self.actor_descent = Descent(self.actor, agent.actor, agent.actor_adam, coefficients.actor_lr)
 
     def _make_buffers(self) -> None:
-        cfg, (observation_size, *_, action_size) = self.cfg, self.nets.actor.sizes
-        new = partial(torch.full, fill_value=torch.nan, dtype=self.nets.actor.flat.dtype)  # a forgotten write shows
-        self.y = new((self.nets.actor.flat.shape[0], cfg.batch_size))  # (M, B)
+        cfg, actor = self.cfg, self.agent.actor
+        observation_size, *_, action_size = actor.architecture.sizes
+        new = partial(torch.full, fill_value=torch.nan, dtype=actor.flat.dtype)  # a forgotten write shows
+        self.y = new((len(actor.flat), cfg.batch_size))  # (M, B)
         self.q2_min = torch.empty_like(self.y)
         self.eps = new((*self.y.shape, action_size))
         self.a2 = torch.empty_like(self.eps)
@@ -140,13 +142,14 @@ class Fused:
         self.s2, self.critics_a2 = self.x2[..., :observation_size], self.x2[..., observation_size:]
         # Constants as tensors, because an operation on a Python number converts it to a tensor every time.
         self.one, self.sigma, self.two_over_b = (
-            torch.tensor(number, dtype=self.y.dtype) for number in (1, cfg.target_noise, 2 / cfg.batch_size)
+            torch.tensor(number, dtype=self.y.dtype)
+            for number in (1, self.coefficients.target_noise, 2 / cfg.batch_size)
         )
 
     @torch.inference_mode()  # 1 to 2 % faster than no_grad; the buffers are ordinary tensors all the same
-    def __call__(self, batch: Batch, draws: Draws, *, update_actor: bool) -> UpdateTrace:
+    def __call__(self, batch: Batch, draws: Draws, update_actor: bool) -> UpdateTrace:
         """Performs one update: steps 4 to 15 of td3_update."""
-        clip = self.cfg.target_noise_clip
+        clip = self.coefficients.target_noise_clip
         # Step 4: a batch of transitions, to where the networks read it.
         self.s.copy_(batch.s.unsqueeze(1))
         self.a.copy_(batch.a.unsqueeze(1))
@@ -186,9 +189,9 @@ class Fused:
         self.actor.backward()
         self.actor_descent.step()
         # Step 14: the actor's target follows slowly,
-        polyak(self.nets.actor_target, self.nets.actor, self.cfg.tau)
+        polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)
         # Step 15: and so do the critics' targets.
-        polyak(self.nets.critic_target, self.nets.critic, self.cfg.tau)
+        polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)
         return steps._replace(pi=pi.mT, q1_pi=q1_pi.squeeze(1))
 
 

@@ -1,74 +1,75 @@
-"""The CUDA engine: sampling, draws and steps 5 to 15 as CUDA graphs, so that Python launches no kernels itself.
+"""The fast CUDA engine: td3_update with gradients derived by hand, plain operations that can be compiled as one graph.
 
-Why it exists: an update is some hundred kernels of a few microseconds, and Python needs longer than that to launch one.
-`update` is td3_update with gradients derived by hand, plain operations that can be compiled as one graph;
+Why it exists: td3_update, recorded as it stands by capture.py, has twice as many kernels. TD3 with ReLU only.
 test_the_compilable_update_is_td3_update in tests/algo/test_graph.py proves the two equal, and every run checks it again
-for its own engine when it starts (algo/engines/verify.py).
+for its own engine when it starts (verify.py).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from t3d.algo.adam import adam_step
-from t3d.algo.networks import Layers, Networks
-from t3d.algo.td3 import AGGREGATES, Optimisers
+from t3d.algo.coefficients import rowwise
+from t3d.algo.networks import Layers, Stack, layers_of
+from t3d.algo.td3 import AGGREGATES, Agent, Coefficients, polyak
 from t3d.config import TD3Config
-from t3d.snapshots import layers_of
 from t3d.types import Batch, Draws, UpdateTrace
-
-CYCLES_A_LAUNCH = 4  # policy_delay updates each; chosen: a launch then takes the GPU longer than Python
-WARM_UP_CALLS = 2
 
 
 def update(
-    nets: Networks, opts: Optimisers, batch: Batch, draws: Draws, cfg: TD3Config, *, update_actor: bool
+    agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Coefficients, update_actor: bool
 ) -> UpdateTrace:
     """Performs steps 5 to 15 like td3_update."""
-    members, critics = len(nets.actor.flat), cfg.critics
-    actor_sizes, critic_sizes = nets.actor.sizes, nets.critic.sizes
+    members, critics = len(agent.actor.flat), cfg.critics
 
     def for_each_critic(x: Tensor) -> Tensor:
         return x.unsqueeze(1).expand(-1, critics, -1, -1).flatten(0, 1)  # (M * C, B, in)
 
     # Steps 5 and 6
-    pi2 = forward(layers_of(nets.actor_target.flat, actor_sizes), batch.s2)[-1].tanh()
-    eps = (draws.target_noise * cfg.target_noise).clamp(-cfg.target_noise_clip, cfg.target_noise_clip)
+    pi2 = forward(layers(agent.actor_target), batch.s2)[-1].tanh()
+    sigma, clip = rowwise(coefficients.target_noise, pi2), rowwise(coefficients.target_noise_clip, pi2)
+    eps = (draws.target_noise * sigma).clamp(-clip, clip)
     a2 = (pi2 + eps).clamp(-1, 1)
     # Steps 7 to 9
     x2 = for_each_critic(torch.cat([batch.s2, a2], dim=-1))
-    q2 = forward(layers_of(nets.critic_target.flat, critic_sizes), x2)[-1].view(members, critics, -1)
+    q2 = forward(layers(agent.critic_target), x2)[-1].view(members, critics, -1)
     q2_min = AGGREGATES[cfg.aggregate](q2)
     y = batch.r + batch.discount * (1 - batch.terminated) * q2_min
     # Steps 10 to 12
-    layers = layers_of(nets.critic.flat, critic_sizes)
-    passed = forward(layers, for_each_critic(torch.cat([batch.s, batch.a], dim=-1)))
+    online = layers(agent.critic)
+    passed = forward(online, for_each_critic(torch.cat([batch.s, batch.a], dim=-1)))
     q = passed[-1].view(members, critics, -1)
     td = q - y.unsqueeze(1)
     d_q = (batch.weight.unsqueeze(1) * td * (2 / td.shape[-1])).view_as(passed[-1])
-    adam_step(opts.critic, nets.critic.flat, weight_gradient(passed, backward(layers, passed, d_q)), cfg.critic_lr)
-    pi, q1_pi = _update_actor(nets, opts, batch, cfg) if update_actor else (None, None)
+    gradient = weight_gradient(passed, backward(online, passed, d_q))
+    adam_step(agent.critic_adam, agent.critic.flat, gradient, coefficients.critic_lr)
+    pi, q1_pi = _update_actor(agent, batch, cfg, coefficients) if update_actor else (None, None)
     return UpdateTrace(pi2, eps, a2, q2, q2_min, y, q, td, batch.weight, pi, q1_pi)
 
 
-def _update_actor(nets: Networks, opts: Optimisers, batch: Batch, cfg: TD3Config) -> tuple[Tensor, Tensor]:
+def _update_actor(agent: Agent, batch: Batch, cfg: TD3Config, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
     # Step 13
-    layers = layers_of(nets.actor.flat, nets.actor.sizes)
-    passed = forward(layers, batch.s)
+    online = layers(agent.actor)
+    passed = forward(online, batch.s)
     pi = passed[-1].tanh()
-    first = layers_of(nets.critic.flat[:: cfg.critics], nets.critic.sizes)
+    first = layers(agent.critic, every=cfg.critics)
     passed_q1 = forward(first, torch.cat([batch.s, pi], dim=-1))
     d_q1 = torch.full_like(passed_q1[-1], -1 / passed_q1[-1].shape[1])
     d_x = torch.bmm(backward(first, passed_q1, d_q1)[0], first[0][0].mT)
     d_output = d_x[..., batch.s.shape[-1] :] * (1 - pi * pi)  # tanh' = 1 - tanh²
-    adam_step(opts.actor, nets.actor.flat, weight_gradient(passed, backward(layers, passed, d_output)), cfg.actor_lr)
+    gradient = weight_gradient(passed, backward(online, passed, d_output))
+    adam_step(agent.actor_adam, agent.actor.flat, gradient, coefficients.actor_lr)
     # Steps 14 and 15
-    nets.actor_target.flat.lerp_(nets.actor.flat, cfg.tau)
-    nets.critic_target.flat.lerp_(nets.critic.flat, cfg.tau)
+    polyak(agent.actor_target, agent.actor, coefficients.tau)
+    polyak(agent.critic_target, agent.critic, coefficients.tau)
     return pi, passed_q1[-1].squeeze(-1)
+
+
+def layers(stack: Stack, every: int = 1) -> Layers:
+    """The layers of all networks of a stack, or of every n-th."""
+    return layers_of(stack.architecture, stack.flat[::every])
 
 
 def forward(layers: Layers, x: Tensor) -> list[Tensor]:
@@ -94,44 +95,3 @@ def weight_gradient(passed: list[Tensor], back: list[Tensor]) -> Tensor:
     for x, d in zip(passed[:-1], back, strict=True):
         pieces += [torch.bmm(x.mT, d).flatten(1), d.sum(dim=1)]
     return torch.cat(pieces, dim=1)
-
-
-class Graphs:
-    """Recorded updates: one that moves the actor, one that does not, and a block of both kinds."""
-
-    def __init__(
-        self, step: Callable[[bool], UpdateTrace], policy_delay: int, refill: Callable[[], object] | None = None
-    ) -> None:
-        self.policy_delay, self.refill = policy_delay, refill
-        cycle = [moves == policy_delay for moves in range(1, policy_delay + 1)]
-        for moves_actor in cycle * WARM_UP_CALLS:
-            step(moves_actor)
-        self.block = Recorded(step, cycle * CYCLES_A_LAUNCH)
-        self.single = {moves_actor: Recorded(step, [moves_actor]) for moves_actor in set(cycle)}
-
-    def run(self, n: int, made: int) -> UpdateTrace:
-        """Performs n >= 1 updates after the first `made`; returns the trace of the last one, valid until the next call.
-
-        If batches come from outside the graphs, each update is launched separately, after refill.
-        """
-        while n:
-            at_start = made % self.policy_delay == 0 and self.refill is None
-            one = (
-                self.block if at_start and n >= self.block.updates else self.single[(made + 1) % self.policy_delay == 0]
-            )
-            if self.refill is not None:
-                self.refill()
-            one.graph.replay()
-            made, n = made + one.updates, n - one.updates
-        return one.steps
-
-
-class Recorded:
-    """A CUDA graph of some updates, and the trace of the last one."""
-
-    def __init__(self, step: Callable[[bool], UpdateTrace], moves_actor: list[bool]) -> None:
-        self.updates = len(moves_actor)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            for moves in moves_actor:
-                self.steps = step(moves)

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from t3d.algo.engines.graph import CYCLES_A_LAUNCH
-from t3d.algo.learner import Learner
+from t3d.algo.adam import AdamState
+from t3d.algo.engines import ENGINES
+from t3d.algo.engines.capture import CYCLES_A_LAUNCH
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.networks import Actor
+from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
-from t3d.types import Batch, Spec, UpdateTrace
+from t3d.types import Batch, Spec
 
 TOLERANCE = 0.01  # of the largest value in the tensor
 MOVED_TOLERANCE = 0.03  # of how far a network has moved: targets move a thousand times less than online networks
@@ -25,57 +31,99 @@ CLEARLY_FASTER = 0.95  # of the time; chosen, so that noise does not flip the ch
 ROUNDS = 5
 
 
-def mismatch(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: str) -> str:
-    """Compares some updates with eager's, on networks of their own; returns why not to use the engine, or "".
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Switches TF32 off for a while: a CUDA graph keeps the precision that it was recorded with."""
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        for switch in switches:
+            switch.allow_tf32 = False
+        yield
+    finally:
+        for switch, allowed in zip(switches, before, strict=True):
+            switch.allow_tf32 = allowed
 
-    After the first update that moves the actor, the traces and Adam's moments are compared, which show wrong scales
-    that Adam hides. After some more updates, of every kind that the engine has, the networks are compared.
+
+def mismatch(
+    engine: str,
+    spec: Spec,
+    cfg: TD3Config,
+    seeds: Sequence[int],
+    device: str,
+    rule: Rule = TD3,
+    coefficients: Any = None,
+) -> str:
+    """Compares some updates with eager's, on agents of their own; returns why not to use the engine, or "".
+
+    After the first update with a complete trace, the traces and Adam's moments are compared, which show wrong scales
+    that Adam hides. After some more updates, of every kind that the engine has, everything else is compared.
     """
     cfg = dataclasses.replace(cfg, policy_delay=min(cfg.policy_delay, 3))  # a long one would only take longer
     batch = random_batch(spec, cfg, len(seeds), device)
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        truth, candidate = (Learner(spec, cfg, seeds, device, engine=name) for name in ("eager", engine))
-        for learner in (truth, candidate):
-            learner.nets.actor_target.flat.mul_(4)  # so that actions reach their bounds, and targets move visibly
-        before = [network.flat.clone() for network in truth.nets]
-        if engine == "graph":
-            candidate.record(lambda: batch)
-        expected, given = (learner.run(cfg.policy_delay, lambda: batch) for learner in (truth, candidate))
-        doubt = _different_steps(expected, given) or _different_moments(truth, candidate)
-        for learner in (truth, candidate):
-            learner.run(CYCLES_A_LAUNCH * cfg.policy_delay, lambda: batch)
-        return doubt or _different_networks(before, truth, candidate)
+        with exact_products():
+            truth, candidate = (
+                Learner(spec, cfg, seeds, device, engine=name, rule=rule, coefficients=coefficients)
+                for name in ("eager", engine)
+            )
+            for learner in (truth, candidate):
+                _set_apart(learner.agent)
+            before = {name: tensor.clone() for name, tensor in named_tensors(truth.agent)}
+            if ENGINES[engine].is_recorded:
+                candidate.record(lambda: batch)
+            cycle = len(truth.phases)
+            expected, given = (learner.run(cycle, lambda: batch) for learner in (truth, candidate))
+            doubt = _different_steps(expected, given) or _different_moments(truth, candidate)
+            for learner in (truth, candidate):
+                learner.run(CYCLES_A_LAUNCH * cycle, lambda: batch)
+            return doubt or _different_agents(before, truth, candidate)
     except Exception as error:  # a compiler may fail in any way, and eager works all the same
         return f"{type(error).__name__}: {(str(error).strip() or 'no reason given').splitlines()[0]:.200}"
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _different_steps(expected: UpdateTrace, given: UpdateTrace) -> str:
+def _set_apart(agent: Any) -> None:
+    """Scales targets, so that actions reach their bounds and targets visibly move towards the online networks."""
+    for name, value in agent._asdict().items():
+        if isinstance(value, Actor) and name.endswith("_target"):
+            value.flat.mul_(4)
+
+
+def _different_steps(expected: Any, given: Any) -> str:
     for name, right in expected._asdict().items():
         other = getattr(given, name)
-        if other is None or other.shape != right.shape:
+        if right is None and other is None:
+            continue
+        if right is None or other is None or other.shape != right.shape:
             return f"{name} is missing or of another shape"
         if _odd_share(other, right, TOLERANCE * float(right.abs().max())) > ODD_SHARE:
-            return f"{name} differs from eager's in the first update that moves the actor"
+            return f"{name} differs from eager's in the first complete update"
     return ""
 
 
 def _different_moments(truth: Learner, candidate: Learner) -> str:
-    for owner, right, given in zip(truth.opts._fields, truth.opts, candidate.opts, strict=True):
-        for name in ("mean", "square"):
-            expected = getattr(right, name)
-            if _odd_share(getattr(given, name), expected, TOLERANCE * float(expected.abs().max())) > ODD_SHARE:
-                return f"the {name} of the {owner}'s gradients differs from eager's"
+    for owner, right in truth.agent._asdict().items():
+        if isinstance(right, AdamState):
+            for name in ("mean", "square"):
+                expected, given = getattr(right, name), getattr(getattr(candidate.agent, owner), name)
+                if _odd_share(given, expected, TOLERANCE * float(expected.abs().max())) > ODD_SHARE:
+                    whose = owner.removesuffix("_adam").replace("_", " ")
+                    return f"the {name} of the {whose}'s gradients differs from eager's"
     return ""
 
 
-def _different_networks(before: list[Tensor], truth: Learner, candidate: Learner) -> str:
-    for name, start, right, given in zip(truth.nets._fields, before, truth.nets, candidate.nets, strict=True):
-        odd = _odd_share(given.flat, right.flat, MOVED_TOLERANCE * float((right.flat - start).abs().max()))
-        if odd > ODD_SHARE:
+def _different_agents(before: dict[str, Tensor], truth: Learner, candidate: Learner) -> str:
+    """Compares all but Adam's moments, which have drifted apart by now as far as rounding lets them."""
+    moments = {
+        f"{owner}_{name}"
+        for owner, value in truth.agent._asdict().items()
+        if isinstance(value, AdamState)
+        for name in value._fields
+    }
+    given = dict(named_tensors(candidate.agent))
+    for name, right in named_tensors(truth.agent):
+        moved = (right - before[name]).abs().max()
+        if name not in moments and (odd := _odd_share(given[name], right, MOVED_TOLERANCE * float(moved))) > ODD_SHARE:
             return f"{odd:.1%} of the {name.replace('_', ' ')} differ from eager's after {truth.updates} updates"
     return ""
 
@@ -84,20 +132,21 @@ def _odd_share(given: Tensor, right: Tensor, tolerance: float) -> float:
     return float((~((given - right).abs() <= tolerance + ROUNDING)).float().mean())  # NaN is odd too
 
 
-def faster_threads(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int]) -> int:
+def faster_threads(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], rule: Rule = TD3) -> int:
     """Returns 1, or torch's default number of threads if that is not slower; measures both alternately."""
     usual = torch.get_num_threads()
     if usual == 1:
         return 1
-    learner, batch = Learner(spec, cfg, seeds, engine=engine), random_batch(spec, cfg, len(seeds), "cpu")
+    learner = Learner(spec, cfg, seeds, engine=engine, rule=rule)
+    batch, cycle = random_batch(spec, cfg, len(seeds), "cpu"), len(learner.phases)
     best = {1: float("inf"), usual: float("inf")}
     try:
         for _ in range(ROUNDS):
             for threads in (1, usual):
                 torch.set_num_threads(threads)
-                learner.run(cfg.policy_delay, lambda: batch)  # threads wake up
+                learner.run(cycle, lambda: batch)  # threads wake up
                 started = time.perf_counter()
-                learner.run(cfg.policy_delay, lambda: batch)
+                learner.run(cycle, lambda: batch)
                 best[threads] = min(best[threads], time.perf_counter() - started)
     finally:
         torch.set_num_threads(usual)

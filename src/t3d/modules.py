@@ -1,4 +1,4 @@
-"""Imports the user's own module, by name or by file path; failures are explained in one sentence."""
+"""Imports the user's own modules, by name or by file path; failures are explained in one sentence."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
-from t3d.errors import UserError
+from t3d.errors import UserError, did_you_mean
+
+Value = TypeVar("Value")
 
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> extra that installs it
 MOST_NAMED = 5  # files of a folder
@@ -51,7 +54,7 @@ def in_folder(where: str) -> str:
     return f"{where} is a folder; name a Python file in it ({has}), e.g. {Path(where, (names or ['FILE.py'])[0])}:NAME"
 
 
-def import_own(where: str, env_id: str) -> ModuleType:
+def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     """Imports the user's module and puts its folder first on Python's path.
 
     A module given by name is searched in the current folder. The path changes only here: commands that need none of
@@ -59,38 +62,62 @@ def import_own(where: str, env_id: str) -> ModuleType:
     """
     if not is_path(where):
         _look_first_in(Path.cwd())
-        return import_module(where, env_id)
+        return import_module(where, name, what)
     file = file_of(where)
-    folder, name = file.parent, "" if file.name == "__init__.py" else file.stem
-    if "." in name:
+    folder, module_name = file.parent, "" if file.name == "__init__.py" else file.stem
+    if "." in module_name:
         raise UserError(f"{file} cannot be imported, because its name has a dot in it; rename it")
     while (folder / "__init__.py").is_file():  # the file is part of a package, and may import the rest of it
-        folder, name = folder.parent, f"{folder.name}.{name}".rstrip(".")
+        folder, module_name = folder.parent, f"{folder.name}.{module_name}".rstrip(".")
     _look_first_in(folder)
-    module = import_module(name, env_id)
+    module = import_module(module_name, name, what)
     if not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
-        raise UserError(f"{file} cannot be imported, because there is another module {name}; rename the file")
+        raise UserError(f"{file} cannot be imported, because there is another module {module_name}; rename the file")
     return module
 
 
-def import_module(name: str, env_id: str) -> ModuleType:
-    """Imports a module that is installed or on Python's path."""
+def import_module(module_name: str, name: str, what: str = "environment") -> ModuleType:
+    """Imports a module that is installed or on Python's path, for what the user has named."""
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if not error.name:
-            raise UserError(_in_words(error, env_id)) from error
+            raise UserError(_in_words(error, name)) from error
         if error.name in EXTRAS:
             hint = f'install it with: pip install "t3d[{EXTRAS[error.name]}]"'
-        elif name == error.name or name.startswith(f"{error.name}."):
+        elif module_name == error.name or module_name.startswith(f"{error.name}."):
             hint = "is it installed, or in the folder you started from?"
         else:
             hint = f"install it with: pip install {error.name}"
-        raise UserError(f"cannot import {error.name} for the environment {env_id}; {hint}") from None
+        raise UserError(f"cannot import {error.name} for the {what} {name}; {hint}") from None
     except SyntaxError as error:
         raise UserError(f"{error.filename} does not parse: {error.msg} in line {error.lineno}") from None
     except (Exception, SystemExit) as error:
-        raise UserError(_in_words(error, env_id)) from error
+        raise UserError(_in_words(error, name)) from error
+
+
+def is_own(name: str) -> bool:
+    """Whether a rule or a network is spelled as one of the user's own: FILE.py:NAME or module:NAME."""
+    where, _, attribute = name.rpartition(":")
+    return bool(where and attribute)
+
+
+def with_full_path(name: str) -> str:
+    """Makes the path in FILE.py:NAME absolute, so that it is found from any folder."""
+    where, _, attribute = name.rpartition(":")
+    return f"{file_of(where)}:{attribute}" if is_own(name) and is_path(where) else name
+
+
+def import_named(name: str, kind: type[Value], what: str) -> Value:
+    """Imports FILE.py:NAME or module:NAME, which must be a value of the given type."""
+    where, _, attribute = name.rpartition(":")
+    module = import_own(where, name, what)
+    value = getattr(module, attribute, None)
+    if not isinstance(value, kind):
+        found = f"is a {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
+        own = [key for key, other in vars(module).items() if isinstance(other, kind)]
+        raise UserError(f"{name} {found}; a {what} is a t3d {kind.__name__}{did_you_mean(attribute, own)}")
+    return value
 
 
 def _found(path: Path) -> Path | None:
@@ -104,14 +131,14 @@ def _look_first_in(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _in_words(error: BaseException, env_id: str) -> str:
+def _in_words(error: BaseException, name: str) -> str:
     """Describes how an import failed, and where in the user's own files."""
     frames = traceback.extract_tb(error.__traceback__)
     where = ([frame for frame in frames[1:] if not _is_installed(frame.filename)] or frames)[-1]
     what = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SystemExit):
         what += ", which ends the program; put script code under if __name__ == '__main__':"
-    return f"importing {env_id} failed in {where.filename}, line {where.lineno}: {what}"
+    return f"importing {name} failed in {where.filename}, line {where.lineno}: {what}"
 
 
 def _is_installed(file: str) -> bool:

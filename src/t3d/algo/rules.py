@@ -1,0 +1,70 @@
+"""Algorithms as values. The learner, the engines and checkpoints work with any of them and know no network by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from t3d.algo.networks import Actor
+from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_phases, td3_update
+from t3d.config import TD3Config
+from t3d.errors import UserError, did_you_mean
+from t3d.modules import import_named, is_own
+from t3d.types import Spec
+
+Agent = Any  # a NamedTuple of stacks, AdamStates and tensors, which updates change in place
+
+
+class Trace(Protocol):
+    """What an update produced: a NamedTuple of tensors (M, ...), of which these are reported by name."""
+
+    q: Tensor  # (M, C, B)
+    y: Tensor  # (M, B)
+    td: Tensor  # (M, C, B)
+
+    @property
+    def losses(self) -> dict[str, Tensor]: ...  # (M,) each; complete ones have critic and actor
+
+    def _asdict(self) -> dict[str, Tensor | None]: ...
+
+
+class RareOperation(NamedTuple):
+    """Something that happens between updates, after every so many."""
+
+    every: int  # updates
+    run: Callable[[Agent, TD3Config], None]  # changes the agent in place
+
+
+class Rule(NamedTuple):
+    """An algorithm: what it learns, and how one update changes that.
+
+    An agent is a NamedTuple, and the names of its fields are the names in checkpoints. Each tensor in it that holds
+    floats has a leading axis for members (or members times critics), so that members share nothing.
+    """
+
+    init: Callable[..., Agent]  # (spec, cfg, seeds, device, dtype)
+    update: Callable[..., Any]  # (agent, batch, draws, cfg, coefficients, phase) -> Trace; changes the agent in place
+    coefficients: Callable[[TD3Config], Any] = coefficients_of  # a NamedTuple of floats, one of them gamma
+    phases: Callable[[TD3Config], Sequence[Hashable]] = (
+        td3_phases  # updates go through these in turn; the last is whole
+    )
+    draws: Callable[[Spec, TD3Config], Any] = td3_draws  # a NamedTuple of shapes; updates get normal draws of these
+    acting: Callable[[Agent], Actor] = lambda agent: agent.actor  # collects transitions
+    shipped: Callable[[Agent], Actor] = lambda agent: agent.actor  # is evaluated and saved
+    parameters: Callable[[Spec, TD3Config], int] = td3_parameters  # learned by one member
+    rare: tuple[RareOperation, ...] = ()
+
+
+TD3 = Rule(td3_init, td3_update)
+RULES = {"td3": TD3}
+
+
+def rule_of(name: str) -> Rule:
+    """Returns a rule by its name; one of the user's own is imported."""
+    if name not in RULES and not is_own(name):
+        raise UserError(
+            f"unknown rule {name}{did_you_mean(name, RULES)} ({', '.join(RULES)}, or FILE.py:NAME for your own)"
+        )
+    return RULES[name] if name in RULES else import_named(name, Rule, "rule")

@@ -1,0 +1,220 @@
+"""Network architectures as values: which parameters a network has, and how its output is computed from them.
+
+Each architecture is written once. Its forward pass works with any arrays that its operations understand: K networks at
+once in torch (algo/networks.py), or one network in NumPy (below), for acting without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t3d.config import TD3Config
+from t3d.errors import UserError, did_you_mean
+from t3d.modules import import_named, is_own
+from t3d.types import Floats, Spec
+
+NORM_EPSILON = 1e-5  # PyTorch's default for layer normalisation
+EXPANSION = 4  # of a residual block's hidden layer, as in SimBa
+
+
+class Parameter(NamedTuple):
+    """A weight matrix (in, out), or a bias or scale (1, out), and its initial values: uniform in start ± bound."""
+
+    shape: tuple[int, int]
+    bound: float = 0.0
+    start: float = 0.0
+
+
+class Operations(NamedTuple):
+    """What a forward pass is made of, besides arithmetic; each exists in torch and in NumPy."""
+
+    linear: Callable[[Any, Any, Any], Any]  # x (..., N, in), weight, bias -> (..., N, out)
+    layer_norm: Callable[[Any, Any, Any], Any]  # x (..., N, size), scale, shift -> the same shape
+    activate: Callable[[Any], Any]  # may overwrite its argument
+
+
+class Kind(NamedTuple):
+    """A kind of network."""
+
+    layout: Callable[[tuple[int, ...]], list[Parameter]]  # layer sizes -> its parameters, in order
+    forward: Callable[[Sequence[Any], Any, Operations], Any]  # parameters, x (..., N, in) -> (..., N, out)
+
+
+class Architecture(NamedTuple):
+    """Everything about a network but the values of its parameters."""
+
+    name: str  # in KINDS, or MODULE:NAME of the user's own
+    kind: Kind
+    sizes: tuple[int, ...]  # input, hidden..., output
+    activation: str = "relu"
+
+    @property
+    def size(self) -> int:
+        """The number of values in its parameters."""
+        return sum(prod(one.shape) for one in self.kind.layout(self.sizes))
+
+    def parameters(self, flat: Any) -> list[Any]:
+        """Views of K networks in flat (K, P), torch or NumPy: each parameter with a leading axis K."""
+        found, start = [], 0
+        for one in self.kind.layout(self.sizes):
+            stop = start + prod(one.shape)
+            found.append(flat[:, start:stop].reshape(flat.shape[0], *one.shape))
+            start = stop
+        return found
+
+    def described(self) -> dict[str, Any]:
+        """Returns it as plain values, which architecture(**values) reads."""
+        return {"name": self.name, "sizes": list(self.sizes), "activation": self.activation}
+
+
+def linear(fan_in: int, fan_out: int) -> list[Parameter]:
+    """Weight and bias of a layer, initialised as PyTorch initialises its Linear."""
+    bound = fan_in**-0.5
+    return [Parameter((fan_in, fan_out), bound), Parameter((1, fan_out), bound)]
+
+
+def norm(size: int) -> list[Parameter]:
+    """Scale and shift of a layer normalisation."""
+    return [Parameter((1, size), start=1.0), Parameter((1, size))]
+
+
+def mlp_layout(sizes: tuple[int, ...]) -> list[Parameter]:
+    """A weight and a bias for each layer."""
+    return [parameter for fan_in, fan_out in pairwise(sizes) for parameter in linear(fan_in, fan_out)]
+
+
+def mlp(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+    """The perceptron of the paper: an activation between layers, nothing after the last."""
+    *hidden, weight, bias = parameters
+    for place in range(0, len(hidden), 2):
+        x = ops.activate(ops.linear(x, *hidden[place : place + 2]))
+    return ops.linear(x, weight, bias)
+
+
+def layer_norm_layout(sizes: tuple[int, ...]) -> list[Parameter]:
+    """As mlp_layout, and a scale and a shift for each hidden layer."""
+    *hidden, last = pairwise(sizes)
+    return [one for fan_in, fan_out in hidden for one in linear(fan_in, fan_out) + norm(fan_out)] + linear(*last)
+
+
+def layer_norm(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+    """A perceptron whose hidden layers are normalised before their activation."""
+    *hidden, weight, bias = parameters
+    for place in range(0, len(hidden), 4):
+        hidden_weight, hidden_bias, scale, shift = hidden[place : place + 4]
+        x = ops.activate(ops.layer_norm(ops.linear(x, hidden_weight, hidden_bias), scale, shift))
+    return ops.linear(x, weight, bias)
+
+
+def residual_layout(sizes: tuple[int, ...]) -> list[Parameter]:
+    """An embedding, a block for each hidden size (which must all be equal), a norm and the output layer."""
+    first, *hidden, last = sizes
+    if len(set(hidden)) != 1:
+        raise ValueError(f"its hidden layers, at least one, must all have the same size, not {hidden}")
+    size = hidden[0]
+    block = norm(size) + linear(size, EXPANSION * size) + linear(EXPANSION * size, size)
+    return linear(first, size) + block * len(hidden) + norm(size) + linear(size, last)
+
+
+def residual(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+    """Residual blocks as in SimBa (Lee and others, 2024): each adds an MLP of the normalised features to them."""
+    (weight, bias), blocks, (scale, shift, last_weight, last_bias) = parameters[:2], parameters[2:-4], parameters[-4:]
+    x = ops.linear(x, weight, bias)
+    for place in range(0, len(blocks), 6):
+        block_scale, block_shift, wide_weight, wide_bias, weight, bias = blocks[place : place + 6]
+        wide = ops.activate(ops.linear(ops.layer_norm(x, block_scale, block_shift), wide_weight, wide_bias))
+        x = x + ops.linear(wide, weight, bias)
+    return ops.linear(ops.layer_norm(x, scale, shift), last_weight, last_bias)
+
+
+KINDS = {
+    "mlp": Kind(mlp_layout, mlp),
+    "layer_norm": Kind(layer_norm_layout, layer_norm),
+    "residual": Kind(residual_layout, residual),
+}
+
+
+def architecture(
+    name: str, sizes: Sequence[int], activation: str, own: Mapping[str, Kind] | None = None
+) -> Architecture:
+    """Returns an architecture by the name of its kind; one of the user's own is imported, or taken from `own`."""
+    kinds = {**KINDS, **(own or {})}
+    if name not in kinds and not is_own(name):
+        raise UserError(
+            f"unknown network {name}{did_you_mean(name, kinds)} ({', '.join(KINDS)}, or FILE.py:NAME for your own)"
+        )
+    kind = kinds[name] if name in kinds else import_named(name, Kind, "network")
+    try:
+        kind.layout(tuple(sizes))
+    except Exception as error:  # of the user's own code, or a ValueError
+        raise UserError(f"there is no network {name} with layers {list(sizes)}: {error or type(error).__name__}") from error
+    return Architecture(name, kind, tuple(sizes), activation)
+
+
+def own_networks(cfg: TD3Config) -> dict[str, Kind]:
+    """Imports the actor's network if it is the user's own, as load_policy wants it."""
+    name = cfg.actor_network
+    return {name: import_named(name, Kind, "network")} if is_own(name) else {}
+
+
+def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
+    """The architecture of an actor, before the tanh of its output."""
+    sizes = (spec.observation_size, *cfg.actor_hidden, spec.action_size)
+    return architecture(cfg.actor_network, sizes, cfg.actor_activation)
+
+
+def critic_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
+    """The architecture of a critic, which has one output."""
+    sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, 1)
+    return architecture(cfg.critic_network, sizes, cfg.critic_activation)
+
+
+def _linear(x: Floats, weight: Floats, bias: Floats) -> Floats:
+    y: Floats = x @ weight
+    y += bias
+    return y
+
+
+def _layer_norm(x: Floats, scale: Floats, shift: Floats) -> Floats:
+    centred = x - x.mean(-1, keepdims=True)
+    variance = np.square(centred).mean(-1, keepdims=True)
+    normal: Floats = centred / np.sqrt(variance + np.float32(NORM_EPSILON)) * scale + shift
+    return normal
+
+
+def _relu(x: Floats) -> Floats:
+    return np.maximum(x, 0, out=x)
+
+
+def _elu(x: Floats) -> Floats:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def _gelu(x: Floats) -> Floats:
+    inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
+    half: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return half
+
+
+def _silu(x: Floats) -> Floats:
+    half: Floats = np.float32(0.5) * x * (1 + np.tanh(np.float32(0.5) * x))  # x * sigmoid(x), without overflow
+    return half
+
+
+ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "relu": _relu,
+    "elu": _elu,
+    "gelu": _gelu,  # with tanh, because NumPy has no error function
+    "silu": _silu,
+    "tanh": np.tanh,
+}
+
+
+def numpy_operations(activation: str) -> Operations:
+    """The operations of one network in NumPy."""
+    return Operations(_linear, _layer_norm, ACTIVATIONS[activation])
