@@ -1,0 +1,197 @@
+"""Rules other than TD3: the learner, checkpoints, the proof and a whole run work from the names of a rule's fields."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import helpers
+import t3d
+from ddpg import DDPG
+from rules_in_tests import ALL_RULES, TRACKING
+from run_folders import run, weights
+from t3d.algo.engines.verify import mismatch, random_batch
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.rules import RULES, TD3, rule_of
+from t3d.config import TD3Config
+from t3d.errors import UserError
+from t3d.events import End, Saved, Start, StepsTaken, Update
+
+SPEC = helpers.make_spec()
+CFG = TD3Config(batch_size=8, actor_hidden=(12, 12), critic_hidden=(12, 12))
+HERE = Path(__file__).parents[1]
+DDPG_FILE = f"{HERE / 'ddpg.py'}:DDPG"
+
+
+def learner_of(rule: str, members: int = 2, **changes: Any) -> Learner:
+    return Learner(SPEC, CFG, range(members), rule=ALL_RULES[rule], **changes)
+
+
+def batch_of(members: int = 2) -> Any:
+    return random_batch(SPEC, CFG, members, "cpu")
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_a_learner_goes_on_to_the_last_bit(rule: str) -> None:
+    straight, begun = learner_of(rule), learner_of(rule)
+    straight.run(20, batch_of)
+    begun.run(7, batch_of)
+    resumed = learner_of(rule)
+    resumed.restore(begun.state())
+    resumed.run(13, batch_of)
+    for (name, one), (_, other) in zip(named_tensors(straight.agent), named_tensors(resumed.agent), strict=True):
+        assert torch.equal(one, other), name
+    assert resumed.updates == 20
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_a_member_beside_others_is_the_member_alone(rule: str) -> None:
+    together, alone = learner_of(rule, 3, dtype=torch.float64), learner_of(rule, 1, dtype=torch.float64)
+    for _ in range(20):
+        batch, draws = batch_of(3), together.draw()
+        batch = type(batch)(*(part.double() if part.is_floating_point() else part for part in batch))
+        together.update(batch, draws)
+        alone.update(*helpers.member_of(batch, draws, 0))
+    ours, theirs = dict(named_tensors(together.agent)), dict(named_tensors(alone.agent))
+    for name, tensor in theirs.items():
+        mine = ours[name][: len(tensor)] if tensor.ndim else ours[name]
+        assert torch.allclose(mine, tensor, atol=1e-10), name
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_what_is_not_finite_is_found_by_its_name_and_member(rule: str) -> None:
+    learner = learner_of(rule, 3)
+    assert learner.non_finite() == []
+    for name, tensor in named_tensors(learner.agent):
+        if tensor.ndim:
+            tensor[len(tensor) // 3] = float("nan")  # the first row of member 1
+            assert (name, 1) in learner.non_finite()
+    named = [name for name, _ in learner.non_finite()]
+    assert named == [name for name, tensor in named_tensors(learner.agent) if tensor.ndim]
+
+
+def test_a_state_of_another_rule_is_refused_by_the_names_that_differ() -> None:
+    with pytest.raises(ValueError, match="largest, limit: only the checkpoint or only its rule"):
+        learner_of("td3").restore(learner_of("tracking").state())
+    with pytest.raises(ValueError, match="largest, limit"):
+        learner_of("tracking").restore(learner_of("td3").state())
+
+
+def test_rare_operations_happen_after_every_250th_update() -> None:
+    learner, seen = learner_of("tracking"), []
+    for _ in range(60):
+        before = learner.updates
+        learner.run(10, batch_of)
+        if torch.equal(learner.agent.limit, learner.agent.largest):
+            seen.append((before, learner.updates))
+    assert (240, 250) in seen and (490, 500) in seen and learner.updates == 600
+    assert not torch.equal(learner.agent.actor.flat, learner.agent.actor_target.flat), "a hundred updates later"
+
+
+def test_rare_operations_do_not_depend_on_how_updates_are_cut_into_runs() -> None:
+    whole, pieces = learner_of("tracking"), learner_of("tracking")
+    whole.run(600, batch_of)
+    for n in (1, 248, 1, 1, 249, 3, 97):
+        pieces.run(n, batch_of)
+    assert pieces.updates == 600
+    for (name, one), (_, other) in zip(named_tensors(whole.agent), named_tensors(pieces.agent), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_the_largest_target_is_tracked_and_acts() -> None:
+    learner = learner_of("tracking")
+    largest = torch.zeros(2)
+    for _ in range(30):
+        largest = largest.maximum(learner.run(1, batch_of).y.amax(dim=1))
+    assert torch.equal(learner.agent.largest, largest) and (largest > 0).all()
+    learner.agent.limit.fill_(-5)
+    assert learner.run(1, batch_of).y.amax() < largest.amin()
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_the_proof_knows_every_rule(rule: str) -> None:
+    assert mismatch("eager", SPEC, CFG, (0, 1), "cpu", ALL_RULES[rule]) == ""
+
+
+def test_the_proof_sees_a_tracked_value_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def forgetful(*arguments: Any) -> Any:
+        agent = arguments[0]
+        made.append(agent) if agent not in made else None
+        before = agent.largest.clone()
+        trace = TRACKING.update(*arguments)
+        if agent is made[-1] and len(made) > 1:
+            agent.largest.copy_(before)
+        return trace
+
+    found = mismatch("eager", SPEC, CFG, (0, 1), "cpu", TRACKING._replace(update=forgetful))
+    assert "of the largest differ from eager's" in found
+
+
+def test_unknown_rules_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown rule td4, did you mean td3\? \(td3, or FILE.py:NAME for your own\)"):
+        rule_of("td4")
+    with pytest.raises(UserError, match="there is no file"):
+        rule_of("nowhere.py:RULE")
+    (tmp_path / "wrong_rule.py").write_text("RULE = 3\n")
+    with pytest.raises(UserError, match=r"wrong_rule.py:RULE is a int; a rule is a t3d Rule"):
+        rule_of(f"{tmp_path}/wrong_rule.py:RULE")
+    with pytest.raises(UserError, match=r"wrong_rule.py:OTHER does not exist; a rule is"):
+        rule_of(f"{tmp_path}/wrong_rule.py:OTHER")
+
+
+def config(tmp_path: Path, name: str, **changes: Any) -> Any:
+    return helpers.small_config(
+        rule=DDPG_FILE, seeds=[0, 1], run={"root": str(tmp_path), "name": name}, checkpoint={"every_steps": 100}, **changes
+    )
+
+
+def test_a_rule_from_a_file_trains_says_why_it_is_eager_and_resumes_to_the_last_bit(tmp_path: Path) -> None:
+    events = list(t3d.train(config(tmp_path, "straight", device="cpu")))
+    start, end = events[0], events[-1]
+    assert isinstance(start, Start) and start.config["engine"] == "eager" and "fused computes TD3 only" in start.engine_reason
+    one_critic = Learner(helpers.make_spec(3, 1), config(tmp_path, "x").td3, (0,), rule=DDPG).agent
+    assert start.parameters == one_critic.actor.flat.numel() + one_critic.critic.flat.numel()
+    assert isinstance(end, End) and (end.reason, end.updates) == ("finished", 200)
+    assert any(isinstance(event, Update) and event.critic_loss > 0 for event in events)
+    assert any(isinstance(event, StepsTaken) and set(event.values) == {"y", "q", "td", "q_pi"} for event in events)
+    for event in t3d.train(config(tmp_path, "resumed", device="cpu")):
+        if isinstance(event, Saved) and event.step == 200:
+            break
+    list(t3d.resume(tmp_path / "resumed"))
+    assert np.array_equal(weights(tmp_path / "straight"), weights(tmp_path / "resumed"))
+
+
+def test_a_rule_whose_file_has_gone_is_missed_in_a_sentence(tmp_path: Path) -> None:
+    shutil.copy(HERE / "ddpg.py", tmp_path / "own_rule.py")
+    cfg = helpers.small_config(rule=f"{tmp_path}/own_rule.py:DDPG", run={"root": str(tmp_path), "name": "run"})
+    for event in t3d.train(cfg):
+        if isinstance(event, Update):
+            break
+    (tmp_path / "own_rule.py").unlink()
+    with pytest.raises(UserError, match="there is no file .*own_rule.py"):
+        list(t3d.resume(tmp_path / "run"))
+
+
+def test_a_rule_trains_with_actor_processes(tmp_path: Path) -> None:
+    events = list(t3d.train(config(tmp_path, "actors", actors="local:2")))
+    assert isinstance(events[-1], End) and (events[-1].reason, events[-1].updates) == ("finished", 200)
+
+
+@pytest.mark.slow
+def test_ddpg_solves_pendulum_on_three_seeds(tmp_path: Path) -> None:
+    cfg = t3d.merge(t3d.preset("quick"), {"env": {"id": "Pendulum-v1"}, "rule": DDPG_FILE, "seeds": [0, 1, 2]})
+    cfg = t3d.merge(cfg, {"total_steps": 20_000, "run": {"root": str(tmp_path), "name": "ddpg"}})
+    list(t3d.train(cfg))
+    best = [evals[-1] for evals in helpers.best_returns(tmp_path / "ddpg")]
+    assert min(best) > -200, best
+
+
+def test_td3_is_the_only_rule_so_far() -> None:
+    assert RULES == {"td3": TD3}

@@ -1,0 +1,53 @@
+"""Every rule and every architecture there is, for tests that go through lists of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddpg import DDPG
+from t3d.algo.adam import AdamState
+from t3d.algo.networks import Actor, Critic
+from t3d.algo.rules import RULES, RareOperation, Rule
+from t3d.algo.td3 import td3_init, td3_update
+from t3d.architectures import ACTIVATIONS, KINDS
+
+
+class TrackingAgent(NamedTuple):
+    """TD3's, and the largest target so far, from which the bootstrap is clipped (as TD7 does)."""
+
+    actor: Actor
+    actor_target: Actor
+    critic: Critic
+    critic_target: Critic
+    actor_adam: AdamState
+    critic_adam: AdamState
+    largest: Tensor  # (M,)
+    limit: Tensor  # (M,), takes over the largest at every rare operation
+
+
+def tracking_init(spec: Any, cfg: Any, seeds: Any, device: Any, dtype: Any) -> TrackingAgent:
+    largest = torch.zeros(len(seeds), device=device, dtype=dtype)
+    return TrackingAgent(*td3_init(spec, cfg, seeds, device, dtype), largest, largest + 1e8)
+
+
+def tracking_update(
+    agent: TrackingAgent, batch: Any, draws: Any, cfg: Any, coefficients: Any, update_actor: bool
+) -> Any:
+    limited = batch._replace(r=batch.r.minimum(agent.limit.unsqueeze(1)))
+    trace = td3_update(agent, limited, draws, cfg, coefficients, update_actor)  # type: ignore[arg-type]
+    agent.largest.copy_(agent.largest.maximum(trace.y.amax(dim=1)))
+    return trace
+
+
+def copy_hard(agent: TrackingAgent, cfg: Any) -> None:
+    agent.limit.copy_(agent.largest)
+    agent.actor_target.flat.copy_(agent.actor.flat)
+    agent.critic_target.flat.copy_(agent.critic.flat)
+
+
+TRACKING = Rule(tracking_init, tracking_update, rare=(RareOperation(250, copy_hard),))
+ALL_RULES = {**RULES, "ddpg": DDPG, "tracking": TRACKING}
+ALL_NETWORKS = [(kind, activation) for kind in KINDS for activation in ACTIVATIONS]
