@@ -26,16 +26,16 @@ VALUES = st.fixed_dictionaries(
     {
         "seeds": st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=5, unique=True),
         "total_steps": st.integers(1, 10**9),
+        "random_steps": st.just(0),
+        "normalise_observations": st.booleans(),
         "device": st.sampled_from(["auto", "cpu", "cuda"]),
         "env": st.fixed_dictionaries({"id": st.text(max_size=20), "num_envs": st.integers(1, 100)}),
         "td3": st.fixed_dictionaries(
             {
                 "gamma": st.floats(0, 1),
-                "random_steps": st.just(0),
                 "actor_lr": st.floats(0, 1),
                 "batch_size": st.integers(1, 1000),
                 "critic_hidden": st.lists(st.integers(1, 999), max_size=4),
-                "normalise_observations": st.booleans(),
             }
         ),
         "run": st.fixed_dictionaries({"root": st.text(max_size=20)}),
@@ -102,7 +102,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"seeds": [-1]}, "negative"),
         ({"total_steps": 0}, "out of range"),
         ({"noise": {"final_noise": 0.1}}, "needs noise.decay_steps"),
-        ({"total_steps": 3000}, "td3.random_steps=25000 leaves no steps of total_steps=3000 for learning"),
+        ({"total_steps": 3000}, "random_steps=25000 leaves no steps of total_steps=3000 for learning"),
         ({"device": "tpu"}, "not one of auto, cpu, cuda"),
         ({"run": {"name": "a/b"}}, "plain folder name"),
     ],
