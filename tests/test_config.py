@@ -79,6 +79,11 @@ def test_every_field_says_what_it_is() -> None:
     [
         ({"tdd": {}}, "unknown key tdd, did you mean td3"),
         ({"td3": {"batchsize": 3}}, "unknown key td3.batchsize, did you mean batch_size"),
+        ({"td3": {"random_steps": 3}}, "td3.random_steps is called random_steps now"),
+        ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is called updates_per_step now"),
+        ({"td3": {"normalise_observations": 3}}, "td3.normalise_observations is called normalise_observations now"),
+        ({"random_steps": -1}, "random_steps=-1 is out of range"),
+        ({"updates_per_step": 1001}, "updates_per_step=1001.0 is out of range; it must be between 0 and 1000"),
         ({"td3": 3}, "td3=3 must be a table"),
         ({"td3": {"batch_size": "many"}}, "td3.batch_size='many' is not an integer"),
         ({"td3": {"batch_size": 1.5}}, "not an integer"),
