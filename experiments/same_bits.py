@@ -46,6 +46,8 @@ TRAININGS = {  # name: environment and flags; after "|" the total steps of a res
     ),
 }
 
+MOVED = ("random-steps", "updates-per-step", "normalise-observations")  # once --td3.random-steps and so on
+
 
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__)
@@ -90,10 +92,19 @@ def hashes(source: Path, words: str) -> dict[str, str]:
 
 def run(source: Path, folder: str, words: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(source)}
-    command = [sys.executable, "-m", "t3d", *words.split()]
+    command = [sys.executable, "-m", "t3d", *as_spelled_in(source, words).split()]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} failed in {source}:\n{ended.stdout}\n{ended.stderr}")
+
+
+def as_spelled_in(source: Path, words: str) -> str:
+    """Gives flags that have moved since the names that they had in a revision."""
+    settings = [*source.glob("t3d/config.py"), *source.glob("t3d/config/settings.py")]
+    if any("self.td3.random_steps" in file.read_text(encoding="utf-8") for file in settings):
+        for flag in MOVED:
+            words = words.replace(f" --{flag}", f" --td3.{flag}")
+    return words
 
 
 def hashed(checkpoints: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from t3d.errors import UserError
 from t3d.files import Refused, read, sealed, unsealed, write_new
 
-FORMAT = 2  # state is stored by name and may grow without a new format
+FORMAT = 2
 MAX_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
 FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 
