@@ -24,19 +24,19 @@ import safetensors.numpy
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMES = {"time", "seconds", "steps_per_second", "save_seconds"}  # columns of metrics.csv that differ each time
-SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --td3.random-steps 150 --threads 1"
+SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --random-steps 150 --threads 1"
 SMALL += " --eval.episodes 1 --eval.every-steps 300 --checkpoint.every-steps 200 --no-video --run.name run"
 TRAININGS = {  # name: environment and flags; after "|" the total steps of a resume
     "Pendulum, eager": "Pendulum-v1 --engine eager --total-steps 600",
     "Pendulum, fused, three seeds": "Pendulum-v1 --engine fused --seeds 0 1 2 --total-steps 600",
     "Pendulum, fused, three environments": "Pendulum-v1 --engine fused --env.num-envs 3 --total-steps 600",
     "Pendulum, eager, three seeds and environments, normalised": (
-        "Pendulum-v1 --engine eager --seeds 0 1 2 --env.num-envs 3 --td3.normalise-observations --total-steps 450"
+        "Pendulum-v1 --engine eager --seeds 0 1 2 --env.num-envs 3 --normalise-observations --total-steps 450"
     ),
     "Pendulum, fused, three seeds, resumed": "Pendulum-v1 --engine fused --seeds 0 1 2 --total-steps 350 | 600",
     "HalfCheetah, fused": "HalfCheetah-v5 --engine fused --total-steps 500",
     "HalfCheetah, fused, three seeds, normalised": (
-        "HalfCheetah-v5 --engine fused --seeds 0 1 2 --td3.normalise-observations --total-steps 400"
+        "HalfCheetah-v5 --engine fused --seeds 0 1 2 --normalise-observations --total-steps 400"
     ),
     "HalfCheetah, eager, three environments, resumed": (
         "HalfCheetah-v5 --engine eager --env.num-envs 3 --total-steps 250 | 450"
@@ -45,6 +45,8 @@ TRAININGS = {  # name: environment and flags; after "|" the total steps of a res
         "Pendulum-v1 --engine fused --actors local:1 --max-ahead 1 --total-steps 600"
     ),
 }
+
+MOVED = ("random-steps", "updates-per-step", "normalise-observations")  # once --td3.random-steps and so on
 
 
 def main() -> int:
@@ -90,10 +92,19 @@ def hashes(source: Path, words: str) -> dict[str, str]:
 
 def run(source: Path, folder: str, words: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(source)}
-    command = [sys.executable, "-m", "t3d", *words.split()]
+    command = [sys.executable, "-m", "t3d", *as_spelled_in(source, words).split()]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} failed in {source}:\n{ended.stdout}\n{ended.stderr}")
+
+
+def as_spelled_in(source: Path, words: str) -> str:
+    """Gives flags that have moved since the names that they had in a revision."""
+    settings = [*source.glob("t3d/config.py"), *source.glob("t3d/config/settings.py")]
+    if any("self.td3.random_steps" in file.read_text(encoding="utf-8") for file in settings):
+        for flag in MOVED:
+            words = words.replace(f" --{flag}", f" --td3.{flag}")
+    return words
 
 
 def hashed(checkpoints: Path) -> dict[str, str]:

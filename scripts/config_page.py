@@ -26,12 +26,12 @@ repeats it. Unknown names, wrong types and values out of range are rejected with
 ```toml
 # mine.toml
 total_steps = 20000
+random_steps = 2000
 seeds = [0, 1]
 
 [td3]
 actor_hidden = [64, 64]
 critic_hidden = [64, 64]
-random_steps = 2000
 ```
 
 ```sh
@@ -45,7 +45,7 @@ cfg = t3d.merge(t3d.preset("quick"), {"total_steps": 20_000, "td3": {"gamma": 0.
 ```
 
 A list is written with spaces or commas as a flag (`--seeds 0 1 2`) and in brackets in TOML. True-or-false settings are
-switched on with `--td3.normalise-observations` and off with `--td3.no-normalise-observations`. Steps are counted per
+switched on with `--normalise-observations` and off with `--no-normalise-observations`. Steps are counted per
 seed. Noise is given as a fraction of half the action range, because inside T3D actions are in [−1, 1]. What the paper
 says about each setting: [deviations](deviations.md).
 """

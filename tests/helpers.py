@@ -129,7 +129,8 @@ def small_config(**changes: Any) -> Config:
     base: dict[str, Any] = {
         "total_steps": 300,
         "env": {"id": "Pendulum-v1"},
-        "td3": {"random_steps": 100, "batch_size": 16, "actor_hidden": [16, 16], "critic_hidden": [16, 16]},
+        "random_steps": 100,
+        "td3": {"batch_size": 16, "actor_hidden": [16, 16], "critic_hidden": [16, 16]},
         "eval": {"every_steps": 150, "episodes": 2, "max_steps": 50},
         "log": {"every_steps": 50},
     }

@@ -26,16 +26,16 @@ VALUES = st.fixed_dictionaries(
     {
         "seeds": st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=5, unique=True),
         "total_steps": st.integers(1, 10**9),
+        "random_steps": st.just(0),
+        "normalise_observations": st.booleans(),
         "device": st.sampled_from(["auto", "cpu", "cuda"]),
         "env": st.fixed_dictionaries({"id": st.text(max_size=20), "num_envs": st.integers(1, 100)}),
         "td3": st.fixed_dictionaries(
             {
                 "gamma": st.floats(0, 1),
-                "random_steps": st.just(0),
                 "actor_lr": st.floats(0, 1),
                 "batch_size": st.integers(1, 1000),
                 "critic_hidden": st.lists(st.integers(1, 999), max_size=4),
-                "normalise_observations": st.booleans(),
             }
         ),
         "run": st.fixed_dictionaries({"root": st.text(max_size=20)}),
@@ -79,6 +79,11 @@ def test_every_field_says_what_it_is() -> None:
     [
         ({"tdd": {}}, "unknown key tdd, did you mean td3"),
         ({"td3": {"batchsize": 3}}, "unknown key td3.batchsize, did you mean batch_size"),
+        ({"td3": {"random_steps": 3}}, "td3.random_steps is called random_steps now"),
+        ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is called updates_per_step now"),
+        ({"td3": {"normalise_observations": 3}}, "td3.normalise_observations is called normalise_observations now"),
+        ({"random_steps": -1}, "random_steps=-1 is out of range"),
+        ({"updates_per_step": 1001}, "updates_per_step=1001.0 is out of range; it must be between 0 and 1000"),
         ({"td3": 3}, "td3=3 must be a table"),
         ({"td3": {"batch_size": "many"}}, "td3.batch_size='many' is not an integer"),
         ({"td3": {"batch_size": 1.5}}, "not an integer"),
@@ -102,7 +107,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"seeds": [-1]}, "negative"),
         ({"total_steps": 0}, "out of range"),
         ({"noise": {"final_noise": 0.1}}, "needs noise.decay_steps"),
-        ({"total_steps": 3000}, "td3.random_steps=25000 leaves no steps of total_steps=3000 for learning"),
+        ({"total_steps": 3000}, "random_steps=25000 leaves no steps of total_steps=3000 for learning"),
         ({"device": "tpu"}, "not one of auto, cpu, cuda"),
         ({"run": {"name": "a/b"}}, "plain folder name"),
     ],

@@ -25,7 +25,7 @@ from t3d.types import UpdateTrace
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-SMALL = shlex.split("--total-steps 400 --td3.random-steps 100 --eval.episodes 1 --eval.every-steps 400 --no-video")
+SMALL = shlex.split("--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --no-video")
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
 
 

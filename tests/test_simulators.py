@@ -130,7 +130,7 @@ def test_an_environment_may_change_the_action_it_is_given() -> None:
 @pytest.mark.parametrize("env_id", IDS)
 def test_it_trains_for_twenty_thousand_steps(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learners = helpers.caught(monkeypatch, Learner)
-    small = {"total_steps": 20_000, "td3": {"random_steps": 1_000}, "eval": {"every_steps": 10_000, "episodes": 2}}
+    small = {"total_steps": 20_000, "random_steps": 1_000, "eval": {"every_steps": 10_000, "episodes": 2}}
     _, end = train(merge(Config(), {"env": {"id": env_id}, **small}), tmp_path)
     assert (end.reason, end.step, end.updates) == ("finished", 20_000, 19_000)
     assert helpers.all_finite(learners[0]) and learners[0].updates == 19_000
@@ -234,7 +234,7 @@ def vector(count: int = 3, mode: AutoresetMode = AutoresetMode.DISABLED, make: A
 
 
 def collected(make_env: Any, steps: int = 400) -> list[Rollout]:
-    cfg = helpers.small_config(env={"num_envs": 3}, total_steps=steps, seeds=[0, 5], td3={"random_steps": steps // 2})
+    cfg = helpers.small_config(env={"num_envs": 3}, total_steps=steps, seeds=[0, 5], random_steps=steps // 2)
     collector = InlineCollector(cfg, make_env)
     collector.publish(Learner(collector.spec, cfg.td3, cfg.seeds).snapshot())
     blocks: list[Rollout] = []

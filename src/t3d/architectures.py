@@ -152,7 +152,9 @@ def architecture(
     try:
         kind.layout(tuple(sizes))
     except Exception as error:  # of the user's own code, or a ValueError
-        raise UserError(f"there is no network {name} with layers {list(sizes)}: {error or type(error).__name__}") from error
+        raise UserError(
+            f"there is no network {name} with layers {list(sizes)}: {error or type(error).__name__}"
+        ) from error
     return Architecture(name, kind, tuple(sizes), activation)
 
 

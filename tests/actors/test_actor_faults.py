@@ -30,7 +30,7 @@ def goes_through(
     """R9: the fault is seen in time, the actor is restarted, and every transition is true."""
     monkeypatch.setenv("FAULT", kind)
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
-    cfg = actor_config(tmp_path, "Faulty", env={"hang_seconds": hang}, total_steps=600, td3={"updates_per_step": 0.1})
+    cfg = actor_config(tmp_path, "Faulty", env={"hang_seconds": hang}, total_steps=600, updates_per_step=0.1)
     events = list(train(cfg))
     assert of_kind(events, End)[0].reason == "finished"
     check_rows(memories[-1], cfg, crashes=1)
@@ -74,7 +74,7 @@ def test_environments_of_a_hopeless_actor_move_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: list[Memory]
 ) -> None:
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
-    cfg = actor_config(tmp_path, "Lonely", total_steps=400, td3={"updates_per_step": 0.1}, eval={"every_steps": 10**9})
+    cfg = actor_config(tmp_path, "Lonely", total_steps=400, updates_per_step=0.1, eval={"every_steps": 10**9})
     events = list(train(cfg))
     assert of_kind(events, End)[0].reason == "finished"
     news = of_kind(events, ActorEvent)
@@ -114,7 +114,7 @@ def test_a_bad_value_is_no_fault_of_the_actor(tmp_path: Path, handling: str) -> 
 
 
 def test_what_a_dead_actor_had_sent_is_kept() -> None:
-    collector = collector_of("Told", total_steps=10_000, td3={"random_steps": 200})
+    collector = collector_of("Told", total_steps=10_000, random_steps=200)
     try:
         until(collector, lambda one: one._waiting() == 296)  # as far as it may go: 200 random steps and max_ahead
         slot = collector.slots[0]

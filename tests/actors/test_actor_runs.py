@@ -97,7 +97,7 @@ def test_more_patience_lets_a_run_go_on(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actors: str | None) -> None:
     """Nothing that was counted is lost; episodes in flight are given up, and their numbers are not used again."""
-    cfg = actor_config(tmp_path, total_steps=4000, td3={"updates_per_step": 0.1}, log={"every_steps": 20})
+    cfg = actor_config(tmp_path, total_steps=4000, updates_per_step=0.1, log={"every_steps": 20})
     cfg = merge(cfg, {"env": {"num_envs": 2}})
     first = stopped_at(cfg, 500)
     step = of_kind(first, Saved)[-1].step
@@ -130,7 +130,7 @@ def test_actors_that_a_run_cannot_go_on_with(tmp_path: Path, begun: str, actors:
 
 def test_the_command_that_began_a_run_may_say_another_number_of_actors(tmp_path: Path) -> None:
     cfg = actor_config(tmp_path, seeds=[0], actors="local:3", total_steps=3000, log={"every_steps": 20})
-    cfg = merge(cfg, {"td3": {"updates_per_step": 0.1}})
+    cfg = merge(cfg, {"updates_per_step": 0.1})
     stopped_at(cfg, 200)
     stopped_at(merge(cfg, {"actors": "local:2"}), 400)
     with pytest.raises(UserError, match="started with 3 environments; use local:3 or fewer"):
@@ -140,7 +140,7 @@ def test_the_command_that_began_a_run_may_say_another_number_of_actors(tmp_path:
 
 
 def test_resume_takes_another_number_of_actors_as_a_command(tmp_path: Path) -> None:
-    stopped_at(actor_config(tmp_path, total_steps=2000, log={"every_steps": 20}, td3={"updates_per_step": 0.1}), 200)
+    stopped_at(actor_config(tmp_path, total_steps=2000, log={"every_steps": 20}, updates_per_step=0.1), 200)
     assert main(["resume", str(tmp_path / "a"), "--actors", "local:1", "--no-video"]) == 0
     assert load_toml(tmp_path / "a" / "config.toml")["actors"] == "local:1"
 
@@ -157,7 +157,7 @@ def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path)
 
 
 COMMAND = """train actor_worlds:Family --actors local:2 --seeds 0 --run.name held --resume-or-start --no-video
-    --td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --td3.random-steps 200 --td3.updates-per-step 0.1
+    --td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --random-steps 200 --updates-per-step 0.1
     --total-steps 1000000000 --eval.every-steps 500 --checkpoint.every-steps 100"""
 
 
@@ -262,7 +262,7 @@ def test_a_ladder_of_noise() -> None:
     assert [scale_factor(index, 5) for index in range(5)] == pytest.approx([0.25, 0.5, 1, 2, 4]) and scale_factor(
         0, 1
     ) == 1
-    changes: dict[str, Any] = {"env": {"num_envs": 3}, "td3": {"random_steps": 0}, "total_steps": 9000}
+    changes: dict[str, Any] = {"env": {"num_envs": 3}, "random_steps": 0, "total_steps": 9000}
     cfg = helpers.small_config(**changes, noise={"exploration_noise": 0.04, "per_env": True})
     collector = InlineCollector(cfg, actor_worlds.Told)
     snapshot = snapshot_for(collector.spec, 1)
@@ -349,7 +349,7 @@ def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) ->
     rates = {}
     for actors in (1, 16):
         changes: dict[str, Any] = {"actors": f"local:{actors}", "seeds": [0], "total_steps": 2000 * actors}
-        cfg = actor_config(tmp_path, "Slow", **changes, td3={"updates_per_step": 0.0}, run={"name": str(actors)})
+        cfg = actor_config(tmp_path, "Slow", **changes, updates_per_step=0.0, run={"name": str(actors)})
         collector = unstarted(merge(cfg, {"env": {"num_envs": actors}}))
         try:
             flat = np.zeros((1, collector.policies.network.size), np.float32)
@@ -364,7 +364,7 @@ def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) ->
 def test_fifteen_actors_do_the_work_of_fifteen_for_ten_seeds(tmp_path: Path) -> None:
     rates = {}
     for actors in (10, 15):
-        td3 = {"random_steps": 100, "batch_size": 8, "actor_hidden": [8], "critic_hidden": [8]}
+        td3 = {"batch_size": 8, "actor_hidden": [8], "critic_hidden": [8]}
         changes: dict[str, Any] = {"actors": f"local:{actors}", "seeds": list(range(10)), "total_steps": 1500}
         cfg = actor_config(tmp_path, "Slow", **changes, td3=td3, log={"every_steps": 200}, run={"name": str(actors)})
         _, first, *_, last, _ = of_kind(list(train(cfg)), ActingEvent)

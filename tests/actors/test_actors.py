@@ -38,8 +38,8 @@ def test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit
 
 
 def collect_told(tmp_path: Path, memories: list[Memory], rows: int, world: str) -> None:
-    td3 = {"updates_per_step": 0.01, "random_steps": rows // 4}
-    changes: dict[str, Any] = {"actors": "local:3", "env": {"num_envs": 3}, "td3": td3, "total_steps": rows // 2}
+    steps = {"total_steps": rows // 2, "random_steps": rows // 4, "updates_per_step": 0.01}
+    changes: dict[str, Any] = {"actors": "local:3", "env": {"num_envs": 3}, **steps}
     cfg = actor_config(tmp_path, world, **changes, eval={"every_steps": 10**9}, checkpoint={"every_steps": 10**9})
     events = list(train(cfg))
     check_rows(memories[-1], cfg)
@@ -67,7 +67,7 @@ def test_a_worker_has_one_thread_and_no_torch(tmp_path: Path, monkeypatch: pytes
 def test_a_full_ring_holds_an_actor_back() -> None:
     """The warm-up is longer than the ring, and the learner takes nothing."""
     steps = 5000
-    collector = collector_of("Told", total_steps=2 * steps, td3={"random_steps": steps})
+    collector = collector_of("Told", total_steps=2 * steps, random_steps=steps)
     try:
         ring = collector.slots[0].transitions
         assert ring is not None and ring.capacity < steps

@@ -217,7 +217,7 @@ def test_training_that_waits_for_evaluations_says_so(monkeypatch: pytest.MonkeyP
 
 def test_no_evaluation_is_left_out_while_actors_warm_up(tmp_path: Path) -> None:
     """Acting at random is much faster than evaluating: it has to wait, too."""
-    changes: dict[str, Any] = {"td3": {"random_steps": 6000}, "eval": {"every_steps": 2000, "episodes": 8}}
+    changes: dict[str, Any] = {"random_steps": 6000, "eval": {"every_steps": 2000, "episodes": 8}}
     events = list(train(actor_config(tmp_path, "SlowExam", seeds=[0], total_steps=6500, **changes)))
     assert [event.step // 2000 for event in of_kind(events, Eval)] == [0, 1, 2, 3, 3]
 
@@ -248,7 +248,7 @@ def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
     monkeypatch.setenv("FAULT", "always")
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
     with pytest.raises(NobodyLeft, match=r"evaluation keeps failing: .*RuntimeError: examination nerves"):
-        list(train(actor_config(tmp_path, "Examined", total_steps=100_000, td3={"random_steps": 50_000})))
+        list(train(actor_config(tmp_path, "Examined", total_steps=100_000, random_steps=50_000)))
     assert newest(tmp_path / "a" / "checkpoints")[0] is not None
 
 

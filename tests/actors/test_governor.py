@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actor_helpers import actor_config, of_kind
 from t3d.actors.governor import Governor, passed
 from t3d.actors.local import LocalCollector
-from t3d.config import Config, TD3Config, merge
+from t3d.config import Config, merge
 from t3d.events import (
     ActingEvent,
     End,
@@ -23,7 +23,7 @@ from t3d.types import Rollout
 
 
 def test_the_governor_counts_the_slowest_member_exactly() -> None:
-    governor = Governor(Config(td3=TD3Config(random_steps=100, updates_per_step=0.29)))
+    governor = Governor(Config(random_steps=100, updates_per_step=0.29))
     assert governor.due([200, 500], updates=0) == 29
     assert governor.due([200, 500], updates=29) == 0
     assert governor.due([50, 500], updates=0) == 0
@@ -42,8 +42,7 @@ def test_a_schedule_fires_once_for_each_multiple() -> None:
 @settings(max_examples=300)
 def test_neither_side_waits_for_ever_and_neither_runs_away(ratio: float, max_ahead: int, updates: int) -> None:
     total = 10**9
-    td3 = {"random_steps": 100, "updates_per_step": ratio}
-    governor = Governor(merge(Config(), {"total_steps": total, "max_ahead": max_ahead, "td3": td3}))
+    governor = Governor(Config(total_steps=total, random_steps=100, updates_per_step=ratio, max_ahead=max_ahead))
     limit = governor.limit(updates)
     assert governor.due([limit], updates) > 0, "actors at their limit leave the learner something to do"
     assert governor.due([limit - max_ahead], updates) == 0, "and are no more than max_ahead beyond what it needs"
@@ -51,7 +50,7 @@ def test_neither_side_waits_for_ever_and_neither_runs_away(ratio: float, max_ahe
 
 
 def test_without_updates_actors_may_go_to_the_end() -> None:
-    cfg = merge(Config(), {"td3": {"updates_per_step": 0.0}})
+    cfg = merge(Config(), {"updates_per_step": 0.0})
     assert Governor(cfg).limit(0) == cfg.total_steps
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -76,7 +75,7 @@ def test_networks_of_a_stack_share_nothing_and_their_gradient_is_autograds(kind:
         for sign in (1, -1):
             flat = stack.flat.clone()
             flat[1, place] += sign * step
-            sides.append(Stack(stack.architecture, flat).forward(x).square().sum())
+            sides.append(Stack(stack.architecture, flat).forward(x).detach().square().sum())
         assert float((sides[0] - sides[1]) / (2 * step)) == pytest.approx(float(together[1, place]), rel=1e-4, abs=1e-4)
 
 
@@ -91,13 +90,11 @@ def test_layers_are_those_of_pytorch() -> None:
     x = torch.randn(7, 3)
     features = first(x)
     residual = last(last_norm(features + narrow(torch.relu(wide(norm(features))))))
-    assert torch.allclose(
-        as_stack("residual", (3, size, 2), first, norm, wide, narrow, last_norm, last)(x), residual, atol=1e-5
-    )
+    ours = as_stack("residual", (3, size, 2), first, norm, wide, narrow, last_norm, last)
+    assert torch.allclose(ours(x), residual, atol=1e-5)
     normalised = last(nn.functional.elu(norm(first(x))))
-    assert torch.allclose(
-        as_stack("layer_norm", (3, size, 2), first, norm, last, activation="elu")(x), normalised, atol=1e-5
-    )
+    ours = as_stack("layer_norm", (3, size, 2), first, norm, last, activation="elu")
+    assert torch.allclose(ours(x), normalised, atol=1e-5)
 
 
 def as_stack(kind: str, sizes: tuple[int, ...], *modules: nn.Module, activation: str = "relu"):  # type: ignore[no-untyped-def]
@@ -112,9 +109,8 @@ def as_stack(kind: str, sizes: tuple[int, ...], *modules: nn.Module, activation:
 def test_scales_start_at_one_and_shifts_at_zero() -> None:
     network = architecture("residual", (3, 8, 8, 2), "relu")
     layout = network.kind.layout(network.sizes)
-    for values, (_, bound, start) in zip(
-        network.parameters(initial(network, [0, 1], torch.float32)), layout, strict=True
-    ):
+    parameters = network.parameters(initial(network, [0, 1], torch.float32))
+    for values, (_, bound, start) in zip(parameters, layout, strict=True):
         if bound:
             assert values.abs().max() <= bound and values.std() > 0.3 * bound
         else:
@@ -124,10 +120,8 @@ def test_scales_start_at_one_and_shifts_at_zero() -> None:
 
 def test_the_list_is_complete() -> None:
     assert set(IN_TORCH) == set(ACTIVATIONS)
-    fields = {field.name: field for field in dataclasses.fields(TD3Config)}
-    for owner in ("actor", "critic"):
-        assert fields[f"{owner}_activation"].type.count('"') == 2 * len(ACTIVATIONS)
-        assert all(f'"{name}"' in fields[f"{owner}_activation"].type for name in ACTIVATIONS)
+    hints = get_type_hints(TD3Config)
+    assert set(get_args(hints["actor_activation"])) == set(get_args(hints["critic_activation"])) == set(ACTIVATIONS)
     assert len(ALL_NETWORKS) == len(KINDS) * len(ACTIVATIONS) == 15
 
 
@@ -142,7 +136,7 @@ def test_parameters_are_counted() -> None:
     [
         ("residual", (3, 8, 9, 2), r"hidden layers, at least one, must all have the same size, not \[8, 9\]"),
         ("residual", (3, 2), "at least one"),
-        ("layernorm", (3, 8, 2), "unknown network layernorm; did you mean layer_norm"),
+        ("layernorm", (3, 8, 2), "unknown network layernorm, did you mean layer_norm"),
         ("nowhere.py:net", (3, 8, 2), "there is no file"),
     ],
 )
@@ -162,8 +156,3 @@ def test_gelu_is_close_to_the_exact_one() -> None:
     x = np.linspace(-6, 6, 1001, dtype=np.float32)
     exact = np.array([0.5 * one * (1 + math.erf(one / 2**0.5)) for one in x.tolist()])
     assert np.abs(ACTIVATIONS["gelu"](x) - exact).max() < 1e-3
-
-
-def test_acting_needs_no_torch(tmp_path: Path) -> None:
-    source = Path(__import__("t3d.architectures").architectures.__file__).read_text(encoding="utf-8")
-    assert "import torch" not in source

@@ -24,7 +24,7 @@ from t3d.insight.best_seed import known_choice
 from t3d.store.reader import open_run
 from t3d.world.make import env_factory
 
-SMALL = ["--preset", "quick", "--total-steps", "400", "--td3.random-steps", "100", "--eval.every-steps", "200"]
+SMALL = ["--preset", "quick", "--total-steps", "400", "--random-steps", "100", "--eval.every-steps", "200"]
 SMALL += ["--eval.episodes", "2"]
 
 
@@ -79,7 +79,7 @@ def test_training_prints_what_a_newcomer_needs(tmp_path: Path, capsys: pytest.Ca
     out = capsys.readouterr().out
     for words in (
         "Settings that differ from the defaults",
-        "td3.random_steps",
+        "random_steps",
         "writing to",
         "replay",
         "Trained",
@@ -160,14 +160,14 @@ def test_the_paper_preset_is_the_papers() -> None:
     assert (td3.actor_hidden, td3.critic_hidden) == ((400, 300), (400, 300))
     assert (td3.batch_size, td3.gamma, td3.tau, td3.policy_delay) == (100, 0.99, 0.005, 2)
     assert (td3.target_noise, td3.target_noise_clip, td3.actor_lr, td3.critic_lr) == (0.2, 0.5, 1e-3, 1e-3)
-    assert (td3.random_steps, preset("paper").replay.capacity) == (10_000, 10**6)
+    assert (preset("paper").random_steps, preset("paper").replay.capacity) == (10_000, 10**6)
     assert preset("paper").noise.exploration_noise == 0.1
 
 
 def test_the_default_preset_is_the_authors_later_code() -> None:
     assert diff(preset("default"), Config()) == {}
     td3 = TD3Config()
-    assert (td3.actor_hidden, td3.batch_size, td3.actor_lr, td3.random_steps) == ((256, 256), 256, 3e-4, 25_000)
+    assert (td3.actor_hidden, td3.batch_size, td3.actor_lr, Config().random_steps) == ((256, 256), 256, 3e-4, 25_000)
     assert Config().noise.exploration_noise == 0.1, "exploration is on by default"
 
 
@@ -222,6 +222,10 @@ def test_a_million_may_be_written_1e6() -> None:
         (["train", "Pendulum-v1", "--total-steps", "3000"], "leaves no steps of total_steps=3000"),
         (["train", "Pendulum-v1", "--td3.critic-hidden", "65536", "65536"], "training the networks needs"),
         (["train", "Pendulum-v1", "--td3.gama", "0.9"], "unknown flag --td3.gama, did you mean --td3.gamma"),
+        (["train", "Pendulum-v1", "--td3.random-steps", "9"], "--td3.random-steps, did you mean --random-steps?"),
+        (["train", "Pendulum-v1", "--td3.updates-per-step=2"], "-step, did you mean --updates-per-step?"),
+        (["train", "Pendulum-v1", "--td3.normalise-observations"], "did you mean --normalise-observations?"),
+        (["train", "Pendulum-v1", "--td3.no-normalise-observations"], "did you mean --no-normalise-observations?"),
         (["train", "Pendulum-v1", "--learning-rate", "1e-3"], "unknown flag --learning-rate (t3d train --help lists"),
         (["train", "Pendulum-v1", "--preset", "quick", "--total-steps", "300"], "random-steps or train longer\n"),
         (["record", "here", "--steps", "few"], "--steps must be an integer, not 'few'"),

@@ -21,7 +21,7 @@ import pytest
 
 from t3d.app.cli import main
 
-SMALL = "--total-steps 200 --td3.random-steps 100 --td3.batch-size 16 --td3.actor-hidden 16 --td3.critic-hidden 16"
+SMALL = "--total-steps 200 --random-steps 100 --td3.batch-size 16 --td3.actor-hidden 16 --td3.critic-hidden 16"
 SMALL += " --eval.every-steps 100 --eval.episodes 1 --threads 1 --engine eager --no-video"
 TRAIN = ["train", "Pendulum-v1", *SMALL.split()]
 COMMAND = [sys.executable, "-m", "t3d", *TRAIN]

@@ -45,15 +45,15 @@ class World(gym.Env):
         time.sleep(0.05)
         return np.zeros((64, 64, 3), np.uint8)
 '''
-SMALL = "--td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --td3.random-steps 100 --eval.episodes 1 "
+SMALL = "--td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --random-steps 100 --eval.episodes 1 "
 SMALL += "--total-steps 1000000 --log.every-steps 50 --eval.every-steps 1000000 --run.name held"
 LOGS = "runs/held/events.jsonl", "runs/held/journal.jsonl"
 
 PHASES = {  # name: flags, slowness of the world, and what is in the run's files when the phase has been reached
     "start-up": ("", {"MAKING": "0.5"}, ""),
-    "warm-up": ("--td3.random-steps 900000", {"STEPPING": "0.001"}, '"event": "eval"'),
-    "collect": ("--td3.updates-per-step 0.1", {"STEPPING": "0.02"}, '"event": "update"'),
-    "update": ("--td3.updates-per-step 1000 --td3.random-steps 20 --log.every-steps 21", {}, '"event": "update"'),
+    "warm-up": ("--random-steps 900000", {"STEPPING": "0.001"}, '"event": "eval"'),
+    "collect": ("--updates-per-step 0.1", {"STEPPING": "0.02"}, '"event": "update"'),
+    "update": ("--updates-per-step 1000 --random-steps 20 --log.every-steps 21", {}, '"event": "update"'),
     "evaluate": ("--eval.episodes 100000", {"STEPPING": "0.001"}, '"event": "start"'),
     "checkpoint": ("--checkpoint.every-steps 1", {}, '"step": 20, "member": null'),
     "video": ("--total-steps 150", {}, '"event": "end"'),

@@ -89,7 +89,7 @@ def test_members_never_see_each_others_transitions() -> None:
 def test_memory_is_counted_before_it_is_taken() -> None:
     replay = Replay(SPEC, capacity=1000, members=3)
     assert bytes_needed(SPEC, 1000, 3) == replay.rows.numel() * replay.rows.element_size()
-    short = Config(total_steps=500, replay=ReplayConfig(capacity=1000), td3=TD3Config(random_steps=0))
+    short = Config(total_steps=500, random_steps=0, replay=ReplayConfig(capacity=1000))
     assert rows_needed(short) == 500
 
 
@@ -114,7 +114,7 @@ def test_the_normaliser_is_numpys_mean_and_deviation(lengths: list[int], offset:
 
 
 def test_normaliser_statistics_move_on_insert_and_never_on_sampling() -> None:
-    cfg = Config(total_steps=100, td3=TD3Config(batch_size=8, random_steps=0, normalise_observations=True))
+    cfg = Config(total_steps=100, random_steps=0, normalise_observations=True, td3=TD3Config(batch_size=8))
     memory = Memory(SPEC, cfg, "cpu")
     memory.add(rollout(0, list(range(30))))
     assert memory.normaliser is not None
@@ -136,7 +136,9 @@ def test_acting_scales_observations_as_learning_does(scaled: bool) -> None:
 
     cfg = Config(
         total_steps=100,
-        td3=TD3Config(batch_size=8, random_steps=0, actor_hidden=(16,), normalise_observations=scaled),
+        random_steps=0,
+        normalise_observations=scaled,
+        td3=TD3Config(batch_size=8, actor_hidden=(16,)),
         seeds=(0, 1),
     )
     memory, learner = Memory(SPEC, cfg, "cpu"), Learner(SPEC, cfg.td3, cfg.seeds)

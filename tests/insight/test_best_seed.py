@@ -171,7 +171,7 @@ def broken() -> Any:
 
 
 def test_training_chooses_before_it_names_the_best_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--total-steps", "120", "--td3.random-steps", "100", "--td3.batch-size", "8", "--eval.episodes", "2"]
+    sizes = ["--total-steps", "120", "--random-steps", "100", "--td3.batch-size", "8", "--eval.episodes", "2"]
     flags = [*sizes, "--seeds", "0", "1", "--no-video", "--run.root", str(tmp_path), "--run.name", "two"]
     assert main(["train", "test_best_seed:Target", *flags]) == 0
     out = capsys.readouterr().out

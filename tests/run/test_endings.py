@@ -232,7 +232,7 @@ def test_a_dead_environment_is_no_success(
     sys.modules.pop("dead_world", None)
     (tmp_path / "dead_world.py").write_text(WORLD.replace("FAULT", fault))
     flags = ["--preset", "quick", "--run.root", str(tmp_path), "--run.name", "run", "--eval.episodes", "1"]
-    assert main(["train", f"{tmp_path / 'dead_world.py'}:World", *flags, "--td3.random-steps", "2000"]) == 1
+    assert main(["train", f"{tmp_path / 'dead_world.py'}:World", *flags, "--random-steps", "2000"]) == 1
     said = capsys.readouterr().err
     assert words in said and f"t3d resume {tmp_path / 'run'}" in said
     assert "dead_world.py" in said and "loop.py" not in said, "the environment's own traceback, and not ours"

@@ -24,9 +24,9 @@ CHANGES: dict[str, Any] = {
     "td3.critics": 3,
     "td3.actor_hidden": [16, 17],
     "td3.critic_hidden": [16, 17],
-    "td3.random_steps": 90,
-    "td3.updates_per_step": 0.5,
-    "td3.normalise_observations": True,
+    "random_steps": 90,
+    "updates_per_step": 0.5,
+    "normalise_observations": True,
     "replay.capacity": 120,
     "noise.exploration_noise": 0.3,
     "noise.kind": "ou",
@@ -71,9 +71,10 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
 def test_every_field_of_the_algorithm_changes_what_is_learned(
     tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
 ) -> None:
-    section, name = key.split(".")
+    section, _, name = key.rpartition(".")
     wanted = {"decay_steps": 200} if name == "final_noise" else {}  # the one field that needs another
-    cfg = helpers.small_config(**{section: {name: CHANGES[key], **wanted}})
+    changes = {name: CHANGES[key], **wanted}
+    cfg = helpers.small_config(**({section: changes} if section else changes))
     assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
     if wanted:
         without = helpers.small_config(**{section: wanted})

@@ -301,7 +301,7 @@ def test_a_run_that_could_never_be_saved_does_not_end_as_if_all_were_well(
 
     monkeypatch.setattr("t3d.run.saver.save", full)
     monkeypatch.chdir(tmp_path)
-    flags = "--total-steps 60 --td3.random-steps 20 --td3.batch-size 8 --eval.episodes 1 --no-video --run.name run"
+    flags = "--total-steps 60 --random-steps 20 --td3.batch-size 8 --eval.episodes 1 --no-video --run.name run"
     assert main(["train", "Pendulum-v1", *flags.split()]) == 1
     said = capsys.readouterr()
     assert "t3d resume" not in said.out and "could not be saved" in said.out + said.err

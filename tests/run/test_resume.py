@@ -63,20 +63,20 @@ SPLITS = {
     "three environments": (150, {"env": {"num_envs": 3}}),
     "several members and environments, normalised": (
         160,
-        {"seeds": [1, 2], "env": {"num_envs": 2}, "td3": {"normalise_observations": True, "updates_per_step": 0.3}},
+        {"seeds": [1, 2], "env": {"num_envs": 2}, "normalise_observations": True, "updates_per_step": 0.3},
     ),
     "normalised, between updates": (
         163,
-        {"td3": {"normalise_observations": True, "updates_per_step": 0.3}, "checkpoint": {"every_steps": 162}},
+        {"normalise_observations": True, "updates_per_step": 0.3, "checkpoint": {"every_steps": 162}},
     ),
     "with a report due": (
         157,
-        {"td3": {"updates_per_step": 0.1}, "log": {"every_steps": 50}, "checkpoint": {"every_steps": 155}},
+        {"updates_per_step": 0.1, "log": {"every_steps": 50}, "checkpoint": {"every_steps": 155}},
     ),
     "ring wrapped": (250, {"replay": {"capacity": 90}}),
     "pink noise": (190, {"noise": {"kind": "pink"}}),
     "drifting noise": (190, {"noise": {"kind": "ou"}}),
-    "many updates a step, late policy": (140, {"td3": {"updates_per_step": 2.5, "policy_delay": 3}}),
+    "many updates a step, late policy": (140, {"updates_per_step": 2.5, "td3": {"policy_delay": 3}}),
 }
 
 
@@ -166,7 +166,7 @@ def test_a_stop_in_the_middle_of_updates_that_are_due(tmp_path: Path, monkeypatc
             stop.set()
         return update(self, *arguments)
 
-    changes = {"td3": {"updates_per_step": 30.0}, "total_steps": 110}
+    changes = {"updates_per_step": 30.0, "total_steps": 110}
     list(t3d.train(small(tmp_path, "straight", **changes)))
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "update", update_and_stop)
@@ -260,7 +260,7 @@ def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.Monk
     """The last checkpoint of a run writes about as much as the second one did, however full the replay is."""
     monkeypatch.setattr("t3d.store.segments.SEGMENT_ROWS", 50)
     cfg = small(tmp_path, "long", total_steps=3000, checkpoint={"every_steps": 50}, eval={"every_steps": 10_000})
-    cfg = merge(cfg, {"replay": {"capacity": 2000}, "td3": {"updates_per_step": 0.01}, "eval": {"episodes": 1}})
+    cfg = merge(cfg, {"replay": {"capacity": 2000}, "updates_per_step": 0.01, "eval": {"episodes": 1}})
     saved = [event for event in t3d.train(cfg) if isinstance(event, Saved)]
     assert len(saved) == 60
     state = saved[0].new_bytes

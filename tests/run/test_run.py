@@ -36,7 +36,7 @@ from worlds import Toy
 @pytest.mark.parametrize("num_envs", [1, 3, 7])
 @pytest.mark.parametrize("ratio", [1.0, 0.1, 2.0])
 def test_updates_do_not_depend_on_the_number_of_environments(tmp_path: Path, num_envs: int, ratio: float) -> None:
-    cfg = helpers.small_config(env={"num_envs": num_envs}, td3={"updates_per_step": ratio}, eval={"episodes": 1})
+    cfg = helpers.small_config(env={"num_envs": num_envs}, updates_per_step=ratio, eval={"episodes": 1})
     end = end_of(run(cfg, tmp_path))
     assert (end.step, end.updates, end.reason) == (300, round(200 * ratio), "finished")
 
@@ -54,7 +54,7 @@ def test_the_first_update_comes_after_the_last_random_step(tmp_path: Path) -> No
 def test_losses_are_reported_however_updates_fall(
     tmp_path: Path, num_envs: int, policy_delay: int, random_steps: int
 ) -> None:
-    changes = {"env": {"num_envs": num_envs}, "td3": {"policy_delay": policy_delay, "random_steps": random_steps}}
+    changes = {"env": {"num_envs": num_envs}, "random_steps": random_steps, "td3": {"policy_delay": policy_delay}}
     events = run(helpers.small_config(**changes), tmp_path)
     updates = [event for event in events if isinstance(event, Update)]
     assert len(updates) in (4, 5), "one for each 50 steps of learning"
@@ -150,7 +150,7 @@ def test_the_steps_event_shows_the_fifteen_steps(tmp_path: Path) -> None:
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
-    cfg = helpers.small_config(total_steps=20, td3={"random_steps": 10}, eval={"episodes": 1})
+    cfg = helpers.small_config(total_steps=20, random_steps=10, eval={"episodes": 1})
     folders = {folder_of(run(cfg, tmp_path)) for _ in range(3)}
     assert len(folders) == 3
     named = merge(cfg, {"run": {"name": "mine"}})

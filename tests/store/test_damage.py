@@ -170,7 +170,7 @@ def test_files_that_are_too_many_do_no_harm(kept: Kept, extra: str) -> None:
     assert checkpoint is not None and checkpoint.step == 300
 
 
-@pytest.mark.parametrize("newer", [2, 7, 10**9, 1.5])
+@pytest.mark.parametrize("newer", [3, 7, 10**9, 2.5])
 def test_a_newer_format_is_refused_in_a_sentence(kept: Kept, newer: Any) -> None:
     before = contents_of(kept.run)
     reseal(kept.root / "000004-step-240", {}, format=newer)

@@ -1,46 +1,79 @@
-"""R23: what earlier versions wrote can still be read; tests/fixtures holds one run folder per checkpoint format."""
+"""R23: runs of earlier versions are refused in a sentence, listed all the same, and their policies can be used.
+
+tests/fixtures holds one run folder for each earlier checkpoint format.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import t3d
-from t3d.events import End, EpisodeEnd, Resumed
-from t3d.store.checkpoint import newest, open_checkpoint
+from faults import contents_of
+from t3d.app.cli import main
+from t3d.errors import UserError
+from t3d.store.catalogue import catalogue
+from t3d.store.checkpoint import newest
 from t3d.store.manifest import FORMAT
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+NAMES = [f"checkpoint-format-{number}" for number in range(1, FORMAT)]
+REFUSAL = (
+    r"{run} was written by an early version of T3D \(checkpoint format {number}\), which this one does not read; "
+    "resume it with the version that wrote it, or train again"
+)
 
 
-def test_there_is_a_fixture_of_every_format() -> None:
-    assert [path.name for path in sorted(FIXTURES.iterdir())] == [f"checkpoint-format-{n + 1}" for n in range(FORMAT)]
+@pytest.fixture(params=NAMES)
+def early_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    shutil.copytree(FIXTURES / request.param, tmp_path / request.param)
+    return tmp_path / request.param
 
 
-@pytest.mark.parametrize("fixture", sorted(path.name for path in FIXTURES.iterdir()))
-def test_a_checkpoint_of_any_format_is_read_and_goes_on(tmp_path: Path, fixture: str) -> None:
-    folder = tmp_path / fixture
-    shutil.copytree(FIXTURES / fixture, folder)
-    checkpoint, notes = newest(folder / "checkpoints")
-    assert checkpoint is not None and notes == [] and checkpoint.step == 40
-    state = checkpoint.state()
-    assert state["seeds"] == [3, 1] and state["learner"]["updates"] == 20
-    assert state["learner"]["actor"].shape == (2, 21) and np.isfinite(state["learner"]["actor"]).all()
-    events = list(t3d.resume(folder))
-    resumed, end = events[0], events[-1]
-    assert isinstance(resumed, Resumed) and resumed.step == 40
-    assert all("bit for bit" in note for note in resumed.notes), (
-        "another machine, or random streams of an older version"
-    )
-    assert isinstance(end, End) and (end.reason, end.step, end.updates) == ("finished", 60, 40)
-    assert not any(isinstance(event, EpisodeEnd) for event in events), "episodes have 200 steps and went on"
-    assert open_checkpoint(newest(folder / "checkpoints")[0].path).step == 60  # type: ignore[union-attr]
+def refusal_of(run: Path) -> str:
+    return REFUSAL.format(run=re.escape(str(run)), number=run.name.rpartition("-")[2])
 
 
-@pytest.mark.parametrize("fixture", sorted(path.name for path in FIXTURES.iterdir()))
+def test_there_is_a_fixture_of_every_earlier_format() -> None:
+    assert [path.name for path in sorted(FIXTURES.iterdir())] == NAMES
+
+
+def test_an_early_checkpoint_is_refused_in_a_sentence_and_left_as_it_was(early_run: Path) -> None:
+    before = contents_of(early_run)
+    for read in (lambda: newest(early_run / "checkpoints"), lambda: list(t3d.resume(early_run))):
+        with pytest.raises(UserError, match=f"^{refusal_of(early_run)}$"):
+            read()
+    assert contents_of(early_run) == {**before, "lock": b""}
+
+
+@pytest.mark.parametrize(
+    "command", ["resume {run}", "train Pendulum-v1 --resume-or-start --run.root {root} --run.name {name}"]
+)
+def test_the_command_line_says_only_that(early_run: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = command.format(run=early_run, root=early_run.parent, name=early_run.name).split()
+    assert main(words) == 2
+    assert re.fullmatch(f"error: {refusal_of(early_run)}\n", capsys.readouterr().err)
+
+
+def test_an_early_run_is_listed_and_shown(early_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,), skipped = catalogue(early_run.parent)
+    assert (entry.env, entry.seeds, entry.total_steps, skipped) == ("Pendulum-v1", (3, 1), 60, [])
+    assert main(["runs", "--root", str(early_run.parent)]) == main(["runs", "show", str(early_run)]) == 0
+    assert "td3.random_steps" in capsys.readouterr().out, "the setting that it had"
+
+
+@pytest.mark.parametrize("command", ["plot", "eval", "record"])
+def test_settings_under_their_early_names_are_a_sentence(
+    early_run: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(early_run)]) == 2
+    assert capsys.readouterr().err == f"error: {early_run}/config.toml: td3.random_steps is called random_steps now\n"
+
+
+@pytest.mark.parametrize("fixture", NAMES)
 def test_a_policy_of_any_format_is_read(fixture: str) -> None:
     policy = t3d.load_policy(FIXTURES / fixture / "best" / "seed-3")
     assert policy.about["env"] == "Pendulum-v1" and -2 <= policy([1, 0, 0])[0] <= 2

@@ -53,7 +53,7 @@ def test_a_second_process_is_refused_and_takes_over_after_a_kill(
 def test_a_run_in_another_process_is_left_alone_until_it_is_killed(tmp_path: Path) -> None:
     """The holder is a real training, killed in the middle."""
     command = [sys.executable, "-m", "t3d", "train", "Pendulum-v1", "--preset", "quick", "--total-steps", "100000"]
-    command += ["--td3.random-steps", "100", "--checkpoint.every-steps", "100", "--no-video", "--eval.episodes", "1"]
+    command += ["--random-steps", "100", "--checkpoint.every-steps", "100", "--no-video", "--eval.episodes", "1"]
     command += ["--eval.every-steps", "50000", "--run.root", str(tmp_path), "--run.name", "held", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:

@@ -43,7 +43,7 @@ class UpdateTrace(gym.Env[Any, Any]):
 def acted(random_steps: int, count: int) -> tuple[Any, Any]:
     """The actions that were kept, and those that the environment was given."""
     cfg = helpers.small_config(
-        total_steps=count + 1, td3={"random_steps": random_steps}, noise={"exploration_noise": 0.5, "kind": "pink"}
+        total_steps=count + 1, random_steps=random_steps, noise={"exploration_noise": 0.5, "kind": "pink"}
     )
     collector, network = InlineCollector(cfg, UpdateTrace), helpers.mlp(1, 2)
     collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)))

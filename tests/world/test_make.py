@@ -145,7 +145,7 @@ def test_a_wrong_spelling_ends_in_one_sentence(env_id: str, here: Path) -> None:
 
 
 def test_a_run_finds_its_file_again_from_another_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ["--total-steps", "60", "--td3.random-steps", "40", "--td3.batch-size", "4", "--eval.episodes", "1"]
+    small = ["--total-steps", "60", "--random-steps", "40", "--td3.batch-size", "4", "--eval.episodes", "1"]
     small += ["--td3.actor-hidden", "4", "--td3.critic-hidden", "4", "--no-video", "--run.name", "a"]
     assert main(["train", "./robot:Robot", *small]) == 0
     assert load_toml(here / "runs/a/config.toml")["env"]["id"] == f"{here}/robot.py:Robot"
@@ -174,7 +174,7 @@ def test_no_file_of_the_current_folder_is_run_in_place_of_a_library(command: lis
             f"open('{name} was run', 'w')\nraise SystemExit('{name} is not the library')\n"
         )
     if command[0] == "train":  # and not by actors
-        command = [*command, "--total-steps", "50", "--td3.random-steps", "40", "--actors", "local:1", "--no-video"]
+        command = [*command, "--total-steps", "50", "--random-steps", "40", "--actors", "local:1", "--no-video"]
         command += ["--td3.actor-hidden", "4", "--td3.critic-hidden", "4", "--eval.episodes", "1"]
     tests = str(Path(helpers.__file__).parent)
     for program in (["-m", "t3d"], ["-P", "-c", "import sys; from t3d.app.cli import main; sys.exit(main())"]):

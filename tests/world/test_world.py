@@ -153,7 +153,7 @@ def check_transitions(count: int) -> None:
     members, envs = 2, 3
     steps = -(-count // members)
     cfg = helpers.small_config(
-        seeds=list(range(members)), total_steps=steps, env={"num_envs": envs}, td3={"random_steps": steps // 2}
+        seeds=list(range(members)), total_steps=steps, env={"num_envs": envs}, random_steps=steps // 2
     )
     helpers.CountingEnv.made = 0
     collector = InlineCollector(cfg, helpers.CountingEnv)
@@ -182,7 +182,7 @@ def check_transitions(count: int) -> None:
 
 
 def test_exploration_is_independent_between_environments() -> None:
-    cfg = helpers.small_config(env={"num_envs": 4}, td3={"random_steps": 0}, seeds=[0, 1], total_steps=4000)
+    cfg = helpers.small_config(env={"num_envs": 4}, random_steps=0, seeds=[0, 1], total_steps=4000)
     collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO._replace(flat=np.repeat(ALWAYS_ZERO.flat, 2, 0)))
     noise = np.array([np.concatenate([block.a[:, 0] for block in collector.poll()]) for _ in range(1000)])
@@ -191,7 +191,7 @@ def test_exploration_is_independent_between_environments() -> None:
 
 
 def test_noise_has_the_scale_it_is_given_and_actions_stay_legal() -> None:
-    cfg = helpers.small_config(td3={"random_steps": 0}, total_steps=4000, noise={"exploration_noise": 0.05})
+    cfg = helpers.small_config(random_steps=0, total_steps=4000, noise={"exploration_noise": 0.05})
     collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO)
     actions = np.concatenate([collector.poll()[0].a[:, 0] for _ in range(4000)])
@@ -205,7 +205,7 @@ def test_noise_has_the_scale_it_is_given_and_actions_stay_legal() -> None:
 
 def test_warm_up_is_uniform_and_ends_on_the_step() -> None:
     cfg = helpers.small_config(
-        td3={"random_steps": 1000}, total_steps=1005, env={"num_envs": 3}, noise={"exploration_noise": 0.0}
+        random_steps=1000, total_steps=1005, env={"num_envs": 3}, noise={"exploration_noise": 0.0}
     )
     _, polls = collect(cfg, helpers.CountingEnv, 335)
     rows = np.concatenate([np.concatenate([b.s, b.a], 1) for blocks in polls for b in blocks])
@@ -236,7 +236,7 @@ def test_environments_are_seeded_by_value_not_by_place() -> None:
 
 def test_a_seed_collects_the_same_alone_or_beside_others() -> None:
     def data(seeds: list[int], member: int) -> Any:
-        cfg = helpers.small_config(seeds=seeds, td3={"random_steps": 20}, total_steps=300)
+        cfg = helpers.small_config(seeds=seeds, random_steps=20, total_steps=300)
         collector = InlineCollector(cfg, env_factory("Pendulum-v1"))
         one = snapshot_for(collector.spec, 1)
         collector.publish(one._replace(flat=np.repeat(one.flat, len(seeds), 0)))

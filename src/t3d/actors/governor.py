@@ -13,8 +13,8 @@ class Governor:
     """Keeps updates at a fixed ratio to the steps of a member, however many environments or members there are."""
 
     def __init__(self, cfg: Config) -> None:
-        self.random_steps, self.total_steps, self.max_ahead = cfg.td3.random_steps, cfg.total_steps, cfg.max_ahead
-        self.ratio = Fraction(str(cfg.td3.updates_per_step))  # exact: 0.1 means a tenth
+        self.random_steps, self.total_steps, self.max_ahead = cfg.random_steps, cfg.total_steps, cfg.max_ahead
+        self.ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
         """Returns how many updates are due, given each member's transitions so far. Random steps call for none."""

@@ -108,7 +108,7 @@ class MemberActor:
 
         Exact where one process acts; actors read each other's counts, each of which may be a step old.
         """
-        still_random = max(0, self.cfg.td3.random_steps - self.taken)
+        still_random = max(0, self.cfg.random_steps - self.taken)
         actions = [runner.random_action() for runner in runners[:still_random]]
         acting = runners[still_random:]
         if acting:

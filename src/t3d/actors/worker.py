@@ -106,7 +106,7 @@ class Actor:
         return acted
 
     def _act(self, member_actor: MemberActor) -> None:
-        updates = self.updates if member_actor.taken >= self.cfg.td3.random_steps else RANDOM
+        updates = self.updates if member_actor.taken >= self.cfg.random_steps else RANDOM
         rollout = member_actor.step(self.policies[member_actor.member])
         self.ring.send(rollout.rows, member_actor.member, updates)
         self.shared_state.taken[member_actor.member, self.number] += len(rollout.rows)

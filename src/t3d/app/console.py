@@ -110,7 +110,7 @@ class View:
         cfg, show = event.config, self.console.print
         self.folder, self.started, self.first_step = event.folder, time.monotonic(), event.step
         self.rows |= {seed: {} for seed in cfg["seeds"]}
-        self.random_steps = cfg["td3"]["random_steps"]
+        self.random_steps = cfg["random_steps"]
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
         settings = merge(Config(), cfg)

@@ -52,7 +52,7 @@ def train_rows(case: Case, env_id: str, engines: list[str], turns: int) -> Itera
 def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack) -> Turn:
     if engine == "sb3":
         return _stable_baselines(case, env_id)
-    td3, (used, _, actors) = {**vars(case.cfg), "random_steps": RANDOM_STEPS}, engine.partition("@")
+    used, _, actors = engine.partition("@")
     cfg = merge(
         Config(),
         {
@@ -63,7 +63,8 @@ def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack
             "engine": used,
             "actors": actors or "inline",
             "tf32": torch.backends.cuda.matmul.allow_tf32,
-            "td3": td3,
+            "random_steps": RANDOM_STEPS,
+            "td3": vars(case.cfg),
             "eval": {"every_steps": NEVER, "episodes": 1, "max_steps": 1},
             "checkpoint": {"every_steps": NEVER},
             "log": {"every_steps": STEPS_PER_TURN},

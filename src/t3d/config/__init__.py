@@ -13,7 +13,7 @@ from t3d.config.settings import (
     RunConfig,
     TD3Config,
 )
-from t3d.config.toml import load_toml, to_toml
+from t3d.config.toml import load_config, load_toml, to_toml
 
 __all__ = [
     "MOST_SEEDS",
@@ -29,6 +29,7 @@ __all__ = [
     "diff",
     "dotted",
     "flat",
+    "load_config",
     "load_toml",
     "merge",
     "to_dict",

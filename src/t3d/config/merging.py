@@ -11,6 +11,7 @@ from t3d.config.validation import declared_types
 from t3d.errors import UserError, did_you_mean
 
 Section = TypeVar("Section")
+MOVED = {f"td3.{name}": name for name in ("random_steps", "updates_per_step", "normalise_observations")}
 
 
 def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
@@ -18,15 +19,18 @@ def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
     hints = declared_types(type(base))  # type: ignore[arg-type]  # mypy does not see that classes are hashable
     changes: dict[str, Any] = {}
     for key, value in data.items():
+        name = f"{prefix}{key}"
+        if name in MOVED:
+            raise UserError(f"{name} is called {MOVED[name]} now")
         if key not in hints:
-            raise UserError(f"unknown key {prefix}{key}{did_you_mean(str(key), hints)}")
+            raise UserError(f"unknown key {name}{did_you_mean(str(key), hints)}")
         current = getattr(base, key)
         if not dataclasses.is_dataclass(current):
             changes[key] = value
         elif isinstance(value, Mapping):
-            changes[key] = merge(current, value, f"{prefix}{key}.")
+            changes[key] = merge(current, value, f"{name}.")
         else:
-            raise UserError(f"{prefix}{key}={value!r} must be a table of settings, e.g. [{prefix}{key}]")
+            raise UserError(f"{name}={value!r} must be a table of settings, e.g. [{name}]")
     return dataclasses.replace(base, **changes)  # type: ignore[type-var]
 
 

@@ -26,8 +26,8 @@ SMALL: dict[str, Any] = {  # tuned on LunarLander: a return of 257 at 200,000 st
         "critic_lr": 1e-3,
         "gamma": 0.98,
         "tau": 0.01,
-        "random_steps": 10_000,
     },
+    "random_steps": 10_000,
     "noise": {"kind": "pink", "exploration_noise": 0.3},
 }
 
@@ -42,8 +42,8 @@ PRESETS = {
                 "batch_size": 100,
                 "actor_lr": 1e-3,
                 "critic_lr": 1e-3,
-                "random_steps": 10_000,
             },
+            "random_steps": 10_000,
         },
     ),
     "bullet": Preset(
@@ -55,8 +55,8 @@ PRESETS = {
                 "actor_lr": 7e-4,
                 "critic_lr": 7e-4,
                 "gamma": 0.98,
-                "random_steps": 10_000,
             },
+            "random_steps": 10_000,
             "replay": {"capacity": 200_000},
         },
     ),
@@ -69,7 +69,8 @@ PRESETS = {
         {
             **SMALL,
             "total_steps": 40_000,
-            "td3": {**SMALL["td3"], "gamma": 0.99, "random_steps": 2_000},
+            "random_steps": 2_000,
+            "td3": {**SMALL["td3"], "gamma": 0.99},
             "env": {"action_repeat": 4},
             "eval": {"every_steps": 2_000, "episodes": 5},
         },
@@ -78,13 +79,13 @@ PRESETS = {
         "small tasks such as Pendulum: small networks, higher learning rate, pink noise, done within a minute",
         {
             "total_steps": 10_000,
+            "random_steps": 1_000,
             "td3": {
                 "actor_hidden": [64, 64],
                 "critic_hidden": [64, 64],
                 "batch_size": 128,
                 "actor_lr": 1e-3,
                 "critic_lr": 1e-3,
-                "random_steps": 1_000,
                 "gamma": 0.98,
                 "tau": 0.02,
             },

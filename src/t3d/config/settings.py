@@ -50,19 +50,12 @@ class TD3Config:
     """Activation of the actor's hidden layers."""
     critic_activation: Literal["relu", "elu", "gelu", "silu", "tanh"] = "relu"
     """Activation of the critics' hidden layers."""
-    random_steps: int = 25_000
-    """Steps with uniformly random actions before learning starts."""
-    updates_per_step: float = 1.0
-    """Updates per environment step after the random steps."""
-    normalise_observations: bool = False
-    """Normalise observations by their running mean and standard deviation (not in the paper)."""
 
     def __post_init__(self) -> None:
         convert(self, "td3.")
         check_range(self, "td3.", gamma=(0, 1), tau=(0, 1), actor_lr=(0, 1), critic_lr=(0, 1))
         check_range(self, "td3.", batch_size=(1, 10**6), policy_delay=(1, 10**6), critics=(1, 1000))
         check_range(self, "td3.", target_noise=(0, 10), target_noise_clip=(0, 10))
-        check_range(self, "td3.", random_steps=(0, 10**12), updates_per_step=(0, 1000))
         for name in ("actor_hidden", "critic_hidden"):
             for size in getattr(self, name):
                 if not 1 <= size <= 65_536:
@@ -198,6 +191,12 @@ class Config:
     """One policy is trained per seed, all in one run."""
     total_steps: int = 1_000_000
     """Environment steps per seed."""
+    random_steps: int = 25_000
+    """Steps with uniformly random actions before learning starts."""
+    updates_per_step: float = 1.0
+    """Updates per environment step after the random steps."""
+    normalise_observations: bool = False
+    """Normalise observations by their running mean and standard deviation (not in the paper)."""
     actors: str = "inline"
     """inline: act in the learner's process (deterministic); local:N: in N processes, in parallel with learning."""
     max_ahead: int = 96
@@ -225,7 +224,8 @@ class Config:
 
     def __post_init__(self) -> None:
         convert(self, "")
-        check_range(self, "", total_steps=(1, 10**12), threads=(0, 4096), max_ahead=(1, 10**9))
+        check_range(self, "", total_steps=(1, 10**12), random_steps=(0, 10**12), updates_per_step=(0, 1000))
+        check_range(self, "", max_ahead=(1, 10**9), threads=(0, 4096))
         if self.actors != "inline" and not 1 <= self.local_actors <= MOST_ACTORS:
             raise UserError(f"actors={self.actors} is neither inline nor local:N with N from 1 to {MOST_ACTORS}")
         if not self.seeds:
@@ -238,11 +238,11 @@ class Config:
             raise UserError(f"seeds contains a number that is too large; seeds go up to {SEEDS_END - 1:,} (2^62 - 1)")
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
-        if self.td3.random_steps >= self.total_steps:
+        if self.random_steps >= self.total_steps:
             or_else = " or train longer" if self.preset == "quick" else ", train longer, or use --preset quick"
             raise UserError(
-                f"td3.random_steps={self.td3.random_steps} leaves no steps of total_steps={self.total_steps} "
-                f"for learning; lower it with --td3.random-steps{or_else}"
+                f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
+                f"for learning; lower it with --random-steps{or_else}"
             )
         if self.replay.capacity < self.td3.batch_size:
             raise UserError(

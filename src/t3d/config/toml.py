@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from t3d.config.merging import to_dict
+from t3d.config.merging import merge, to_dict
 from t3d.config.settings import Config
 from t3d.errors import UserError
 from t3d.files import read
@@ -34,6 +34,15 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # not TOML, not text, too deep, or not a plain file
         raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def load_config(path: Path) -> Config:
+    """Reads a configuration; an error names the file."""
+    values = load_toml(path)
+    try:
+        return merge(Config(), values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _toml_value(value: Any) -> str:

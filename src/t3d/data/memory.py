@@ -24,7 +24,7 @@ class Memory:
         self.replay = Replay(spec, rows_needed(cfg), members, device)
         self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma)
         self.staged = Staged(self.sampler, learning_on) if device != learning_on else None
-        scales = cfg.td3.normalise_observations
+        scales = cfg.normalise_observations
         self.normaliser = Normaliser(members, spec.observation_size, learning_on) if scales else None
 
     @property

@@ -51,9 +51,7 @@ def plot_curves(
         for one in curves.returns if len(seeds) > 1 else []:
             axes.plot(curves.x, one, color=colour, linewidth=0.6, alpha=0.5)
     if x == "steps" and len(runs) == 1:
-        axes.axvline(
-            runs[0].cfg.td3.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning starts"
-        )
+        axes.axvline(runs[0].cfg.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning starts")
     averaged = f", averaged over {smooth} evaluations" if smooth > 1 else ""
     axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.title for run in runs)) + averaged)
     axes.set_xlabel(LABELS[x])

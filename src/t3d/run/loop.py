@@ -196,7 +196,7 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
         publisher.publish()
     if learner.updates == before:
         publisher.finish()
-        if cfg.td3.normalise_observations:
+        if cfg.normalise_observations:
             publisher.publish()
     return events
 

@@ -55,7 +55,7 @@ class Counters:
         """Restores what state() returned."""
         self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
         self.evaluated = to_count(state["evaluated"], least=-1)
-        self.submitted = to_count(state.get("submitted", state["evaluated"]), least=self.evaluated)  # early format 1
+        self.submitted = to_count(state["submitted"], least=self.evaluated)
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
             raise ValueError(f"progress.seconds is {state['seconds']}")
         self.started = time.monotonic() - state["seconds"]
@@ -134,14 +134,13 @@ class Parts:
         try:
             self._refuse_another_run(loaded)
             self.counters.restore(state["progress"])
-            returns_only = {"returns": state["progress"].get("best")}  # early format 1
-            self.best.restore(state.get("best", returns_only), self.learner.shipped.architecture)
+            self.best.restore(state["best"], self.learner.shipped.architecture)
             self.learner.restore(state["learner"])
             self.memory.restore(state["memory"])
             for member, seed in enumerate(self.cfg.seeds):
                 checkpoint.fill(self.memory.replay, member, seed)
             notes = self.collector.restore(state["collector"], stop)
-            restore_evaluations(self.counters, self.evaluator, state.get("evaluator", {}))  # early format 1 has none
+            restore_evaluations(self.counters, self.evaluator, state["evaluator"])
             self._refuse_contradictions()
             return notes + _changed_versions(state["versions"])
         except CORRUPT_ERRORS as error:
@@ -150,7 +149,7 @@ class Parts:
     def _refuse_another_run(self, loaded: Loaded) -> None:
         checkpoint, state = loaded
         now = outline(self.collector.spec)
-        if changed := difference(state.get("spec", now), now):  # early format 1 has none
+        if changed := difference(state["spec"], now):
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
         if state["seeds"] != list(self.cfg.seeds):
             raise ValueError(f"it holds seeds {state['seeds']}")

@@ -78,7 +78,7 @@ class Reporter:
         if figures is None:
             return []
         step, new_updates = parts.counters.step, parts.learner.updates - updates
-        ratio = new_updates / max(1, step - max(since, parts.cfg.td3.random_steps))
+        ratio = new_updates / max(1, step - max(since, parts.cfg.random_steps))
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
 
 

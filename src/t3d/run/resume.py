@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from t3d.config import Config, diff, load_toml, merge
+from t3d.config import Config, diff, load_config, merge
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS
 from t3d.run.parts import Loaded
@@ -105,11 +105,10 @@ def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]
 
 def _written(file: Path, checkpoint: Checkpoint | None) -> Config:
     try:
-        return merge(Config(), load_toml(file))
+        return load_config(file)
     except UserError as error:
         hint = "; remove the file to resume with the settings in the checkpoint" if checkpoint else ""
-        where = "" if str(file) in str(error) else f"{file}: "
-        raise UserError(f"{where}{error}{hint}") from None
+        raise UserError(f"{error}{hint}") from None
 
 
 def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, list[str]]:

@@ -6,6 +6,7 @@
     checkpoints/replay/000003-seed-0-30000-40000.safetensors   rows of the replay, written once and shared
 
 A checkpoint is written under a temporary name, flushed to disk, and renamed. Older ones are removed afterwards.
+Everything in a state has a name, so a state may grow without a new format.
 """
 
 from __future__ import annotations

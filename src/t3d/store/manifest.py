@@ -9,7 +9,7 @@ from typing import NamedTuple
 from t3d.errors import UserError
 from t3d.files import Refused, read, sealed, unsealed, write_new
 
-FORMAT = 1
+FORMAT = 2
 MAX_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
 FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 
@@ -45,10 +45,16 @@ def packed(manifest: Manifest) -> bytes:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Reads a manifest and checks its hash and file names; a newer format is an error for the user."""
+    """Reads a manifest and checks its hash and file names; another format is an error for the user."""
     fields = unsealed("manifest", read(path, MAX_MANIFEST_BYTES))
-    if fields["format"] > FORMAT:
-        raise UserError(f"{path.parent} has checkpoint format {fields['format']}, this T3D reads {FORMAT}; update T3D")
+    found = fields["format"]
+    if found > FORMAT:
+        raise UserError(f"{path.parent} has checkpoint format {found}, this T3D reads {FORMAT}; update T3D")
+    if found < FORMAT:
+        raise UserError(
+            f"{path.parents[2]} was written by an early version of T3D (checkpoint format {found}), which this one "
+            "does not read; resume it with the version that wrote it, or train again"
+        )
     files = tuple(_file(*entry) for entry in fields["files"])
     segments = tuple(
         Segment(int(seed), int(first), int(stop), _file(*entry)) for seed, first, stop, entry in fields["segments"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.architectures import own_networks
-from t3d.config import Config, load_toml, merge
+from t3d.config import Config, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
@@ -95,7 +95,7 @@ def open_run(text: str | Path, root: str | Path = "runs") -> Run:
     """Reads the run at a path, or of a name under root."""
     path = locate(text, Path(root))
     evals = evals_by_seed(read_events(path, kinds=(Eval,)))
-    return Run(path, merge(Config(), load_toml(path / "config.toml")), evals)
+    return Run(path, load_config(path / "config.toml"), evals)
 
 
 def locate(text: str | Path, root: Path) -> Path:

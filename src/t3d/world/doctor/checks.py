@@ -164,7 +164,7 @@ def _slow(trial: Trial) -> Iterator[str]:
 
 
 def _badly_scaled(trial: Trial) -> Iterator[str]:
-    remedy = "scale it, or try --td3.normalise-observations"
+    remedy = "scale it, or try --normalise-observations"
     each = np.maximum(np.abs(trial.least), np.abs(trial.most))
     largest, reward = each.max(), trial.largest_reward
     if largest > LARGE:
