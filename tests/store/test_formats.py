@@ -71,9 +71,3 @@ def test_settings_under_their_early_names_are_a_sentence(
 ) -> None:
     assert main([command, str(early_run)]) == 2
     assert capsys.readouterr().err == f"error: {early_run}/config.toml: td3.random_steps is called random_steps now\n"
-
-
-@pytest.mark.parametrize("fixture", NAMES)
-def test_a_policy_of_any_format_is_read(fixture: str) -> None:
-    policy = t3d.load_policy(FIXTURES / fixture / "best" / "seed-3")
-    assert policy.about["env"] == "Pendulum-v1" and -2 <= policy([1, 0, 0])[0] <= 2

@@ -40,7 +40,7 @@ class BenchArgs:
     critics: int = 2
     """Critics per seed."""
     engines: tuple[str, ...] = ()
-    """Only these: oracle, eager, fused, graph, floor (update); eager, fused, fused@local:1, graph, sb3 (train)."""
+    """Only these: oracle, eager, fused, capture, graph, floor (update); any engine, fused@local:1, sb3 (train)."""
     env: str = "HalfCheetah-v5"
     """Environment to train on."""
     seconds: float = 4.0

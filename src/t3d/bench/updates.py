@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from t3d.algo.engines import ENGINES
 from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
 from t3d.bench.floor import Floor
@@ -82,7 +83,7 @@ def _runner(engine: str, case: Case) -> Run:
     if engine == "oracle":
         return _repeated(_oracles(batch, case))
     learner = Learner(HALF_CHEETAH, case.cfg, range(case.seeds), case.device, engine=engine)
-    if engine == "graph":
+    if ENGINES[engine].is_recorded:
         sampler = UniformSampler(_full_replay(case), case.cfg, range(case.seeds))
         learner.record(sampler)  # a graph includes the sampling
         return lambda n: learner.run(n, sampler)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 MOST_IN_A_BLOCK = 64  # updates; chosen: a longer graph takes long to record and saves nothing
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True)
+class Block:
     """Several updates in one launch, from the first phase on."""
 
     updates: int
 
 
-class Single(NamedTuple):
+@dataclass(frozen=True)
+class Single:
     """One update."""
 
     phase: Hashable
 
 
-class Rare(NamedTuple):
+@dataclass(frozen=True)
+class Rare:
     """A rare operation of the rule, by its place."""
 
     place: int

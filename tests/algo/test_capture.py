@@ -1,0 +1,160 @@
+"""The readable update in CUDA graphs: captured equals eager, for every rule and every architecture there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_td3 import CFG as ORACLE_CFG
+from test_td3 import MUTATIONS, mutated
+
+import helpers
+import t3d
+from rules_in_tests import ALL_NETWORKS, ALL_RULES
+from t3d.algo.engines.verify import exact_products, mismatch
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.rules import TD3, Rule
+from t3d.algo.td3 import coefficients_of
+from t3d.config import TD3Config
+from t3d.events import End, Resumed, Start
+from t3d.types import Batch, Draws
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+SPEC = helpers.make_spec()
+CFG = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32))
+
+
+class Batches:
+    """A static batch and static draws in float64 on the GPU, filled with the next ones before each update."""
+
+    def __init__(self, cfg: TD3Config, members: int, count: int) -> None:
+        self.all = [
+            (Batch(*(part.cuda() for part in batch)), Draws(*(part.cuda() for part in draws)))
+            for batch, draws in helpers.random_batches(SPEC, cfg, members, count)
+        ]
+        self.batch, self.draws = (type(one)(*(part.clone() for part in one)) for one in self.all[0])
+        self.number = 0
+
+    def sample(self) -> Batch:
+        return self.batch
+
+    def refill(self) -> None:
+        batch, draws = self.all[self.number % len(self.all)]
+        for target, source in zip((*self.batch, *self.draws), (*batch, *draws), strict=True):
+            target.copy_(source)
+        self.number += 1
+
+
+def captured(batches: Batches, cfg: TD3Config, members: int, rule: Rule) -> Learner:
+    learner = Learner(SPEC, cfg, range(members), "cuda", torch.float64, engine="capture", rule=rule)
+    learner.draw = lambda: batches.draws  # type: ignore[method-assign]
+    learner.record(batches.sample, batches.refill)
+    return learner
+
+
+def largest_difference(rule: Rule, cfg: TD3Config, members: int = 2, truth: Rule | None = None) -> float:
+    """Over everything an update changes, after updates in any number and phase; what is captured against eager."""
+    batches = Batches(cfg, members, 20)
+    learner = captured(batches, cfg, members, rule)
+    eager = Learner(SPEC, cfg, range(members), "cuda", torch.float64, rule=truth or rule)
+    batches.number = 0
+    for n in (1, 2, 5, 3, 9):
+        learner.run(n, batches.sample)
+    for batch, draws in batches.all:
+        eager.update(batch, draws)
+    assert learner.updates == eager.updates == 20
+    pairs = zip(named_tensors(learner.agent), named_tensors(eager.agent), strict=True)
+    return max(float((ours - theirs).abs().nan_to_num(1e9).max()) for (_, ours), (_, theirs) in pairs)
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+@pytest.mark.parametrize("members", [1, 3])
+def test_captured_equals_eager_for_every_rule(rule: str, members: int) -> None:
+    assert largest_difference(ALL_RULES[rule], CFG, members) < 1e-10
+
+
+@pytest.mark.parametrize(("kind", "activation"), ALL_NETWORKS)
+def test_captured_equals_eager_for_every_architecture(kind: str, activation: str) -> None:
+    networks: dict[str, Any] = {f"{owner}_network": kind for owner in ("actor", "critic")}
+    networks |= {f"{owner}_activation": activation for owner in ("actor", "critic")}
+    assert largest_difference(TD3, replace(CFG, **networks)) < 1e-10
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+@pytest.mark.parametrize("network", ["mlp", "residual"])
+def test_the_proof_passes_for_what_is_captured(rule: str, network: str) -> None:
+    cfg = replace(CFG, actor_network=network, critic_network=network, batch_size=64)
+    assert mismatch("capture", SPEC, cfg, range(2), "cuda", ALL_RULES[rule]) == ""
+
+
+@pytest.mark.parametrize(("what", "right", "wrong"), MUTATIONS, ids=[what for what, _, _ in MUTATIONS])
+def test_a_broken_step_is_seen_when_captured(what: str, right: str, wrong: str) -> None:
+    try:
+        found = largest_difference(TD3._replace(update=mutated(right, wrong)), ORACLE_CFG, truth=TD3)
+    except RuntimeError as error:  # a gradient where none can flow
+        assert "grad" in str(error), error
+        return
+    assert found > 1e-8
+
+
+def test_the_unbroken_text_is_equal() -> None:
+    assert largest_difference(TD3._replace(update=mutated("td = q - y", "td = q - y")), ORACLE_CFG, truth=TD3) < 1e-10
+
+
+def test_blocks_and_rare_operations_are_the_updates_one_by_one() -> None:
+    """Whole blocks, with sampling inside the graph, over two rare operations."""
+    rule, made = ALL_RULES["tracking"], []
+    batch = Batches(CFG, 2, 1).batch
+    for engine in ("eager", "capture"):
+        learner = Learner(SPEC, CFG, range(2), "cuda", torch.float64, engine=engine, rule=rule)
+        if engine == "capture":
+            learner.record(lambda: batch)
+            assert learner._graphs is not None and learner._graphs.block == 8
+        for n in (3, 300, 207):
+            learner.run(n, lambda: batch)
+        made.append(dict(named_tensors(learner.agent)))
+        assert learner.updates == 510 and (made[-1]["limit"] < 1e6).all(), "a rare operation has happened"
+    for name, tensor in made[0].items():
+        torch.testing.assert_close(made[1][name], tensor, rtol=1e-6, atol=1e-8)
+
+
+def test_a_coefficient_that_moves_is_followed_and_members_have_their_own() -> None:
+    learners = []
+    for engine in ("eager", "capture", "graph"):
+        numbers = coefficients_of(CFG)._replace(
+            critic_lr=torch.tensor([1e-3, 1e-4], device="cuda"), tau=torch.tensor([0.005, 0.1], device="cuda")
+        )
+        learner = Learner(SPEC, CFG, range(2), "cuda", engine=engine, coefficients=numbers)
+        batch = Batch(*(part.float() if part.is_floating_point() else part for part in Batches(CFG, 2, 1).batch))
+        if engine != "eager":
+            learner.record(lambda batch=batch: batch)
+        before = learner.agent.critic.flat.clone()
+        with exact_products():
+            learner.run(10, lambda batch=batch: batch)
+            moved = (learner.agent.critic.flat - before).abs().view(2, -1).amax(1)
+            numbers.critic_lr.zero_()
+            still = learner.agent.critic.flat.clone()
+            learner.run(10, lambda batch=batch: batch)
+        assert moved[0] > 5 * moved[1] > 0 and torch.equal(still, learner.agent.critic.flat), engine
+        learners.append(dict(named_tensors(learner.agent)))
+    for other in learners[1:]:
+        for name, tensor in learners[0].items():
+            torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_with_residual_networks_is_captured_says_why_and_goes_on(tmp_path: Path) -> None:
+    networks = {"actor_network": "residual", "critic_network": "layer_norm", "critic_activation": "elu"}
+    cfg = helpers.small_config(device="cuda", seeds=[0, 1], td3=networks, run={"root": str(tmp_path), "name": "gpu"})
+    for event in t3d.train(cfg):
+        if isinstance(event, Start):
+            assert event.config["engine"] == "capture"
+            assert event.engine_reason.startswith("graph computes ReLU perceptrons only, and the actor's network is")
+        if event.step >= 200:
+            break
+    events = list(t3d.resume(tmp_path / "gpu"))
+    assert isinstance(events[0], Resumed) and events[0].config["engine"] == "capture" and events[0].notes == []
+    assert isinstance(events[-1], End) and (events[-1].updates, events[-1].reason) == (200, "finished")

@@ -1,0 +1,97 @@
+"""Coefficients that differ between members, or move: a member among others is the member alone with its own numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import helpers
+from t3d.algo.engines import ENGINES, graph
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.rules import TD3
+from t3d.algo.td3 import Coefficients, coefficients_of
+from t3d.config import TD3Config
+from t3d.data.replay import Replay
+from t3d.data.samplers import UniformSampler
+
+SPEC = helpers.make_spec()
+CFG = TD3Config(batch_size=8, actor_hidden=(12,), critic_hidden=(11,), critics=3)
+EACH: dict[str, list[float]] = {
+    "gamma": [0.9, 0.99, 0.5],
+    "tau": [0.005, 0.1, 0.5],
+    "actor_lr": [1e-3, 1e-2, 1e-4],
+    "critic_lr": [3e-4, 1e-3, 1e-2],
+    "target_noise": [0.2, 0.8, 0.0],
+    "target_noise_clip": [0.5, 0.1, 1.0],
+}
+SEEDS = (4, 5, 6)
+
+
+def for_each(names: list[str], dtype: torch.dtype = torch.float64) -> Coefficients:
+    return coefficients_of(CFG)._replace(**{name: torch.tensor(EACH[name], dtype=dtype) for name in names})
+
+
+def updates(update: Any, learner: Learner, member: int | None = None) -> None:
+    """Thirty updates, with the member's part of the batches or all of them."""
+    for batch, draws in helpers.random_batches(SPEC, CFG, len(SEEDS), 30):
+        part = (batch, draws) if member is None else helpers.member_of(batch, draws, member)
+        phase = learner.phases[learner.updates % len(learner.phases)]
+        learner.updates += 1
+        update(learner.agent, *part, learner.cfg, learner.coefficients, phase)
+
+
+@pytest.mark.parametrize("update", [TD3.update, torch.no_grad()(graph.update)], ids=["readable", "by hand"])
+@pytest.mark.parametrize("names", [[name] for name in EACH if name != "gamma"] + [list(EACH)], ids=str)
+def test_a_member_learns_with_its_own_numbers(update: Any, names: list[str]) -> None:
+    together = Learner(SPEC, CFG, SEEDS, dtype=torch.float64, coefficients=for_each(names))
+    updates(update, together)
+    for member, seed in enumerate(SEEDS):
+        cfg = replace(CFG, **{name: EACH[name][member] for name in names})
+        alone = Learner(SPEC, cfg, (seed,), dtype=torch.float64)
+        updates(update, alone, member)
+        ours = dict(named_tensors(together.agent))
+        for name, tensor in named_tensors(alone.agent):
+            rows = slice(member * len(tensor), (member + 1) * len(tensor)) if tensor.ndim else ...
+            assert torch.allclose(ours[name][rows], tensor, atol=1e-10), name
+
+
+def test_every_number_matters_to_its_member_alone() -> None:
+    for name in EACH:
+        if name == "gamma":
+            continue  # arrives with the batch
+        plain, different = (Learner(SPEC, CFG, SEEDS, coefficients=for_each([name], torch.float32)) for _ in range(2))
+        getattr(different.coefficients, name)[1] *= 0.5
+        for learner in (plain, different):
+            for batch, draws in helpers.random_batches(SPEC, CFG, 3, 6, torch.float32):
+                learner.update(batch, draws)
+        one, other = plain.agent.critic_target.flat, different.agent.critic_target.flat
+        changed = [not torch.equal(one[rows : rows + 3], other[rows : rows + 3]) for rows in (0, 3, 6)]
+        assert changed == [False, True, False], name
+
+
+def test_a_discount_of_its_own_for_each_member_that_may_move() -> None:
+    replay = Replay(SPEC, 100, 3)
+    replay.rows.uniform_(-1, 1)
+    replay.set_added([100] * 3)
+    gamma = torch.tensor(EACH["gamma"])
+    sampler = UniformSampler(replay, CFG, SEEDS, gamma)
+    assert torch.equal(sampler().discount, gamma.unsqueeze(1).expand(3, CFG.batch_size))
+    gamma[2] = 0.75
+    assert (sampler().discount[2] == 0.75).all()
+
+
+def test_engines_say_what_they_refuse() -> None:
+    plain, each = coefficients_of(CFG), for_each(["actor_lr"])
+    refusals = {
+        name: (engine.refuses(TD3, CFG, plain), engine.refuses(TD3, CFG, each)) for name, engine in ENGINES.items()
+    }
+    assert refusals.pop("fused") == ("", "computes with one actor_lr for all seeds")
+    assert set(refusals) == {"eager", "capture", "graph"} and set(refusals.values()) == {("", "")}
+    for owner in ("actor", "critic"):
+        other = replace(CFG, **{f"{owner}_network": "layer_norm", f"{owner}_activation": "elu"})
+        for engine in ("fused", "graph"):
+            why = ENGINES[engine].refuses(TD3, other, plain)
+            assert why == f"computes ReLU perceptrons only, and the {owner}'s network is layer_norm with elu"
