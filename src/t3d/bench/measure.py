@@ -17,7 +17,10 @@ from t3d.errors import UserError, did_you_mean
 from t3d.run.placement import resolve, set_tf32_for_process
 from t3d.store.folder import versions
 
-UPDATE_ENGINES = {"cpu": ["oracle", "eager", "fused", "floor"], "cuda": ["oracle", "eager", "graph", "floor"]}
+UPDATE_ENGINES = {
+    "cpu": ["oracle", "eager", "fused", "floor"],
+    "cuda": ["oracle", "eager", "graph", "capture", "floor"],
+}
 TRAIN_ENGINES = {
     "cpu": ["eager", "fused", "fused@local:1", "sb3"],
     "cuda": ["eager", "graph", "graph@local:1", "graph@local:4", "sb3"],
