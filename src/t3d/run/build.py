@@ -13,9 +13,10 @@ from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
+from t3d.algo.engines.verify import network_problem
 from t3d.algo.learner import Learner
 from t3d.algo.rules import rule_of
-from t3d.architectures import actor_architecture
+from t3d.architectures import KINDS, actor_architecture
 from t3d.config import Config
 from t3d.data.memory import Memory
 from t3d.errors import UserError
@@ -74,7 +75,7 @@ def assemble(
     engine, reason, notes = choose_engine(cfg, spec, rule)
     cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine))
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine, rule=rule)
-    _refuse_other_actors(cfg, spec, learner)
+    _refuse_networks(cfg, spec, learner)
     memory = Memory(spec, cfg, replay_on, cfg.device, learner.coefficients.gamma)
     best = BestPolicies(len(cfg.seeds))
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), reason)
@@ -92,8 +93,11 @@ def assemble(
     return Training(parts, publisher, Reporter(parts), saver, notes)
 
 
-def _refuse_other_actors(cfg: Config, spec: Spec, learner: Learner) -> None:
-    """Actor processes only know the network that the settings describe; a user's rule may act with another."""
+def _refuse_networks(cfg: Config, spec: Spec, learner: Learner) -> None:
+    """Refuses to act with a network of the user's own that NumPy cannot compute or that actor processes do not know."""
+    own = learner.acting.architecture
+    if own.name not in KINDS and (problem := network_problem(own)):
+        raise UserError(f"the network {own.name} cannot be used: {problem}")
     if cfg.local_actors and learner.acting.architecture != actor_architecture(spec, cfg.td3):
         raise UserError(
             f"the rule {cfg.rule} acts with another network than td3.actor_network and td3.actor_hidden describe, "
