@@ -101,10 +101,9 @@ def table(folder: Path) -> list[str]:
     for one in results(folder):
         last = np.array([[value for _, value in evals][-3:] for evals in one["evaluations"].values()]).mean(1)
         best = np.array([max(value for _, value in evals) for evals in one["evaluations"].values()])
-        rows.append(
-            f"| {one['task']} | {one['variant']} | {one['engine']} | {one['parameters']:,} "
-            f"| {one['steps_per_second']:,.0f} | {last.mean():,.0f} ± {last.std(ddof=1):,.0f} | {best.mean():,.0f} ± {best.std(ddof=1):,.0f} |"
-        )
+        end, top = (f"{values.mean():,.0f} ± {values.std(ddof=1):,.0f}" for values in (last, best))
+        about = f"| {one['task']} | {one['variant']} | {one['engine']} | {one['parameters']:,} "
+        rows.append(f"{about}| {one['steps_per_second']:,.0f} | {end} | {top} |")
     return rows
 
 

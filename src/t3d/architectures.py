@@ -6,7 +6,7 @@ once in torch (algo/networks.py), or one network in NumPy (below), for acting wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -139,16 +139,13 @@ KINDS = {
 }
 
 
-def architecture(
-    name: str, sizes: Sequence[int], activation: str, own: Mapping[str, Kind] | None = None
-) -> Architecture:
-    """Returns an architecture by the name of its kind; one of the user's own is imported, or taken from `own`."""
-    kinds = {**KINDS, **(own or {})}
-    if name not in kinds and not is_own(name):
+def architecture(name: str, sizes: Sequence[int], activation: str) -> Architecture:
+    """Returns an architecture by the name of its kind; one of the user's own is imported."""
+    if name not in KINDS and not is_own(name):
         raise UserError(
-            f"unknown network {name}{did_you_mean(name, kinds)} ({', '.join(KINDS)}, or FILE.py:NAME for your own)"
+            f"unknown network {name}{did_you_mean(name, KINDS)} ({', '.join(KINDS)}, or FILE.py:NAME for your own)"
         )
-    kind = kinds[name] if name in kinds else import_named(name, Kind, "network")
+    kind = KINDS[name] if name in KINDS else import_named(name, Kind, "network")
     try:
         kind.layout(tuple(sizes))
     except Exception as error:  # of the user's own code, or a ValueError
@@ -158,10 +155,9 @@ def architecture(
     return Architecture(name, kind, tuple(sizes), activation)
 
 
-def own_networks(cfg: TD3Config) -> dict[str, Kind]:
+def own_network(cfg: TD3Config) -> Kind | None:
     """Imports the actor's network if it is the user's own, as load_policy wants it."""
-    name = cfg.actor_network
-    return {name: import_named(name, Kind, "network")} if is_own(name) else {}
+    return import_named(cfg.actor_network, Kind, "network") if is_own(cfg.actor_network) else None
 
 
 def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:

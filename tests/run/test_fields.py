@@ -24,6 +24,10 @@ CHANGES: dict[str, Any] = {
     "td3.critics": 3,
     "td3.actor_hidden": [16, 17],
     "td3.critic_hidden": [16, 17],
+    "td3.actor_network": "layer_norm",
+    "td3.critic_network": "residual",
+    "td3.actor_activation": "silu",
+    "td3.critic_activation": "tanh",
     "random_steps": 90,
     "updates_per_step": 0.5,
     "normalise_observations": True,
@@ -40,6 +44,7 @@ COVERED = {
     "total_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "device": "run/test_placement.py::test_cuda_is_refused_where_there_is_none",
     "threads": "run/test_placement.py::test_threads_are_set_and_recorded",
+    "rule": "algo/test_rules.py::test_a_rule_from_a_file_trains_says_why_it_is_eager_and_resumes_to_the_last_bit",
     "engine": "algo/test_engines.py::test_every_engine_trains_and_is_recorded",
     "tf32": "algo/test_engines.py::test_tf32_is_a_choice",
     "preset": "app/test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",
@@ -64,7 +69,7 @@ COVERED = {
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
-    return weights(run(helpers.small_config(), tmp_path_factory.mktemp("unchanged")))
+    return weights(run(helpers.small_config(engine="eager"), tmp_path_factory.mktemp("unchanged")))
 
 
 @pytest.mark.parametrize("key", CHANGES)
@@ -77,7 +82,7 @@ def test_every_field_of_the_algorithm_changes_what_is_learned(
     cfg = helpers.small_config(**({section: changes} if section else changes))
     assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
     if wanted:
-        without = helpers.small_config(**{section: wanted})
+        without = helpers.small_config(engine="eager", **{section: wanted})
         assert not np.array_equal(weights(run(cfg, tmp_path)), weights(run(without, tmp_path)))
 
 

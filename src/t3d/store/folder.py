@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from t3d.architectures import own_networks
+from t3d.architectures import own_network
 from t3d.config import Config, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
@@ -175,7 +175,7 @@ class RunFolder:
     def best_problem(self, member: int) -> str:
         """Returns what is wrong with the file of a member's best policy, or an empty string."""
         try:
-            load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}", own_networks(self.cfg.td3))
+            load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}", own_network(self.cfg.td3))
         except UserError as error:
             return str(error)
         return ""

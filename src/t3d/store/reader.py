@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t3d.architectures import own_networks
+from t3d.architectures import own_network
 from t3d.config import Config, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, from_line
@@ -84,7 +84,7 @@ class Run(NamedTuple):
     def policy(self, seed: int, which: str = "best") -> SavedPolicy:
         """Returns the best or the last policy of a seed; refuses a file that says it is another's."""
         stem = self.path / which / f"seed-{seed}"
-        policy = load_policy(stem, own_networks(self.cfg.td3))
+        policy = load_policy(stem, own_network(self.cfg.td3))
         kind, of = policy.about.get("kind", which), policy.about["seed"]
         if (kind, of) != (which, seed):
             raise UserError(f"{stem} holds the {kind!s:.60} policy of seed {of}; files of this run were swapped")

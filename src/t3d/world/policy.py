@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -97,11 +96,10 @@ def packed(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tup
     return safetensors.numpy.save(tensors, {"policy": text.decode()}), text
 
 
-def load_policy(path: str | Path, networks: Mapping[str, Kind] | None = None) -> SavedPolicy:
+def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
     """Loads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0"); refuses one that was changed.
 
-    If its network is the user's own, networks must hold it by the name it was trained with: a file never says what
-    code to run.
+    If its network is the user's own, it must be given: a file never says what code to run.
     """
     stem = Path(path)
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
@@ -110,8 +108,8 @@ def load_policy(path: str | Path, networks: Mapping[str, Kind] | None = None) ->
         tensors = safetensors.numpy.load(content)
         about = _description(stem, content, tensors)
         spec = _spec(about)
-        network = _network(about["network"], networks or {}, stem)
-        policy = SavedPolicy(_snapshot(about, tensors, spec, network), spec, about, _hash_of(tensors))
+        architecture = _architecture(about["network"], network, stem)
+        policy = SavedPolicy(_snapshot(about, tensors, spec, architecture), spec, about, _hash_of(tensors))
         to_bounds(policy.actor(np.zeros((1, spec.observation_size), np.float32))[0], spec)  # fails on wrong shapes
         return policy
     except FileNotFoundError as error:
@@ -174,13 +172,13 @@ def _hash_of(tensors: dict[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _network(fields: dict[str, Any], networks: Mapping[str, Kind], stem: Path) -> Architecture:
+def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Architecture:
     name, activation = fields["name"], fields["activation"]
-    kind = {**KINDS, **networks}.get(name)
+    kind = KINDS.get(name, own)
     if kind is None:
         raise UserError(
-            f"the network of {stem} is {name!r:.200}, which is not one of T3D's; if you trust the file that defines "
-            f"NAME, import it and use load_policy(..., networks={{{name!r:.200}: NAME}})"
+            f"the network of {stem} is {name!r:.200}, which is not one of T3D's; import it from a file that you trust "
+            "and use load_policy(..., network=IT)"
         )
     if activation not in ACTIVATIONS:
         raise Refused(f"its activation is {activation!r:.60}")
@@ -188,12 +186,12 @@ def _network(fields: dict[str, Any], networks: Mapping[str, Kind], stem: Path) -
 
 
 def _snapshot(
-    about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec, network: Architecture
+    about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec, architecture: Architecture
 ) -> PolicySnapshot:
     for name in ("seed", "step"):
         to_count(about[name])
-    sizes = network.sizes
-    shapes = {"actor": (network.size,), "mean": (sizes[0],), "std": (sizes[0],)}
+    sizes = architecture.sizes
+    shapes = {"actor": (architecture.size,), "mean": (sizes[0],), "std": (sizes[0],)}
     if (sizes[0], sizes[-1]) != (spec.observation_size, spec.action_size):
         raise Refused(f"its network of sizes {sizes} does not fit its observations and actions")
     for name, array in tensors.items():
@@ -202,7 +200,7 @@ def _snapshot(
     scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
     if scaling is not None and not (scaling.std > 0).all():
         raise Refused("it scales observations by a standard deviation of 0 or less")
-    return PolicySnapshot(to_count(about["updates"]), network, tensors["actor"][None], scaling)
+    return PolicySnapshot(to_count(about["updates"]), architecture, tensors["actor"][None], scaling)
 
 
 def _spec(about: dict[str, Any]) -> Spec:
