@@ -79,7 +79,7 @@ def test_every_field_of_the_algorithm_changes_what_is_learned(
     section, _, name = key.rpartition(".")
     wanted = {"decay_steps": 200} if name == "final_noise" else {}  # the one field that needs another
     changes = {name: CHANGES[key], **wanted}
-    cfg = helpers.small_config(**({section: changes} if section else changes))
+    cfg = helpers.small_config(engine="eager", **({section: changes} if section else changes))
     assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
     if wanted:
         without = helpers.small_config(engine="eager", **{section: wanted})
