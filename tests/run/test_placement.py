@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import helpers
+from t3d.algo.rules import TD3
 from t3d.config import Config
 from t3d.data.memory import Memory
 from t3d.errors import UserError
 from t3d.run.build import assemble
-from t3d.run.placement import choose_engine_and_set_threads, replay_device, resolve
+from t3d.run.placement import replay_device, resolve, set_threads
 from t3d.types import Requests
 from t3d.world.make import env_factory
 
@@ -35,11 +36,11 @@ def test_cuda_is_refused_where_there_is_none() -> None:
 def test_threads_are_set_and_recorded() -> None:
     before = torch.get_num_threads()
     try:
-        assert choose_engine_and_set_threads(resolve(Config(threads=2)), helpers.make_spec())[1] == 2
+        assert set_threads(resolve(Config(threads=2)), helpers.make_spec(), TD3, "fused") == 2
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert choose_engine_and_set_threads(resolve(Config()), helpers.make_spec())[1] == before
+    assert set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused") == before
 
 
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:

@@ -68,9 +68,7 @@ class Learner:
 
     def _launch(self, what: Block | Single, sample: Callable[[], Batch]) -> Any:
         if self._graphs is None:
-            assert isinstance(what, Single)  # noqa: S101 (blocks are recorded)
-            self.updates += 1
-            return self._update(sample(), self.draw(), what.phase)
+            return self.update(sample(), self.draw())
         self.updates += what.updates if isinstance(what, Block) else 1
         return self._graphs.launch(what)
 
