@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3d.config import TD3Config
-from t3d.errors import UserError, did_you_mean
-from t3d.modules import import_named, is_own
+from t3d.errors import UserError
+from t3d.modules import import_named, is_own, named_or_own, where_it_failed
 from t3d.types import Floats, Spec
 
 NORM_EPSILON = 1e-5  # PyTorch's default for layer normalisation
@@ -35,7 +35,7 @@ class Operations(NamedTuple):
 
     linear: Callable[[Any, Any, Any], Any]  # x (..., N, in), weight, bias -> (..., N, out)
     layer_norm: Callable[[Any, Any, Any], Any]  # x (..., N, size), scale, shift -> the same shape
-    activate: Callable[[Any], Any]  # may overwrite its argument
+    activate: Callable[[Any], Any]
 
 
 class Kind(NamedTuple):
@@ -141,18 +141,13 @@ KINDS = {
 
 def architecture(name: str, sizes: Sequence[int], activation: str) -> Architecture:
     """Returns an architecture by the name of its kind; one of the user's own is imported."""
-    if name not in KINDS and not is_own(name):
-        raise UserError(
-            f"unknown network {name}{did_you_mean(name, KINDS)} ({', '.join(KINDS)}, or FILE.py:NAME for your own)"
-        )
-    kind = KINDS[name] if name in KINDS else import_named(name, Kind, "network")
+    found = Architecture(name, named_or_own(name, KINDS, Kind, "network"), tuple(sizes), activation)
     try:
-        kind.layout(tuple(sizes))
-    except Exception as error:  # of the user's own code, or a ValueError
-        raise UserError(
-            f"there is no network {name} with layers {list(sizes)}: {error or type(error).__name__}"
-        ) from error
-    return Architecture(name, kind, tuple(sizes), activation)
+        found.size  # noqa: B018 (its layout may raise)
+    except Exception as error:
+        why = str(error) if isinstance(error, ValueError) else where_it_failed(error)
+        raise UserError(f"there is no network {name} with layers {list(sizes)}: {why}") from error
+    return found
 
 
 def own_network(cfg: TD3Config) -> Kind | None:
@@ -186,7 +181,7 @@ def _layer_norm(x: Floats, scale: Floats, shift: Floats) -> Floats:
 
 
 def _relu(x: Floats) -> Floats:
-    return np.maximum(x, 0, out=x)
+    return np.maximum(x, 0)
 
 
 def _elu(x: Floats) -> Floats:

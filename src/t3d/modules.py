@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -82,7 +83,7 @@ def import_module(module_name: str, name: str, what: str = "environment") -> Mod
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if not error.name:
-            raise UserError(_in_words(error, name)) from error
+            raise UserError(f"importing {name} failed in {where_it_failed(error)}") from error
         if error.name in EXTRAS:
             hint = f'install it with: pip install "t3d[{EXTRAS[error.name]}]"'
         elif module_name == error.name or module_name.startswith(f"{error.name}."):
@@ -93,7 +94,7 @@ def import_module(module_name: str, name: str, what: str = "environment") -> Mod
     except SyntaxError as error:
         raise UserError(f"{error.filename} does not parse: {error.msg} in line {error.lineno}") from None
     except (Exception, SystemExit) as error:
-        raise UserError(_in_words(error, name)) from error
+        raise UserError(f"importing {name} failed in {where_it_failed(error)}") from error
 
 
 def is_own(name: str) -> bool:
@@ -108,15 +109,24 @@ def with_full_path(name: str) -> str:
     return f"{file_of(where)}:{attribute}" if is_own(name) and is_path(where) else name
 
 
+def named_or_own(name: str, known: Mapping[str, Value], kind: type[Value], what: str) -> Value:
+    """Looks a value up by its name, or imports one of the user's own."""
+    if name not in known and not is_own(name):
+        raise UserError(
+            f"unknown {what} {name}{did_you_mean(name, known)} ({', '.join(known)}, or FILE.py:NAME for your own)"
+        )
+    return known[name] if name in known else import_named(name, kind, what)
+
+
 def import_named(name: str, kind: type[Value], what: str) -> Value:
     """Imports FILE.py:NAME or module:NAME, which must be a value of the given type."""
     where, _, attribute = name.rpartition(":")
     module = import_own(where, name, what)
     value = getattr(module, attribute, None)
     if not isinstance(value, kind):
-        found = f"is a {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
+        found = f"is of type {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
         own = [key for key, other in vars(module).items() if isinstance(other, kind)]
-        raise UserError(f"{name} {found}; a {what} is a t3d {kind.__name__}{did_you_mean(attribute, own)}")
+        raise UserError(f"{name} {found}; a {what} must be a {kind.__name__}{did_you_mean(attribute, own)}")
     return value
 
 
@@ -131,14 +141,14 @@ def _look_first_in(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _in_words(error: BaseException, name: str) -> str:
-    """Describes how an import failed, and where in the user's own files."""
+def where_it_failed(error: BaseException) -> str:
+    """Describes an error of the user's own code, and where in their files it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = ([frame for frame in frames[1:] if not _is_installed(frame.filename)] or frames)[-1]
     what = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SystemExit):
         what += ", which ends the program; put script code under if __name__ == '__main__':"
-    return f"importing {name} failed in {where.filename}, line {where.lineno}: {what}"
+    return f"{where.filename}, line {where.lineno}: {what}"
 
 
 def _is_installed(file: str) -> bool:

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import helpers
 import t3d
-from t3d.algo.engines import graph
+from t3d.algo.engines import ENGINES, graph
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.config import TD3Config
@@ -66,7 +66,7 @@ def on_gpu(engine: str, seeds: range, cfg: TD3Config) -> tuple[Learner, UniformS
     replay.rows[..., spec.observation_size : -spec.observation_size].clamp_(0, 1)  # a, r and terminated
     replay.set_added([1000] * len(seeds))
     learner, sampler = Learner(spec, cfg, seeds, "cuda", engine=engine), UniformSampler(replay, cfg, seeds)
-    if engine == "graph":
+    if ENGINES[engine].is_recorded:
         state = sampler.state()
         learner.record(sampler)
         sampler.restore(state)
@@ -76,9 +76,10 @@ def on_gpu(engine: str, seeds: range, cfg: TD3Config) -> tuple[Learner, UniformS
 @GPU
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("policy_delay", [1, 2, 3])
-def test_graphs_make_the_same_updates_in_any_number_and_phase(members: int, policy_delay: int) -> None:
+@pytest.mark.parametrize("engine", ["graph", "capture"])
+def test_graphs_make_the_same_updates_in_any_number_and_phase(engine: str, members: int, policy_delay: int) -> None:
     cfg = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32), policy_delay=policy_delay)
-    (eager, sample), (graph_learner, graph_sample) = (on_gpu(name, range(members), cfg) for name in ("eager", "graph"))
+    (eager, sample), (graph_learner, graph_sample) = (on_gpu(name, range(members), cfg) for name in ("eager", engine))
     assert graph_learner.updates == 0
     for name, value in numbers_of(eager).items():
         assert torch.equal(numbers_of(graph_learner)[name], value), f"recording has touched {name}"
@@ -200,9 +201,15 @@ def test_rows_that_are_sent_without_waiting_arrive() -> None:
 
 
 @GPU
-def test_actors_and_graph_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", ["mlp", "layer_norm"])
+def test_actors_and_graphs_together(tmp_path: Path, network: str) -> None:
     cfg = helpers.small_config(
-        device="cuda", seeds=[0, 1, 2], actors="local:3", total_steps=3000, run={"root": str(tmp_path), "name": "gpu"}
+        device="cuda",
+        td3={"actor_network": network},
+        seeds=[0, 1, 2],
+        actors="local:3",
+        total_steps=3000,
+        run={"root": str(tmp_path), "name": "gpu"},
     )
     events = list(t3d.train(cfg))
     end = events[-1]

@@ -14,14 +14,17 @@ import torch
 
 import helpers
 import t3d
+from rules_in_tests import ALL_NETWORKS
 from run_folders import assert_equal
 from t3d.algo.learner import Learner
 from t3d.algo.rules import TD3
 from t3d.app.cli import main
-from t3d.architectures import Kind
+from t3d.architectures import ACTIVATIONS, Kind, architecture
 from t3d.errors import UserError
 from t3d.events import End, Saved, Start
 from t3d.modules import import_named
+from t3d.snapshots import PolicySnapshot
+from t3d.world.policy import MemberPolicy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
 GATED = re.search(r"```python\n(# gated_network.py\n.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
@@ -71,54 +74,104 @@ def test_actor_processes_evaluation_and_load_policy(
     assert len({float(action[0]) for action in actions}) == 3
 
 
-WRONG = {
-    "torch only": ("forward_torch", "in NumPy, with which policies act, it raises TypeError"),
-    "another shape": ("forward_short", r"in torch, where it passes K networks at once, it returns shape \(2, 5, 2\)"),
-    "different": ("forward_different", "NumPy and torch differ by"),
-    "raises": ("forward_raises", "in torch, .* it raises KeyError"),
-}
 FORWARDS = """
 import torch
 from t3d.architectures import Kind, mlp, mlp_layout
-def forward_torch(parameters, x, ops):
+def torch_only(parameters, x, ops):
     return torch.sin(mlp(parameters, x, ops))
-def forward_short(parameters, x, ops):
-    return mlp(parameters[:-2], x, ops)[..., :2]
-def forward_different(parameters, x, ops):
-    return mlp(parameters, x, ops) + (1 if x.ndim == 2 else 0)
-def forward_raises(parameters, x, ops):
+def short(parameters, x, ops):
+    return mlp(parameters, x, ops)[..., :0]
+def different(parameters, x, ops):
+    return mlp(parameters, x, ops) * (1.001 if x.ndim == 2 else 1)
+def raising(parameters, x, ops):
     return {}["nothing"]
-forward_torch, forward_short, forward_different, forward_raises = (
-    Kind(mlp_layout, one) for one in (forward_torch, forward_short, forward_different, forward_raises)
+def unused(parameters, x, ops):
+    return mlp(parameters[2:], x, ops)
+def overwriting(parameters, x, ops):
+    if x.ndim == 2:
+        x *= 1.0001
+    return mlp(parameters, x, ops)
+torch_only, short, different, raising, overwriting = (
+    Kind(mlp_layout, one) for one in (torch_only, short, different, raising, overwriting)
 )
+unused = Kind(lambda sizes: mlp_layout(sizes[:1] + sizes), unused)
 layout_raises = Kind(lambda sizes: [][0], mlp)
+no_parameters = Kind(lambda sizes: [(3, 4)], mlp)
 """
+WRONG = {  # as the actor's network, and as the critics'
+    "torch_only": ("must be Tensor, not", None),
+    "short": (r"in torch, for K networks at once, it returns shape \(2, 8, 0\)", r"it returns shape \(2, 8, 0\)"),
+    "different": ("NumPy, with which policies act, and torch differ by", None),
+    "raising": (r"line \d+: KeyError: 'nothing'", r"line \d+: KeyError: 'nothing'"),
+    "unused": ("not have been used in the graph", "not have been used in the graph"),
+    "overwriting": ("it overwrites its input", None),
+}
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_network_is_refused_in_a_sentence_before_anything_is_written(tmp_path: Path, what: str) -> None:
-    name, words = WRONG[what]
-    file = tmp_path / f"wrong_{name}.py"
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("owner", ["actor", "critic"])
+def test_a_wrong_network_is_refused_in_a_sentence_before_anything_is_written(
+    tmp_path: Path, name: str, owner: str
+) -> None:
+    file = tmp_path / f"wrong_{name}_{owner}.py"
     file.write_text(FORWARDS)
-    with pytest.raises(UserError, match=f"the network .*{name} cannot be used: {words}"):
+    changes = {"td3": {f"{owner}_network": f"{file}:{name}"}, "run": {"root": str(tmp_path / "runs")}, "threads": 2}
+    training = t3d.train(helpers.small_config(**changes))
+    words = WRONG[name][owner == "critic"]
+    if words is None:  # critics never act, so NumPy does not matter
+        list(training)
+        return
+    with pytest.raises(UserError, match=f"the network .*{name} cannot be used: .*{words}"):
+        list(training)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("layout_raises", "IndexError: list index"), ("no_parameters", "AttributeError: 'tuple'")]
+)
+def test_a_layout_that_fails_is_refused_in_a_sentence(tmp_path: Path, name: str, words: str) -> None:
+    file = tmp_path / f"wrong_layout_{name}.py"
+    file.write_text(FORWARDS)
+    with pytest.raises(UserError, match=rf"there is no network .*{name} with layers \[3, 16, 16, 1\]: .*{words}"):
         list(t3d.train(config(tmp_path, "wrong", f"{file}:{name}")))
-    assert not (tmp_path / "runs" / "wrong").exists()
 
 
-def test_a_layout_that_fails_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    file = tmp_path / "wrong_layout.py"
-    file.write_text(FORWARDS)
-    with pytest.raises(
-        UserError, match=r"there is no network .*layout_raises with layers \[3, 16, 16, 1\]: list index"
-    ):
-        list(t3d.train(config(tmp_path, "wrong", f"{file}:layout_raises")))
+def test_a_rule_may_not_act_with_a_network_that_nobody_could_load(tmp_path: Path) -> None:
+    file = tmp_path / "nameless.py"
+    file.write_text(
+        "from t3d.algo.rules import TD3\n"
+        "def init(*arguments):\n"
+        "    agent = TD3.init(*arguments)\n"
+        "    agent.actor.architecture = agent.actor.architecture._replace(name='mine')\n"
+        "    return agent\n"
+        "RULE = TD3._replace(init=init)\n"
+    )
+    words = "its actor's network, mine, is neither one of T3D's nor the one in td3.actor_network"
+    with pytest.raises(UserError, match=words):
+        list(t3d.train(config(tmp_path, "wrong", "mlp", rule=f"{file}:RULE")))
+
+
+def test_observations_are_never_overwritten() -> None:
+    for kind, activation in ALL_NETWORKS:
+        network = architecture(kind, (3, 8, 8, 1), activation)
+        policy = MemberPolicy(PolicySnapshot(0, network, np.ones((1, network.size), np.float32)), 0)
+        before = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+        given = before.copy()
+        policy(given)
+        assert np.array_equal(given, before), kind
+        assert np.array_equal(ACTIVATIONS[activation](given) * 0, given * 0) and np.array_equal(given, before)
 
 
 RULE = """
 from dataclasses import replace
 from t3d.algo.learner import Learner
 from t3d.algo.rules import TD3
-wider = TD3._replace(init=lambda spec, cfg, *rest: TD3.init(spec, replace(cfg, actor_hidden=(7,)), *rest))
+def narrow(cfg):
+    return replace(cfg, actor_hidden=(7,))
+wider = TD3._replace(
+    init=lambda spec, cfg, *rest: TD3.init(spec, narrow(cfg), *rest),
+    parameters=lambda spec, cfg: TD3.parameters(spec, narrow(cfg)),
+)
 """
 
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,10 +14,11 @@ import helpers
 import t3d
 from ddpg import DDPG
 from rules_in_tests import ALL_RULES, TRACKING
-from run_folders import assert_equal
+from run_folders import assert_equal, weights
+from t3d.actors.inline import InlineCollector
 from t3d.algo.engines.verify import mismatch, random_batch
 from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.rules import RULES, TD3, rule_of
+from t3d.algo.rules import rule_of
 from t3d.config import TD3Config
 from t3d.errors import UserError
 from t3d.events import End, Eval, Saved, Start, StepsTaken, Update
@@ -75,20 +77,25 @@ def test_what_is_not_finite_is_found_by_its_name_and_member(rule: str) -> None:
 
 
 def test_a_state_of_another_rule_is_refused_by_the_names_that_differ() -> None:
-    with pytest.raises(ValueError, match="largest, limit: only the checkpoint or only its rule"):
+    with pytest.raises(ValueError, match="has largest, limit, which its rule does not know"):
         learner_of("td3").restore(learner_of("tracking").state())
-    with pytest.raises(ValueError, match="largest, limit"):
+    with pytest.raises(ValueError, match="lacks largest, limit"):
         learner_of("tracking").restore(learner_of("td3").state())
 
 
 def test_rare_operations_happen_after_every_250th_update() -> None:
-    learner, seen = learner_of("tracking"), []
+    seen: list[int] = []
+
+    def noted(agent: Any, cfg: Any) -> None:
+        TRACKING.rare[0].run(agent, cfg)
+        assert torch.equal(agent.actor_target.flat, agent.actor.flat) and torch.equal(agent.limit, agent.largest)
+        seen.append(int(agent.critic_adam.made))
+
+    rule = TRACKING._replace(rare=(TRACKING.rare[0]._replace(run=noted),))
+    learner = Learner(SPEC, CFG, range(2), rule=rule)
     for _ in range(60):
-        before = learner.updates
         learner.run(10, batch_of)
-        if torch.equal(learner.agent.limit, learner.agent.largest):
-            seen.append((before, learner.updates))
-    assert (240, 250) in seen and (490, 500) in seen and learner.updates == 600
+    assert seen == [250, 500] and learner.updates == 600
     assert not torch.equal(learner.agent.actor.flat, learner.agent.actor_target.flat), "a hundred updates later"
 
 
@@ -112,11 +119,6 @@ def test_the_largest_target_is_tracked_and_acts() -> None:
     assert learner.run(1, batch_of).y.amax() < largest.amin()
 
 
-@pytest.mark.parametrize("rule", ALL_RULES)
-def test_the_proof_knows_every_rule(rule: str) -> None:
-    assert mismatch("eager", SPEC, CFG, (0, 1), "cpu", ALL_RULES[rule]) == ""
-
-
 def test_the_proof_sees_a_tracked_value_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
@@ -129,7 +131,7 @@ def test_the_proof_sees_a_tracked_value_that_is_wrong(monkeypatch: pytest.Monkey
             agent.largest.copy_(before)
         return trace
 
-    found = mismatch("eager", SPEC, CFG, (0, 1), "cpu", TRACKING._replace(update=forgetful))
+    found = mismatch("eager", SPEC, CFG, (0, 1), "cpu", TRACKING._replace(update=forgetful, rare=()))
     assert "of the largest differ from eager's" in found
 
 
@@ -139,9 +141,9 @@ def test_unknown_rules_are_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file"):
         rule_of("nowhere.py:RULE")
     (tmp_path / "wrong_rule.py").write_text("RULE = 3\n")
-    with pytest.raises(UserError, match=r"wrong_rule.py:RULE is a int; a rule is a t3d Rule"):
+    with pytest.raises(UserError, match=r"wrong_rule.py:RULE is of type int; a rule must be a Rule"):
         rule_of(f"{tmp_path}/wrong_rule.py:RULE")
-    with pytest.raises(UserError, match=r"wrong_rule.py:OTHER does not exist; a rule is"):
+    with pytest.raises(UserError, match=r"wrong_rule.py:OTHER does not exist; a rule must be"):
         rule_of(f"{tmp_path}/wrong_rule.py:OTHER")
 
 
@@ -199,5 +201,113 @@ def test_ddpg_solves_pendulum_on_three_seeds(tmp_path: Path) -> None:
     assert len(finals) == 3 and min(finals.values()) > -200, finals
 
 
-def test_td3_is_the_only_rule_so_far() -> None:
-    assert RULES == {"td3": TD3}
+WRONG = """
+from typing import Any, NamedTuple
+import torch
+from t3d.algo.rules import TD3, RareOperation
+from t3d.algo.td3 import Agent
+
+class Grown(NamedTuple):
+    actor: Any
+    actor_target: Any
+    critic: Any
+    critic_target: Any
+    actor_adam: Any
+    critic_adam: Any
+    more: Any
+
+class Named(NamedTuple):
+    actor: Any
+    actor_target: Any
+    critic: Any
+    critic_target: Any
+    actor_adam: Any
+    critic_adam: Any
+    target_noise: Any
+
+class Numbers(NamedTuple):
+    tau: float = 0.1
+
+def grown(kind, value):
+    return lambda *arguments: kind(*TD3.init(*arguments), value)
+
+def fails(*arguments):
+    raise KeyError("no such thing")
+
+raising_update = TD3._replace(update=fails)
+raising_init = TD3._replace(init=fails)
+no_phases = TD3._replace(phases=lambda cfg: [])
+rare_at_zero = TD3._replace(rare=(RareOperation(0, lambda agent, cfg: None),))
+raising_rare = TD3._replace(rare=(RareOperation(10**6, fails),))
+agent_with_number = TD3._replace(init=grown(Grown, 3.0))
+agent_without_members = TD3._replace(init=grown(Grown, torch.zeros(3)))
+agent_with_counts = TD3._replace(init=grown(Grown, torch.zeros(5, dtype=torch.int64)))
+name_taken = TD3._replace(init=grown(Named, torch.zeros(2)))
+no_trace = TD3._replace(update=lambda *arguments: None)
+incomplete_trace = TD3._replace(phases=lambda cfg: [False])
+no_gamma = TD3._replace(coefficients=lambda cfg: Numbers())
+wrong_count = TD3._replace(parameters=lambda spec, cfg: 7)
+"""
+MISTAKES = {
+    "raising_update": r".*wrong_rules.*\.py, line \d+: KeyError: 'no such thing'",
+    "raising_init": r".*wrong_rules.*\.py, line \d+: KeyError: 'no such thing'",
+    "raising_rare": r".*wrong_rules.*\.py, line \d+: KeyError: 'no such thing'",
+    "no_phases": "it has no phases",
+    "rare_at_zero": "a rare operation must come after one or more updates",
+    "agent_with_number": "more of its agent is of type float, not a tensor",
+    "agent_without_members": r"more of its agent has shape \(3,\), without an axis for seeds",
+    "name_taken": "target_noise is the name of two things in a checkpoint",
+    "no_trace": "the trace of its last phase lacks q, y, td, losses",
+    "incomplete_trace": r"the trace of its last phase lacks losses\['actor'\]",
+    "no_gamma": "its coefficients have no gamma",
+    "wrong_count": r"its parameters\(\) are 7, but its optimisers move \d+",
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_rule_is_a_sentence_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    file = tmp_path / f"wrong_rules_{name}.py"
+    file.write_text(WRONG)
+    cfg = helpers.small_config(rule=f"{file}:{name}", run={"root": str(tmp_path / "runs")})
+    with pytest.raises(UserError, match=f"the rule .*:{name} cannot be used: {MISTAKES[name]}"):
+        list(t3d.train(cfg))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_counts_need_no_axis_for_seeds(tmp_path: Path) -> None:
+    file = tmp_path / "counting_rules.py"
+    file.write_text(WRONG)
+    cfg = helpers.small_config(rule=f"{file}:agent_with_counts", seeds=[0, 1], run={"root": str(tmp_path / "runs")})
+    events = list(t3d.train(cfg))
+    assert isinstance(events[-1], End) and events[-1].reason == "finished" and events[-1].saved
+
+
+def test_what_is_shipped_is_evaluated_and_saved_and_what_acts_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "shipped_rule.py"
+    file.write_text("from t3d.algo.rules import TD3\nRULE = TD3._replace(shipped=lambda agent: agent.actor_target)\n")
+    learners, collectors = helpers.caught(monkeypatch, Learner), helpers.caught(monkeypatch, InlineCollector)
+    events = list(t3d.train(helpers.small_config(rule=f"{file}:RULE", run={"root": str(tmp_path / "runs")})))
+    agent = learners[-1].agent
+    assert np.array_equal(weights(events), agent.actor_target.flat[0].numpy())
+    assert not np.array_equal(weights(events), agent.actor.flat[0].numpy())
+    acting = np.concatenate([one.ravel() for one in collectors[-1].policies[0]._parameters])
+    assert np.array_equal(acting, agent.actor.flat[0].numpy())
+
+
+def test_a_rule_whose_file_has_moved_is_found_by_config_toml(tmp_path: Path) -> None:
+    shutil.copy(HERE / "ddpg.py", tmp_path / "first_place.py")
+    cfg = helpers.small_config(rule=f"{tmp_path}/first_place.py:DDPG", run={"root": str(tmp_path), "name": "run"})
+    for event in t3d.train(cfg):
+        if isinstance(event, Update):
+            break
+    (tmp_path / "first_place.py").rename(tmp_path / "second_place.py")
+    settings = tmp_path / "run" / "config.toml"
+    settings.write_text(settings.read_text().replace("first_place.py:DDPG", "second_place.py:Trace"))
+    with pytest.raises(UserError, match="a run resumes as it was started"):
+        list(t3d.resume(tmp_path / "run"))
+    settings.write_text(settings.read_text().replace("second_place.py:Trace", "second_place.py:DDPG"))
+    events = list(t3d.resume(tmp_path / "run"))
+    assert isinstance(events[-1], End) and events[-1].reason == "finished"
+    assert any("second_place.py:DDPG" in note for note in events[0].notes)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""R23: runs of earlier versions are refused in a sentence, listed all the same, and their policies can be used.
+"""R23: runs of earlier versions are refused in a sentence, and listed all the same.
 
 tests/fixtures holds one run folder for each earlier checkpoint format.
 """

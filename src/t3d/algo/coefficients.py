@@ -15,7 +15,7 @@ from t3d.types import Coefficient
 
 def rowwise(coefficient: Coefficient, rows: Tensor) -> Any:
     """Shapes a coefficient to multiply rows (K, ...), of which every member has K / M; a float stays a float."""
-    if isinstance(coefficient, float):
+    if not isinstance(coefficient, Tensor):
         return coefficient
     each = coefficient.repeat_interleave(rows.shape[0] // coefficient.shape[0])
     return each.view(-1, *[1] * (rows.ndim - 1))

@@ -35,9 +35,12 @@ class Learner:
         rule: Rule = TD3,
         coefficients: Any = None,
     ) -> None:
-        self.rule, self.cfg, self.members = rule, cfg, len(seeds)
+        self.rule, self.spec, self.cfg, self.members = rule, spec, cfg, len(seeds)
         self.agent = rule.init(spec, cfg, seeds, device, dtype)
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
+        for name, value in self.coefficients._asdict().items():
+            if isinstance(value, Tensor) and value.shape != (self.members,):
+                raise ValueError(f"{name} has shape {tuple(value.shape)}; it needs a value for each of {self.members}")
         self.phases = rule.phases(cfg)
         self.updates = 0
         self._update = ENGINES[engine].create(rule, self.agent, cfg, self.coefficients)
@@ -122,9 +125,11 @@ class Learner:
     def restore(self, state: State) -> None:
         """Restores what state() returned, which must hold just the names that this rule has."""
         tensors, streams = dict(named_tensors(self.agent)), self._streams._asdict()
-        odd = {"updates", *streams, *tensors} ^ {*state}
-        if odd:
-            raise ValueError(f"{', '.join(sorted(odd))}: only the checkpoint or only its rule has this")
+        known = {"updates", *streams, *tensors}
+        if lacking := sorted(known - {*state}):
+            raise ValueError(f"the learner in it lacks {', '.join(lacking)}")
+        if unknown := sorted({*state} - known):
+            raise ValueError(f"the learner in it has {', '.join(unknown)}, which its rule does not know")
         for name, tensor in tensors.items():
             put(tensor, state[name], name)
         for name, stream in streams.items():
@@ -136,7 +141,7 @@ class Learner:
         finite = {
             name: torch.isfinite(tensor).view(self.members, -1).all(dim=1).tolist()
             for name, tensor in named_tensors(self.agent)
-            if tensor.ndim  # Adam's step count is a scalar
+            if tensor.is_floating_point() and tensor.ndim  # Adam's step count is a scalar
         }
         return [(name, member) for name, fine in finite.items() for member in range(self.members) if not fine[member]]
 
@@ -146,7 +151,7 @@ def named_tensors(agent: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     for name, value in agent._asdict().items():
         if isinstance(value, Stack):
             yield f"{prefix}{name}", value.flat
-        elif isinstance(value, Tensor):
-            yield f"{prefix}{name}", value
-        else:
+        elif hasattr(value, "_asdict"):
             yield from named_tensors(value, f"{prefix}{name}_")
+        else:
+            yield f"{prefix}{name}", value

@@ -10,8 +10,7 @@ from torch import Tensor
 from t3d.algo.networks import Actor
 from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_phases, td3_update
 from t3d.config import TD3Config
-from t3d.errors import UserError, did_you_mean
-from t3d.modules import import_named, is_own
+from t3d.modules import named_or_own
 from t3d.types import Spec
 
 Agent = Any  # a NamedTuple of stacks, AdamStates and tensors, which updates change in place
@@ -47,9 +46,7 @@ class Rule(NamedTuple):
     init: Callable[..., Agent]  # (spec, cfg, seeds, device, dtype)
     update: Callable[..., Any]  # (agent, batch, draws, cfg, coefficients, phase) -> Trace; changes the agent in place
     coefficients: Callable[[TD3Config], Any] = coefficients_of  # a NamedTuple of floats, one of them gamma
-    phases: Callable[[TD3Config], Sequence[Hashable]] = (
-        td3_phases  # updates go through these in turn; the last is whole
-    )
+    phases: Callable[[TD3Config], Sequence[Hashable]] = td3_phases  # taken in turn; the last one's trace is complete
     draws: Callable[[Spec, TD3Config], Any] = td3_draws  # a NamedTuple of shapes; updates get normal draws of these
     acting: Callable[[Agent], Actor] = lambda agent: agent.actor  # collects transitions
     shipped: Callable[[Agent], Actor] = lambda agent: agent.actor  # is evaluated and saved
@@ -63,8 +60,4 @@ RULES = {"td3": TD3}
 
 def rule_of(name: str) -> Rule:
     """Returns a rule by its name; one of the user's own is imported."""
-    if name not in RULES and not is_own(name):
-        raise UserError(
-            f"unknown rule {name}{did_you_mean(name, RULES)} ({', '.join(RULES)}, or FILE.py:NAME for your own)"
-        )
-    return RULES[name] if name in RULES else import_named(name, Rule, "rule")
+    return named_or_own(name, RULES, Rule, "rule")

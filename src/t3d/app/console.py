@@ -115,7 +115,8 @@ class View:
         seeds = ", ".join(map(str, cfg["seeds"]))
         settings = merge(Config(), cfg)
         _print_changes(settings, self.console)
-        show(f"TD3 on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
+        rule = "TD3" if settings.rule == "td3" else Path(settings.rule).name
+        show(f"{rule} on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
         why = f" ({event.engine_reason})" if event.engine_reason else ""
         show(
             f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "

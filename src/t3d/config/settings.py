@@ -11,6 +11,7 @@ from t3d.errors import UserError
 
 MOST_ACTORS = 1024  # processes; chosen
 MOST_SEEDS = 1000  # chosen
+Activation = Literal["relu", "elu", "gelu", "silu", "tanh"]
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
@@ -46,9 +47,9 @@ class TD3Config:
     """Kind of network of the actor: mlp, layer_norm, residual, or FILE.py:NAME for one of your own."""
     critic_network: str = "mlp"
     """Kind of network of each critic."""
-    actor_activation: Literal["relu", "elu", "gelu", "silu", "tanh"] = "relu"
+    actor_activation: Activation = "relu"
     """Activation of the actor's hidden layers."""
-    critic_activation: Literal["relu", "elu", "gelu", "silu", "tanh"] = "relu"
+    critic_activation: Activation = "relu"
     """Activation of the critics' hidden layers."""
 
     def __post_init__(self) -> None:
@@ -208,7 +209,7 @@ class Config:
     rule: str = "td3"
     """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
     engine: Literal["auto", "eager", "fused", "graph", "capture"] = "auto"
-    """auto: the fastest that computes this rule and these networks; fused: CPU; graph, capture: GPU; eager: both."""
+    """auto: the fastest that computes this; fused, eager: CPU; graph (written for TD3), capture (any), eager: GPU."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, with reduced precision."""
     preset: str = "default"

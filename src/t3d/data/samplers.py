@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
@@ -22,9 +23,9 @@ class UniformSampler:
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
         gamma = cfg.gamma if gamma is None else gamma
         self._discount = (
-            torch.full(shape, gamma, device=device, dtype=torch.float32)
-            if isinstance(gamma, float)
-            else gamma.unsqueeze(1).expand(shape)  # a view, which follows if it moves
+            gamma.unsqueeze(1).expand(shape)  # a view, which follows if it moves
+            if isinstance(gamma, Tensor)
+            else torch.full(shape, gamma, device=device, dtype=torch.float32)
         )
         self._weight = torch.ones(shape, device=device, dtype=torch.float32)
 

@@ -13,13 +13,11 @@ from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
-from t3d.algo.engines.verify import network_problem
 from t3d.algo.learner import Learner
+from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import rule_of
-from t3d.architectures import KINDS, actor_architecture
 from t3d.config import Config
 from t3d.data.memory import Memory
-from t3d.errors import UserError
 from t3d.run.parts import Collector, Counters, Evaluator, Loaded, Parts
 from t3d.run.placement import choose_engine, replay_device, set_tf32_for_process, set_threads
 from t3d.run.publish import DirectPublisher, PipelinedPublisher
@@ -28,7 +26,7 @@ from t3d.run.saver import Saver
 from t3d.store.best import BestPolicies
 from t3d.store.folder import RunFolder, create_folder, set_aside
 from t3d.store.lock import Lock
-from t3d.types import Requests, Spec
+from t3d.types import Requests
 from t3d.world.doctor import examine
 from t3d.world.doctor.watch import CALL_SECONDS
 from t3d.world.guard import EnvFactory
@@ -72,10 +70,10 @@ def assemble(
     spec = world.collector.spec
     replay_on = replay_device(cfg, spec)
     rule = rule_of(cfg.rule)
+    check_own_code(cfg, spec, rule)
     engine, reason, notes = choose_engine(cfg, spec, rule)
     cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine))
     learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine, rule=rule)
-    _refuse_networks(cfg, spec, learner)
     memory = Memory(spec, cfg, replay_on, cfg.device, learner.coefficients.gamma)
     best = BestPolicies(len(cfg.seeds))
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), reason)
@@ -91,18 +89,6 @@ def assemble(
     publisher = (PipelinedPublisher if pipelined else DirectPublisher)(learner, memory, world.collector)
     saver = Saver(parts, folder, loaded.checkpoint if loaded else None)
     return Training(parts, publisher, Reporter(parts), saver, notes)
-
-
-def _refuse_networks(cfg: Config, spec: Spec, learner: Learner) -> None:
-    """Refuses to act with a network of the user's own that NumPy cannot compute or that actor processes do not know."""
-    own = learner.acting.architecture
-    if own.name not in KINDS and (problem := network_problem(own)):
-        raise UserError(f"the network {own.name} cannot be used: {problem}")
-    if cfg.local_actors and learner.acting.architecture != actor_architecture(spec, cfg.td3):
-        raise UserError(
-            f"the rule {cfg.rule} acts with another network than td3.actor_network and td3.actor_hidden describe, "
-            "which actor processes do not know; use --actors inline"
-        )
 
 
 def _open_folder(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from t3d.config import Config, diff, load_config, merge
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS
+from t3d.modules import is_own
 from t3d.run.parts import Loaded
 from t3d.run.placement import with_environments
 from t3d.store.checkpoint import Checkpoint, newest
@@ -34,6 +35,11 @@ CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "env.hang_seconds": "--hang-seconds",
     "env.id": "",  # only in config.toml: where another machine finds the environment
 }
+OWN_FILES = (
+    "rule",
+    "td3.actor_network",
+    "td3.critic_network",
+)  # may be found elsewhere, too: the same NAME, in config.toml
 LEFT_TO_MACHINE = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
 
 BadValues = Literal["raise", "skip", "clip"]
@@ -117,7 +123,9 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
     refused = [
         f"{key}={now} (it was started with {then})"
         for key, (then, now) in edits.items()
-        if key not in CHANGEABLE and not key.startswith("run.") and LEFT_TO_MACHINE.get(key) != now
+        if not (
+            key in CHANGEABLE or key.startswith("run.") or LEFT_TO_MACHINE.get(key) == now or _moved(key, then, now)
+        )
     ]
     if refused:
         raise UserError(
@@ -125,11 +133,18 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
             f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and most of them with "
             f"{', '.join(filter(None, CHANGEABLE.values()))}"
         )
-    changed = {key: now for key, (_, now) in edits.items() if key in CHANGEABLE}
-    env = {key.removeprefix("env."): now for key, now in changed.items() if key.startswith("env.")}
-    whole_run = {key: now for key, now in changed.items() if "." not in key}
+    changed = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
+    nested: dict[str, Any] = {"env": {}, "td3": {}}
+    for key, now in changed.items():
+        section, _, name = key.rpartition(".")
+        (nested[section] if section else nested)[name] = now
     notes = [f"config.toml says {key}={now}, it was {edits[key][0]}" for key, now in changed.items()]
-    return merge(started, {**whole_run, "env": env}), notes
+    return merge(started, nested), notes
+
+
+def _moved(key: str, then: Any, now: Any) -> bool:
+    """Whether a file of the user's own is only in another place."""
+    return key in OWN_FILES and is_own(then) and is_own(now) and then.rpartition(":")[2] == now.rpartition(":")[2]
 
 
 def _start_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:

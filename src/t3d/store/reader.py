@@ -15,7 +15,7 @@ from t3d.config import Config, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
-from t3d.world.policy import SavedPolicy, load_policy
+from t3d.world.policy import SavedPolicy, UnknownNetwork, load_policy
 
 LOG = logging.getLogger("t3d.runs")
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
@@ -84,7 +84,10 @@ class Run(NamedTuple):
     def policy(self, seed: int, which: str = "best") -> SavedPolicy:
         """Returns the best or the last policy of a seed; refuses a file that says it is another's."""
         stem = self.path / which / f"seed-{seed}"
-        policy = load_policy(stem, own_network(self.cfg.td3))
+        try:
+            policy = load_policy(stem)
+        except UnknownNetwork:  # the run's own, imported only if it is needed
+            policy = load_policy(stem, own_network(self.cfg.td3))
         kind, of = policy.about.get("kind", which), policy.about["seed"]
         if (kind, of) != (which, seed):
             raise UserError(f"{stem} holds the {kind!s:.60} policy of seed {of}; files of this run were swapped")

@@ -27,6 +27,10 @@ INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 
 
+class UnknownNetwork(UserError):
+    """The network of a policy file is not one of T3D's, and was not given."""
+
+
 class MemberPolicy:
     """One member's actor: observations (N, observation_size) -> actions (N, action_size) in [-1, 1]."""
 
@@ -176,7 +180,7 @@ def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Archi
     name, activation = fields["name"], fields["activation"]
     kind = KINDS.get(name, own)
     if kind is None:
-        raise UserError(
+        raise UnknownNetwork(
             f"the network of {stem} is {name!r:.200}, which is not one of T3D's; import it from a file that you trust "
             "and use load_policy(..., network=IT)"
         )

@@ -28,7 +28,7 @@ Coefficients = Any  # a rule's, a NamedTuple
 
 
 class Engine(NamedTuple):
-    """A way to perform updates; what it is faster for, it may refuse the rest."""
+    """A way to perform updates, which may refuse what it was not written for."""
 
     devices: tuple[str, ...]
     create: Callable[[Rule, Agent, TD3Config, Coefficients], Update]
@@ -36,17 +36,17 @@ class Engine(NamedTuple):
     is_recorded: bool = False  # its updates run as CUDA graphs
 
 
-def readable(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
+def create_readable(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
     """The readable update, which is the reference."""
     return lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase)
 
 
-def in_buffers(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
+def create_fused(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
     """Fused, without allocations."""
     return Fused(agent, cfg, coefficients)
 
 
-def by_hand(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
+def create_graph(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
     """graph.update, its kernels fused by Inductor where possible."""
     update = compiled_if_possible(graph.update)
     return torch.no_grad()(lambda batch, draws, phase: update(agent, batch, draws, cfg, coefficients, phase))
@@ -57,12 +57,12 @@ def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
 
-def nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+def refuses_nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses nothing."""
     return ""
 
 
-def all_but_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+def refuses_other_than_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses what gradients by hand were not derived for."""
     if (rule.init, rule.update) != (td3_init, td3_update):
         return "computes TD3 only"
@@ -73,17 +73,17 @@ def all_but_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> 
     return ""
 
 
-def all_but_plain_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+def refuses_other_than_plain_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses also what differs between members or changes, for which Adam in one pass has no room."""
     moving = [name for name, value in coefficients._asdict().items() if isinstance(value, Tensor)]
     different = f"computes with one {moving[0]} for all seeds" if moving else ""
-    return all_but_relu_td3(rule, cfg, coefficients) or different
+    return refuses_other_than_relu_td3(rule, cfg, coefficients) or different
 
 
 ENGINES: dict[str, Engine] = {
-    "eager": Engine(("cpu", "cuda"), readable, nothing),
-    "fused": Engine(("cpu",), in_buffers, all_but_plain_td3),
-    "capture": Engine(("cuda",), readable, nothing, is_recorded=True),
-    "graph": Engine(("cuda",), by_hand, all_but_relu_td3, is_recorded=True),
+    "eager": Engine(("cpu", "cuda"), create_readable, refuses_nothing),
+    "fused": Engine(("cpu",), create_fused, refuses_other_than_plain_td3),
+    "capture": Engine(("cuda",), create_readable, refuses_nothing, is_recorded=True),
+    "graph": Engine(("cuda",), create_graph, refuses_other_than_relu_td3, is_recorded=True),
 }
 FASTEST_FIRST: dict[str, tuple[EngineName, ...]] = {"cpu": ("fused", "eager"), "cuda": ("graph", "capture", "eager")}

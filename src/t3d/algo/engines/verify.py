@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,9 +18,8 @@ from t3d.algo.adam import AdamState
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.capture import CYCLES_A_LAUNCH
 from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.networks import Actor, Stack, initial
+from t3d.algo.networks import Actor
 from t3d.algo.rules import TD3, Rule
-from t3d.architectures import Architecture, numpy_operations
 from t3d.config import TD3Config
 from t3d.types import Batch, Spec
 
@@ -78,6 +76,8 @@ def mismatch(
             expected, given = (learner.run(cycle, lambda: batch) for learner in (truth, candidate))
             doubt = _different_steps(expected, given) or _different_moments(truth, candidate)
             for learner in (truth, candidate):
+                for rare in rule.rare:
+                    rare.run(learner.agent, cfg)
                 learner.run(CYCLES_A_LAUNCH * cycle, lambda: batch)
             return doubt or _different_agents(before, truth, candidate)
     except Exception as error:  # a compiler may fail in any way, and eager works all the same
@@ -132,26 +132,6 @@ def _different_agents(before: dict[str, Tensor], truth: Learner, candidate: Lear
 
 def _odd_share(given: Tensor, right: Tensor, tolerance: float) -> float:
     return float((~((given - right).abs() <= tolerance + ROUNDING)).float().mean())  # NaN is odd too
-
-
-def network_problem(network: Architecture) -> str:
-    """Compares a network of the user's own in torch and in NumPy, with which policies act; says what is wrong."""
-    stack = Stack(network, initial(network, range(2), torch.float32))
-    x = torch.randn(2, 5, network.sizes[0], generator=torch.Generator().manual_seed(0))
-    where = "in torch, where it passes K networks at once,"
-    try:
-        expected = stack.forward(x).detach()
-        if expected.shape != (2, 5, network.sizes[-1]):
-            return f"{where} it returns shape {tuple(expected.shape)} instead of {(2, 5, network.sizes[-1])}"
-        where = "in NumPy, with which policies act,"
-        parameters = [one[1] for one in network.parameters(stack.flat.numpy())]
-        given = network.kind.forward(parameters, x[1].numpy(), numpy_operations(network.activation))
-        if np.shape(given) != (5, network.sizes[-1]):
-            return f"{where} it returns shape {np.shape(given)} instead of {(5, network.sizes[-1])}"
-        far = float(np.abs(given - expected[1].numpy()).max())
-    except Exception as error:  # of the user's own code
-        return f"{where} it raises {type(error).__name__}: {error}"
-    return "" if far <= TOLERANCE * float(expected.abs().max()) else f"NumPy and torch differ by {far:.3g}"
 
 
 def faster_threads(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], rule: Rule = TD3) -> int:

@@ -1,0 +1,137 @@
+"""Tries a user's own networks and rule before a run starts: a mistake is a sentence, and nothing has been written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t3d.algo.adam import AdamState
+from t3d.algo.engines.verify import random_batch
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.networks import Stack, initial
+from t3d.algo.rules import Rule
+from t3d.architectures import KINDS, Architecture, actor_architecture, critic_architecture, numpy_operations
+from t3d.config import Config, TD3Config
+from t3d.errors import UserError
+from t3d.modules import is_own, where_it_failed
+from t3d.types import Spec
+
+TOLERANCE = 1e-4  # of the largest output; float32 in another order differs by 1e-6
+SEEDS = (0, 1)
+MOST_IN_BATCH = 8  # chosen: enough to try an update
+
+
+class Wrong(Exception):
+    """What is wrong with the user's code, in words."""
+
+
+def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
+    """Raises a UserError if a network or a rule of the user's own cannot be used."""
+    actor, critic = actor_architecture(spec, cfg.td3), critic_architecture(spec, cfg.td3)
+    for network, acts in ((actor, True), (critic, False)):
+        if is_own(network.name):
+            with _blamed(f"the network {network.name}"):
+                _try_network(network, acts=acts)
+    if is_own(cfg.rule):
+        with _blamed(f"the rule {cfg.rule}"):
+            learner = _try_rule(rule, spec, cfg.td3)
+            for one in {learner.acting, learner.shipped}:
+                _check_known(one.architecture, actor, needs_settings=cfg.local_actors > 0)
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Turns whatever the user's code raises into a sentence."""
+    try:
+        yield
+    except Wrong as problem:
+        raise UserError(f"{what} cannot be used: {problem}") from None
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what} cannot be used: {where_it_failed(error)}") from error
+
+
+def _try_network(network: Architecture, *, acts: bool) -> None:
+    """Compares torch, K networks at once, with NumPy, with which policies act."""
+    generator = torch.Generator().manual_seed(0)
+    flat = initial(network, SEEDS, torch.float32)
+    stack = Stack(network, flat + 0.1 * torch.randn(flat.shape, generator=generator))  # scales are no longer one
+    x = torch.randn(len(SEEDS), MOST_IN_BATCH, network.sizes[0], generator=generator)
+    output = stack.forward(x)
+    _refuse_shape("torch, for K networks at once,", output, (*x.shape[:2], network.sizes[-1]))
+    stack.gradient(output.square().sum())
+    if acts:
+        before, parameters = x[1].numpy().copy(), [one[1] for one in network.parameters(stack.flat.numpy())]
+        given = network.kind.forward(parameters, before, numpy_operations(network.activation))
+        _refuse_shape("NumPy, with which policies act,", given, (MOST_IN_BATCH, network.sizes[-1]))
+        if not np.array_equal(before, x[1].numpy()):
+            raise Wrong("it overwrites its input")
+        expected = output[1].detach().numpy()
+        far = float(np.abs(given - expected).max())
+        if not far <= TOLERANCE * float(np.abs(expected).max()):
+            raise Wrong(f"NumPy, with which policies act, and torch differ by {far:.2g}")
+
+
+def _refuse_shape(where: str, output: Any, shape: tuple[int, ...]) -> None:
+    if tuple(np.shape(output)) != shape:
+        raise Wrong(f"in {where} it returns shape {tuple(np.shape(output))} instead of {shape}")
+
+
+def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
+    """Makes one cycle of updates and every rare operation once, on an agent of its own."""
+    cfg = replace(cfg, batch_size=min(cfg.batch_size, MOST_IN_BATCH))
+    if not len(rule.phases(cfg)):
+        raise Wrong("it has no phases")
+    if any(rare.every < 1 for rare in rule.rare):
+        raise Wrong("a rare operation must come after one or more updates")
+    learner, batch = Learner(spec, cfg, SEEDS, rule=rule), random_batch(spec, cfg, len(SEEDS), "cpu")
+    _check_agent(learner)
+    if not hasattr(learner.coefficients, "gamma"):
+        raise Wrong("its coefficients have no gamma")
+    trace = learner.run(len(learner.phases), lambda: batch)
+    for rare in rule.rare:
+        rare.run(learner.agent, cfg)
+    missing = [name for name in ("q", "y", "td", "losses") if getattr(trace, name, None) is None]
+    missing += [f"losses[{name!r}]" for name in ("critic", "actor") if not missing and name not in trace.losses]
+    if missing:
+        raise Wrong(f"the trace of its last phase lacks {', '.join(missing)}")
+    for name, loss in trace.losses.items():
+        _refuse_shape(f"the trace, losses[{name!r}]:", loss, (len(SEEDS),))
+    learner.restore(learner.state())
+    return learner
+
+
+def _check_agent(learner: Learner) -> None:
+    """An agent consists of tensors, each name once; those of floats have an axis for members."""
+    tensors = list(named_tensors(learner.agent))
+    names = ["updates", *learner.draw()._fields, *(name for name, _ in tensors)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Wrong(f"{', '.join(twice)} is the name of two things in a checkpoint")
+    for name, tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise Wrong(f"{name} of its agent is of type {type(tensor).__name__}, not a tensor")
+        if tensor.is_floating_point() and tensor.ndim and len(tensor) % learner.members:
+            raise Wrong(f"{name} of its agent has shape {tuple(tensor.shape)}, without an axis for seeds")
+    members, spec_says = learner.members, learner.rule.parameters(learner.spec, learner.cfg)
+    learned = sum(one.mean.numel() // members for one in learner.agent if isinstance(one, AdamState))
+    if learned != spec_says:
+        raise Wrong(f"its parameters() are {spec_says:,}, but its optimisers move {learned:,} for each seed")
+
+
+def _check_known(network: Architecture, actor: Architecture, *, needs_settings: bool) -> None:
+    """A policy file must say what its network is, and actor processes only know what the settings describe."""
+    if network.name not in KINDS and network.name != actor.name:
+        raise Wrong(f"its actor's network, {network.name}, is neither one of T3D's nor the one in td3.actor_network")
+    if needs_settings and network != actor:
+        raise Wrong(
+            "it acts with another network than td3.actor_network and td3.actor_hidden describe, which actor processes "
+            "do not know; use --actors inline"
+        )
