@@ -20,7 +20,7 @@ from t3d.architectures import Architecture, architecture
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
 from t3d.snapshots import PolicySnapshot
-from t3d.types import Batch, Draws, Floats, Part, Rollout, Spec
+from t3d.types import UNKNOWN, Batch, Draws, Floats, Part, Rollout, Spec
 
 Part_ = TypeVar("Part_")
 
@@ -140,7 +140,8 @@ def small_config(**changes: Any) -> Config:
 def rollout_of(member: int, s: Floats, a: Floats, r: Floats, s2: Floats, terminated: Any) -> Rollout:
     """Transitions given column by column."""
     columns = [s, a, r[:, None], terminated[:, None], s2]
-    return Rollout(member, np.concatenate(columns, axis=1, dtype=np.float32), s.shape[1], [], [])
+    origins = np.full((len(s), 4), UNKNOWN, np.int32)
+    return Rollout(member, np.concatenate(columns, axis=1, dtype=np.float32), origins, s.shape[1], [], [])
 
 
 def caught(monkeypatch: pytest.MonkeyPatch, kind: type[Part_]) -> list[Part_]:

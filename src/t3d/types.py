@@ -18,6 +18,11 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     from t3d.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
+Origins = NDArray[
+    np.int32
+]  # (..., 4): environment, episode, step in the episode (from 0), and how the transition ended
+GOES_ON, TERMINATED, TRUNCATED = range(3)  # how a transition may end; one that goes on to nothing was cut by a fault
+UNKNOWN = -1  # as environment: nothing is known about the transition, and it has no neighbours
 Coefficient = Union[float, "Tensor"]  # a number that updates read: for all members, or (M,), one for each
 State = dict[str, Any]  # what a part needs to resume exactly: arrays and plain values by name, nested
 
@@ -80,6 +85,7 @@ class Rollout(NamedTuple):
 
     member: int
     rows: Floats  # (T, sum of row_sizes): a transition is one row, from the actor to the replay
+    origins: Origins  # (T, 4): where each comes from
     observation_size: int
     episodes: list[Episode]  # those that ended inside this block
     faults: list[Fault]  # bad values found and kept out

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,11 @@ from t3d.actors.shared_memory import Channel, Policies, Ring, SharedState, Torn
 from t3d.snapshots import PolicySnapshot, Scaling
 
 
+def told(rows: Any, about: Any) -> list[Any]:
+    pairs = zip(rows.tolist(), about, strict=True)
+    return [(*row, int(tag["updates"]), int(tag["member"]), tag["origin"].tolist()) for row, tag in pairs]
+
+
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(5, 12))
 @settings(max_examples=200, deadline=None)
 def test_a_ring_is_a_queue(sizes: list[int], capacity: int) -> None:
@@ -24,21 +30,26 @@ def test_a_ring_is_a_queue(sizes: list[int], capacity: int) -> None:
     for number, size in enumerate(sizes):
         if ring.room < size or number % 3 == 2:
             rows, about = ring.receive()
-            received += [(*row, *tag.item()[1:]) for row, tag in zip(rows.tolist(), about, strict=True)]
+            received += [
+                (*row, *tag.item()[1:3], tag["origin"].tolist()) for row, tag in zip(rows.tolist(), about, strict=True)
+            ]
         if ring.room >= size:
             block = [(float(number), float(row)) for row in range(size)]
-            ring.send(np.array(block, np.float32).reshape(-1, 2), member=number % 4, updates=number)
-            sent += [(*row, number, number % 4) for row in block]
+            origins = np.array([(number, row, 2, 1) for row in range(size)], np.int32).reshape(-1, 4)
+            ring.send(np.array(block, np.float32).reshape(-1, 2), origins, member=number % 4, updates=number)
+            sent += [(*row, number, number % 4, [number, int(row[1]), 2, 1]) for row in block]
         assert ring.room + ring.waiting == capacity
     rows, about = ring.receive()
-    received += [(*row, *tag.item()[1:]) for row, tag in zip(rows.tolist(), about, strict=True)]
+    received += [
+        (*row, *tag.item()[1:3], tag["origin"].tolist()) for row, tag in zip(rows.tolist(), about, strict=True)
+    ]
     assert received == sent
     ring.close()
 
 
 def test_a_row_that_does_not_belong_is_seen() -> None:
     ring = Ring(2, 8)
-    ring.send(np.zeros((3, 2), np.float32), 0, 0)
+    ring.send(np.zeros((3, 2), np.float32), np.zeros((3, 4), np.int32), 0, 0)
     ring.arrays["about"]["sequence"][1] = 77
     with pytest.raises(Torn, match="rows 0 to 2"):
         ring.receive()

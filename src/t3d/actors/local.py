@@ -23,7 +23,7 @@ from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
-from t3d.types import Acting, ActorNews, Episode, Fault, Floats, Rollout, State, row_sizes
+from t3d.types import Acting, ActorNews, Episode, Fault, Floats, Origins, Rollout, State, row_sizes
 from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
@@ -68,7 +68,7 @@ class LocalCollector:
         self.updates, self._checked_at = 0, 0.0
         self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
-        self._rows: list[list[Floats]] = [[] for _ in cfg.seeds]  # received and not yet returned
+        self._rows: list[list[tuple[Floats, Origins]]] = [[] for _ in cfg.seeds]  # received and not yet returned
         self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
         self._news: list[ActorNews] = []
         self._error: UserError | None = None
@@ -247,7 +247,7 @@ class LocalCollector:
             slot.delivered += len(rows)
             for member in {member for unit in slot.units for member, _ in unit}:
                 mine = about["member"] == member
-                self._rows[member].append(rows[mine])
+                self._rows[member].append((rows[mine], about["origin"][mine]))
                 self._received[member, slot.number] += mine.sum()
             self._span.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
 
@@ -264,11 +264,12 @@ class LocalCollector:
 
     def _rollout(self, member: int) -> Rollout:
         """Takes one member's received rows, up to total_steps."""
-        rows = np.concatenate([np.empty((0, self._width), np.float32), *self._rows[member]])
-        rows = rows[: self.cfg.total_steps - self.taken[member]]
+        nothing = np.empty((0, self._width), np.float32), np.empty((0, 4), np.int32)
+        left = self.cfg.total_steps - self.taken[member]
+        rows, origins = (np.concatenate(blocks)[:left] for blocks in zip(nothing, *self._rows[member], strict=True))
         (episodes, faults), self._rows[member], self._reports[member] = self._reports[member], [], ([], [])
         self.taken[member] += len(rows)
-        return Rollout(member, rows, self.spec.observation_size, episodes, faults)
+        return Rollout(member, rows, origins, self.spec.observation_size, episodes, faults)
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:

@@ -58,19 +58,22 @@ class MemberActor:
         s = np.array([runner.observation for runner in runners])
         a = self._actions(policy, runners, s)
         results = self.env_batch.step(a)
+        places = [(runner.index, runner.episode, runner.length) for runner in runners]
+        endings = [result.ending for result in results]
+        origins = np.column_stack([places, endings]).astype(np.int32)  # (T, 4)
         episodes = [runner.advance(*answer) for runner, *answer in zip(runners, a, results, strict=True)]
         self.error = next((runner.error for runner in runners if runner.error is not None), None)
         if isinstance(self.error, BadValue):
             self.error.member = self.member
         valid = [position for position, result in enumerate(results) if result.valid]
         if len(valid) < len(results):
-            s, a, results = s[valid], a[valid], [results[position] for position in valid]
+            s, a, origins, results = s[valid], a[valid], origins[valid], [results[position] for position in valid]
         self.taken += len(valid)
         r_and_terminated = np.array([(result.reward, result.terminated) for result in results], np.float32)
         s2 = np.array([result.observation for result in results], np.float32)
         rows = np.concatenate([s, a, r_and_terminated.reshape(-1, 2), s2.reshape(s.shape)], axis=1, dtype=np.float32)
         ended = [episode for episode in episodes if episode is not None]
-        return Rollout(self.member, rows, s.shape[1], ended, self._faults())
+        return Rollout(self.member, rows, origins, s.shape[1], ended, self._faults())
 
     def state(self) -> State:
         """Returns the member's count and every episode in progress."""

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from t3d.architectures import Architecture, architecture
 from t3d.snapshots import PolicySnapshot, Scaling
-from t3d.types import Floats
+from t3d.types import Floats, Origins
 
 CACHE_LINE = 64  # bytes; arrays do not share one, so that writers do not slow each other down
 POLICY_SLOTS = 2
 RANDOM = -1  # instead of a policy's number of updates: the action was random
-ABOUT = np.dtype([("sequence", np.int64), ("updates", np.int64), ("member", np.int64)])
+ABOUT = np.dtype([("sequence", np.int64), ("updates", np.int64), ("member", np.int64), ("origin", np.int32, (4,))])
 Fields = dict[str, tuple[Any, tuple[int, ...]]]  # name -> type and shape
 
 
@@ -78,15 +78,17 @@ class Ring(Shared):
         """Rows that can be sent now."""
         return self.capacity - self.waiting
 
-    def send(self, rows: Floats, member: int, updates: int) -> None:
+    def send(self, rows: Floats, origins: Origins, member: int, updates: int) -> None:
         """Appends one member's rows; there must be room. updates says which policy acted, or RANDOM."""
         sent = int(self._sent[0])
         place = sent % self.capacity
         fitting = self.capacity - place
-        for start, some in ((place, rows[:fitting]), (0, rows[fitting:])):  # slices are faster than index arrays
+        for start, part in ((place, slice(fitting)), (0, slice(fitting, None))):  # slices are faster than index arrays
+            some = rows[part]
             if len(some):
                 here = slice(start, start + len(some))
                 self._rows[here], about = some, self._about[here]
+                about["origin"] = origins[part]
                 about["sequence"] = np.arange(sent, sent + len(some))
                 about["updates"], about["member"] = updates, member
                 sent += len(some)

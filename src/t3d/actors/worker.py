@@ -108,7 +108,7 @@ class Actor:
     def _act(self, member_actor: MemberActor) -> None:
         updates = self.updates if member_actor.taken >= self.cfg.random_steps else RANDOM
         rollout = member_actor.step(self.policies[member_actor.member])
-        self.ring.send(rollout.rows, member_actor.member, updates)
+        self.ring.send(rollout.rows, rollout.origins, member_actor.member, updates)
         self.shared_state.taken[member_actor.member, self.number] += len(rollout.rows)
         if rollout.episodes or rollout.faults:
             self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)

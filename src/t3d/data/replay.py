@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from t3d.data.links import BYTES_PER_ROW, Links
 from t3d.tensors import sendable
-from t3d.types import Floats, Rollout, Spec, row_sizes
+from t3d.types import Floats, Origins, Rollout, Spec, row_sizes
 
 BYTES_PER_VALUE = 4  # float32
 
@@ -24,6 +25,7 @@ class Replay:
         self.rows = torch.empty(members, capacity, sum(self.columns), device=device, dtype=torch.float32)
         self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # first row of each member
         self.added = [0] * members  # transitions ever added
+        self.links = Links(members, capacity, device)
         self.size = torch.zeros(members, device=device, dtype=torch.float64)  # rows in use; a tensor, for CUDA graphs
 
     def add(self, *rollouts: Rollout) -> None:
@@ -39,6 +41,7 @@ class Replay:
         new = sendable(np.concatenate([rows for _, rows in kept]), device).to(device, non_blocking=True)
         where = sendable(np.concatenate(places), device).to(device, non_blocking=True)
         self.rows.view(-1, self.rows.shape[-1]).index_copy_(0, where, new)
+        self.links.add(*((one.member, one.origins, self.added[one.member]) for one in rollouts))
         filled = np.minimum(self.added, self.capacity).astype(np.float64)
         self.size.copy_(sendable(filled, device), non_blocking=True)
 
@@ -52,10 +55,17 @@ class Replay:
         rows: Floats = self.rows[member].index_select(0, places).cpu().numpy()
         return rows
 
-    def put(self, member: int, first: int, rows: Floats) -> None:
-        """Writes back what read returned, into a replay of this or another capacity."""
-        places = torch.arange(first, first + len(rows), device=self.rows.device) % self.capacity
-        self.rows[member].index_copy_(0, places, torch.from_numpy(rows.copy()).to(self.rows.device))
+    def origins(self, member: int, first: int, stop: int) -> Origins:
+        """Returns where transitions first to stop come from."""
+        found: Origins = self.links.origins[member, np.arange(first, stop) % self.capacity]
+        return found
+
+    def put(self, member: int, first: int, rows: Floats, origins: Origins) -> None:
+        """Writes back what read returned, into a replay of this or another capacity; links are derived afterwards."""
+        places = np.arange(first, first + len(rows)) % self.capacity
+        where = torch.from_numpy(places).to(self.rows.device)
+        self.rows[member].index_copy_(0, where, torch.from_numpy(rows.copy()).to(self.rows.device))
+        self.links.origins[member, places] = origins
 
     def set_added(self, added: list[int]) -> None:
         """Sets the number of transitions ever added, per member."""
@@ -72,4 +82,4 @@ class Replay:
 
 def bytes_needed(spec: Spec, capacity: int, members: int) -> int:
     """The memory that a replay of this size takes."""
-    return members * capacity * sum(row_sizes(spec)) * BYTES_PER_VALUE
+    return members * capacity * (sum(row_sizes(spec)) * BYTES_PER_VALUE + BYTES_PER_ROW)

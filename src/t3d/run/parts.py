@@ -140,6 +140,8 @@ class Parts:
             for member, seed in enumerate(self.cfg.seeds):
                 checkpoint.fill(self.memory.replay, member, seed)
             notes = self.collector.restore(state["collector"], stop)
+            if self.cfg.local_actors:  # abandon the episodes in progress
+                self.memory.replay.links.end_episodes()
             restore_evaluations(self.counters, self.evaluator, state["evaluator"])
             self._refuse_contradictions()
             return notes + _changed_versions(state["versions"])

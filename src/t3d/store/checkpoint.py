@@ -17,17 +17,18 @@ import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, sync_folder, to_json
 from t3d.store.flatten import joined, split
 from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
 from t3d.store.segments import new_bytes, shared_segments, write_segments
-from t3d.types import Floats, State
+from t3d.types import UNKNOWN, Floats, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
     from t3d.data.replay import Replay
@@ -61,21 +62,24 @@ class Checkpoint(NamedTuple):
         return joined(plain, safetensors.numpy.load(content["state.safetensors"]))
 
     def fill(self, replay: Replay, member: int, seed: int) -> None:
-        """Restores a seed's rows. Where a segment is damaged, the rows of an intact one replace it."""
+        """Restores a seed's rows and their links. Where a segment is damaged, the rows of an intact one replace it."""
         first, stop = replay.kept(member)
         mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
         _refuse_gaps(mine, first, stop)
         intact: Floats | None = None
         for segment in sorted(mine, key=lambda one: one.file.name in self.damaged):
-            shape = (segment.stop - segment.first, replay.rows.shape[2])
+            count = segment.stop - segment.first
+            origins = np.full((count, 4), UNKNOWN, np.int32)
             if segment.file.name not in self.damaged:
-                intact = self.read_rows(segment)
-                if intact.shape != shape or str(intact.dtype) != "float32":
-                    raise Refused(f"{segment.file.name} holds {intact.dtype} {intact.shape} instead of float32 {shape}")
+                found = safetensors.numpy.load(self._read(segment.file))
+                intact = _expected(found, "rows", (count, replay.rows.shape[2]), "float32", segment)
+                origins = _expected(found, "origins", (count, 4), "int32", segment)
             if intact is None:
                 raise Refused(f"no intact segment of the replay of seed {seed} is left")
-            overwritten = max(0, first - segment.first)
-            replay.put(member, segment.first + overwritten, np.resize(intact, shape)[overwritten:])
+            gone = max(0, first - segment.first)  # overwritten by now
+            rows = np.resize(intact, (count, replay.rows.shape[2]))
+            replay.put(member, segment.first + gone, rows[gone:], origins[gone:])
+        replay.links.rebuild(member, first, stop)
 
     def read_rows(self, segment: Segment) -> Floats:
         """Returns the rows in a segment."""
@@ -214,6 +218,15 @@ def _prune(root: Path) -> None:
         for file in (root / "replay").iterdir():
             if SEGMENT_NAME.fullmatch(file.name) and file.name not in wanted:
                 file.unlink()
+
+
+def _expected(
+    found: dict[str, NDArray[Any]], name: str, shape: tuple[int, int], dtype: str, segment: Segment
+) -> NDArray[Any]:
+    array = found[name]
+    if array.shape != shape or str(array.dtype) != dtype:
+        raise Refused(f"{segment.file.name} holds {name} of {array.dtype} {array.shape} instead of {dtype} {shape}")
+    return array
 
 
 def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:

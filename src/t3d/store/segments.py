@@ -28,7 +28,8 @@ def write_segments(
                 yield segment
         while first < stop:
             end = min(stop, first + SEGMENT_ROWS)
-            content = safetensors.numpy.save({"rows": replay.read(member, first, end)})
+            arrays = {"rows": replay.read(member, first, end), "origins": replay.origins(member, first, end)}
+            content = safetensors.numpy.save(arrays)
             name = f"{serial:06}-seed-{seed}-{first}-{end}.safetensors"
             yield Segment(seed, first, end, write_file(folder / name, content, written))
             first = end
@@ -47,4 +48,4 @@ def new_bytes(seeds: list[int], replay: Replay, shared: list[Segment]) -> int:
     for member, seed in enumerate(seeds):
         first, stop = replay.kept(member)
         rows += stop - max([first, *(segment.stop for segment in shared if segment.seed == seed)])
-    return rows * replay.rows.shape[2] * replay.rows.element_size()
+    return rows * (replay.rows[0, :1].nbytes + replay.links.origins[0, :1].nbytes)

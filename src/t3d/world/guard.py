@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from t3d.config import EnvConfig
 from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, what_happened
-from t3d.types import Fault, Floats, Part, Spec
+from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Fault, Floats, Part, Spec
 from t3d.world.spaces import InvalidValue, fixed, fixed_number, flatten, number, to_bounds
 
 LOG = logging.getLogger("t3d.environment")
@@ -37,6 +37,11 @@ class Result(NamedTuple):
     truncated: bool
     valid: bool = True  # False: the environment returned a bad value, and this transition must not be stored
     error: Exception | None = None  # why the step failed: the episode is lost
+
+    @property
+    def ending(self) -> int:
+        """GOES_ON, TERMINATED or TRUNCATED."""
+        return TERMINATED if self.terminated else TRUNCATED if self.truncated else GOES_ON
 
 
 class BadValue(UserError):

@@ -1,0 +1,107 @@
+"""Which transition comes before and after another in its episode.
+
+Every stored transition carries, unchanging, where it comes from: environment, episode, step and how it ended. Links are
+derived from that when transitions are added, and again when a run is resumed; they are never saved.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from t3d.tensors import sendable
+from t3d.types import GOES_ON, UNKNOWN, Origins
+
+NONE, NOT_YET, OVERWRITTEN = -1, -2, -3  # instead of a row: there is none, it has not arrived, the ring has lost it
+BYTES_PER_ROW = 4 * 4 + 2 * 4  # origins and links in host memory; links on the GPU too, if the rows are there
+
+
+class Links:
+    """The rows of the next and the previous transition of each row, or NONE, NOT_YET or OVERWRITTEN.
+
+    A row goes on to the next one of its episode, which may not be there yet. If it never comes, because an episode was
+    cut short by a fault, a lost actor or a resumed run, there is none once the environment's next episode has begun.
+    """
+
+    def __init__(self, members: int, capacity: int, device: torch.device | str) -> None:
+        self.capacity = capacity
+        self.origins: Origins = np.full((members, capacity, 4), UNKNOWN, np.int32)
+        self._links = np.full((members, capacity, 2), NONE, np.int32)  # next, previous
+        self._newest: list[dict[int, tuple[int, int, int]]] = [{} for _ in range(members)]  # env: number, episode, step
+        shared = torch.from_numpy(self._links)
+        self._on_device = shared if torch.device(device).type == "cpu" else shared.to(device)
+
+    @property
+    def next(self) -> torch.Tensor:
+        """(M, capacity) int32: the row of the next transition."""
+        return self._on_device[..., 0]
+
+    @property
+    def previous(self) -> torch.Tensor:
+        """(M, capacity) int32: the row of the previous transition."""
+        return self._on_device[..., 1]
+
+    def add(self, *blocks: tuple[int, Origins, int]) -> None:
+        """Links new transitions, of which a member's last is its stop-th: (member, origins, stop)."""
+        changed = [
+            member * self.capacity + row
+            for member, origins, stop in blocks
+            for row in self._link(member, origins, stop)
+        ]
+        self._send(changed)
+
+    def rebuild(self, member: int, first: int, stop: int) -> None:
+        """Derives a member's links anew from the origins of its transitions first to stop."""
+        self._links[member] = NONE
+        self._newest[member].clear()
+        rows = np.arange(first, stop) % self.capacity
+        self._link(member, self.origins[member, rows], stop)
+        self._on_device[member].copy_(torch.from_numpy(self._links[member]))
+
+    def end_episodes(self) -> None:
+        """Declares that no episode goes on: what was not yet there never comes."""
+        self._links[self._links == NOT_YET] = NONE
+        for newest in self._newest:
+            newest.clear()
+        self._on_device.copy_(torch.from_numpy(self._links))
+
+    def _link(self, member: int, origins: Origins, stop: int) -> list[int]:
+        """Links one block; returns the rows whose links have changed, some of them twice."""
+        capacity, links, newest = self.capacity, self._links[member], self._newest[member]
+        changed: list[int] = []
+        for number, (env, episode, step, ending) in enumerate(origins.tolist(), stop - len(origins)):
+            row = number % capacity
+            changed.append(row)
+            follower = int(links[row, 0]) if number >= capacity else NONE
+            if follower >= 0:  # of the transition that is overwritten now
+                links[follower, 1] = OVERWRITTEN
+                changed.append(follower)
+            self.origins[member, row] = env, episode, step, ending
+            previous = NONE if step == 0 else OVERWRITTEN
+            before = newest.get(env)
+            if before is not None and before[0] > number - capacity:
+                continues = before[1:] == (episode, step - 1)
+                before_row = before[0] % capacity
+                links[before_row, 0] = row if continues else NONE
+                changed.append(before_row)
+                previous = before_row if continues else previous
+            links[row] = NOT_YET if ending == GOES_ON else NONE, previous
+            if env == UNKNOWN:
+                links[row] = NONE
+            else:
+                newest[env] = number, episode, step
+        return changed
+
+    def _send(self, changed: list[int]) -> None:
+        """Copies changed links to the GPU, if the rows are there."""
+        device = self._on_device.device
+        if device.type == "cpu" or not changed:
+            return
+        places = np.unique(np.array(changed))
+        values: NDArray[np.int32] = self._links.reshape(-1, 2)[places]
+        self._on_device.view(-1, 2).index_copy_(
+            0,
+            sendable(places, device).to(device, non_blocking=True),
+            sendable(values, device).to(device, non_blocking=True),
+        )
