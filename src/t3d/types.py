@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never need it
+    import torch
     from torch import Tensor
 
     from t3d.snapshots import PolicySnapshot
@@ -132,6 +133,19 @@ class Batch(NamedTuple):
     discount: Tensor  # (M, B): gamma for one-step returns
     weight: Tensor  # (M, B): ones when sampling is uniform
     index: Tensor  # type: ignore[assignment]  # (M, B): rows of the replay; hides tuple.index
+
+
+class Source(Protocol):
+    """Where the learner gets its batches from, and what it tells about them."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def capture_safe(self) -> bool: ...  # whether CUDA graphs may record sample and feedback
+    def sample(self) -> Batch: ...  # overwritten by the next call
+    def feedback(self, index: Tensor, td: Tensor, /) -> None: ...  # the errors (M, C, B) of rows (M, B)
+    def state(self) -> State: ...
+    def restore(self, state: State, /) -> None: ...
 
 
 class Draws(NamedTuple):

@@ -14,7 +14,7 @@ from test_td3 import MUTATIONS, mutated
 import helpers
 import t3d
 from rules_in_tests import ALL_NETWORKS, ALL_RULES
-from t3d.algo.engines.verify import exact_products, mismatch
+from t3d.algo.engines.verify import FixedBatch, exact_products, mismatch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import TD3, Rule
 from t3d.algo.td3 import coefficients_of
@@ -28,31 +28,31 @@ SPEC = helpers.make_spec()
 CFG = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32))
 
 
-class Batches:
-    """A static batch and static draws in float64 on the GPU, filled with the next ones before each update."""
+class Batches(FixedBatch):
+    """One batch after the other in float64 on the GPU, which a graph cannot record; draws come with them."""
+
+    capture_safe = False
 
     def __init__(self, cfg: TD3Config, members: int, count: int) -> None:
         self.all = [
             (Batch(*(part.cuda() for part in batch)), Draws(*(part.cuda() for part in draws)))
             for batch, draws in helpers.random_batches(SPEC, cfg, members, count)
         ]
-        self.batch, self.draws = (type(one)(*(part.clone() for part in one)) for one in self.all[0])
+        super().__init__(self.all[0][0])
+        self.draws = Draws(*(part.clone() for part in self.all[0][1]))
         self.number = 0
 
     def sample(self) -> Batch:
-        return self.batch
-
-    def refill(self) -> None:
         batch, draws = self.all[self.number % len(self.all)]
-        for target, source in zip((*self.batch, *self.draws), (*batch, *draws), strict=True):
-            target.copy_(source)
+        self.draws.target_noise.copy_(draws.target_noise)
         self.number += 1
+        return batch
 
 
 def captured(batches: Batches, cfg: TD3Config, members: int, rule: Rule) -> Learner:
-    learner = Learner(SPEC, cfg, range(members), "cuda", torch.float64, engine="capture", rule=rule)
+    learner = Learner(SPEC, cfg, range(members), "cuda", torch.float64, engine="capture", rule=rule, source=batches)
     learner.draw = lambda: batches.draws  # type: ignore[method-assign]
-    learner.record(batches.sample, batches.refill)
+    learner.record()
     return learner
 
 
@@ -63,7 +63,7 @@ def largest_difference(rule: Rule, cfg: TD3Config, members: int = 2, truth: Rule
     eager = Learner(SPEC, cfg, range(members), "cuda", torch.float64, rule=truth or rule)
     batches.number = 0
     for n in (1, 2, 5, 3, 9):
-        trace = learner.run(n, batches.sample)
+        trace = learner.run(n)
         if any(value is not None and value.requires_grad for value in trace):
             return float("inf")  # a gradient could flow where the paper allows none
     for batch, draws in batches.all:
@@ -112,12 +112,14 @@ def test_blocks_and_rare_operations_are_the_updates_one_by_one() -> None:
     rule, made = ALL_RULES["tracking"], []
     batch = Batches(CFG, 2, 1).batch
     for engine in ("eager", "capture"):
-        learner = Learner(SPEC, CFG, range(2), "cuda", torch.float64, engine=engine, rule=rule)
+        learner = Learner(
+            SPEC, CFG, range(2), "cuda", torch.float64, engine=engine, rule=rule, source=FixedBatch(batch)
+        )
         if engine == "capture":
-            learner.record(lambda: batch)
+            learner.record()
             assert learner._graphs is not None and learner._graphs.block == 8
         for n in (3, 300, 207):
-            learner.run(n, lambda: batch)
+            learner.run(n)
         made.append(dict(named_tensors(learner.agent)))
         assert learner.updates == 510 and (made[-1]["limit"] < 1e6).all(), "a rare operation has happened"
     for name, tensor in made[0].items():
@@ -130,17 +132,17 @@ def test_a_coefficient_that_moves_is_followed_and_members_have_their_own() -> No
         numbers = coefficients_of(CFG)._replace(
             critic_lr=torch.tensor([1e-3, 1e-4], device="cuda"), tau=torch.tensor([0.005, 0.1], device="cuda")
         )
-        learner = Learner(SPEC, CFG, range(2), "cuda", engine=engine, coefficients=numbers)
         batch = Batch(*(part.float() if part.is_floating_point() else part for part in Batches(CFG, 2, 1).batch))
+        learner = Learner(SPEC, CFG, range(2), "cuda", engine=engine, coefficients=numbers, source=FixedBatch(batch))
         if engine != "eager":
-            learner.record(lambda batch=batch: batch)
+            learner.record()
         before = learner.agent.critic.flat.clone()
         with exact_products():
-            learner.run(10, lambda batch=batch: batch)
+            learner.run(10)
             moved = (learner.agent.critic.flat - before).abs().view(2, -1).amax(1)
             numbers.critic_lr.zero_()
             still = learner.agent.critic.flat.clone()
-            learner.run(10, lambda batch=batch: batch)
+            learner.run(10)
         assert moved[0] > 5 * moved[1] > 0 and torch.equal(still, learner.agent.critic.flat), engine
         learners.append(dict(named_tensors(learner.agent)))
     for other in learners[1:]:

@@ -78,9 +78,9 @@ def test_a_discount_of_its_own_for_each_member_that_may_move() -> None:
     replay.set_added([100] * 3)
     gamma = torch.tensor(EACH["gamma"])
     sampler = UniformSampler(replay, CFG, SEEDS, gamma)
-    assert torch.equal(sampler().discount, gamma.unsqueeze(1).expand(3, CFG.batch_size))
+    assert torch.equal(sampler.sample().discount, gamma.unsqueeze(1).expand(3, CFG.batch_size))
     gamma[2] = 0.75
-    assert (sampler().discount[2] == 0.75).all()
+    assert (sampler.sample().discount[2] == 0.75).all()
 
 
 def test_engines_say_what_they_refuse() -> None:

@@ -18,7 +18,7 @@ import helpers
 import t3d.algo.engines.fused
 import t3d.algo.td3
 from t3d.algo.engines.fused import Fused
-from t3d.algo.engines.verify import random_batch
+from t3d.algo.engines.verify import FixedBatch, random_batch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.td3 import coefficients_of, td3_init, td3_update
 from t3d.config import TD3Config
@@ -133,7 +133,7 @@ def test_batches_from_the_replay() -> None:
     agent, theirs = (td3_init(SPEC, cfg, (0, 1)) for _ in range(2))
     sample, fused = sampled(cfg, 2), Fused(agent, cfg, coefficients_of(cfg))
     for _ in range(4):
-        batch, draws = sample(), Draws(torch.randn(2, cfg.batch_size, SPEC.action_size))
+        batch, draws = sample.sample(), Draws(torch.randn(2, cfg.batch_size, SPEC.action_size))
         assert not batch.s.is_contiguous()
         fused(batch, draws, True)
         td3_update(theirs, batch, draws, cfg, coefficients_of(cfg), True)
@@ -235,11 +235,10 @@ def test_resident_memory_is_flat_over_a_hundred_thousand_updates() -> None:
     """Small networks, two members: what would leak does so at any size."""
     cfg = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32))
     spec = helpers.make_spec(17, 6)
-    learner = Learner(spec, cfg, range(2), engine="fused")
-    batch = random_batch(spec, cfg, 2, "cpu")
+    learner = Learner(spec, cfg, range(2), engine="fused", source=FixedBatch(random_batch(spec, cfg, 2, "cpu")))
     process = psutil.Process()
-    learner.run(5_000, lambda: batch)
+    learner.run(5_000)
     before = process.memory_info().rss
-    learner.run(100_000, lambda: batch)
+    learner.run(100_000)
     assert learner.updates == 105_000
     assert abs(process.memory_info().rss - before) < 2**20, "less than a megabyte"

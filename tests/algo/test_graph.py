@@ -14,10 +14,9 @@ import t3d
 from t3d.algo.engines import ENGINES, graph
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner, named_tensors
-from t3d.config import TD3Config
+from t3d.config import Config, ReplayConfig, TD3Config
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
-from t3d.data.samplers import UniformSampler
 from t3d.events import ActingEvent, End, Resumed
 from t3d.run.publish import PipelinedPublisher
 from t3d.snapshots import PolicySnapshot
@@ -58,33 +57,39 @@ def test_the_compilable_update_is_td3_update(
     assert float(candidate.agent.actor_adam.made) == 60 // policy_delay
 
 
-def on_gpu(engine: str, seeds: range, cfg: TD3Config) -> tuple[Learner, UniformSampler]:
-    """A learner and a sampler over a full replay, the same for every engine."""
+def on_gpu(engine: str, seeds: range, cfg: TD3Config, n_step: int = 1) -> tuple[Learner, Memory]:
+    """A learner and a full memory, the same for every engine."""
     spec = helpers.make_spec()
-    replay = Replay(spec, 1000, len(seeds), "cuda")
+    whole = Config(total_steps=1000, random_steps=0, seeds=tuple(seeds), td3=cfg, replay=ReplayConfig(n_step=n_step))
+    memory = Memory(spec, whole, "cuda")
+    replay = memory.replay
     replay.rows.copy_(torch.randn(replay.rows.shape, generator=torch.Generator().manual_seed(1)))
     replay.rows[..., spec.observation_size : -spec.observation_size].clamp_(0, 1)  # a, r and terminated
+    origins = np.array([(0, number // 7, number % 7, 1 if number % 7 == 6 else 0) for number in range(1000)], np.int32)
     replay.set_added([1000] * len(seeds))
-    learner, sampler = Learner(spec, cfg, seeds, "cuda", engine=engine), UniformSampler(replay, cfg, seeds)
+    replay.links.add(*((member, origins, 1000) for member in range(len(seeds))))
+    learner = Learner(spec, cfg, seeds, "cuda", engine=engine, source=memory)
     if ENGINES[engine].is_recorded:
-        state = sampler.state()
-        learner.record(sampler)
-        sampler.restore(state)
-    return learner, sampler
+        learner.record()
+    return learner, memory
 
 
 @GPU
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("policy_delay", [1, 2, 3])
-@pytest.mark.parametrize("engine", ["graph", "capture"])
-def test_graphs_make_the_same_updates_in_any_number_and_phase(engine: str, members: int, policy_delay: int) -> None:
+@pytest.mark.parametrize(("engine", "n_step"), [("graph", 1), ("capture", 1), ("graph", 3)])
+def test_graphs_make_the_same_updates_in_any_number_and_phase(
+    engine: str, n_step: int, members: int, policy_delay: int
+) -> None:
     cfg = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32), policy_delay=policy_delay)
-    (eager, sample), (graph_learner, graph_sample) = (on_gpu(name, range(members), cfg) for name in ("eager", engine))
+    (eager, memory), (graph_learner, graph_memory) = (
+        on_gpu(name, range(members), cfg, n_step) for name in ("eager", engine)
+    )
     assert graph_learner.updates == 0
     for name, value in numbers_of(eager).items():
         assert torch.equal(numbers_of(graph_learner)[name], value), f"recording has touched {name}"
     for n in (1, 2, 5, 3, 17, 1, 26):
-        expected, given = eager.run(n, sample), graph_learner.run(n, graph_sample)
+        expected, given = eager.run(n), graph_learner.run(n)
         for name, value in expected._asdict().items():
             other = getattr(given, name)
             assert (value is None) == (other is None), name
@@ -95,7 +100,8 @@ def test_graphs_make_the_same_updates_in_any_number_and_phase(engine: str, membe
     assert eager.updates == graph_learner.updates == 55
     for name, value in numbers_of(eager).items():
         torch.testing.assert_close(numbers_of(graph_learner)[name], value, rtol=1e-3, atol=1e-4)
-    assert int(graph_sample._streams.drawn) == int(sample._streams.drawn) == 55 * 32  # type: ignore[attr-defined]
+    drawn = [int(one.sampler._streams.drawn) for one in (memory, graph_memory)]
+    assert drawn == [55 * 32] * 2  # type: ignore[attr-defined]
 
 
 @GPU
@@ -120,13 +126,13 @@ def test_a_run_on_the_gpu_picks_graph_and_goes_on_after_a_stop(tmp_path: Path) -
 @GPU
 def test_no_synchronisation_in_steady_state() -> None:
     cfg = TD3Config()
-    learner, sampler = on_gpu("graph", range(2), cfg)
-    learner.run(16, sampler)
+    learner, _ = on_gpu("graph", range(2), cfg)
+    learner.run(16)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")  # whatever waits for the GPU raises
     try:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-            learner.run(64, sampler)
+            learner.run(64)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     calls = {event.key: event.count for event in seen.key_averages()}
@@ -142,17 +148,15 @@ def test_a_replay_in_host_memory_gives_the_same_updates(monkeypatch: pytest.Monk
     spec, rng, learned = helpers.make_spec(), np.random.default_rng(0), []
     s, a = rng.normal(size=(500, 5)).astype(np.float32), rng.uniform(-1, 1, (500, 3)).astype(np.float32)
     for engine in ("eager", "graph"):
-        memory = Memory(spec, cfg, "cpu", "cuda")
+        memory = Memory(spec, cfg, "cpu")
         for member in (0, 1):
             memory.add(helpers.rollout_of(member, s, a, s[:, 0], s + 1, s[:, 1] > 1))
-        learner = Learner(spec, cfg.td3, cfg.seeds, "cuda", engine=engine)
+        learner = Learner(spec, cfg.td3, cfg.seeds, "cuda", engine=engine, source=memory)
         if engine == "graph":
-            state = memory.state()
-            learner.record(memory.recorded, memory.refill)
-            memory.restore(state)
+            learner.record()
         for n in (1, 6, 13):
-            steps = learner.run(n, memory.sample)
-        assert memory.staged is not None and steps.q.device.type == "cuda" and learner.updates == 20
+            steps = learner.run(n)
+        assert memory.device.type == "cpu" and steps.q.device.type == "cuda" and learner.updates == 20
         learned.append(numbers_of(learner))
     for name, value in learned[0].items():
         torch.testing.assert_close(learned[1][name], value, rtol=1e-3, atol=1e-5)
@@ -172,12 +176,12 @@ class Listener:
 @GPU
 def test_policies_leave_the_gpu_whole_and_one_call_late() -> None:
     cfg = helpers.small_config(device="cuda", seeds=[0, 1], total_steps=1000)
-    learner, sampler = on_gpu("graph", range(2), cfg.td3)
+    learner, _ = on_gpu("graph", range(2), cfg.td3)
     listener = Listener()
     publisher = PipelinedPublisher(learner, Memory(helpers.make_spec(), cfg, "cuda"), listener)
     expected: list[PolicySnapshot] = []
     for calls in range(20):
-        learner.run(8, sampler)
+        learner.run(8)
         expected.append(learner.snapshot())
         publisher.publish()
         assert len(listener.heard) == calls

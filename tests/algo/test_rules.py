@@ -16,7 +16,7 @@ from ddpg import DDPG
 from rules_in_tests import ALL_RULES, TRACKING
 from run_folders import assert_equal, weights
 from t3d.actors.inline import InlineCollector
-from t3d.algo.engines.verify import mismatch, random_batch
+from t3d.algo.engines.verify import FixedBatch, mismatch, random_batch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import rule_of
 from t3d.config import TD3Config
@@ -30,7 +30,7 @@ DDPG_FILE = f"{HERE / 'ddpg.py'}:DDPG"
 
 
 def learner_of(rule: str, members: int = 2, **changes: Any) -> Learner:
-    return Learner(SPEC, CFG, range(members), rule=ALL_RULES[rule], **changes)
+    return Learner(SPEC, CFG, range(members), rule=ALL_RULES[rule], source=FixedBatch(batch_of(members)), **changes)
 
 
 def batch_of(members: int = 2) -> Any:
@@ -40,11 +40,11 @@ def batch_of(members: int = 2) -> Any:
 @pytest.mark.parametrize("rule", ALL_RULES)
 def test_a_learner_goes_on_to_the_last_bit(rule: str) -> None:
     straight, begun = learner_of(rule), learner_of(rule)
-    straight.run(20, batch_of)
-    begun.run(7, batch_of)
+    straight.run(20)
+    begun.run(7)
     resumed = learner_of(rule)
     resumed.restore(begun.state())
-    resumed.run(13, batch_of)
+    resumed.run(13)
     for (name, one), (_, other) in zip(named_tensors(straight.agent), named_tensors(resumed.agent), strict=True):
         assert torch.equal(one, other), name
     assert resumed.updates == 20
@@ -92,18 +92,18 @@ def test_rare_operations_happen_after_every_250th_update() -> None:
         seen.append(int(agent.critic_adam.made))
 
     rule = TRACKING._replace(rare=(TRACKING.rare[0]._replace(run=noted),))
-    learner = Learner(SPEC, CFG, range(2), rule=rule)
+    learner = Learner(SPEC, CFG, range(2), rule=rule, source=FixedBatch(batch_of()))
     for _ in range(60):
-        learner.run(10, batch_of)
+        learner.run(10)
     assert seen == [250, 500] and learner.updates == 600
     assert not torch.equal(learner.agent.actor.flat, learner.agent.actor_target.flat), "a hundred updates later"
 
 
 def test_rare_operations_do_not_depend_on_how_updates_are_cut_into_runs() -> None:
     whole, pieces = learner_of("tracking"), learner_of("tracking")
-    whole.run(600, batch_of)
+    whole.run(600)
     for n in (1, 248, 1, 1, 249, 3, 97):
-        pieces.run(n, batch_of)
+        pieces.run(n)
     assert pieces.updates == 600
     for (name, one), (_, other) in zip(named_tensors(whole.agent), named_tensors(pieces.agent), strict=True):
         assert torch.equal(one, other), name
@@ -113,10 +113,10 @@ def test_the_largest_target_is_tracked_and_acts() -> None:
     learner = learner_of("tracking")
     largest = torch.zeros(2)
     for _ in range(30):
-        largest = largest.maximum(learner.run(1, batch_of).y.amax(dim=1))
+        largest = largest.maximum(learner.run(1).y.amax(dim=1))
     assert torch.equal(learner.agent.largest, largest) and (largest > 0).all()
     learner.agent.limit.fill_(-5)
-    assert learner.run(1, batch_of).y.amax() < largest.amin()
+    assert learner.run(1).y.amax() < largest.amin()
 
 
 def test_the_proof_sees_a_tracked_value_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_sampling_is_uniform_over_what_is_stored_and_nothing_else() -> None:
     sampler = UniformSampler(replay, TD3Config(batch_size=500, gamma=0.9), seeds=[7])
     counts = np.zeros(50)
     for _ in range(100):
-        batch = sampler()
+        batch = sampler.sample()
         np.add.at(counts, batch.s[0, :, 0].long().numpy(), 1)
         assert torch.equal(batch.s2, batch.s + 1)
         assert torch.equal(batch.index, batch.s[..., 0].long())
@@ -71,8 +71,8 @@ def test_members_sample_independently_and_as_they_would_alone() -> None:
     for member in (0, 1):
         together.add(rollout(member, list(range(100))))
     alone.add(rollout(0, list(range(100))))
-    both = UniformSampler(together, TD3Config(batch_size=32), seeds=[5, 6])()
-    one = UniformSampler(alone, TD3Config(batch_size=32), seeds=[6])()
+    both = UniformSampler(together, TD3Config(batch_size=32), seeds=[5, 6]).sample()
+    one = UniformSampler(alone, TD3Config(batch_size=32), seeds=[6]).sample()
     assert torch.equal(both.index[1], one.index[0])
     assert not torch.equal(both.index[0], both.index[1])
 
@@ -81,14 +81,16 @@ def test_members_never_see_each_others_transitions() -> None:
     replay = Replay(SPEC, capacity=50, members=2)
     replay.add(rollout(0, list(range(100, 150))))
     replay.add(rollout(1, list(range(200, 230))))
-    batch = UniformSampler(replay, TD3Config(batch_size=1000), seeds=[0, 1])()
+    batch = UniformSampler(replay, TD3Config(batch_size=1000), seeds=[0, 1]).sample()
     assert set(batch.s[0, :, 0].long().tolist()) <= set(range(100, 150))
     assert set(batch.s[1, :, 0].long().tolist()) <= set(range(200, 230))
 
 
 def test_memory_is_counted_before_it_is_taken() -> None:
     replay = Replay(SPEC, capacity=1000, members=3)
-    assert bytes_needed(SPEC, 1000, 3) == replay.rows.numel() * replay.rows.element_size()
+    links = replay.links
+    host = links.origins.nbytes + links.next.nbytes + links.previous.nbytes
+    assert bytes_needed(SPEC, 1000, 3) == replay.rows.nbytes + host
     short = Config(total_steps=500, random_steps=0, replay=ReplayConfig(capacity=1000))
     assert rows_needed(short) == 500
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from t3d.algo.engines import ENGINES, compiled_if_possible
 from t3d.algo.engines.capture import Graphs
 from t3d.algo.engines.launches import Block, Rare, Single, launches
+from t3d.algo.engines.staging import Staged
 from t3d.algo.networks import Actor, Stack
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
@@ -18,7 +19,7 @@ from t3d.files import to_count
 from t3d.random_streams import open_streams
 from t3d.snapshots import PolicySnapshot
 from t3d.tensors import put
-from t3d.types import Batch, Spec, State
+from t3d.types import Batch, Source, Spec, State
 
 
 class Learner:
@@ -34,6 +35,7 @@ class Learner:
         engine: str = "eager",
         rule: Rule = TD3,
         coefficients: Any = None,
+        source: Source | None = None,
     ) -> None:
         self.rule, self.spec, self.cfg, self.members = rule, spec, cfg, len(seeds)
         self.agent = rule.init(spec, cfg, seeds, device, dtype)
@@ -45,6 +47,9 @@ class Learner:
         self.updates = 0
         self._update = ENGINES[engine].create(rule, self.agent, cfg, self.coefficients)
         self._graphs: Graphs | None = None
+        self._source, self._staged = source, None
+        if source is not None and source.device.type != torch.device(device).type:
+            self._staged = Staged(source, device)
         shapes = rule.draws(spec, cfg)
         self._streams = type(shapes)(
             *(
@@ -58,37 +63,63 @@ class Learner:
         """Updates until the next one whose trace is complete, that one included."""
         return len(self.phases) - self.updates % len(self.phases)
 
-    def run(self, n: int, sample: Callable[[], Batch]) -> Any:
-        """Performs n >= 1 updates, each on a new batch, and returns the trace of the last one."""
+    def run(self, n: int) -> Any:
+        """Performs n >= 1 updates, each on a new batch of the source, and returns the trace of the last one."""
         every = [rare.every for rare in self.rule.rare]
         block = 0 if self._graphs is None else self._graphs.block
         for what in launches(self.updates, n, self.phases, every, block):
             if isinstance(what, Rare):
                 self.rule.rare[what.place].run(self.agent, self.cfg)
             else:
-                trace = self._launch(what, sample)
+                trace = self._launch(what)
         return trace
 
-    def _launch(self, what: Block | Single, sample: Callable[[], Batch]) -> Any:
+    def _launch(self, what: Block | Single) -> Any:
         if self._graphs is None:
-            return self.update(sample(), self.draw())
+            batch = self._next_batch()
+            trace = self.update(batch, self.draw())
+            self._give_feedback(batch, trace)
+            return trace
+        if self._staged is not None:
+            self._staged.refill()
         self.updates += what.updates if isinstance(what, Block) else 1
-        return self._graphs.launch(what)
+        trace = self._graphs.launch(what)
+        if self._staged is not None:
+            self._give_feedback(self._staged.batch, trace)
+        return trace
 
-    def record(self, sample: Callable[[], Batch], refill: Callable[[], object] | None = None) -> None:
-        """Records CUDA graphs of sampling and updating for run to replay; refill is called before each update.
+    def record(self) -> None:
+        """Records CUDA graphs of sampling, updating and feedback for run to replay.
 
-        sample is recorded, so it must perform the same operations on the same tensors every time.
+        If the source cannot be recorded, its batches are copied to where the graphs read them, one update at a time.
         """
+        assert self._source is not None  # noqa: S101 (a learner without a source is only updated by hand)
+        if not self._source.capture_safe and self._staged is None:
+            self._staged = Staged(self._source, self._source.device)
         torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
-        state, drawn = self.state(), compiled_if_possible(lambda: (sample(), self.draw()))
+        state, source_state = self.state(), self._source.state()
+        staged = self._staged
+        sample = self._source.sample if staged is None else lambda: staged.batch
+        drawn = compiled_if_possible(lambda: (sample(), self.draw()))
 
         def step(phase: Hashable) -> Any:
             batch, draws = drawn()
-            return self._update(batch, draws, phase)
+            trace = self._update(batch, draws, phase)
+            if staged is None:
+                self._give_feedback(batch, trace)
+            return trace
 
-        self._graphs = Graphs(step, self.phases, refill)
+        self._graphs = Graphs(step, self.phases, blocks=staged is None)
         self.restore(state)
+        self._source.restore(source_state)
+
+    def _next_batch(self) -> Batch:
+        assert self._source is not None  # noqa: S101 (as above)
+        return self._source.sample() if self._staged is None else self._staged.refill()
+
+    def _give_feedback(self, batch: Batch, trace: Any) -> None:
+        assert self._source is not None  # noqa: S101 (as above)
+        self._source.feedback(batch.index, trace.td)
 
     def update(self, batch: Batch, draws: Any) -> Any:
         """Performs one update on what is handed in, without rare operations."""

@@ -95,7 +95,8 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
     _check_agent(learner)
     if not hasattr(learner.coefficients, "gamma"):
         raise Wrong("its coefficients have no gamma")
-    trace = learner.run(len(learner.phases), lambda: batch)
+    for _ in learner.phases:
+        trace = learner.update(batch, learner.draw())
     for rare in rule.rare:
         rare.run(learner.agent, cfg)
     missing = [name for name in ("q", "y", "td", "losses") if getattr(trace, name, None) is None]

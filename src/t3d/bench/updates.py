@@ -16,9 +16,8 @@ from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
 from t3d.bench.floor import Floor
 from t3d.bench.oracle import Oracle
-from t3d.config import TD3Config
-from t3d.data.replay import Replay
-from t3d.data.samplers import UniformSampler
+from t3d.config import Config, TD3Config
+from t3d.data.memory import Memory
 from t3d.types import Batch, Part, Spec
 
 HALF_CHEETAH = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))
@@ -82,11 +81,11 @@ def _runner(engine: str, case: Case) -> Run:
     batch = random_batch(HALF_CHEETAH, case.cfg, case.seeds, case.device)
     if engine == "oracle":
         return _repeated(_oracles(batch, case))
-    learner = Learner(HALF_CHEETAH, case.cfg, range(case.seeds), case.device, engine=engine)
-    if ENGINES[engine].is_recorded:
-        sampler = UniformSampler(_full_replay(case), case.cfg, range(case.seeds))
-        learner.record(sampler)  # a graph includes the sampling
-        return lambda n: learner.run(n, sampler)
+    source = _full_memory(case) if ENGINES[engine].is_recorded else None  # a graph includes the sampling
+    learner = Learner(HALF_CHEETAH, case.cfg, range(case.seeds), case.device, engine=engine, source=source)
+    if source is not None:
+        learner.record()
+        return learner.run
     draws = learner.draw()
     return _repeated(lambda: learner.update(batch, draws))
 
@@ -108,11 +107,12 @@ def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
     return update
 
 
-def _full_replay(case: Case) -> Replay:
-    replay = Replay(HALF_CHEETAH, REPLAY_ROWS, case.seeds, case.device)
-    replay.rows.uniform_(-1, 1)
-    replay.set_added([REPLAY_ROWS] * case.seeds)
-    return replay
+def _full_memory(case: Case) -> Memory:
+    cfg = Config(total_steps=REPLAY_ROWS, td3=case.cfg, seeds=tuple(range(case.seeds)))
+    memory = Memory(HALF_CHEETAH, cfg, case.device)
+    memory.replay.rows.uniform_(-1, 1)
+    memory.replay.set_added([REPLAY_ROWS] * case.seeds)
+    return memory
 
 
 def _repeated(one: Callable[[], object]) -> Run:

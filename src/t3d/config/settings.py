@@ -69,10 +69,12 @@ class ReplayConfig:
 
     capacity: int = 1_000_000
     """Transitions kept per seed; the oldest are overwritten."""
+    n_step: int = 1
+    """Rewards added up before the target bootstraps (n-step returns); TD3 has one."""
 
     def __post_init__(self) -> None:
         convert(self, "replay.")
-        check_range(self, "replay.", capacity=(1, 10**12))
+        check_range(self, "replay.", capacity=(1, 10**12), n_step=(1, 1000))
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,27 @@
-"""Replay, sampler and normaliser behind one interface for the training loop."""
+"""Replay, sampler and normaliser: what the loop adds to and updates learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import torch
 
 from t3d.config import Config
 from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler
-from t3d.data.staging import Staged
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
 
 
 class Memory:
-    """Stores rollouts and samples batches."""
+    """Stores rollouts; the source of the learner's batches."""
 
-    def __init__(
-        self, spec: Spec, cfg: Config, device: str, learning_on: str | None = None, gamma: Coefficient | None = None
-    ) -> None:
-        members, learning_on = len(cfg.seeds), learning_on or device
+    def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
+        members = len(cfg.seeds)
         self.replay = Replay(spec, rows_needed(cfg), members, device)
-        self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma)
-        self.staged = Staged(self.sampler, learning_on) if device != learning_on else None
+        self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay.n_step)
         scales = cfg.normalise_observations
-        self.normaliser = Normaliser(members, spec.observation_size, learning_on) if scales else None
+        self.normaliser = Normaliser(members, spec.observation_size, device) if scales else None
 
     @property
     def added(self) -> list[int]:
@@ -37,25 +33,30 @@ class Memory:
         filled = [one for one in rollouts if len(one.rows)]
         if filled:
             self.replay.add(*filled)
-        if self.normaliser is not None:
-            for one in filled:
+        for one in filled:
+            stop = self.replay.added[one.member]
+            self.sampler.added(one.member, stop - len(one.rows), stop)
+            if self.normaliser is not None:
                 self.normaliser.add(one)
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are."""
+        return self.replay.rows.device
+
+    @property
+    def capture_safe(self) -> bool:
+        """Whether CUDA graphs may record sampling and feedback."""
+        return self.sampler.capture_safe and self.device.type == "cuda"
 
     def sample(self) -> Batch:
         """Samples a batch for one update (step 4)."""
-        if self.staged is not None:
-            self.staged.refill()
-        return self.recorded()
-
-    def recorded(self) -> Batch:
-        """Does the part of sampling that a CUDA graph can record: all of it, or only what follows refill."""
-        batch = self.sampler() if self.staged is None else self.staged.batch
+        batch = self.sampler.sample()
         return batch if self.normaliser is None else self.normaliser.normalised(batch)
 
-    @property
-    def refill(self) -> Callable[[], None] | None:
-        """The function to call before each update of a CUDA graph; None if none is needed."""
-        return None if self.staged is None else self.staged.refill
+    def feedback(self, index: torch.Tensor, td: torch.Tensor) -> None:
+        """Tells the sampler the errors (M, C, B) of rows index (M, B)."""
+        self.sampler.feedback(index, td)
 
     def scaled(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         """Adds the current observation scaling to a snapshot."""

@@ -72,6 +72,10 @@ class Replay:
         self.added[:] = added
         self.size.copy_(torch.tensor([min(count, self.capacity) for count in added]))
 
+    def rewards(self, index: Tensor) -> Tensor:
+        """Gathers the rewards of rows index (M, B)."""
+        return self.rows[..., sum(self.columns[:2])].gather(1, index)
+
     def gather(self, index: Tensor) -> tuple[Tensor, ...]:
         """Gathers rows index (M, B) of each member as s, a, r, terminated, s2."""
         members, batch = index.shape

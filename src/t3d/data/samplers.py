@@ -16,23 +16,37 @@ from t3d.types import Batch, Coefficient, State
 class UniformSampler:
     """Samples stored transitions uniformly; each member draws from its own random stream."""
 
-    def __init__(self, replay: Replay, cfg: TD3Config, seeds: Sequence[int], gamma: Coefficient | None = None) -> None:
-        device = replay.rows.device
-        shape = (len(seeds), cfg.batch_size)
-        self.replay = replay
+    capture_safe = True
+
+    def __init__(
+        self,
+        replay: Replay,
+        cfg: TD3Config,
+        seeds: Sequence[int],
+        gamma: Coefficient | None = None,
+        n_step: int = 1,
+    ) -> None:
+        self.replay, self.n_step = replay, n_step
+        shape, device = (len(seeds), cfg.batch_size), replay.rows.device
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
         gamma = cfg.gamma if gamma is None else gamma
-        self._discount = (
+        self._gamma = (
             gamma.unsqueeze(1).expand(shape)  # a view, which follows if it moves
             if isinstance(gamma, Tensor)
             else torch.full(shape, gamma, device=device, dtype=torch.float32)
         )
         self._weight = torch.ones(shape, device=device, dtype=torch.float32)
 
-    def __call__(self) -> Batch:
+    def sample(self) -> Batch:
+        """Draws rows, and from each as many steps as its episode has, at most n_step."""
         index = (self._streams.uniform() * self.replay.size.unsqueeze(1)).long()  # (M, B)
-        s, a, r, terminated, s2 = self.replay.gather(index)
-        return Batch(s, a, r, s2, terminated, self._discount, self._weight, index)
+        return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
+
+    def added(self, member: int, first: int, stop: int) -> None:
+        """Does not care which transitions are new."""
+
+    def feedback(self, index: Tensor, td: Tensor) -> None:
+        """Does not care how well they were predicted."""
 
     def state(self) -> State:
         """The state of the random streams."""
@@ -41,3 +55,22 @@ class UniformSampler:
     def restore(self, state: State) -> None:
         """Restores what state() returned."""
         self._streams.restore(state["streams"])
+
+
+def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n: int) -> Batch:
+    """Gathers rows index (M, B) with the rewards of up to n steps: r + gamma r' + ..., and the state after the last.
+
+    A row whose episode ends, was cut or has not gone further yet uses the steps there are; its discount is gamma to
+    the power of their number.
+    """
+    s, a, r, terminated, s2 = replay.gather(index)
+    discount, last = gamma, index
+    for _ in range(n - 1):
+        following = replay.links.next.gather(1, last)
+        goes_on = following >= 0
+        last = torch.where(goes_on, following.long(), last)
+        r = r + torch.where(goes_on, discount * replay.rewards(last), 0)
+        discount = torch.where(goes_on, discount * gamma, discount)
+    if n > 1:
+        _, _, _, terminated, s2 = replay.gather(last)
+    return Batch(s, a, r, s2, terminated, discount, weight, index)

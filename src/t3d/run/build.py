@@ -73,15 +73,16 @@ def assemble(
     check_own_code(cfg, spec, rule)
     engine, reason, notes = choose_engine(cfg, spec, rule)
     cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine))
-    learner = Learner(spec, cfg.td3, cfg.seeds, cfg.device, engine=engine, rule=rule)
-    memory = Memory(spec, cfg, replay_on, cfg.device, learner.coefficients.gamma)
+    coefficients = rule.coefficients(cfg.td3)
+    memory = Memory(spec, cfg, replay_on, coefficients.gamma)
+    learner = Learner(
+        spec, cfg.td3, cfg.seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
+    )
     best = BestPolicies(len(cfg.seeds))
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), reason)
     notes = [*world.warnings, *notes, *(parts.restore(loaded, requests.stop) if loaded else [])]
     if ENGINES[engine].is_recorded:
-        state = memory.state()
-        learner.record(memory.recorded, memory.refill)
-        memory.restore(state)  # recording draws samples
+        learner.record()
     folder = _open_folder(parts, opened, path, loaded, asked)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")

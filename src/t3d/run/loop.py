@@ -190,7 +190,7 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
         reports = parts.counters.log_due and due >= learner.until_complete
         now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
         with saver.changing():
-            trace = learner.run(now_due, parts.memory.sample)
+            trace = learner.run(now_due)
         due -= now_due
         events += reporter.learned(trace) if reports else []
         publisher.publish()

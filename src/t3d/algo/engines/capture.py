@@ -23,18 +23,14 @@ Step = Callable[[Hashable], Any]  # samples, draws and performs the update of a 
 class Graphs:
     """Recorded updates: one of each phase, and a block of several cycles through all phases."""
 
-    def __init__(self, step: Step, phases: Sequence[Hashable], refill: Callable[[], object] | None = None) -> None:
-        self.refill = refill
+    def __init__(self, step: Step, phases: Sequence[Hashable], *, blocks: bool) -> None:
         _warm_up(step, phases)
-        # If batches come from outside the graphs, each update is launched separately, after refill.
-        self.block = 0 if refill else block_length(phases, CYCLES_A_LAUNCH)
+        self.block = block_length(phases, CYCLES_A_LAUNCH) if blocks else 0
         self._singles = {phase: Recorded(step, [phase]) for phase in dict.fromkeys(phases)}
         self._block = Recorded(step, list(phases) * CYCLES_A_LAUNCH) if self.block else None
 
     def launch(self, what: Block | Single) -> Any:
         """Performs one launch; returns the trace of its last update, valid until the next launch."""
-        if self.refill is not None:
-            self.refill()
         recorded = self._singles[what.phase] if isinstance(what, Single) else self._block
         assert recorded is not None  # noqa: S101 (there are no launches of blocks that were not recorded)
         recorded.graph.replay()

@@ -21,7 +21,7 @@ from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import Actor
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
-from t3d.types import Batch, Spec
+from t3d.types import Batch, Spec, State
 
 TOLERANCE = 0.01  # of the largest value in the tensor
 MOVED_TOLERANCE = 0.03  # of how far a network has moved: targets move a thousand times less than online networks
@@ -29,6 +29,29 @@ ROUNDING = 1e-7
 ODD_SHARE = 1e-3  # of the values may differ more: Adam takes a full step even if a gradient is nearly zero
 CLEARLY_FASTER = 0.95  # of the time; chosen, so that noise does not flip the choice
 ROUNDS = 5
+
+
+class FixedBatch:
+    """A source that always returns the same batch."""
+
+    capture_safe = True
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch, self.device = batch, batch.s.device
+
+    def sample(self) -> Batch:
+        """Returns the batch."""
+        return self.batch
+
+    def feedback(self, index: Tensor, td: Tensor) -> None:
+        """Learns nothing from it."""
+
+    def state(self) -> State:
+        """There is none."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """There is nothing to restore."""
 
 
 @contextmanager
@@ -60,25 +83,25 @@ def mismatch(
     that Adam hides. After some more updates, of every kind that the engine has, everything else is compared.
     """
     cfg = dataclasses.replace(cfg, policy_delay=min(cfg.policy_delay, 3))  # a long one would only take longer
-    batch = random_batch(spec, cfg, len(seeds), device)
+    source = FixedBatch(random_batch(spec, cfg, len(seeds), device))
     try:
         with exact_products():
             truth, candidate = (
-                Learner(spec, cfg, seeds, device, engine=name, rule=rule, coefficients=coefficients)
+                Learner(spec, cfg, seeds, device, engine=name, rule=rule, coefficients=coefficients, source=source)
                 for name in ("eager", engine)
             )
             for learner in (truth, candidate):
                 _set_apart(learner.agent)
             before = {name: tensor.clone() for name, tensor in named_tensors(truth.agent)}
             if ENGINES[engine].is_recorded:
-                candidate.record(lambda: batch)
+                candidate.record()
             cycle = len(truth.phases)
-            expected, given = (learner.run(cycle, lambda: batch) for learner in (truth, candidate))
+            expected, given = (learner.run(cycle) for learner in (truth, candidate))
             doubt = _different_steps(expected, given) or _different_moments(truth, candidate)
             for learner in (truth, candidate):
                 for rare in rule.rare:
                     rare.run(learner.agent, cfg)
-                learner.run(CYCLES_A_LAUNCH * cycle, lambda: batch)
+                learner.run(CYCLES_A_LAUNCH * cycle)
             return doubt or _different_agents(before, truth, candidate)
     except Exception as error:  # a compiler may fail in any way, and eager works all the same
         return f"{type(error).__name__}: {(str(error).strip() or 'no reason given').splitlines()[0]:.200}"
@@ -139,16 +162,17 @@ def faster_threads(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int]
     usual = torch.get_num_threads()
     if usual == 1:
         return 1
-    learner = Learner(spec, cfg, seeds, engine=engine, rule=rule)
-    batch, cycle = random_batch(spec, cfg, len(seeds), "cpu"), len(learner.phases)
+    source = FixedBatch(random_batch(spec, cfg, len(seeds), "cpu"))
+    learner = Learner(spec, cfg, seeds, engine=engine, rule=rule, source=source)
+    cycle = len(learner.phases)
     best = {1: float("inf"), usual: float("inf")}
     try:
         for _ in range(ROUNDS):
             for threads in (1, usual):
                 torch.set_num_threads(threads)
-                learner.run(cycle, lambda: batch)  # threads wake up
+                learner.run(cycle)  # threads wake up
                 started = time.perf_counter()
-                learner.run(cycle, lambda: batch)
+                learner.run(cycle)
                 best[threads] = min(best[threads], time.perf_counter() - started)
     finally:
         torch.set_num_threads(usual)
