@@ -32,6 +32,10 @@ STUDIES: dict[str, tuple[list[str], dict[str, dict[str, Any]]]] = {  # tasks, an
         ["HalfCheetah-v5"],
         {"mlp": {}, "layer_norm": networks("layer_norm", [256, 256]), "residual": networks("residual", [128, 128])},
     ),
+    "n-step": (
+        ["HalfCheetah-v5", "Hopper-v5"],
+        {"1-step": {}, "3-step": {"replay": {"n_step": 3}}},
+    ),
 }
 
 

@@ -32,6 +32,7 @@ CHANGES: dict[str, Any] = {
     "updates_per_step": 0.5,
     "normalise_observations": True,
     "replay.capacity": 120,
+    "replay.n_step": 3,
     "noise.exploration_noise": 0.3,
     "noise.kind": "ou",
     "noise.decay_steps": 200,
