@@ -239,7 +239,7 @@ def collected(make_env: Any, steps: int = 400) -> list[Rollout]:
     collector.publish(Learner(collector.spec, cfg.td3, cfg.seeds).snapshot())
     blocks: list[Rollout] = []
     while True:
-        polled = collector.poll()
+        polled = collector.poll().rollouts
         if not polled:
             return blocks
         blocks += polled

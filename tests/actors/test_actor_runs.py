@@ -268,7 +268,7 @@ def test_a_ladder_of_noise() -> None:
     snapshot = snapshot_for(collector.spec, 1)
     snapshot.flat[:] = 0
     collector.publish(snapshot)
-    actions = np.array([collector.poll()[0].a[:, 0] for _ in range(3000)])
+    actions = np.array([collector.poll().rollouts[0].a[:, 0] for _ in range(3000)])
     assert actions.std(axis=0) == pytest.approx([0.01, 0.04, 0.16], rel=0.1)
 
 

@@ -75,14 +75,15 @@ def test_a_full_ring_holds_an_actor_back() -> None:
         time.sleep(0.3)
         collector.supervise()
         assert ring.waiting == ring.capacity
-        rows = [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll()]
-        assert collector.figures().ring_fill == 1.0, "that it was full is told"
+        before = collector.totals()
+        rows = [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll().rollouts]
+        assert collector.totals().since(before).ring_fill == 1.0, "that it was full is told"
         while sum(map(len, rows)) < steps:
-            rows += [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll()]
+            rows += [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll().rollouts]
         told = np.concatenate(rows)
         goes_on = (told[1:, :3] == told[:-1, 3:]).all(axis=1)
         begins = told[1:, 2] == 0
-        assert (goes_on | begins).all() and not collector.news()
+        assert (goes_on | begins).all() and not collector.poll().news
     finally:
         collector.close()
 

@@ -42,7 +42,7 @@ def everything(evaluator: ProcessEvaluator, count: int, seconds: float = 60) -> 
     ready: list[Evaluation] = []
     deadline = time.monotonic() + seconds
     while len(ready) < count and time.monotonic() < deadline:
-        ready += evaluator.poll()
+        ready += evaluator.poll().evaluations
         time.sleep(0.01)
     return ready
 
@@ -160,9 +160,9 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
         assert inline.has_room() and not apart.has_room(), "two are under way: a third has to wait"
         results, until = [], time.monotonic() + 60
         while len(results) < 6 and time.monotonic() < until:
-            results += apart.poll()
+            results += apart.poll().evaluations
             time.sleep(0.01)
-        for ours, theirs in zip(results, inline.poll(), strict=True):
+        for ours, theirs in zip(results, inline.poll().evaluations, strict=True):
             assert (ours.step, ours.member, ours.snapshot.updates) == (
                 theirs.step,
                 theirs.member,
@@ -198,7 +198,7 @@ def test_evaluation_steps_back_behind_training() -> None:
     evaluator = ProcessEvaluator(cfg, spec, make_env, LOG)
     try:
         evaluator.submit(snapshot_for(spec, 1), 0)
-        while not evaluator.poll():
+        while not evaluator.poll().evaluations:
             time.sleep(0.01)
         worker = evaluator.slots[0].worker
         assert worker is not None and psutil.Process(worker.process.pid).nice() == min(19, os.nice(0) + 5)

@@ -42,14 +42,14 @@ def test_an_heir_hears_soon_of_what_it_inherits(world: str) -> None:
     changes: dict[str, Any] = {"seeds": [0, 1], "actors": "local:2", "random_steps": 5000}
     collector = collector_of(world, total_steps=10_000, **changes)
     try:
-        until(collector, lambda one: bool(one.poll()) and min(one._received.sum(axis=1)) > 0)
+        until(collector, lambda one: bool(one.poll().rollouts) and min(one._received.sum(axis=1)) > 0)
         hopeless = collector.slots[0]
         hopeless.faults_in_a_row, hopeless.delivered = workers.MAX_FAULTS, 0
         assert hopeless.worker is not None
         hopeless.worker.process.kill()
         until(collector, lambda one: hopeless.given_up)
         begun = time.monotonic()
-        until(collector, lambda one: bool(one.poll()) and one._received[0, 1] > 0)
+        until(collector, lambda one: bool(one.poll().rollouts) and one._received[0, 1] > 0)
         assert time.monotonic() - begun < 5.0
     finally:
         collector.close()
@@ -93,7 +93,7 @@ def test_all_that_came_before_an_error_is_handed_out() -> None:
         until(collector, lambda one: one._waiting() > 0)
         collector._receive_all()
         collector._error, collector._reports[0] = UserError("enough"), ([Episode(0, 0, 1.0, 3, True)], [])
-        (rollout,) = collector.poll()
+        (rollout,) = collector.poll().rollouts
         assert len(rollout.r) > 0 and len(rollout.episodes) > 0
         with pytest.raises(UserError, match="enough"):
             collector.poll()
@@ -120,9 +120,9 @@ def test_an_older_version_s_events_are_read() -> None:
 
 def test_waiting_is_measured_against_the_time_that_actors_lived() -> None:
     """Two actors waited half of ten seconds each, then one was lost: that is still one half."""
-    tally = ActingStatistics(waited=100.0, lived=300.0)
-    assert tally.figures(waited=110.0, lived=320.0, actors=1, restarts=0).actors_waited == 0.5
-    assert tally.figures(waited=100.0, lived=300.0, actors=0, restarts=0).actors_waited == 0.0
+    before = ActingStatistics().totals(waited=100.0, lived=300.0, actors=2, restarts=0)
+    after = before._replace(actors_waited=110.0, actors_lived=320.0, actors=1)
+    assert after.since(before).actors_waited == 0.5 and before.since(before).actors_waited == 0.0
 
 
 def test_what_a_lost_actor_waited_is_measured_against_its_own_life(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_what_a_lost_actor_waited_is_measured_against_its_own_life(monkeypatch: 
         lost.process.kill()
         until(collector, lambda one: one.slots[0].worker is None)
         share = lost.heartbeat.waited / (time.monotonic() - lost.started)
-        figures = collector.figures(whole_run=True)
+        figures = collector.totals().since(ActingStatistics().totals(0.0, 0.0, 0, 0))
         assert figures.actors == 0 and abs(figures.actors_waited - share) < 0.05
         assert share < 0.9, "its start was no waiting"
     finally:

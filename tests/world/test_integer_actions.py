@@ -47,7 +47,7 @@ def acted(random_steps: int, count: int) -> tuple[Any, Any]:
     )
     collector, network = InlineCollector(cfg, UpdateTrace), helpers.mlp(1, 2)
     collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)))
-    kept = np.concatenate([collector.poll()[0].a for _ in range(count)])
+    kept = np.concatenate([collector.poll().rollouts[0].a for _ in range(count)])
     return kept, np.array(UpdateTrace.played)
 
 

@@ -123,7 +123,7 @@ ALWAYS_ZERO = PolicySnapshot(0, helpers.mlp(3, 1), np.zeros((1, 4), np.float32))
 def collect(cfg: Config, make_env: Callable[..., Any], polls: int) -> tuple[InlineCollector, list[list[Any]]]:
     collector = InlineCollector(cfg, make_env)
     collector.publish(snapshot_for(collector.spec, len(cfg.seeds)))
-    return collector, [collector.poll() for _ in range(polls)]
+    return collector, [collector.poll().rollouts for _ in range(polls)]
 
 
 def test_every_stored_transition_is_true() -> None:
@@ -160,7 +160,7 @@ def check_transitions(count: int) -> None:
     collector.publish(snapshot_for(collector.spec, members))
     replay = Replay(collector.spec, steps, members)
     while collector.member_actors[0].taken < steps:
-        for rollout in collector.poll():
+        for rollout in collector.poll().rollouts:
             replay.add(rollout)
     assert replay.added == [steps] * members
     for member in range(members):
@@ -185,7 +185,7 @@ def test_exploration_is_independent_between_environments() -> None:
     cfg = helpers.small_config(env={"num_envs": 4}, random_steps=0, seeds=[0, 1], total_steps=4000)
     collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO._replace(flat=np.repeat(ALWAYS_ZERO.flat, 2, 0)))
-    noise = np.array([np.concatenate([block.a[:, 0] for block in collector.poll()]) for _ in range(1000)])
+    noise = np.array([np.concatenate([block.a[:, 0] for block in collector.poll().rollouts]) for _ in range(1000)])
     correlation = np.corrcoef(noise.T)  # of 2 members with 4 environments each
     assert np.abs(correlation - np.eye(8)).max() < 0.15, "five standard deviations of a correlation over 1000 steps"
 
@@ -194,12 +194,12 @@ def test_noise_has_the_scale_it_is_given_and_actions_stay_legal() -> None:
     cfg = helpers.small_config(random_steps=0, total_steps=4000, noise={"exploration_noise": 0.05})
     collector = InlineCollector(cfg, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO)
-    actions = np.concatenate([collector.poll()[0].a[:, 0] for _ in range(4000)])
+    actions = np.concatenate([collector.poll().rollouts[0].a[:, 0] for _ in range(4000)])
     assert actions.std() == pytest.approx(0.05, rel=0.05) and abs(actions.mean()) < 0.005
     loud = merge(cfg, {"noise": {"exploration_noise": 5.0}})
     collector = InlineCollector(loud, helpers.CountingEnv)
     collector.publish(ALWAYS_ZERO)
-    actions = np.concatenate([collector.poll()[0].a[:, 0] for _ in range(500)])
+    actions = np.concatenate([collector.poll().rollouts[0].a[:, 0] for _ in range(500)])
     assert np.abs(actions).max() == 1
 
 
@@ -240,7 +240,7 @@ def test_a_seed_collects_the_same_alone_or_beside_others() -> None:
         collector = InlineCollector(cfg, env_factory("Pendulum-v1"))
         one = snapshot_for(collector.spec, 1)
         collector.publish(one._replace(flat=np.repeat(one.flat, len(seeds), 0)))
-        return np.concatenate([collector.poll()[member].s2 for _ in range(250)])
+        return np.concatenate([collector.poll().rollouts[member].s2 for _ in range(250)])
 
     assert np.array_equal(data([4], 0), data([9, 4], 1))
 
@@ -286,11 +286,11 @@ def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
     snapshot = snapshot_for(evaluator.member_evaluators[0].env_batch.spec, 2)
     evaluator.submit(snapshot, 0)
     evaluator.submit(snapshot, 10)
-    results = evaluator.poll()
+    results = evaluator.poll().evaluations
     assert [(result.step, result.member) for result in results] == [(0, 0), (0, 1), (10, 0), (10, 1)]
     assert np.array_equal(results[0].returns, results[2].returns), "same seeds, no noise: same returns"
     assert not np.array_equal(results[0].returns, results[1].returns), "another seed has episodes of its own"
-    assert evaluator.poll() == [], "each is handed out once"
+    assert evaluator.poll().evaluations == [], "each is handed out once"
     requests.stop.set()
     evaluator.submit(snapshot, 20)
-    assert evaluator.poll() == [], "an interrupted evaluation is dropped"
+    assert evaluator.poll().evaluations == [], "an interrupted evaluation is dropped"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from t3d.actors.protocols import Evaluated
 from t3d.actors.shared_memory import Policies
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
@@ -54,21 +55,12 @@ class ProcessEvaluator:
         processes = min(self.count, len(os.sched_getaffinity(0)))  # at a lower priority than actors
         self.slots = [EvaluatorSlot(list(range(first, self.count, processes))) for first in range(processes)]
         self.pending: list[Pending] = []
-        self._news: list[str] = []
+        self._notes: list[str] = []
         self._waited = 0.0
 
     def has_room(self) -> bool:
-        """Whether another evaluation can start; waits a moment before saying no."""
-        if len(self.pending) < MAX_PENDING:
-            return True
-        time.sleep(WAIT_SECONDS)
-        before, self._waited = self._waited, self._waited + WAIT_SECONDS
-        if before < REPORTED_WAIT <= self._waited:
-            self._news.append(
-                f"training has waited {self._waited:.0f} s for evaluations so far, which take longer than the training "
-                "between them; --eval.every-steps and --eval.episodes control how many there are"
-            )
-        return False
+        """Whether another evaluation can start."""
+        return len(self.pending) < MAX_PENDING
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Starts evaluating every member of the snapshot; there must be room."""
@@ -80,8 +72,10 @@ class ProcessEvaluator:
             self._request(slot, slot.members, one)
         return True
 
-    def poll(self) -> list[Evaluation]:
-        """Returns the evaluations that are complete, each once."""
+    def poll(self, *, wait: bool = False) -> Evaluated:
+        """Returns the evaluations that are complete, each once; with wait, after a moment if there is no room."""
+        if wait and not self.has_room():
+            self._wait()
         for slot in [*self.slots]:  # a copy: one may be removed
             self._supervise(slot)
         ready: list[Evaluation] = []
@@ -91,12 +85,17 @@ class ProcessEvaluator:
                 returns, lengths = zip(*played, strict=True)
                 figures = np.array(returns), np.array(lengths), one.bad_values[member]
                 ready.append(Evaluation(one.step, member, one.snapshot, *figures))
-        return ready
+        notes, self._notes = [*self._notes, *self.log.news()], []
+        return Evaluated(ready, notes)
 
-    def news(self) -> list[str]:
-        """Returns what has happened to the processes since the last call."""
-        news, self._news = [*self._news, *self.log.news()], []
-        return news
+    def _wait(self) -> None:
+        time.sleep(WAIT_SECONDS)
+        before, self._waited = self._waited, self._waited + WAIT_SECONDS
+        if before < REPORTED_WAIT <= self._waited:
+            self._notes.append(
+                f"training has waited {self._waited:.0f} s for evaluations so far, which take longer than the training "
+                "between them; --eval.every-steps and --eval.episodes control how many there are"
+            )
 
     def state(self) -> State:
         """Returns the evaluations in progress, which a resumed run starts again."""
@@ -167,7 +166,7 @@ class ProcessEvaluator:
         slot.worker.end()
         slot.close()
         slot.record_fault(min_delivered=1)
-        self._news.append(f"an evaluator process was lost: {why}; its evaluation is repeated")
+        self._notes.append(f"an evaluator process was lost: {why}; its evaluation is repeated")
         if not slot.given_up:
             return
         self.slots.remove(slot)

@@ -7,9 +7,11 @@ import threading
 import numpy as np
 
 from t3d.actors.member_actor import MemberActor
+from t3d.actors.protocols import Collected, Evaluated
+from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
 from t3d.snapshots import PolicySnapshot
-from t3d.types import Acting, ActorNews, Evaluation, Requests, Rollout, State
+from t3d.types import Evaluation, Requests, State
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, Stopped
 from t3d.world.guard import EnvFactory
@@ -31,16 +33,11 @@ class InlineCollector:
         self.spec = self.member_actors[0].env_batch.spec
         self.policies: list[MemberPolicy] = []
 
-    @property
-    def taken(self) -> list[int]:
-        """Transitions of each member so far."""
-        return [member_actor.taken for member_actor in self.member_actors]
-
     def publish(self, snapshot: PolicySnapshot, updates: int = 0) -> None:
         """Acts with this policy from now on; the number of updates is not needed here."""
         self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.member_actors))]
 
-    def poll(self) -> list[Rollout]:
+    def poll(self) -> Collected:
         """Returns the next transitions, one block for each member that has not reached total_steps.
 
         A failed environment raises on the next call, after everything before it has been returned.
@@ -49,18 +46,15 @@ class InlineCollector:
             if member_actor.error is not None:
                 raise member_actor.error
         pairs = zip(self.member_actors, self.policies, strict=True)
-        return [
+        rollouts = [
             member_actor.step(policy) for member_actor, policy in pairs if member_actor.taken < self.cfg.total_steps
         ]
+        return Collected(rollouts, [])
 
     def supervise(self) -> None:
         """Does nothing: there are no processes to supervise."""
 
-    def news(self) -> list[ActorNews]:
-        """Returns nothing: there are no actor processes."""
-        return []
-
-    def figures(self, *, whole_run: bool = False) -> Acting | None:
+    def totals(self) -> ActingTotals | None:
         """Returns nothing: acting and learning take turns."""
         return None
 
@@ -102,14 +96,10 @@ class InlineEvaluator:
         if self.requests.stop.is_set() or self.requests.save.is_set():
             raise Stopped
 
-    def poll(self) -> list[Evaluation]:
-        """Returns the evaluations that are ready, each once."""
+    def poll(self, *, wait: bool = False) -> Evaluated:
+        """Returns the evaluations that are ready, each once; there is nothing to wait for."""
         ready, self._ready = self._ready, []
-        return ready
-
-    def news(self) -> list[str]:
-        """Returns nothing: there are no evaluator processes."""
-        return []
+        return Evaluated(ready, [])
 
     def state(self) -> State:
         """Returns nothing: no evaluation is in progress when a run is saved."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.governor import Governor
+from t3d.actors.protocols import Collected
 from t3d.actors.shared_memory import POLICY_SLOTS, RANDOM, Policies, Ring, SharedState, Torn, Wakeup
-from t3d.actors.statistics import ActingStatistics
+from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
 from t3d.architectures import actor_architecture
@@ -23,7 +24,7 @@ from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
-from t3d.types import Acting, ActorNews, Episode, Fault, Floats, Origins, Rollout, State, row_sizes
+from t3d.types import ActorNews, Episode, Fault, Floats, Origins, Rollout, State, row_sizes
 from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
@@ -72,7 +73,7 @@ class LocalCollector:
         self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
         self._news: list[ActorNews] = []
         self._error: UserError | None = None
-        self._whole, self._span = ActingStatistics(), ActingStatistics()
+        self._statistics = ActingStatistics()
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
         """Has the actors act with this policy, as far as the governor allows; the first one starts the actors.
@@ -85,7 +86,7 @@ class LocalCollector:
         for slot in self.slots:
             slot.wake()
 
-    def poll(self) -> list[Rollout]:
+    def poll(self) -> Collected:
         """Returns the transitions received, a block for each member; waits a moment for a block worth taking."""
         reports = any(episodes or faults for episodes, faults in self._reports)
         if self._error is not None and not (self._news or any(self._rows) or reports):  # after everything before it
@@ -93,25 +94,19 @@ class LocalCollector:
         self.supervise()
         if not any(self._rows):
             waited = self._wait()
-            self._span.learner_waited += waited if min(self.taken) < self.cfg.total_steps else 0.0
+            self._statistics.learner_waited += waited if min(self.taken) < self.cfg.total_steps else 0.0
         self._receive_all()
         members = [member for member, rows in enumerate(self._rows) if rows or any(self._reports[member])]
-        return [self._rollout(member) for member in members]
-
-    def news(self) -> list[ActorNews]:
-        """Returns what has happened to actors since the last call."""
         news, self._news = self._news, []
-        return news
+        return Collected([self._rollout(member) for member in members], news)
 
-    def figures(self, *, whole_run: bool = False) -> Acting:
-        """Returns the acting statistics since the last call, or of the whole run."""
+    def totals(self) -> ActingTotals:
+        """Returns the acting statistics since the start."""
         restarts = sum(max(0, slot.starts - 1) for slot in self.slots)
         now, running = time.monotonic(), [slot.worker for slot in self.slots if slot.worker is not None]
         waited = self._waited + sum(worker.heartbeat.waited for worker in running)
         lived = self._lived + sum(now - worker.started for worker in running)
-        span, self._span = self._span, ActingStatistics(waited, lived)
-        self._whole.add(span)
-        return (self._whole if whole_run else span).figures(waited, lived, len(running), restarts)
+        return self._statistics.totals(waited, lived, len(running), restarts)
 
     def state(self) -> State:
         """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
@@ -223,7 +218,7 @@ class LocalCollector:
     def _receive_all(self) -> None:
         rings = [slot.transitions for slot in self.slots if slot.transitions is not None]
         fill = sum(ring.waiting for ring in rings) / max(1, sum(ring.capacity for ring in rings))
-        self._span.add_fill(fill)
+        self._statistics.add_fill(fill)
         for slot in self.slots:
             if slot.worker is not None:
                 self._receive(slot)
@@ -249,7 +244,7 @@ class LocalCollector:
                 mine = about["member"] == member
                 self._rows[member].append((rows[mine], about["origin"][mine]))
                 self._received[member, slot.number] += mine.sum()
-            self._span.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
+            self._statistics.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
 
     def _receive_messages(self, slot: ActorSlot) -> None:
         """Receives an actor's messages. A user error is raised once everything before it has been returned."""

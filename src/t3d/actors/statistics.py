@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,50 +13,59 @@ from t3d.types import Acting
 OLDEST = 100_000  # updates; older policies count as this old
 
 
-class ActingStatistics:
-    """Statistics since it was created."""
+class ActingTotals(NamedTuple):
+    """Totals since the start of a process; the difference of two says how a span went."""
 
-    def __init__(self, waited: float = 0.0, lived: float = 0.0) -> None:
-        self._started, self._waited, self._lived = time.monotonic(), waited, lived
-        self._ages = np.zeros(1, np.int64)  # transitions by the age of the policy that acted
-        self._fills, self._samples, self.learner_waited = 0.0, 0, 0.0
+    at: float  # seconds, on the clock of time.monotonic
+    ages: NDArray[np.int64]  # transitions by the age of the policy that acted, in updates
+    fills: float  # how full the rings were, from 0 to 1, summed over so many looks
+    looks: int
+    learner_waited: float  # seconds
+    actors_waited: float  # seconds, summed over all actors, ended ones too
+    actors_lived: float
+    actors: int  # running now
+    restarts: int
+
+    def since(self, before: ActingTotals) -> Acting:
+        """Describes the span from the earlier totals to these."""
+        ages = self.ages.copy()
+        ages[: len(before.ages)] -= before.ages
+        looks, lived = self.looks - before.looks, self.actors_lived - before.actors_lived
+        return Acting(
+            age_median=_age(ages, 0.5),
+            age_p99=_age(ages, 0.99),
+            ring_fill=(self.fills - before.fills) / max(looks, 1),
+            actors_waited=min(1.0, (self.actors_waited - before.actors_waited) / max(lived, 1e-9)),
+            learner_waited=min(1.0, (self.learner_waited - before.learner_waited) / max(self.at - before.at, 1e-9)),
+            actors=self.actors,
+            restarts=self.restarts,
+        )
+
+
+class ActingStatistics:
+    """What the learner's side adds up."""
+
+    def __init__(self) -> None:
+        self._ages = np.zeros(1, np.int64)
+        self._fills, self._looks, self.learner_waited = 0.0, 0, 0.0
 
     def add_ages(self, ages: NDArray[np.int64]) -> None:
         """Adds the ages of the policies that acted, in updates."""
-        self._ages = _sum(self._ages, np.bincount(np.minimum(ages, OLDEST)))
-
-    def add(self, later: ActingStatistics) -> None:
-        """Adds the statistics of a later span."""
-        self._ages = _sum(self._ages, later._ages)
-        self._fills, self._samples = self._fills + later._fills, self._samples + later._samples
-        self.learner_waited += later.learner_waited
+        new = np.bincount(np.minimum(ages, OLDEST), minlength=len(self._ages))
+        new[: len(self._ages)] += self._ages
+        self._ages = new
 
     def add_fill(self, fill: float) -> None:
         """Adds how full the rings were, from 0 to 1."""
         self._fills += fill
-        self._samples += 1
+        self._looks += 1
 
-    def figures(self, waited: float, lived: float, actors: int, restarts: int) -> Acting:
+    def totals(self, waited: float, lived: float, actors: int, restarts: int) -> ActingTotals:
         """Returns all of it; waited and lived are seconds summed over all actors, ended ones too."""
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        return Acting(
-            age_median=self._age(0.5),
-            age_p99=self._age(0.99),
-            ring_fill=self._fills / max(self._samples, 1),
-            actors_waited=min(1.0, (waited - self._waited) / max(lived - self._lived, 1e-9)),
-            learner_waited=min(1.0, self.learner_waited / seconds),
-            actors=actors,
-            restarts=restarts,
-        )
-
-    def _age(self, share: float) -> int:
-        below = np.cumsum(self._ages)
-        return int(np.searchsorted(below, share * below[-1])) if below[-1] else 0
+        mine = self._ages, self._fills, self._looks, self.learner_waited
+        return ActingTotals(time.monotonic(), *mine, waited, lived, actors, restarts)
 
 
-def _sum(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Adds two arrays of counts, the shorter one padded with zeros."""
-    long, short = (one, other) if len(one) >= len(other) else (other, one)
-    total = long.copy()
-    total[: len(short)] += short
-    return total
+def _age(ages: NDArray[np.int64], share: float) -> int:
+    below = np.cumsum(ages)
+    return int(np.searchsorted(below, share * below[-1])) if below[-1] else 0

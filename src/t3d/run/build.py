@@ -11,6 +11,7 @@ from t3d.actors.checkup import check
 from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
+from t3d.actors.protocols import Collector, Evaluator
 from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
@@ -18,7 +19,7 @@ from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
-from t3d.run.parts import Collector, Counters, Evaluator, Loaded, Parts
+from t3d.run.parts import Counters, Loaded, Parts
 from t3d.run.placement import choose_engine, replay_device, set_tf32_for_process, set_threads
 from t3d.run.publish import DirectPublisher, PipelinedPublisher
 from t3d.run.reporter import Reporter

@@ -211,20 +211,21 @@ def _evaluation_due(parts: Parts) -> bool:
 def _evaluations(training: Training) -> list[Event]:
     """Reports evaluations that are ready; a member's best policy is written as soon as it is known."""
     parts, events = training.parts, list[Event]()
-    for evaluation in parts.evaluator.poll():
+    evaluations, notes = parts.evaluator.poll(wait=_evaluation_due(parts))
+    for evaluation in evaluations:
         is_best = parts.best.offer(evaluation)
         if is_best:
             parts.best.write(evaluation.member, training.saver.folder)
         parts.counters.evaluated = evaluation.step
         events.append(eval_event(evaluation, parts.cfg, is_best))
-    return events + [Note(step=parts.counters.step, text=text) for text in parts.evaluator.news()]
+    return events + [Note(step=parts.counters.step, text=text) for text in notes]
 
 
 def _collect(training: Training) -> list[Event]:
     """Collects the next transitions and adds them to the memory."""
     parts, before = training.parts, training.parts.counters.step
     with training.saver.changing():
-        rollouts = parts.collector.poll()
-        parts.memory.add(*rollouts)
+        collected = parts.collector.poll()
+        parts.memory.add(*collected.rollouts)
         parts.counters.step = min(parts.memory.added)
-    return training.reporter.collected(rollouts, before)
+    return training.reporter.collected(collected, before)

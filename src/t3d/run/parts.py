@@ -9,10 +9,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.governor import Governor
-from t3d.actors.inline import InlineCollector, InlineEvaluator
-from t3d.actors.local import LocalCollector
+from t3d.actors.protocols import Collector, Evaluator
 from t3d.algo.learner import Learner
 from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
@@ -27,8 +25,6 @@ from t3d.types import State
 from t3d.world.compatibility import difference, outline
 
 LONGEST_SECONDS = 1e9  # thirty years
-Collector = InlineCollector | LocalCollector
-Evaluator = InlineEvaluator | ProcessEvaluator
 
 
 @dataclass
@@ -143,7 +139,7 @@ class Parts:
             if self.cfg.local_actors:  # abandon the episodes in progress
                 self.memory.replay.links.end_episodes()
             restore_evaluations(self.counters, self.evaluator, state["evaluator"])
-            self._refuse_contradictions()
+            self._refuse_contradictions(state["collector"])
             return notes + _changed_versions(state["versions"])
         except CORRUPT_ERRORS as error:
             raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
@@ -156,8 +152,8 @@ class Parts:
         if state["seeds"] != list(self.cfg.seeds):
             raise ValueError(f"it holds seeds {state['seeds']}")
 
-    def _refuse_contradictions(self) -> None:
-        counts, updates = self.collector.taken, self.learner.updates
+    def _refuse_contradictions(self, collector: State) -> None:
+        counts, updates = [collector[f"seed-{seed}"]["taken"] for seed in self.cfg.seeds], self.learner.updates
         most_updates = Governor(self.cfg).due(counts, 0)
         if counts != self.memory.added or self.counters.step != min(counts) or updates > most_updates:
             raise ValueError("its counters contradict each other")

@@ -10,11 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from t3d.actors.governor import passed
+from t3d.actors.protocols import Collected
+from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, StepsTaken, Update
 from t3d.run.parts import Parts
-from t3d.types import Evaluation, Fault, Rollout, UpdateTrace
+from t3d.types import Evaluation, Fault, UpdateTrace
 
 FIRST_VALUES = 3
 
@@ -26,28 +28,30 @@ class Reporter:
         self.parts = parts
         self._started = self._last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
+        self._totals_at_start = self._last_totals = parts.collector.totals()
 
     def learned(self, trace: UpdateTrace) -> list[Event]:
         """Reports the newest update and the acting statistics; raises if learning has diverged."""
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self._last[0]) / (now - self._last_at)
         events = [*update_events(trace, parts.cfg, step, parts.learner.updates, speed)]
-        events += self._acting(*self._last)
+        events += self._acting(*self._last, self._last_totals)
+        self._last_totals = parts.collector.totals()
         parts.refuse_divergence()
         self._last, self._last_at = (step, parts.learner.updates), now
         parts.counters.log_due = False
         return events
 
-    def collected(self, rollouts: list[Rollout], before: int) -> list[Event]:
+    def collected(self, collected: Collected, before: int) -> list[Event]:
         """Reports episodes that ended, bad values and news of actors; before is the step until then."""
         parts, step = self.parts, self.parts.counters.step
         events: list[Event] = []
-        for rollout in rollouts:
+        for rollout in collected.rollouts:
             member, seed = rollout.member, parts.cfg.seeds[rollout.member]
             now = parts.memory.added[member]
             events += [EpisodeEnd(step=now, member=member, seed=seed, **one._asdict()) for one in rollout.episodes]
             events += [self.bad_value(fault, member) for fault in rollout.faults]
-        events += [ActorEvent(step=step, **news._asdict()) for news in parts.collector.news()]
+        events += [ActorEvent(step=step, **news._asdict()) for news in collected.news]
         parts.counters.log_due = parts.counters.log_due or passed(parts.cfg.log.every_steps, before, step)
         return events
 
@@ -69,14 +73,15 @@ class Reporter:
 
     def summary(self) -> list[Event]:
         """Reports the acting statistics since this process started."""
-        return self._acting(*self._started, summary=True)
+        return self._acting(*self._started, self._totals_at_start, summary=True)
 
-    def _acting(self, since: int, updates: int, *, summary: bool = False) -> list[Event]:
+    def _acting(self, since: int, updates: int, before: ActingTotals | None, *, summary: bool = False) -> list[Event]:
         """Reports acting since a step and its updates; nothing if acting and learning take turns."""
         parts = self.parts
-        figures = parts.collector.figures(whole_run=summary)
-        if figures is None:
+        totals = parts.collector.totals()
+        if totals is None or before is None:
             return []
+        figures = totals.since(before)
         step, new_updates = parts.counters.step, parts.learner.updates - updates
         ratio = new_updates / max(1, step - max(since, parts.cfg.random_steps))
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]

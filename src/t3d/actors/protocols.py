@@ -1,0 +1,79 @@
+"""What the loop knows of those that act and evaluate, wherever they run.
+
+tests/actors/test_contract.py lists the implementations and holds each to this.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple, Protocol
+
+from t3d.actors.statistics import ActingTotals
+from t3d.snapshots import PolicySnapshot
+from t3d.types import ActorNews, Evaluation, Rollout, Spec, State
+
+
+class Collected(NamedTuple):
+    """What has happened since the last poll."""
+
+    rollouts: list[Rollout]  # at most one for each member
+    news: list[ActorNews]  # of actor processes
+
+
+class Evaluated(NamedTuple):
+    """What has been evaluated since the last poll."""
+
+    evaluations: list[Evaluation]  # in the order of submission, all members of one before the next
+    notes: list[str]  # what is worth knowing
+
+
+class Collector(Protocol):
+    """Acts with the newest policy. Only poll waits, and nothing is reset by being read."""
+
+    spec: Spec
+
+    def publish(self, snapshot: PolicySnapshot, updates: int, /) -> None:
+        """Acts with this policy from now on; the learner has made so many updates."""
+
+    def poll(self) -> Collected:
+        """Returns what has happened, each thing once, after waiting for it a moment; never beyond total_steps.
+
+        An error that ends acting is raised by the call after the one that returned everything before it.
+        """
+
+    def supervise(self) -> None:
+        """Looks after what acts, if the loop has not polled for a while."""
+
+    def totals(self) -> ActingTotals | None:
+        """Returns the statistics since the start of this process; None if acting and learning take turns."""
+
+    def state(self) -> State:
+        """Returns, for each seed, how many transitions were returned ("taken") and what is needed to go on."""
+
+    def restore(self, state: State, stop: threading.Event, /) -> list[str]:
+        """Restores what state() returned, before the first publish; says what could not be restored."""
+
+    def close(self) -> None:
+        """Ends all that was started."""
+
+
+class Evaluator(Protocol):
+    """Evaluates policies. Only poll waits, if it is asked to."""
+
+    def has_room(self) -> bool:
+        """Whether submit may be called."""
+
+    def submit(self, snapshot: PolicySnapshot, step: int, /) -> bool:
+        """Starts evaluating all members; False if it was interrupted and nothing will come of it."""
+
+    def poll(self, *, wait: bool = False) -> Evaluated:
+        """Returns what is complete, each evaluation once; with wait, after a moment if there is no room."""
+
+    def state(self) -> State:
+        """Returns the evaluations in progress."""
+
+    def restore(self, state: State, /) -> list[int]:
+        """Starts saved evaluations again and returns their steps."""
+
+    def close(self) -> None:
+        """Ends all that was started."""
