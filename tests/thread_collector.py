@@ -29,6 +29,7 @@ class ThreadCollector:
         self.waiting: queue.Queue[Rollout | Exception] = queue.Queue()
         self.changed, self.closed, self.limit = threading.Condition(), False, 0
         self.error: Exception | None = None
+        self.stopped: set[int] = set()
         self.threads: list[threading.Thread] = []
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
@@ -45,7 +46,9 @@ class ThreadCollector:
         try:
             while True:
                 with self.changed:
-                    self.changed.wait_for(lambda: self.closed or actor.taken < self.limit)
+                    self.changed.wait_for(
+                        lambda: self.closed or (actor.taken < self.limit and actor.member not in self.stopped)
+                    )
                     policy = self.policies[actor.member]
                 if self.closed:
                     return
@@ -69,7 +72,7 @@ class ThreadCollector:
             pass
         if self.error is not None and not found:
             raise self.error
-        return Collected([self._joined(blocks) for blocks in found.values()], [])
+        return Collected([self._joined(blocks) for blocks in found.values()], [], [])
 
     def _joined(self, blocks: list[Rollout]) -> Rollout:
         first = blocks[0]
@@ -80,6 +83,10 @@ class ThreadCollector:
             episodes=[episode for one in blocks for episode in one.episodes],
             faults=[fault for one in blocks for fault in one.faults],
         )
+
+    def stop(self, member: int) -> None:
+        with self.changed:
+            self.stopped.add(member)
 
     def supervise(self) -> None:
         pass

@@ -48,6 +48,7 @@ class Diverged(UserError):
             f"training diverged: {what}; lower td3.critic_lr and td3.actor_lr, or scale the rewards down "
             "(the run's folder keeps the last valid policy)"
         )
+        self.what = what
 
 
 def as_sentence(error: BaseException) -> str:

@@ -128,6 +128,14 @@ class StepsTaken(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeedStopped(Event):
+    """A seed has diverged: it acts, is evaluated and counts no more; the others go on."""
+
+    event: ClassVar[str] = "seed_stopped"
+    text: str  # what is not finite
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActingEvent(Event):
     """How well actor processes and the learner kept pace since some step."""
 
@@ -196,7 +204,7 @@ KINDS: dict[str, type[Event]] = {
     kind.event: kind
     for kind in (
         *(Start, Resumed, EpisodeEnd, Update, StepsTaken, ActingEvent, ActorEvent, Eval),
-        *(Saved, SaveFailed, BadValueMet, Note, End),
+        *(Saved, SaveFailed, BadValueMet, SeedStopped, Note, End),
     )
 }
 

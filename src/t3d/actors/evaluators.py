@@ -57,13 +57,17 @@ class ProcessEvaluator:
         self.pending: list[Pending] = []
         self._notes: list[str] = []
         self._waited = 0.0
+        self._stopped: set[int] = set()
 
     def has_room(self) -> bool:
         """Whether another evaluation can start."""
         return len(self.pending) < MAX_PENDING
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
-        """Starts evaluating every member of the snapshot; there must be room."""
+        """Starts evaluating every living member of the snapshot; there must be room."""
+        if self._stopped:  # whatever their policies hold, it must not reach a checkpoint
+            living = np.isin(np.arange(self.count), [*self._stopped], invert=True)
+            snapshot = snapshot._replace(flat=np.where(living[:, None], snapshot.flat, np.float32(0)))
         policy_slot = min({*range(MAX_PENDING)} - {one.policy_slot for one in self.pending})
         one = Pending(step, snapshot, policy_slot, [[] for _ in range(self.count)], [0] * self.count)
         self.policies.put(policy_slot, snapshot)
@@ -79,14 +83,25 @@ class ProcessEvaluator:
         for slot in [*self.slots]:  # a copy: one may be removed
             self._supervise(slot)
         ready: list[Evaluation] = []
-        while self.pending and all(len(played) == self.cfg.eval.episodes for played in self.pending[0].played):
+        while self.pending and self._is_complete(self.pending[0]):
             one = self.pending.pop(0)
-            for member, played in enumerate(one.played):
+            for member, played in self._living(one).items():
                 returns, lengths = zip(*played, strict=True)
                 figures = np.array(returns), np.array(lengths), one.bad_values[member]
                 ready.append(Evaluation(one.step, member, one.snapshot, *figures))
         notes, self._notes = [*self._notes, *self.log.news()], []
         return Evaluated(ready, notes)
+
+    def stop(self, member: int) -> None:
+        """Evaluates this member no more."""
+        self._stopped.add(member)
+
+    def _is_complete(self, one: Pending) -> bool:
+        return all(len(played) == self.cfg.eval.episodes for played in self._living(one).values())
+
+    def _living(self, one: Pending) -> dict[int, list[tuple[float, int]]]:
+        """Returns the episodes of members that have not stopped."""
+        return {member: played for member, played in enumerate(one.played) if member not in self._stopped}
 
     def _wait(self) -> None:
         time.sleep(WAIT_SECONDS)
@@ -147,6 +162,8 @@ class ProcessEvaluator:
         """Requests the missing episodes of these members, if the process is running."""
         if slot.worker is not None:
             for member in members:
+                if member in self._stopped:
+                    continue
                 first = len(one.played[member])
                 if first < self.cfg.eval.episodes:
                     slot.worker.send(member=member, step=one.step, policy_slot=one.policy_slot, first=first)

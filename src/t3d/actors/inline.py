@@ -10,6 +10,7 @@ from t3d.actors.member_actor import MemberActor
 from t3d.actors.protocols import Collected, Evaluated
 from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
+from t3d.errors import Diverged
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Evaluation, Requests, State
 from t3d.world.episode import EpisodeCounters
@@ -32,6 +33,7 @@ class InlineCollector:
             member_actor.begin()
         self.spec = self.member_actors[0].env_batch.spec
         self.policies: list[MemberPolicy] = []
+        self._stopped: set[int] = set()
 
     def publish(self, snapshot: PolicySnapshot, updates: int = 0) -> None:
         """Acts with this policy from now on; the number of updates is not needed here."""
@@ -42,14 +44,17 @@ class InlineCollector:
 
         A failed environment raises on the next call, after everything before it has been returned.
         """
-        for member_actor in self.member_actors:
-            if member_actor.error is not None:
-                raise member_actor.error
-        pairs = zip(self.member_actors, self.policies, strict=True)
-        rollouts = [
-            member_actor.step(policy) for member_actor, policy in pairs if member_actor.taken < self.cfg.total_steps
-        ]
-        return Collected(rollouts, [])
+        acting = [one for one in self.member_actors if one.member not in self._stopped]
+        for one in acting:
+            if one.error is not None:
+                raise one.error
+        rollouts = [one.step(self.policies[one.member]) for one in acting if one.taken < self.cfg.total_steps]
+        diverged = [(one.member, one.error.what) for one in acting if isinstance(one.error, Diverged)]
+        return Collected(rollouts, [], diverged)
+
+    def stop(self, member: int) -> None:
+        """Acts for this member no more."""
+        self._stopped.add(member)
 
     def supervise(self) -> None:
         """Does nothing: there are no processes to supervise."""
@@ -83,14 +88,23 @@ class InlineEvaluator:
         self.requests = requests
         self.member_evaluators = [MemberEvaluator(cfg, member, make_env) for member in range(len(cfg.seeds))]
         self._ready: list[Evaluation] = []
+        self._stopped: set[int] = set()
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Evaluates every member of the snapshot; drops all of it if a stop or save is requested meanwhile."""
         try:
-            self._ready += [one.evaluate(snapshot, step, self._check_requests) for one in self.member_evaluators]
+            self._ready += [
+                one.evaluate(snapshot, step, self._check_requests)
+                for member, one in enumerate(self.member_evaluators)
+                if member not in self._stopped
+            ]
         except Stopped:
             return False
         return True
+
+    def stop(self, member: int) -> None:
+        """Evaluates this member no more."""
+        self._stopped.add(member)
 
     def _check_requests(self) -> None:
         if self.requests.stop.is_set() or self.requests.save.is_set():

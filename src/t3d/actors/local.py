@@ -72,6 +72,7 @@ class LocalCollector:
         self._rows: list[list[tuple[Floats, Origins]]] = [[] for _ in cfg.seeds]  # received and not yet returned
         self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
         self._news: list[ActorNews] = []
+        self._diverged: dict[int, str] = {}  # members, and which action was not finite
         self._error: UserError | None = None
         self._statistics = ActingStatistics()
 
@@ -98,7 +99,12 @@ class LocalCollector:
         self._receive_all()
         members = [member for member, rows in enumerate(self._rows) if rows or any(self._reports[member])]
         news, self._news = self._news, []
-        return Collected([self._rollout(member) for member in members], news)
+        living = [(member, why) for member, why in self._diverged.items() if not self.shared_state.stopped[member]]
+        return Collected([self._rollout(member) for member in members], news, living)
+
+    def stop(self, member: int) -> None:
+        """Has the actors act for this member no more."""
+        self.shared_state.stopped[member] = 1
 
     def totals(self) -> ActingTotals:
         """Returns the acting statistics since the start."""
@@ -253,6 +259,8 @@ class LocalCollector:
             episodes, faults = self._reports[message["member"]]
             episodes += [Episode(*fields) for fields in message["episodes"]]
             faults += [Fault(*fields) for fields in message["faults"]]
+            if "diverged" in message:
+                self._diverged.setdefault(message["member"], message["diverged"])
         if slot.worker.error is not None:
             self._error = self._error or slot.worker.error
             self._take_rows(slot)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from t3d.config import Config
+from t3d.errors import Diverged
 from t3d.files import to_count
-from t3d.types import Fault, Floats, Rollout, State
+from t3d.types import Fault, Floats, Rollout, State, row_sizes
 from t3d.world.batch import open_batch
 from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes
 from t3d.world.guard import BadValue, EnvFactory
@@ -57,6 +58,8 @@ class MemberActor:
         runners = self.runners[: self.cfg.total_steps - self.taken]
         s = np.array([runner.observation for runner in runners])
         a = self._actions(policy, runners, s)
+        if not np.isfinite(a).all():
+            return self._diverged(runners, a)
         results = self.env_batch.step(a)
         places = [(runner.index, runner.episode, runner.length) for runner in runners]
         endings = [result.ending for result in results]
@@ -74,6 +77,14 @@ class MemberActor:
         rows = np.concatenate([s, a, r_and_terminated.reshape(-1, 2), s2.reshape(s.shape)], axis=1, dtype=np.float32)
         ended = [episode for episode in episodes if episode is not None]
         return Rollout(self.member, rows, origins, s.shape[1], ended, self._faults())
+
+    def _diverged(self, runners: list[EpisodeRunner], a: Floats) -> Rollout:
+        """Acts no further: an environment that gets NaN returns NaN, and would be blamed for it."""
+        runner, action = next(pair for pair in zip(runners, a, strict=True) if not np.isfinite(pair[1]).all())
+        self.error = Diverged(f"the action for environment {runner.index} of seed {self.seed} is {action}")
+        spec = self.env_batch.spec
+        empty = np.empty((0, sum(row_sizes(spec))), np.float32), np.empty((0, 4), np.int32)
+        return Rollout(self.member, *empty, spec.observation_size, [], [])
 
     def state(self) -> State:
         """Returns the member's count and every episode in progress."""

@@ -18,12 +18,13 @@ class Collected(NamedTuple):
 
     rollouts: list[Rollout]  # at most one for each member
     news: list[ActorNews]  # of actor processes
+    diverged: list[tuple[int, str]]  # members whose policy gave an action that is not finite, and which
 
 
 class Evaluated(NamedTuple):
     """What has been evaluated since the last poll."""
 
-    evaluations: list[Evaluation]  # in the order of submission, all members of one before the next
+    evaluations: list[Evaluation]  # in the order of submission, all living members of one before the next
     notes: list[str]  # what is worth knowing
 
 
@@ -40,6 +41,9 @@ class Collector(Protocol):
 
         An error that ends acting is raised by the call after the one that returned everything before it.
         """
+
+    def stop(self, member: int, /) -> None:
+        """Acts for this member no more; some of its transitions may still come."""
 
     def supervise(self) -> None:
         """Looks after what acts, if the loop has not polled for a while."""
@@ -64,7 +68,10 @@ class Evaluator(Protocol):
         """Whether submit may be called."""
 
     def submit(self, snapshot: PolicySnapshot, step: int, /) -> bool:
-        """Starts evaluating all members; False if it was interrupted and nothing will come of it."""
+        """Starts evaluating all living members; False if it was interrupted and nothing will come of it."""
+
+    def stop(self, member: int, /) -> None:
+        """Evaluates this member no more, neither in what is in progress nor in what is submitted later."""
 
     def poll(self, *, wait: bool = False) -> Evaluated:
         """Returns what is complete, each evaluation once; with wait, after a moment if there is no room."""

@@ -148,10 +148,12 @@ class SharedState(Shared):
         number, counts = (np.int64, (1,)), (np.int64, (members, actors + 1))
         of_envs, stamps = (np.int64, (members, num_envs)), (np.int64, (POLICY_SLOTS, 2))
         fields = {"version": number, "limit": number, "taken": counts, "stamps": stamps}
+        fields["stopped"] = (np.int64, (members,))
         super().__init__({**fields, "episodes": of_envs, "bad_values": of_envs}, fd)
         self.policies, self.handle = policies, [members, num_envs, actors, self.fd]
         self.taken = self.arrays["taken"]  # by member and actor; the last column is from before the run was resumed
         self.episodes, self.bad_values = self.arrays["episodes"], self.arrays["bad_values"]
+        self.stopped = self.arrays["stopped"]  # 1 for members that act no more
         self._version, self._limit, self._stamps = (self.arrays[name] for name in ("version", "limit", "stamps"))
 
     @property

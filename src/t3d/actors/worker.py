@@ -21,7 +21,7 @@ from t3d.actors.checkup_worker import Doctor
 from t3d.actors.member_actor import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
-from t3d.errors import EnvironmentFailed, OwnSignal, UserError
+from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator
 from t3d.world.guard import BadValue
@@ -100,7 +100,8 @@ class Actor:
         acted = False
         for member_actor in self.member_actors:
             member_actor.taken = int(self.shared_state.taken[member_actor.member].sum())
-            if member_actor.taken < limit and self.ring.room >= len(member_actor.runners):
+            may_act = member_actor.taken < limit and not self.shared_state.stopped[member_actor.member]
+            if may_act and member_actor.error is None and self.ring.room >= len(member_actor.runners):
                 self._act(member_actor)
                 acted = True
         return acted
@@ -112,7 +113,9 @@ class Actor:
         self.shared_state.taken[member_actor.member, self.number] += len(rollout.rows)
         if rollout.episodes or rollout.faults:
             self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)
-        if member_actor.error is not None:
+        if isinstance(member_actor.error, Diverged):
+            self.parent.send(member=member_actor.member, episodes=[], faults=[], diverged=member_actor.error.what)
+        elif member_actor.error is not None:
             raise member_actor.error
 
 

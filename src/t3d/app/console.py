@@ -29,6 +29,7 @@ from t3d.events import (
     Resumed,
     Saved,
     SaveFailed,
+    SeedStopped,
     Start,
     Update,
 )
@@ -173,20 +174,23 @@ class View:
 
 def _line_for(event: Event) -> Text | None:
     """Returns a line to print at once; None for most events."""
+    line: Text | None = None
     match event:
         case Saved() if event.reason == "asked":
-            return Text(f"saved at step {event.step:,}: {event.checkpoint}")
+            line = Text(f"saved at step {event.step:,}: {event.checkpoint}")
         case SaveFailed():
-            return labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
+            line = labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
         case BadValueMet():
             where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
             answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
-            return labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
+            line = labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
+        case SeedStopped():
+            line = labelled(f"seed {event.seed} has diverged", "red", f"and stops: {event.text}; the others go on")
         case ActorEvent():
-            return labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
+            line = labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
         case Note():
-            return labelled("note:", "yellow", event.text)
-    return None
+            line = labelled("note:", "yellow", event.text)
+    return line
 
 
 def _print_changes(cfg: Config, console: PlainConsole) -> None:

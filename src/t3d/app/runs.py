@@ -18,9 +18,9 @@ from rich.text import Text
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole, plain
 from t3d.errors import UserError, did_you_mean
-from t3d.events import ActorEvent, Eval, Event, Note
+from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped
 from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry
-from t3d.store.reader import Unreadable, best_of, damage_in_words, evals_by_seed, locate, read_log
+from t3d.store.reader import Unreadable, best_of, damage_in_words, evals_by_seed, locate, read_log, stopped_seeds
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
@@ -142,11 +142,16 @@ def _show(entry: Entry, console: Console) -> None:
         console.print("Its process is gone and never wrote an end: killed, out of memory, or the machine crashed.")
     if entry.checkpoint and entry.status in RESUMABLE:
         console.print(_clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
-    log = read_log(entry.path, kinds=(Eval, Note, ActorEvent))
+    log = read_log(entry.path, kinds=(Eval, Note, ActorEvent, SeedStopped))
     damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
     for text in [*_notes(log.events), *damage]:
         console.print(_clean(f"note: {text}", "yellow"), soft_wrap=True)
-    _show_results(entry, evals_by_seed(log.events), console)
+    stopped = stopped_seeds(log.events)
+    for seed, event in stopped.items():
+        console.print(
+            _clean(f"seed {seed} diverged at step {event.step:,} and stopped: {event.text}", "red"), soft_wrap=True
+        )
+    _show_results(entry, evals_by_seed(log.events), set(stopped), console)
     _show_settings(entry, console)
     _show_files(entry, console)
 
@@ -160,18 +165,21 @@ def _notes(events: list[Event]) -> list[str]:
     ]
 
 
-def _show_results(entry: Entry, evals: dict[int, list[Eval]], console: Console) -> None:
+def _show_results(entry: Entry, evals: dict[int, list[Eval]], stopped: set[int], console: Console) -> None:
     if not evals:
         console.print("\nNo evaluation yet.")
         return
     table = _table("Mean return in evaluation", "seed", "before", "best", "at step", "last", "at step")
     for seed in entry.seeds:
-        table.add_row(str(seed), *_result_cells(evals.get(seed, [])))
-    if len(evals) > 1:
-        kinds = [[column[0], best_of(column), column[-1]] for column in evals.values()]
+        name = f"{seed} (diverged)" if seed in stopped else str(seed)
+        table.add_row(name, *_result_cells(evals.get(seed, [])))
+    living = [column for seed, column in evals.items() if seed not in stopped]
+    if len(evals) > 1 and living:
+        kinds = [[column[0], best_of(column), column[-1]] for column in living]
         before, best, last = (fmean(one.mean_return for one in kind) for kind in zip(*kinds, strict=True))
         table.add_section()
-        table.add_row("mean", _figure(before), _figure(best), "", _figure(last), "")
+        name = f"mean of {len(living)}" if stopped else "mean"
+        table.add_row(name, _figure(before), _figure(best), "", _figure(last), "")
     console.print(table)
 
 

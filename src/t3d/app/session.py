@@ -69,6 +69,9 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
     about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates."
     console.print()
     console.print(labelled(verb, "bold", about))
+    for seed, stopped in run.stopped.items():
+        text = f"at step {stopped.step:,} and stopped: {stopped.text}"
+        console.print(labelled(f"  seed {seed} diverged", "red", text), soft_wrap=True)
     for seed, evals in run.evals.items():
         trained = [one for one in evals if one.updates > 0]
         if not trained:

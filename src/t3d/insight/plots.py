@@ -41,7 +41,16 @@ def plot_curves(
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
     for index, run in enumerate(runs):
         colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
-        seeds = list(run.evals) if seed is None else [run.known_seed(seed)]
+        diverged = [one for one in run.evals if one in run.stopped and one != seed]
+        seeds = [one for one in run.evals if one not in diverged] if seed is None else [run.known_seed(seed)]
+        for one in diverged if seed is None else []:
+            alone = _curves(run, [one], x, smooth)
+            axes.plot(alone.x, alone.returns[0], color=colour, linewidth=0.6)
+            axes.plot(
+                alone.x[-1:], alone.returns[0, -1:], "x", color=colour, markersize=9, label=f"seed {one}: diverged"
+            )
+        if not seeds:
+            continue
         curves = _curves(run, seeds, x, smooth)
         mean = curves.returns.mean(axis=0)
         label = f"{run.path.name}: {_in_words(seeds)}" if len(runs) > 1 else _in_words(seeds)

@@ -157,6 +157,7 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
         yield _learn(training, governor, requests.stop)
 
         if _evaluation_due(parts) and not requests.stop.is_set() and parts.evaluator.has_room():
+            yield parts.stop_diverged()
             snapshot = parts.snapshot()
             saver.folder.save_last(snapshot, counters.step)
             if parts.evaluator.submit(snapshot, counters.step):
@@ -167,7 +168,7 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
         if saver.is_due or requests.save.is_set():
             reason = "asked" if requests.save.is_set() else "schedule"
             requests.save.clear()
-            yield [saver.save(reason)]
+            yield saver.save(reason)
         if requests.stop.is_set():
             break
         if _evaluation_due(parts):  # interrupted by a request to save, or too many are in progress
@@ -185,7 +186,7 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
     parts, publisher, reporter, saver, _ = training
     learner, cfg = parts.learner, parts.cfg
     events: list[Event] = []
-    before, due = learner.updates, governor.due(parts.memory.added, learner.updates)
+    before, due = learner.updates, governor.due(parts.added, learner.updates)
     while due and not stop.is_set():
         reports = parts.counters.log_due and due >= learner.until_complete
         now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
@@ -227,5 +228,6 @@ def _collect(training: Training) -> list[Event]:
     with training.saver.changing():
         collected = parts.collector.poll()
         parts.memory.add(*collected.rollouts)
-        parts.counters.step = min(parts.memory.added)
-    return training.reporter.collected(collected, before)
+        parts.counters.step = min(parts.added)
+        stopped = [parts.stop(member, why) for member, why in collected.diverged if member in parts.living]
+    return training.reporter.collected(collected, before) + stopped

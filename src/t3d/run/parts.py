@@ -16,6 +16,7 @@ from t3d.config import Config, to_dict
 from t3d.data.memory import Memory, rows_needed
 from t3d.data.replay import bytes_needed
 from t3d.errors import Diverged, UserError
+from t3d.events import Event, SeedStopped
 from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
@@ -83,16 +84,41 @@ class Parts:
     best: BestPolicies
     counters: Counters
     engine_reason: str = ""  # why a faster engine is not used
+    stopped: dict[int, str] = field(default_factory=dict)  # members that have diverged, and how it showed
+
+    @property
+    def living(self) -> list[int]:
+        """The members that have not diverged."""
+        return [member for member in range(len(self.cfg.seeds)) if member not in self.stopped]
+
+    @property
+    def added(self) -> list[int]:
+        """Transitions ever added, per living member: what the run counts by."""
+        return [self.memory.added[member] for member in self.living]
 
     def snapshot(self) -> PolicySnapshot:
         """Returns the newest policy, with the observation scaling that goes with it."""
         return self.memory.scaled(self.learner.snapshot())
 
-    def refuse_divergence(self) -> None:
-        """Raises if networks or Adam's moments hold a value that is not finite."""
+    def stop(self, member: int, why: str) -> SeedStopped:
+        """Stops a member that has diverged, while the others go on; raises if none is left."""
+        if self.living == [member]:
+            raise Diverged(f"all seeds have diverged; the last one: {why}" if self.stopped else why)
+        self.stopped[member] = why
+        self.collector.stop(member)
+        self.evaluator.stop(member)
+        event = SeedStopped(step=self.counters.step, member=member, seed=self.cfg.seeds[member], text=why)
+        self.counters.step = min(self.added)
+        return event
+
+    def stop_diverged(self) -> list[Event]:
+        """Stops members whose networks or moments hold a value that is not finite."""
+        found: dict[int, str] = {}
         for name, member in self.learner.non_finite():
-            where = f"the {name.replace('_', ' ')} of seed {self.cfg.seeds[member]}"
-            raise Diverged(f"{where} is not finite at step {self.counters.step}")
+            if member not in self.stopped:
+                where = f"the {name.replace('_', ' ')} of seed {self.cfg.seeds[member]}"
+                found.setdefault(member, f"{where} is not finite at step {self.counters.step}")
+        return [self.stop(member, why) for member, why in found.items()]
 
     def about(self, folder: RunFolder) -> dict[str, Any]:
         """Returns what a run says of itself when it starts or resumes."""
@@ -122,6 +148,7 @@ class Parts:
             "memory": self.memory.state(),
             "collector": self.collector.state(),
             "evaluator": self.evaluator.state(),
+            "stopped": {str(self.cfg.seeds[member]): why for member, why in self.stopped.items()},
         }
 
     def restore(self, loaded: Loaded, stop: threading.Event) -> list[str]:
@@ -129,6 +156,11 @@ class Parts:
         checkpoint, state = loaded
         try:
             self._refuse_another_run(loaded)
+            for member, seed in enumerate(self.cfg.seeds):
+                if str(seed) in state["stopped"]:
+                    self.stopped[member] = str(state["stopped"][str(seed)])
+                    self.collector.stop(member)
+                    self.evaluator.stop(member)
             self.counters.restore(state["progress"])
             self.best.restore(state["best"], self.learner.shipped.architecture)
             self.learner.restore(state["learner"])
@@ -154,8 +186,10 @@ class Parts:
 
     def _refuse_contradictions(self, collector: State) -> None:
         counts, updates = [collector[f"seed-{seed}"]["taken"] for seed in self.cfg.seeds], self.learner.updates
-        most_updates = Governor(self.cfg).due(counts, 0)
-        if counts != self.memory.added or self.counters.step != min(counts) or updates > most_updates:
+        if not self.living:
+            raise ValueError("all its seeds have diverged")
+        most_updates = Governor(self.cfg).due(self.added, 0)
+        if counts != self.memory.added or self.counters.step != min(self.added) or updates > most_updates:
             raise ValueError("its counters contradict each other")
 
 

@@ -13,10 +13,9 @@ from t3d.actors.governor import passed
 from t3d.actors.protocols import Collected
 from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
-from t3d.errors import Diverged
 from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, StepsTaken, Update
 from t3d.run.parts import Parts
-from t3d.types import Evaluation, Fault, UpdateTrace
+from t3d.types import Evaluation, Fault
 
 FIRST_VALUES = 3
 
@@ -30,14 +29,17 @@ class Reporter:
         self._last_at = time.monotonic()
         self._totals_at_start = self._last_totals = parts.collector.totals()
 
-    def learned(self, trace: UpdateTrace) -> list[Event]:
-        """Reports the newest update and the acting statistics; raises if learning has diverged."""
+    def learned(self, trace: Any) -> list[Event]:
+        """Reports the newest update and the acting statistics; stops seeds that have diverged."""
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self._last[0]) / (now - self._last_at)
-        events = [*update_events(trace, parts.cfg, step, parts.learner.updates, speed)]
+        trace = type(trace)(*(None if one is None else one.cpu() for one in trace))  # one wait each, not hundreds
+        infinite = infinite_losses(trace, parts.cfg, parts.living, step)
+        events: list[Event] = [parts.stop(member, why) for member, why in infinite.items()]
+        events += parts.stop_diverged()
+        events += update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)
         events += self._acting(*self._last, self._last_totals)
         self._last_totals = parts.collector.totals()
-        parts.refuse_divergence()
         self._last, self._last_at = (step, parts.learner.updates), now
         parts.counters.log_due = False
         return events
@@ -87,11 +89,13 @@ class Reporter:
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
 
 
-def update_events(trace: Any, cfg: Config, step: int, updates: int, steps_per_second: float) -> Iterator[Event]:
+def update_events(
+    trace: Any, cfg: Config, members: list[int], step: int, updates: int, steps_per_second: float
+) -> Iterator[Event]:
     """Yields the newest update, whose trace is complete, by member: its losses, then what each step produced."""
-    trace = type(trace)(*(None if one is None else one.cpu() for one in trace))  # one wait each, not hundreds
     losses = {name: values.tolist() for name, values in trace.losses.items()}
-    for member, seed in enumerate(cfg.seeds):
+    for member in members:
+        seed = cfg.seeds[member]
         update = Update(
             step=step,
             member=member,
@@ -105,7 +109,6 @@ def update_events(trace: Any, cfg: Config, step: int, updates: int, steps_per_se
             td_abs_mean=float(trace.td[member].abs().mean()),
             steps_per_second=steps_per_second,
         )
-        _refuse_infinite_loss(update)
         yield update
         values = {name: _summary(value[member]) for name, value in trace._asdict().items() if value is not None}
         yield StepsTaken(step=step, member=member, seed=seed, updates=updates, values=values)
@@ -140,8 +143,12 @@ def _summary(value: Tensor) -> dict[str, Any]:
     }
 
 
-def _refuse_infinite_loss(update: Update) -> None:
-    figures = {"critic": update.critic_loss, "actor": update.actor_loss, **update.other_losses}
-    for name, value in figures.items():
-        if not math.isfinite(value):
-            raise Diverged(f"the {name} loss of seed {update.seed} is {value} at step {update.step}")
+def infinite_losses(trace: Any, cfg: Config, members: list[int], step: int) -> dict[int, str]:
+    """Returns the members that have a loss that is not finite, and which."""
+    found: dict[int, str] = {}
+    for name, values in trace.losses.items():
+        for member in members:
+            value = float(values[member])
+            if not math.isfinite(value):
+                found.setdefault(member, f"the {name} loss of seed {cfg.seeds[member]} is {value} at step {step}")
+    return found

@@ -32,11 +32,14 @@ class Saver:
         """Whether a checkpoint is due now."""
         return passed(self.parts.cfg.checkpoint.every_steps, self._tried, self.parts.counters.step)
 
-    def save(self, reason: str) -> Saved | SaveFailed:
+    def save(self, reason: str) -> list[Event]:
         """Writes a checkpoint. If that fails, the run continues with the checkpoints that it has."""
+        stopped = self.parts.stop_diverged()
+        return [*stopped, self._save(reason)]
+
+    def _save(self, reason: str) -> Saved | SaveFailed:
         parts = self.parts
         step = self._tried = parts.counters.step
-        parts.refuse_divergence()
         started = time.monotonic()
         try:
             state = {**parts.state(), "logs": self.folder.lengths()}
@@ -69,7 +72,7 @@ class Saver:
     def save_at_the_end(self) -> list[Event]:
         """Saves what is not saved yet."""
         self.folder.refuse_if_gone()
-        saved: list[Event] = [self.save("end")] if self.unsaved else []
+        saved = self.save("end") if self.unsaved else []
         for event in saved:
             self.folder.write(event)
         return saved

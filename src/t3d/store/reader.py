@@ -6,14 +6,15 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.architectures import own_network
 from t3d.config import Config, load_config
 from t3d.errors import UserError, did_you_mean
-from t3d.events import ActorEvent, Eval, Event, Note, from_line
+from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
 from t3d.world.policy import SavedPolicy, UnknownNetwork, load_policy
 
@@ -57,6 +58,7 @@ class Run(NamedTuple):
     path: Path
     cfg: Config
     evals: dict[int, list[Eval]]  # by seed, in order
+    stopped: Mapping[int, SeedStopped] = MappingProxyType({})  # seeds that have diverged
 
     def best_seed(self) -> int:
         """Returns the seed with the highest evaluation; insight/best_seed.py compares on fresh episodes."""
@@ -97,8 +99,8 @@ class Run(NamedTuple):
 def open_run(text: str | Path, root: str | Path = "runs") -> Run:
     """Reads the run at a path, or of a name under root."""
     path = locate(text, Path(root))
-    evals = evals_by_seed(read_events(path, kinds=(Eval,)))
-    return Run(path, load_config(path / "config.toml"), evals)
+    events = read_events(path, kinds=(Eval, SeedStopped))
+    return Run(path, load_config(path / "config.toml"), evals_by_seed(events), stopped_seeds(events))
 
 
 def locate(text: str | Path, root: Path) -> Path:
@@ -199,6 +201,11 @@ def evals_by_seed(events: Iterable[Event]) -> dict[int, list[Eval]]:
         if isinstance(event, Eval) and event.seed is not None:
             evals.setdefault(event.seed, []).append(event)
     return evals
+
+
+def stopped_seeds(events: Iterable[Event]) -> dict[int, SeedStopped]:
+    """Returns when and how seeds have diverged."""
+    return {event.seed: event for event in events if isinstance(event, SeedStopped) and event.seed is not None}
 
 
 def best_of(evals: list[Eval]) -> Eval:
