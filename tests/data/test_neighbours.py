@@ -164,7 +164,7 @@ def test_a_rollout_says_where_its_rows_come_from(tmp_path: Any, monkeypatch: pyt
 
     memories = helpers.caught(monkeypatch, Memory)
     helpers.CountingEnv.made = 0
-    cfg = helpers.small_config(env={"id": "", "num_envs": 3}, run={"root": str(tmp_path)})
+    cfg = helpers.small_config(device="cpu", env={"id": "", "num_envs": 3}, run={"root": str(tmp_path)})
     list(train(cfg, make_env=helpers.CountingEnv))
     replay = memories[-1].replay
     rows, origins = replay.read(0, 0, 300), replay.origins(0, 0, 300)
