@@ -131,7 +131,7 @@ class StepsTaken(Event):
 class SeedStopped(Event):
     """A seed has diverged: it acts, is evaluated and counts no more; the others go on."""
 
-    event: ClassVar[str] = "seed_stopped"
+    event: ClassVar[str] = "seed-stopped"
     text: str  # what is not finite
 
 

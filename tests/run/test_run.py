@@ -261,9 +261,9 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
     batch, draws = next(helpers.random_batches(helpers.make_spec(), learner.cfg, 1, 1, torch.float32))
     learner.update(batch, draws)
     steps = learner.update(batch._replace(r=batch.r * math.inf), draws)
-    (why,) = infinite_losses(steps, Config(seeds=(7,)), [0], 30).values()
-    assert re.fullmatch(r"the critic loss of seed 7 is (inf|nan) at step 30", why)
-    assert infinite_losses(steps, Config(seeds=(7,)), [], 30) == {}, "of the living only"
+    (why,) = infinite_losses(steps, Config(seeds=(7,)), [0]).values()
+    assert re.fullmatch(r"the critic loss of seed 7 is (inf|nan)", why)
+    assert infinite_losses(steps, Config(seeds=(7,)), []) == {}, "of the living only"
 
 
 def test_divergence_is_named_stops_the_run_and_spares_the_last_sound_policy(

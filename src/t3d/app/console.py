@@ -116,8 +116,8 @@ class View:
         seeds = ", ".join(map(str, cfg["seeds"]))
         settings = merge(Config(), cfg)
         _print_changes(settings, self.console)
-        rule = "TD3" if settings.rule == "td3" else Path(settings.rule).name
-        show(f"{rule} on {settings.env.title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
+        title = f"{settings.rule_title} on {settings.env.title}"
+        show(f"{title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
         why = f" ({event.engine_reason})" if event.engine_reason else ""
         show(
             f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
@@ -185,7 +185,11 @@ def _line_for(event: Event) -> Text | None:
             answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
             line = labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
         case SeedStopped():
-            line = labelled(f"seed {event.seed} has diverged", "red", f"and stops: {event.text}; the others go on")
+            line = labelled(
+                f"seed {event.seed} has diverged",
+                "red",
+                f"at step {event.step:,}: {event.text}; it stops, the others go on",
+            )
         case ActorEvent():
             line = labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
         case Note():

@@ -254,6 +254,11 @@ class Config:
             )
 
     @property
+    def rule_title(self) -> str:
+        """The name of the algorithm to show."""
+        return "TD3" if self.rule == "td3" else Path(self.rule).name
+
+    @property
     def local_actors(self) -> int:
         """The N of local:N; 0 for inline."""
         kind, _, count = self.actors.partition(":")

@@ -62,7 +62,8 @@ def plot_curves(
     if x == "steps" and len(runs) == 1:
         axes.axvline(runs[0].cfg.random_steps, color="#999999", linewidth=0.8, linestyle=":", label="learning starts")
     averaged = f", averaged over {smooth} evaluations" if smooth > 1 else ""
-    axes.set_title("TD3 on " + " and ".join(dict.fromkeys(run.cfg.env.title for run in runs)) + averaged)
+    titles = dict.fromkeys(f"{run.cfg.rule_title} on {run.cfg.env.title}" for run in runs)
+    axes.set_title(" and ".join(titles) + averaged)
     axes.set_xlabel(LABELS[x])
     axes.set_ylabel("mean return in evaluation, no noise")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}" if x == "time" else f"{value:,.0f}")

@@ -103,7 +103,8 @@ class Parts:
     def stop(self, member: int, why: str) -> SeedStopped:
         """Stops a member that has diverged, while the others go on; raises if none is left."""
         if self.living == [member]:
-            raise Diverged(f"all seeds have diverged; the last one: {why}" if self.stopped else why)
+            others = "all seeds have diverged; the last one: " if self.stopped else ""
+            raise Diverged(f"{others}{why} at step {self.counters.step}")
         self.stopped[member] = why
         self.collector.stop(member)
         self.evaluator.stop(member)
@@ -117,7 +118,7 @@ class Parts:
         for name, member in self.learner.non_finite():
             if member not in self.stopped:
                 where = f"the {name.replace('_', ' ')} of seed {self.cfg.seeds[member]}"
-                found.setdefault(member, f"{where} is not finite at step {self.counters.step}")
+                found.setdefault(member, f"{where} is not finite")
         return [self.stop(member, why) for member, why in found.items()]
 
     def about(self, folder: RunFolder) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Reporter:
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self._last[0]) / (now - self._last_at)
         trace = type(trace)(*(None if one is None else one.cpu() for one in trace))  # one wait each, not hundreds
-        infinite = infinite_losses(trace, parts.cfg, parts.living, step)
+        infinite = infinite_losses(trace, parts.cfg, parts.living)
         events: list[Event] = [parts.stop(member, why) for member, why in infinite.items()]
         events += parts.stop_diverged()
         events += update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)
@@ -143,12 +143,12 @@ def _summary(value: Tensor) -> dict[str, Any]:
     }
 
 
-def infinite_losses(trace: Any, cfg: Config, members: list[int], step: int) -> dict[int, str]:
+def infinite_losses(trace: Any, cfg: Config, members: list[int]) -> dict[int, str]:
     """Returns the members that have a loss that is not finite, and which."""
     found: dict[int, str] = {}
     for name, values in trace.losses.items():
         for member in members:
             value = float(values[member])
             if not math.isfinite(value):
-                found.setdefault(member, f"the {name} loss of seed {cfg.seeds[member]} is {value} at step {step}")
+                found.setdefault(member, f"the {name} loss of seed {cfg.seeds[member]} is {value}")
     return found
