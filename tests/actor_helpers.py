@@ -17,10 +17,12 @@ from t3d.actors.checkup_worker import Checkup
 from t3d.actors.local import LocalCollector
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config, merge
+from t3d.data.links import NONE
 from t3d.data.memory import Memory
 from t3d.events import Event
 from t3d.seeds import derive
 from t3d.snapshots import PolicySnapshot
+from t3d.types import GOES_ON, TERMINATED, TRUNCATED
 from t3d.world.make import env_factory
 
 LOG = WorkerLog()  # for workers outside of a run: they print to our stderr
@@ -69,9 +71,23 @@ def check_rows(memory: Memory, cfg: Config, *, crashes: int = 0) -> None:
         assert np.abs(a).max() <= 1
         where = np.array([places[seed] for seed in seeds.tolist()])  # (rows, 3): member, environment, episode
         assert (where[:, 0] == member).all(), "each to its own member"
+        ending = np.where(t + 1 < length, GOES_ON, np.where(seeds % 2 == 0, TERMINATED, TRUNCATED))
+        origins = np.column_stack([where[:, 1:], t, ending])
+        assert np.array_equal(memory.replay.origins(member, 0, cfg.total_steps), origins), "where each comes from"
+        check_neighbours(memory, member, origins)
         for env in range(cfg.env.num_envs):
             cut += check_order(np.column_stack([where[:, 2], t, length])[where[:, 1] == env])
     assert cut <= crashes, "nothing is lost but what was in flight in a crash"
+
+
+def check_neighbours(memory: Memory, member: int, origins: NDArray[Any]) -> None:
+    """Every row of a member leads to the next and the previous one of its episode, if they were stored."""
+    at = {tuple(origin[:3]): row for row, origin in enumerate(origins.astype(int).tolist())}
+    nexts, before = (one[member].tolist() for one in (memory.replay.links.next, memory.replay.links.previous))
+    for row, (env, episode, t, _) in enumerate(origins.astype(int).tolist()):
+        following, previous = at.get((env, episode, t + 1)), at.get((env, episode, t - 1))
+        assert nexts[row] < 0 if following is None else nexts[row] == following
+        assert before[row] == (NONE if previous is None else previous)
 
 
 def check_order(own: NDArray[Any]) -> int:

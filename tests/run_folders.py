@@ -50,7 +50,8 @@ def everything(folder: Path) -> dict[str, Any]:
     state = checkpoint.state()
     rows = {}
     for segment in checkpoint.segments:
-        rows[f"rows of {segment.seed} from {segment.first}"] = checkpoint.read_rows(segment)
+        arrays = load_file(checkpoint.path.parent / "replay" / segment.file.name)
+        rows |= {f"{name} of {segment.seed} from {segment.first}": array for name, array in arrays.items()}
     assert {segment.seed for segment in checkpoint.segments} == set(state["seeds"])
     del state["logs"], state["progress"]["seconds"], state["config"]["run"]
     plain, arrays = split(state)

@@ -12,6 +12,7 @@ from t3d.actors.governor import Governor
 from t3d.actors.member_actor import MemberActor
 from t3d.actors.protocols import Collected
 from t3d.config import Config
+from t3d.errors import Diverged
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Rollout, State
 from t3d.world.episode import EpisodeCounters
@@ -19,6 +20,8 @@ from t3d.world.policy import MemberPolicy
 
 
 class ThreadCollector:
+    keeps_episodes = False
+
     def __init__(self, cfg: Config, make_env: Any) -> None:
         self.cfg, self.governor, envs = cfg, Governor(cfg), cfg.env.num_envs
         counters = [EpisodeCounters(np.full(envs, -1), np.zeros(envs, np.int64)) for _ in cfg.seeds]
@@ -30,6 +33,7 @@ class ThreadCollector:
         self.changed, self.closed, self.limit = threading.Condition(), False, 0
         self.error: Exception | None = None
         self.stopped: set[int] = set()
+        self.diverged: dict[int, str] = {}
         self.threads: list[threading.Thread] = []
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
@@ -53,6 +57,9 @@ class ThreadCollector:
                 if self.closed:
                     return
                 self.waiting.put(actor.step(policy))
+                if isinstance(actor.error, Diverged):
+                    self.diverged[actor.member] = actor.error.what
+                    return
                 if actor.error is not None:
                     raise actor.error
         except Exception as error:
@@ -72,7 +79,10 @@ class ThreadCollector:
             pass
         if self.error is not None and not found:
             raise self.error
-        return Collected([self._joined(blocks) for blocks in found.values()], [], [])
+        return Collected([self._joined(blocks) for blocks in found.values()], [], self._living_diverged())
+
+    def _living_diverged(self) -> list[tuple[int, str]]:
+        return [pair for pair in self.diverged.items() if pair[0] not in self.stopped]
 
     def _joined(self, blocks: list[Rollout]) -> Rollout:
         first = blocks[0]

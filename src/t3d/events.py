@@ -196,6 +196,7 @@ class End(Event):
     reason: str  # finished | stopped | failed
     text: str = ""  # what failed
     saved: bool = True  # whether a checkpoint holds the final state
+    diverged: list[int] = field(default_factory=list)  # seeds that have stopped
     updates: int
     seconds: float
 

@@ -143,7 +143,9 @@ class Source(Protocol):
     @property
     def capture_safe(self) -> bool: ...  # whether CUDA graphs may record sample and feedback
     def sample(self) -> Batch: ...  # overwritten by the next call
-    def feedback(self, index: Tensor, td: Tensor, /) -> None: ...  # the errors (M, C, B) of rows (M, B)
+    def feedback(
+        self, index: Tensor, td: Tensor, /
+    ) -> None: ...  # errors (M, C, B) of rows (M, B); on the learner's device
     def state(self) -> State: ...
     def restore(self, state: State, /) -> None: ...
 

@@ -171,6 +171,42 @@ def test_an_error_comes_after_everything_before_it(kind: str) -> None:
     assert taken == contract_envs.FAILS_AT - 1
 
 
+def test_a_member_that_stops_acts_no_more_and_the_others_go_on(kind: str) -> None:
+    cfg = small(kind)
+    with COLLECTORS[kind](cfg) as collector:
+        collected(collector, 60)
+        collector.stop(0)
+        time.sleep(0.3)
+        collector.poll()  # what was on its way
+        taken, until = [0, 0], time.monotonic() + SECONDS
+        while collector.state()["seed-4"]["taken"] < 300:
+            assert time.monotonic() < until
+            collector.publish(policy(collector, 2, 10**6), 10**6)
+            for rollout in collector.poll().rollouts:
+                taken[rollout.member] += len(rollout.rows)
+        assert taken[0] == 0 and collector.state()["seed-3"]["taken"] < 300
+
+
+def test_an_action_that_is_not_finite_is_reported_for_its_member_until_it_is_stopped(kind: str) -> None:
+    cfg = small(kind, random_steps=0)
+    with COLLECTORS[kind](cfg) as collector:
+        broken = policy(collector, 2, 10**6)
+        broken.flat[1] = np.nan
+        found, taken, until = [], 0, time.monotonic() + SECONDS
+        while not found or taken < 100:
+            assert time.monotonic() < until
+            collector.publish(broken, 10**6)
+            polled = collector.poll()
+            found = polled.diverged
+            taken += sum(len(one.rows) for one in polled.rollouts if one.member == 0)
+            assert not any(len(one.rows) for one in polled.rollouts if one.member == 1)
+            if found:
+                assert [member for member, _ in found] == [1] and "seed 4 is [nan]" in found[0][1]
+                if taken >= 100:
+                    collector.stop(1)
+        assert collector.poll().diverged == []
+
+
 @contextmanager
 def inline_evaluator(cfg: Config) -> Iterator[Evaluator]:
     requests = Requests(threading.Event(), threading.Event())
@@ -211,6 +247,32 @@ def test_evaluations_come_once_and_in_order(name: str) -> None:
         ]
         assert all(len(one.returns) == 3 and one.snapshot.updates == 7 for one in found)
         assert evaluator.poll().evaluations == [] and evaluator.state() == {}
+
+
+@pytest.mark.parametrize("name", EVALUATORS)
+def test_an_evaluator_reports_who_diverged_and_leaves_out_who_stopped(name: str) -> None:
+    cfg = small("inline", eval={"episodes": 2})
+    network = helpers.mlp(3, 4, 1)
+    flat = np.zeros((2, network.size), np.float32)
+    flat[0] = np.nan
+    with EVALUATORS[name](cfg) as evaluator:
+        assert evaluator.submit(PolicySnapshot(7, network, flat), 10)
+        found, diverged, until = [], [], time.monotonic() + SECONDS
+        while not found:
+            assert time.monotonic() < until
+            polled = evaluator.poll(wait=True)
+            found += polled.evaluations
+            for member, why in polled.diverged:
+                diverged.append(member)
+                assert "is [nan]" in why
+                evaluator.stop(member)
+        assert diverged == [0] and [(one.step, one.member) for one in found] == [(10, 1)]
+        evaluator.submit(PolicySnapshot(8, network, flat), 20)
+        assert all(np.isfinite(saved["flat"]).all() for saved in evaluator.state().values())
+        while len(found) < 2:
+            assert time.monotonic() < until
+            found += evaluator.poll(wait=True).evaluations
+        assert (found[1].step, found[1].member) == (20, 1) and evaluator.poll().diverged == []
 
 
 def test_a_run_with_the_third_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from t3d.app.session import print_results
 from t3d.errors import Diverged
 from t3d.events import End, Eval, Event, Saved, SeedStopped, Update
 from t3d.insight.plots import plot_curves
+from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
 
 SEEDS = [0, 1, 2]
@@ -92,6 +93,8 @@ def test_it_is_told_everywhere(tmp_path: Path, poisoned: Any, capsys: pytest.Cap
     assert "seed 0: mean return" in said and "seed 2: mean return" in said
     assert main(["runs", "show", str(run.path)]) == 0
     shown = capsys.readouterr().out
+    assert main(["runs", "--root", str(tmp_path)]) == 0
+    assert "1 diverged" in capsys.readouterr().out
     assert "seed 1 diverged at step 150" in shown and "1 (diverged)" in shown and "mean of 2" in shown
     plot_curves([run], tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 10_000
@@ -124,8 +127,45 @@ def test_a_run_fails_only_when_none_is_left(tmp_path: Path, poisoned: Any) -> No
     poisoned("critic", [0, 1, 2])
     with pytest.raises(Diverged, match="all seeds have diverged; the last one: the critic"):
         list(t3d.train(config(tmp_path, "all")))
-    end = events_of(tmp_path / "all")[-1]
-    assert isinstance(end, End) and end.reason == "failed"
+    events = events_of(tmp_path / "all")
+    end = events[-1]
+    assert isinstance(end, End) and end.reason == "failed" and end.diverged == [0, 1, 2]
+    assert [event.seed for event in stops(events)] == [0, 1, 2], "each was told"
+    checkpoint, _ = newest(tmp_path / "all" / "checkpoints")
+    assert checkpoint is not None and checkpoint.step == 140, "the last sound one"
+
+
+def test_a_stop_that_a_checkpoint_notices_is_told_after_a_resume_too(tmp_path: Path, poisoned: Any) -> None:
+    """Nothing acts on a target network, and no report or evaluation is due before the checkpoint."""
+    poisoned("critic_target", [1])
+    rarely: dict[str, Any] = {"log": {"every_steps": 1000}, "eval": {"every_steps": 1000, "episodes": 1}}
+    for event in t3d.train(config(tmp_path, "run", **rarely)):
+        if isinstance(event, Saved) and event.step == 210:
+            break
+    list(t3d.resume(tmp_path / "run"))
+    assert [event.seed for event in stops(events_of(tmp_path / "run"))] == [1] and set(
+        open_run(tmp_path / "run").stopped
+    ) == {1}
+
+
+@pytest.mark.parametrize("actors", ["inline", "local:3"])
+def test_a_policy_that_overflows_in_an_evaluation_stops_its_seed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: str
+) -> None:
+    """Its weights are finite, so that only acting shows it, and the evaluation acts first."""
+    update = Learner.update
+
+    def huge(self: Learner, *arguments: Any) -> Any:
+        trace = update(self, *arguments)
+        if self.updates == 80 and self.members == len(SEEDS):
+            self.agent.actor.flat[1] *= 1e25
+        return trace
+
+    monkeypatch.setattr(Learner, "update", huge)
+    events = list(t3d.train(config(tmp_path, "huge", actors=actors, log={"every_steps": 1000})))
+    (stopped,), end = stops(events), events[-1]
+    assert stopped.seed == 1 and (actors != "inline" or "the evaluation of seed 1" in stopped.text)
+    assert isinstance(end, End) and (end.reason, end.updates, end.diverged) == ("finished", 200, [1])
 
 
 @pytest.mark.parametrize("network", ["actor", "critic"])

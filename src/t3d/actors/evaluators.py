@@ -58,6 +58,7 @@ class ProcessEvaluator:
         self._notes: list[str] = []
         self._waited = 0.0
         self._stopped: set[int] = set()
+        self._diverged: dict[int, str] = {}  # members, and which action was not finite
 
     def has_room(self) -> bool:
         """Whether another evaluation can start."""
@@ -65,9 +66,7 @@ class ProcessEvaluator:
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Starts evaluating every living member of the snapshot; there must be room."""
-        if self._stopped:  # whatever their policies hold, it must not reach a checkpoint
-            living = np.isin(np.arange(self.count), [*self._stopped], invert=True)
-            snapshot = snapshot._replace(flat=np.where(living[:, None], snapshot.flat, np.float32(0)))
+        snapshot = self._without_stopped(snapshot)
         policy_slot = min({*range(MAX_PENDING)} - {one.policy_slot for one in self.pending})
         one = Pending(step, snapshot, policy_slot, [[] for _ in range(self.count)], [0] * self.count)
         self.policies.put(policy_slot, snapshot)
@@ -90,11 +89,18 @@ class ProcessEvaluator:
                 figures = np.array(returns), np.array(lengths), one.bad_values[member]
                 ready.append(Evaluation(one.step, member, one.snapshot, *figures))
         notes, self._notes = [*self._notes, *self.log.news()], []
-        return Evaluated(ready, notes)
+        return Evaluated(ready, notes, [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
 
     def stop(self, member: int) -> None:
         """Evaluates this member no more."""
         self._stopped.add(member)
+
+    def _without_stopped(self, snapshot: PolicySnapshot) -> PolicySnapshot:
+        """Zeroes the policies of stopped members: what is not finite must not reach a checkpoint."""
+        if not self._stopped:
+            return snapshot
+        living = np.isin(np.arange(self.count), [*self._stopped], invert=True)
+        return snapshot._replace(flat=np.where(living[:, None], snapshot.flat, np.float32(0)))
 
     def _is_complete(self, one: Pending) -> bool:
         return all(len(played) == self.cfg.eval.episodes for played in self._living(one).values())
@@ -141,7 +147,10 @@ class ProcessEvaluator:
         fault = slot.worker.fault(self.cfg.env.hang_seconds)
         for message in slot.worker.receive():  # after fault(): an ended process has sent everything
             slot.delivered += 1
-            self._store(**message)
+            if "diverged" in message:
+                self._diverged[message["member"]] = message["diverged"]
+            else:
+                self._store(**message)
         if slot.worker.error is not None:
             raise slot.worker.error
         if fault:

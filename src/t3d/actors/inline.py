@@ -22,6 +22,8 @@ from t3d.world.policy import MemberPolicy
 class InlineCollector:
     """Collects in this process, one step of every environment at a time: deterministic."""
 
+    keeps_episodes = True
+
     def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
         self.cfg = cfg
         envs = cfg.env.num_envs
@@ -46,9 +48,10 @@ class InlineCollector:
         """
         acting = [one for one in self.member_actors if one.member not in self._stopped]
         for one in acting:
-            if one.error is not None:
+            if one.error is not None and not isinstance(one.error, Diverged):
                 raise one.error
-        rollouts = [one.step(self.policies[one.member]) for one in acting if one.taken < self.cfg.total_steps]
+        steps = [one for one in acting if one.error is None and one.taken < self.cfg.total_steps]
+        rollouts = [one.step(self.policies[one.member]) for one in steps]
         diverged = [(one.member, one.error.what) for one in acting if isinstance(one.error, Diverged)]
         return Collected(rollouts, [], diverged)
 
@@ -89,22 +92,27 @@ class InlineEvaluator:
         self.member_evaluators = [MemberEvaluator(cfg, member, make_env) for member in range(len(cfg.seeds))]
         self._ready: list[Evaluation] = []
         self._stopped: set[int] = set()
+        self._diverged: dict[int, str] = {}  # members, and which action was not finite
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
-        """Evaluates every member of the snapshot; drops all of it if a stop or save is requested meanwhile."""
+        """Evaluates every living member of the snapshot; drops it all if a stop or save is requested meanwhile."""
+        ready: list[Evaluation] = []
         try:
-            self._ready += [
-                one.evaluate(snapshot, step, self._check_requests)
-                for member, one in enumerate(self.member_evaluators)
-                if member not in self._stopped
-            ]
+            living = [pair for pair in enumerate(self.member_evaluators) if pair[0] not in self._stopped]
+            for member, one in living:
+                try:
+                    ready.append(one.evaluate(snapshot, step, self._check_requests))
+                except Diverged as error:
+                    self._diverged[member] = error.what
         except Stopped:
             return False
+        self._ready += ready
         return True
 
     def stop(self, member: int) -> None:
         """Evaluates this member no more."""
         self._stopped.add(member)
+        self._ready = [one for one in self._ready if one.member != member]
 
     def _check_requests(self) -> None:
         if self.requests.stop.is_set() or self.requests.save.is_set():
@@ -113,7 +121,7 @@ class InlineEvaluator:
     def poll(self, *, wait: bool = False) -> Evaluated:
         """Returns the evaluations that are ready, each once; there is nothing to wait for."""
         ready, self._ready = self._ready, []
-        return Evaluated(ready, [])
+        return Evaluated(ready, [], [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
 
     def state(self) -> State:
         """Returns nothing: no evaluation is in progress when a run is saved."""

@@ -54,6 +54,8 @@ class ActorSlot(WorkerSlot):
 class LocalCollector:
     """Collects in actor processes: fast, and not deterministic."""
 
+    keeps_episodes = False
+
     def __init__(self, cfg: Config, make_env: EnvFactory, checkup: Checkup, log: WorkerLog) -> None:
         self.cfg, self.worker_cfg, self.governor = cfg, for_workers(cfg, make_env), Governor(cfg)
         self.spec, self.log = checkup.spec, log
@@ -95,7 +97,7 @@ class LocalCollector:
         self.supervise()
         if not any(self._rows):
             waited = self._wait()
-            self._statistics.learner_waited += waited if min(self.taken) < self.cfg.total_steps else 0.0
+            self._statistics.learner_waited += waited if min(self._living()) < self.cfg.total_steps else 0.0
         self._receive_all()
         members = [member for member, rows in enumerate(self._rows) if rows or any(self._reports[member])]
         news, self._news = self._news, []
@@ -209,10 +211,14 @@ class LocalCollector:
         started = time.monotonic()
         if not self._waiting():
             self.learner_wakeup.wait(LONGEST_WAIT)
-        enough, until = self._block * len(self.taken), time.monotonic() + GATHER_SECONDS
+        enough, until = self._block * len(self._living()), time.monotonic() + GATHER_SECONDS
         while 0 < self._waiting() < enough and time.monotonic() < until:
             time.sleep(NAP_SECONDS)
         return time.monotonic() - started
+
+    def _living(self) -> list[int]:
+        """Returns the transitions of members that have not stopped."""
+        return [taken for taken, stopped in zip(self.taken, self.shared_state.stopped, strict=True) if not stopped]
 
     def _waiting(self) -> int:
         """Counts the transitions waiting in the rings."""

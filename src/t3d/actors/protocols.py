@@ -26,12 +26,14 @@ class Evaluated(NamedTuple):
 
     evaluations: list[Evaluation]  # in the order of submission, all living members of one before the next
     notes: list[str]  # what is worth knowing
+    diverged: list[tuple[int, str]]  # members whose policy gave an action that is not finite, and which
 
 
 class Collector(Protocol):
     """Acts with the newest policy. Only poll waits, and nothing is reset by being read."""
 
     spec: Spec
+    keeps_episodes: bool  # whether restore goes on with the episodes that were in progress
 
     def publish(self, snapshot: PolicySnapshot, updates: int, /) -> None:
         """Acts with this policy from now on; the learner has made so many updates."""

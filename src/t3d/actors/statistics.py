@@ -18,7 +18,7 @@ class ActingTotals(NamedTuple):
 
     at: float  # seconds, on the clock of time.monotonic
     ages: NDArray[np.int64]  # transitions by the age of the policy that acted, in updates
-    fills: float  # how full the rings were, from 0 to 1, summed over so many looks
+    fills: float  # how full the rings were, from 0 to 1: the sum over `looks` samples
     looks: int
     learner_waited: float  # seconds
     actors_waited: float  # seconds, summed over all actors, ended ones too

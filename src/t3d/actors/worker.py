@@ -152,7 +152,11 @@ class Evaluator:
         episodes = range(first, self.cfg.eval.episodes)
         for place in range(0, len(episodes), member_evaluator.env_batch.count):
             some = episodes[place : place + member_evaluator.env_batch.count]
-            returns, lengths, bad_values = member_evaluator.play(snapshot, some)
+            try:
+                returns, lengths, bad_values = member_evaluator.play(snapshot, some)
+            except Diverged as error:
+                self.parent.send(member=member, diverged=error.what)
+                return
             results = list(zip(returns.tolist(), lengths.tolist(), strict=True))
             self.parent.send(member=member, step=step, first=some[0], results=results, bad_values=bad_values)
 

@@ -188,7 +188,7 @@ def _line_for(event: Event) -> Text | None:
             line = labelled(
                 f"seed {event.seed} has diverged",
                 "red",
-                f"at step {event.step:,}: {event.text}; it stops, the others go on",
+                f"at step {event.step:,}: {event.text}; it stops",
             )
         case ActorEvent():
             line = labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")

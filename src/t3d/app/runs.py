@@ -64,7 +64,7 @@ SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether th
 
 COLUMNS: dict[str, Callable[[Entry], Text]] = {
     "preset": lambda entry: _clean(entry.preset),
-    "seeds": lambda entry: _clean(_seeds(entry.seeds)),
+    "seeds": lambda entry: _clean(f"{_seeds(entry.seeds)}{_diverged(entry)}"),
     "steps": lambda entry: _clean(f"{_short(entry.step)}/{_short(entry.total_steps)}"),
     "return": lambda entry: _clean(_figure(entry.best_return)),
     "status": lambda entry: _clean(entry.status, COLOURS.get(entry.status, "")),
@@ -231,6 +231,10 @@ def _clean(text: str, style: str = "") -> Text:
 
 def _env(name: str) -> str:
     return name or "defined in Python"
+
+
+def _diverged(entry: Entry) -> str:
+    return f", {len(entry.diverged)} diverged" if entry.diverged else ""
 
 
 def _seeds(seeds: tuple[int, ...]) -> str:

@@ -74,7 +74,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         convert(self, "replay.")
-        check_range(self, "replay.", capacity=(1, 10**12), n_step=(1, 1000))
+        check_range(self, "replay.", capacity=(1, 10**12), n_step=(1, 100))
 
 
 @dataclass(frozen=True)

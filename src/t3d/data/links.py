@@ -20,8 +20,8 @@ BYTES_PER_ROW = 4 * 4 + 2 * 4  # origins and links in host memory; links on the 
 class Links:
     """The rows of the next and the previous transition of each row, or NONE, NOT_YET or OVERWRITTEN.
 
-    A row goes on to the next one of its episode, which may not be there yet. If it never comes, because an episode was
-    cut short by a fault, a lost actor or a resumed run, there is none once the environment's next episode has begun.
+    A row goes on to the next one of its episode, which may not be there yet. If an episode was cut short, by a fault, a
+    lost actor or a resumed run, its last row's next is NONE as soon as the environment's next episode begins.
     """
 
     def __init__(self, members: int, capacity: int, device: torch.device | str) -> None:
@@ -52,11 +52,25 @@ class Links:
         self._send(changed)
 
     def rebuild(self, member: int, first: int, stop: int) -> None:
-        """Derives a member's links anew from the origins of its transitions first to stop."""
-        self._links[member] = NONE
-        self._newest[member].clear()
+        """Derives a member's links anew from the origins of its transitions first to stop, all at once."""
         rows = np.arange(first, stop) % self.capacity
-        self._link(member, self.origins[member, rows], stop)
+        env, episode, step, ending = self.origins[member, rows].T
+        order = np.argsort(env, kind="stable")  # by environment, in the order of arrival
+        one, other = order[:-1], order[1:]
+        same_env = (env[one] == env[other]) & (env[one] != UNKNOWN)
+        continues = same_env & (episode[one] == episode[other]) & (step[one] + 1 == step[other])
+        following, previous = np.full(len(rows), NONE), np.where((step == 0) | (env == UNKNOWN), NONE, OVERWRITTEN)
+        following[one[continues]] = rows[other[continues]]
+        previous[other[continues]] = rows[one[continues]]
+        newest = np.append(one[env[one] != env[other]], order[-1:])  # of each environment
+        newest = newest[env[newest] != UNKNOWN]
+        going_on = newest[ending[newest] == GOES_ON]
+        following[going_on] = NOT_YET
+        self._links[member] = NONE
+        self._links[member, rows] = np.column_stack([following, previous])
+        self._newest[member] = {
+            int(env[place]): (first + int(place), int(episode[place]), int(step[place])) for place in newest
+        }
         self._on_device[member].copy_(torch.from_numpy(self._links[member]))
 
     def end_episodes(self) -> None:

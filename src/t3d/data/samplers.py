@@ -43,10 +43,10 @@ class UniformSampler:
         return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
 
     def added(self, member: int, first: int, stop: int) -> None:
-        """Does not care which transitions are new."""
+        """Ignored: sampling is uniform."""
 
     def feedback(self, index: Tensor, td: Tensor) -> None:
-        """Does not care how well they were predicted."""
+        """Ignored: sampling is uniform."""
 
     def state(self) -> State:
         """The state of the random streams."""

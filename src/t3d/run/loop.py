@@ -136,6 +136,7 @@ def _run(training: Training, start: list[Event], requests: Requests) -> Iterator
             reason=reason,
             text=text or "; ".join(filter(None, problems)),
             saved=not saver.unsaved,
+            diverged=[parts.cfg.seeds[member] for member in parts.stopped],
             updates=parts.learner.updates,
             seconds=parts.counters.seconds,
         )
@@ -155,20 +156,23 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
     while True:
         saver.unsaved = True
         yield _learn(training, governor, requests.stop)
+        if _evaluation_due(parts) or saver.is_due or requests.save.is_set():
+            yield parts.stop_diverged()
+        parts.refuse_none_left()
 
         if _evaluation_due(parts) and not requests.stop.is_set() and parts.evaluator.has_room():
-            yield parts.stop_diverged()
             snapshot = parts.snapshot()
             saver.folder.save_last(snapshot, counters.step)
             if parts.evaluator.submit(snapshot, counters.step):
                 counters.submitted = counters.step
         yield saver.unwritten()
         yield _evaluations(training)
+        parts.refuse_none_left()
 
         if saver.is_due or requests.save.is_set():
             reason = "asked" if requests.save.is_set() else "schedule"
             requests.save.clear()
-            yield saver.save(reason)
+            yield [saver.save(reason)]
         if requests.stop.is_set():
             break
         if _evaluation_due(parts):  # interrupted by a request to save, or too many are in progress
@@ -178,6 +182,7 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
             break
 
         yield _collect(training)
+        parts.refuse_none_left()
     yield reporter.summary()
 
 
@@ -212,14 +217,15 @@ def _evaluation_due(parts: Parts) -> bool:
 def _evaluations(training: Training) -> list[Event]:
     """Reports evaluations that are ready; a member's best policy is written as soon as it is known."""
     parts, events = training.parts, list[Event]()
-    evaluations, notes = parts.evaluator.poll(wait=_evaluation_due(parts))
+    evaluations, notes, diverged = parts.evaluator.poll(wait=_evaluation_due(parts))
     for evaluation in evaluations:
         is_best = parts.best.offer(evaluation)
         if is_best:
             parts.best.write(evaluation.member, training.saver.folder)
         parts.counters.evaluated = evaluation.step
         events.append(eval_event(evaluation, parts.cfg, is_best))
-    return events + [Note(step=parts.counters.step, text=text) for text in notes]
+    events += [Note(step=parts.counters.step, text=text) for text in notes]
+    return events + [parts.stop(member, why) for member, why in diverged]
 
 
 def _collect(training: Training) -> list[Event]:
@@ -229,5 +235,5 @@ def _collect(training: Training) -> list[Event]:
         collected = parts.collector.poll()
         parts.memory.add(*collected.rollouts)
         parts.counters.step = min(parts.added)
-        stopped = [parts.stop(member, why) for member, why in collected.diverged if member in parts.living]
+        stopped: list[Event] = [parts.stop(member, why) for member, why in collected.diverged if member in parts.living]
     return training.reporter.collected(collected, before) + stopped

@@ -101,16 +101,20 @@ class Parts:
         return self.memory.scaled(self.learner.snapshot())
 
     def stop(self, member: int, why: str) -> SeedStopped:
-        """Stops a member that has diverged, while the others go on; raises if none is left."""
-        if self.living == [member]:
-            others = "all seeds have diverged; the last one: " if self.stopped else ""
-            raise Diverged(f"{others}{why} at step {self.counters.step}")
+        """Stops a member that has diverged, while the others go on."""
         self.stopped[member] = why
         self.collector.stop(member)
         self.evaluator.stop(member)
         event = SeedStopped(step=self.counters.step, member=member, seed=self.cfg.seeds[member], text=why)
-        self.counters.step = min(self.added)
+        self.counters.step = min(self.added, default=self.counters.step)
         return event
+
+    def refuse_none_left(self) -> None:
+        """Raises if all members have diverged; their stops have been told by now."""
+        if not self.living:
+            *others, last = self.stopped.values()
+            all_of = "all seeds have diverged; the last one: " if others else ""
+            raise Diverged(f"{all_of}{last} at step {self.counters.step}")
 
     def stop_diverged(self) -> list[Event]:
         """Stops members whose networks or moments hold a value that is not finite."""
@@ -158,7 +162,7 @@ class Parts:
         try:
             self._refuse_another_run(loaded)
             for member, seed in enumerate(self.cfg.seeds):
-                if str(seed) in state["stopped"]:
+                if str(seed) in state.get("stopped", {}):  # added in the course of format 2
                     self.stopped[member] = str(state["stopped"][str(seed)])
                     self.collector.stop(member)
                     self.evaluator.stop(member)
@@ -169,7 +173,7 @@ class Parts:
             for member, seed in enumerate(self.cfg.seeds):
                 checkpoint.fill(self.memory.replay, member, seed)
             notes = self.collector.restore(state["collector"], stop)
-            if self.cfg.local_actors:  # abandon the episodes in progress
+            if not self.collector.keeps_episodes:
                 self.memory.replay.links.end_episodes()
             restore_evaluations(self.counters, self.evaluator, state["evaluator"])
             self._refuse_contradictions(state["collector"])

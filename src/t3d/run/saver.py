@@ -32,12 +32,8 @@ class Saver:
         """Whether a checkpoint is due now."""
         return passed(self.parts.cfg.checkpoint.every_steps, self._tried, self.parts.counters.step)
 
-    def save(self, reason: str) -> list[Event]:
+    def save(self, reason: str) -> Saved | SaveFailed:
         """Writes a checkpoint. If that fails, the run continues with the checkpoints that it has."""
-        stopped = self.parts.stop_diverged()
-        return [*stopped, self._save(reason)]
-
-    def _save(self, reason: str) -> Saved | SaveFailed:
         parts = self.parts
         step = self._tried = parts.counters.step
         started = time.monotonic()
@@ -72,10 +68,15 @@ class Saver:
     def save_at_the_end(self) -> list[Event]:
         """Saves what is not saved yet."""
         self.folder.refuse_if_gone()
-        saved = self.save("end") if self.unsaved else []
-        for event in saved:
+        if not self.unsaved:
+            return []
+        stopped = self.parts.stop_diverged()
+        for event in stopped:  # before the checkpoint, which knows how long the log is
             self.folder.write(event)
-        return saved
+        self.parts.refuse_none_left()
+        saved = self.save("end")
+        self.folder.write(saved)
+        return [*stopped, saved]
 
     def save_last_policies(self) -> list[str]:
         """Writes last/; what goes wrong, e.g. on a GPU that has failed, must not hide how the run ended."""
@@ -90,7 +91,7 @@ class Saver:
         try:
             if self.folder.is_gone():
                 self._leave_folder()
-            if self._consistent:
+            if self._consistent and self.parts.living:
                 self.save_at_the_end()
         except Exception as problem:  # whatever it is, the error that ended the run comes first
             self.problem = self.problem or as_sentence(problem)

@@ -36,6 +36,7 @@ class Entry(NamedTuple):
     env: str
     preset: str
     seeds: tuple[int, ...]
+    diverged: tuple[int, ...]  # seeds that have stopped, as far as its end says
     step: int
     total_steps: int
     best_return: float | None  # mean over seeds of each one's best evaluation
@@ -83,15 +84,17 @@ def read_entry(path: Path) -> Entry:
             raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
         seeds = tuple(to_count(seed) for seed in config["seeds"])
         status = _status(session, last)
+        diverged = tuple(to_count(seed) for seed in last.get("diverged", [])) if last["event"] == "end" else ()
         return Entry(
             path=path,
             config=config,
             env=str(config["env"].get("name") or config["env"]["id"])[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
+            diverged=diverged,
             step=to_count(last["step"]),
             total_steps=to_count(config["total_steps"]),
-            best_return=_best_return(path, seeds),
+            best_return=_best_return(path, tuple(seed for seed in seeds if seed not in diverged)),
             status=status,
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
             started=datetime.fromtimestamp(float(start["time"])),
@@ -167,7 +170,8 @@ def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
     known = [value for value in noted if value is not None]
     if len(known) < len(seeds):
         log = read_log(path, kinds=(Eval,))
-        known = [best_of(evals).mean_return for evals in evals_by_seed(log.events).values()]
+        by_seed = evals_by_seed(log.events)
+        known = [best_of(by_seed[seed]).mean_return for seed in seeds if seed in by_seed]
     mean = statistics.fmean(known) if known else math.nan
     return mean if math.isfinite(mean) else None
 

@@ -73,7 +73,8 @@ class Checkpoint(NamedTuple):
             if segment.file.name not in self.damaged:
                 found = safetensors.numpy.load(self._read(segment.file))
                 intact = _expected(found, "rows", (count, replay.rows.shape[2]), "float32", segment)
-                origins = _expected(found, "origins", (count, 4), "int32", segment)
+                if "origins" in found:  # added in the course of format 2
+                    origins = _expected(found, "origins", (count, 4), "int32", segment)
             if intact is None:
                 raise Refused(f"no intact segment of the replay of seed {seed} is left")
             gone = max(0, first - segment.first)  # overwritten by now

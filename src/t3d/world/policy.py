@@ -46,7 +46,8 @@ class MemberPolicy:
         if self.scaling is not None:
             mean, std = self.scaling
             x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
-        action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
+        with np.errstate(over="ignore", invalid="ignore"):  # of a policy that has diverged; whoever acts notices
+            action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
         return action
 
 
