@@ -19,10 +19,10 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     from t3d.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
-Origins = NDArray[
-    np.int32
-]  # (..., 4): environment, episode, step in the episode (from 0), and how the transition ended
-GOES_ON, TERMINATED, TRUNCATED = range(3)  # how a transition may end; one that goes on to nothing was cut by a fault
+# Where a transition comes from (..., 4): environment, episode, step in it (from 0), and how it ended. One that goes on but
+# has no next was cut by a fault, which comes after the transition is stored and so cannot be marked in it.
+Origins = NDArray[np.int32]
+GOES_ON, TERMINATED, TRUNCATED = range(3)
 UNKNOWN = -1  # as environment: nothing is known about the transition, and it has no neighbours
 Coefficient = Union[float, "Tensor"]  # a number that updates read: for all members, or (M,), one for each
 State = dict[str, Any]  # what a part needs to resume exactly: arrays and plain values by name, nested
@@ -143,9 +143,7 @@ class Source(Protocol):
     @property
     def capture_safe(self) -> bool: ...  # whether CUDA graphs may record sample and feedback
     def sample(self) -> Batch: ...  # overwritten by the next call
-    def feedback(
-        self, index: Tensor, td: Tensor, /
-    ) -> None: ...  # errors (M, C, B) of rows (M, B); on the learner's device
+    def feedback(self, index: Tensor, td: Tensor, /) -> None: ...  # rows (M, B), errors (M, C, B); the learner's device
     def state(self) -> State: ...
     def restore(self, state: State, /) -> None: ...
 
