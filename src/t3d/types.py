@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     from t3d.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
-# Where a transition comes from (..., 4): environment, episode, step in it (from 0), and how it ended. One that goes on but
+# Where a transition comes from (..., 4): environment, episode, step in it (from 0), how it ended. One that goes on but
 # has no next was cut by a fault, which comes after the transition is stored and so cannot be marked in it.
 Origins = NDArray[np.int32]
 GOES_ON, TERMINATED, TRUNCATED = range(3)
