@@ -93,13 +93,13 @@ class Learner:
 
         If the source cannot be recorded, its batches are copied to where the graphs read them, one update at a time.
         """
-        assert self._source is not None  # noqa: S101 (a learner without a source is only updated by hand)
-        if not self._source.capture_safe and self._staged is None:
-            self._staged = Staged(self._source, self._source.device)
+        source = self._given_source
+        if not source.capture_safe and self._staged is None:
+            self._staged = Staged(source, source.device)
         torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
-        state, source_state = self.state(), self._source.state()
+        state, source_state = self.state(), source.state()
         staged = self._staged
-        sample = self._source.sample if staged is None else lambda: staged.batch
+        sample = source.sample if staged is None else lambda: staged.batch
         drawn = compiled_if_possible(lambda: (sample(), self.draw()))
 
         def step(phase: Hashable) -> Any:
@@ -111,15 +111,19 @@ class Learner:
 
         self._graphs = Graphs(step, self.phases, blocks=staged is None)
         self.restore(state)
-        self._source.restore(source_state)
+        source.restore(source_state)
+
+    @property
+    def _given_source(self) -> Source:
+        if self._source is None:
+            raise ValueError("a learner without a source can only be updated batch by batch, with update")
+        return self._source
 
     def _next_batch(self) -> Batch:
-        assert self._source is not None  # noqa: S101 (as above)
-        return self._source.sample() if self._staged is None else self._staged.refill()
+        return self._given_source.sample() if self._staged is None else self._staged.refill()
 
     def _give_feedback(self, batch: Batch, trace: Any) -> None:
-        assert self._source is not None  # noqa: S101 (as above)
-        self._source.feedback(batch.index, trace.td)
+        self._given_source.feedback(batch.index, trace.td)
 
     def update(self, batch: Batch, draws: Any) -> Any:
         """Performs one update on what is handed in, without rare operations."""

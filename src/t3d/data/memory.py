@@ -7,7 +7,7 @@ import torch
 from t3d.config import Config
 from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
-from t3d.data.samplers import UniformSampler
+from t3d.data.samplers import Sampler, UniformSampler
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
@@ -19,7 +19,7 @@ class Memory:
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
         members = len(cfg.seeds)
         self.replay = Replay(spec, rows_needed(cfg), members, device)
-        self.sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay.n_step)
+        self.sampler: Sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay.n_step)
         scales = cfg.normalise_observations
         self.normaliser = Normaliser(members, spec.observation_size, device) if scales else None
 

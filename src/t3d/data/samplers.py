@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +12,18 @@ from t3d.config import TD3Config
 from t3d.data.replay import Replay
 from t3d.random_streams import open_streams
 from t3d.types import Batch, Coefficient, State
+
+
+class Sampler(Protocol):
+    """Chooses rows of a replay; priorities would listen to added and feedback."""
+
+    capture_safe: bool  # whether CUDA graphs may record sample and feedback
+
+    def sample(self) -> Batch: ...
+    def added(self, member: int, first: int, stop: int, /) -> None: ...  # transitions, counted from the start
+    def feedback(self, index: Tensor, td: Tensor, /) -> None: ...
+    def state(self) -> State: ...
+    def restore(self, state: State, /) -> None: ...
 
 
 class UniformSampler:

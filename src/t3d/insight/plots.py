@@ -41,14 +41,19 @@ def plot_curves(
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
     for index, run in enumerate(runs):
         colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
-        diverged = [one for one in run.evals if one in run.stopped and one != seed]
-        seeds = [one for one in run.evals if one not in diverged] if seed is None else [run.known_seed(seed)]
-        for one in diverged if seed is None else []:
+        seeds, diverged = list(run.evals), list[int]()
+        if seed is not None:
+            seeds = [run.known_seed(seed)]
+        elif run.stopped:
+            seeds, diverged = (
+                [one for one in seeds if one not in run.stopped],
+                [one for one in seeds if one in run.stopped],
+            )
+        for one in diverged:
             alone = _curves(run, [one], x, smooth)
             axes.plot(alone.x, alone.returns[0], color=colour, linewidth=0.6)
-            axes.plot(
-                alone.x[-1:], alone.returns[0, -1:], "x", color=colour, markersize=9, label=f"seed {one}: diverged"
-            )
+            end, where = (alone.x[-1:], alone.returns[0, -1:]), f"{run.path.name}: " if len(runs) > 1 else ""
+            axes.plot(*end, "x", color=colour, markersize=9, label=f"{where}seed {one}: diverged")
         if not seeds:
             continue
         curves = _curves(run, seeds, x, smooth)
