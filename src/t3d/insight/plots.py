@@ -45,10 +45,8 @@ def plot_curves(
         if seed is not None:
             seeds = [run.known_seed(seed)]
         elif run.stopped:
-            seeds, diverged = (
-                [one for one in seeds if one not in run.stopped],
-                [one for one in seeds if one in run.stopped],
-            )
+            diverged = [one for one in seeds if one in run.stopped]
+            seeds = [one for one in seeds if one not in run.stopped]
         for one in diverged:
             alone = _curves(run, [one], x, smooth)
             axes.plot(alone.x, alone.returns[0], color=colour, linewidth=0.6)
