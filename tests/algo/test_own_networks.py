@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="
 GATED = re.search(r"```python\n(# gated_network.py\n.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """What a run sets here must not reach other tests."""
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def gated(tmp_path: Path) -> str:
     """The network of the page, in a file whose name no other test imports."""
@@ -42,7 +50,7 @@ def config(tmp_path: Path, name: str, network: str, **changes: Any) -> Any:
     networks = {"actor_network": network, "critic_network": network, "critic_activation": "tanh"}
     place = {"root": str(tmp_path / "runs"), "name": name}
     cfg = helpers.small_config(td3=networks, run=place, checkpoint={"every_steps": 100})
-    return t3d.merge(cfg, {"seeds": [0, 1], "device": "cpu", **changes})
+    return t3d.merge(cfg, {"seeds": [0, 1], "device": "cpu", "threads": 1, **changes})
 
 
 def test_it_trains_says_why_it_is_eager_and_resumes_to_the_last_bit(tmp_path: Path, gated: str) -> None:

@@ -125,10 +125,10 @@ def test_three_steps_learn_something_else_and_resume_to_the_last_bit(tmp_path: P
     """Episodes of Pendulum have 200 steps, so that the run is saved in the middle of one."""
     three = {"replay": {"n_step": 3, "capacity": 150}, "env": {"num_envs": 2}, "checkpoint": {"every_steps": 110}}
     one = {**three, "replay": {"capacity": 150}}
-    learned = [weights(run(helpers.small_config(**changes), tmp_path)) for changes in (three, one)]
+    learned = [weights(run(helpers.small_config(threads=1, **changes), tmp_path)) for changes in (three, one)]
     assert not np.array_equal(*learned)
     for name in ("straight", "resumed"):
-        for event in train(helpers.small_config(**three, run={"root": str(tmp_path), "name": name})):
+        for event in train(helpers.small_config(threads=1, **three, run={"root": str(tmp_path), "name": name})):
             if name == "resumed" and isinstance(event, Saved) and event.step == 220:
                 break
     list(resume(tmp_path / "resumed"))

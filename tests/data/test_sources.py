@@ -103,7 +103,8 @@ def test_a_run_with_a_source_that_listens_resumes_to_the_last_bit(
     monkeypatch.setattr(memories, "UniformSampler", WorstFirst)
     found = []
     for name in ("straight", "resumed"):
-        cfg = helpers.small_config(run={"root": str(tmp_path), "name": name}, checkpoint={"every_steps": 130})
+        place = {"root": str(tmp_path), "name": name}
+        cfg = helpers.small_config(threads=1, run=place, checkpoint={"every_steps": 130})
         for event in t3d.train(cfg):
             if name == "resumed" and isinstance(event, Saved) and event.step == 260:
                 break

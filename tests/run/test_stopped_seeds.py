@@ -29,6 +29,7 @@ SEEDS = [0, 1, 2]
 def config(tmp_path: Path, name: str, **changes: Any) -> Any:
     base: dict[str, Any] = {
         "seeds": SEEDS,
+        "threads": 1,
         "checkpoint": {"every_steps": 70},
         "eval": {"every_steps": 60, "episodes": 2},
     }
