@@ -178,12 +178,16 @@ def test_a_rule_from_a_file_trains_says_why_it_is_eager_and_resumes_to_the_last_
     assert_equal(tmp_path / "straight", tmp_path / "resumed")
 
 
-def test_a_rule_whose_file_has_gone_is_missed_in_a_sentence(tmp_path: Path) -> None:
-    shutil.copy(HERE / "ddpg.py", tmp_path / "own_rule.py")
-    cfg = helpers.small_config(rule=f"{tmp_path}/own_rule.py:DDPG", run={"root": str(tmp_path), "name": "run"})
+def train_until_first_update(cfg: Any) -> None:
     for event in t3d.train(cfg):
         if isinstance(event, Update):
             break
+
+
+def test_a_rule_whose_file_has_gone_is_missed_in_a_sentence(tmp_path: Path) -> None:
+    shutil.copy(HERE / "ddpg.py", tmp_path / "own_rule.py")
+    cfg = helpers.small_config(rule=f"{tmp_path}/own_rule.py:DDPG", run={"root": str(tmp_path), "name": "run"})
+    train_until_first_update(cfg)
     (tmp_path / "own_rule.py").unlink()
     with pytest.raises(UserError, match=r"there is no file .*own_rule\.py"):
         list(t3d.resume(tmp_path / "run"))
@@ -300,9 +304,7 @@ def test_what_is_shipped_is_evaluated_and_saved_and_what_acts_is_published(
 def test_a_rule_whose_file_has_moved_is_found_by_config_toml(tmp_path: Path) -> None:
     shutil.copy(HERE / "ddpg.py", tmp_path / "first_place.py")
     cfg = helpers.small_config(rule=f"{tmp_path}/first_place.py:DDPG", run={"root": str(tmp_path), "name": "run"})
-    for event in t3d.train(cfg):
-        if isinstance(event, Update):
-            break
+    train_until_first_update(cfg)
     (tmp_path / "first_place.py").rename(tmp_path / "second_place.py")
     settings = tmp_path / "run" / "config.toml"
     settings.write_text(settings.read_text().replace("first_place.py:DDPG", "second_place.py:Trace"))

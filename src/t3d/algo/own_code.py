@@ -121,10 +121,10 @@ def _check_agent(learner: Learner) -> None:
             raise Wrong(f"{name} of its agent is of type {type(tensor).__name__}, not a tensor")
         if tensor.is_floating_point() and tensor.ndim and len(tensor) % learner.members:
             raise Wrong(f"{name} of its agent has shape {tuple(tensor.shape)}, without an axis for seeds")
-    members, spec_says = learner.members, learner.rule.parameters(learner.spec, learner.cfg)
-    learned = sum(one.mean.numel() // members for one in learner.agent if isinstance(one, AdamState))
-    if learned != spec_says:
-        raise Wrong(f"its parameters() are {spec_says:,}, but its optimisers move {learned:,} for each seed")
+    said = learner.rule.parameters(learner.spec, learner.cfg)
+    learned = sum(one.mean.numel() // learner.members for one in learner.agent if isinstance(one, AdamState))
+    if learned != said:
+        raise Wrong(f"its parameters() are {said:,}, but its optimisers move {learned:,} for each seed")
 
 
 def _check_known(network: Architecture, actor: Architecture, *, needs_settings: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,24 +41,18 @@ def plot_curves(
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
     for index, run in enumerate(runs):
         colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
-        seeds, diverged = list(run.evals), list[int]()
-        if seed is not None:
-            seeds = [run.known_seed(seed)]
-        elif run.stopped:
-            diverged = [one for one in seeds if one in run.stopped]
-            seeds = [one for one in seeds if one not in run.stopped]
-        for one in diverged:
-            alone = _curves(run, [one], x, smooth)
-            axes.plot(alone.x, alone.returns[0], color=colour, linewidth=0.6)
-            end, where = (alone.x[-1:], alone.returns[0, -1:]), f"{run.path.name}: " if len(runs) > 1 else ""
-            axes.plot(*end, "x", color=colour, markersize=9, label=f"{where}seed {one}: diverged")
+        seeds = [run.known_seed(seed)] if seed is not None else [one for one in run.evals if one not in run.stopped]
+        name = f"{run.path.name}: " if len(runs) > 1 else ""
+        for one in [one for one in run.evals if one in run.stopped and seed is None]:
+            _plot_diverged(axes, _curves(run, [one], x, smooth), colour, f"{name}seed {one}: diverged")
         if not seeds:
             continue
         curves = _curves(run, seeds, x, smooth)
         mean = curves.returns.mean(axis=0)
-        label = f"{run.path.name}: {_in_words(seeds)}" if len(runs) > 1 else _in_words(seeds)
         marker = "o" if len(mean) == 1 else ""  # a line of one point cannot be seen
-        axes.plot(curves.x, mean, color=colour, linestyle=line, linewidth=2, marker=marker, label=label)
+        axes.plot(
+            curves.x, mean, color=colour, linestyle=line, linewidth=2, marker=marker, label=f"{name}{_in_words(seeds)}"
+        )
         axes.fill_between(curves.x, mean - curves.band, mean + curves.band, color=colour, alpha=0.2, linewidth=0)
         for one in curves.returns if len(seeds) > 1 else []:
             axes.plot(curves.x, one, color=colour, linewidth=0.6, alpha=0.5)
@@ -77,6 +71,12 @@ def plot_curves(
     figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
     plt.close(figure)
     replace(out, image.getvalue())
+
+
+def _plot_diverged(axes: Any, curves: Curves, colour: str, label: str) -> None:
+    """Draws a seed up to where it stopped."""
+    axes.plot(curves.x, curves.returns[0], color=colour, linewidth=0.6)
+    axes.plot(curves.x[-1:], curves.returns[0, -1:], "x", color=colour, markersize=9, label=label)
 
 
 def _curves(run: Run, seeds: list[int], x: str, smooth: int) -> Curves:
