@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from t3d.app.plain_console import plain
-from t3d.config import Config, settings
+from t3d.config import Config, algorithm, settings
 
 INTRODUCTION = """\
 # Settings
 
-This page is generated from [settings.py](../src/t3d/config/settings.py) by
+This page is generated from [algorithm.py](../src/t3d/config/algorithm.py) and [settings.py](../src/t3d/config/settings.py) by
 `python scripts/config_page.py > docs/config.md`, and a test compares the two.
 
 Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python. Order: defaults < `--preset` <
@@ -54,7 +54,7 @@ NAMES = {int: "integer", float: "number", str: "string", bool: "true or false"}
 
 def page() -> str:
     """Returns the page."""
-    docstrings = field_docstrings(inspect.getsource(settings))
+    docstrings = field_docstrings(inspect.getsource(algorithm) + inspect.getsource(settings))
     values = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
     sections = {name: value for name, value in values.items() if dataclasses.is_dataclass(value)}
     tables = [_table(f"{name}.", section, docstrings) for name, section in sections.items()]

@@ -1,5 +1,6 @@
 """Settings: the dataclasses, merging, TOML files and presets."""
 
+from t3d.config.algorithm import ReplayConfig, TD3Config
 from t3d.config.merging import diff, dotted, flat, merge, to_dict
 from t3d.config.settings import (
     MOST_SEEDS,
@@ -9,9 +10,7 @@ from t3d.config.settings import (
     EvalConfig,
     LogConfig,
     NoiseConfig,
-    ReplayConfig,
     RunConfig,
-    TD3Config,
 )
 from t3d.config.toml import load_config, load_toml, to_toml
 

@@ -6,75 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from t3d.config.algorithm import ReplayConfig, TD3Config
 from t3d.config.validation import check_range, convert
 from t3d.errors import UserError
 
 MOST_ACTORS = 1024  # processes; chosen
 MOST_SEEDS = 1000  # chosen
-Activation = Literal["relu", "elu", "gelu", "silu", "tanh"]
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
-
-
-@dataclass(frozen=True)
-class TD3Config:
-    """The algorithm. Defaults are those of the authors' later code."""
-
-    gamma: float = 0.99
-    """Discount factor (γ)."""
-    tau: float = 0.005
-    """How far the target networks move towards the online networks per update (τ)."""
-    batch_size: int = 256
-    """Batch size (N), for each seed."""
-    actor_lr: float = 3e-4
-    """Adam's learning rate for the actor."""
-    critic_lr: float = 3e-4
-    """Adam's learning rate for the critics."""
-    policy_delay: int = 2
-    """Critic updates per update of the actor and the target networks (d)."""
-    target_noise: float = 0.2
-    """Standard deviation of the noise on target actions, as a fraction of half the action range (σ̃)."""
-    target_noise_clip: float = 0.5
-    """Clipping limit of that noise (c)."""
-    critics: int = 2
-    """Critics per seed; TD3 has two."""
-    aggregate: Literal["min"] = "min"
-    """How the values of the target critics are combined."""
-    actor_hidden: tuple[int, ...] = (256, 256)
-    """Hidden layer sizes of the actor."""
-    critic_hidden: tuple[int, ...] = (256, 256)
-    """Hidden layer sizes of each critic."""
-    actor_network: str = "mlp"
-    """Kind of network of the actor: mlp, layer_norm, residual, or FILE.py:NAME for one of your own."""
-    critic_network: str = "mlp"
-    """Kind of network of each critic."""
-    actor_activation: Activation = "relu"
-    """Activation of the actor's hidden layers."""
-    critic_activation: Activation = "relu"
-    """Activation of the critics' hidden layers."""
-
-    def __post_init__(self) -> None:
-        convert(self, "td3.")
-        check_range(self, "td3.", gamma=(0, 1), tau=(0, 1), actor_lr=(0, 1), critic_lr=(0, 1))
-        check_range(self, "td3.", batch_size=(1, 10**6), policy_delay=(1, 10**6), critics=(1, 1000))
-        check_range(self, "td3.", target_noise=(0, 10), target_noise_clip=(0, 10))
-        for name in ("actor_hidden", "critic_hidden"):
-            for size in getattr(self, name):
-                if not 1 <= size <= 65_536:
-                    raise UserError(f"td3.{name} contains {size}; layer sizes must be between 1 and 65536")
-
-
-@dataclass(frozen=True)
-class ReplayConfig:
-    """The replay buffer."""
-
-    capacity: int = 1_000_000
-    """Transitions kept per seed; the oldest are overwritten."""
-    n_step: int = 1
-    """Rewards added up before the target bootstraps (n-step returns); TD3 has one."""
-
-    def __post_init__(self) -> None:
-        convert(self, "replay.")
-        check_range(self, "replay.", capacity=(1, 10**12), n_step=(1, 100))
 
 
 @dataclass(frozen=True)
@@ -200,6 +138,8 @@ class Config:
     """Updates per environment step after the random steps."""
     normalise_observations: bool = False
     """Normalise observations by their running mean and standard deviation (not in the paper)."""
+    scale_rewards: bool = False
+    """Divide rewards by the running standard deviation of the discounted return (not in the paper)."""
     actors: str = "inline"
     """inline: act in the learner's process (deterministic); local:N: in N processes, in parallel with learning."""
     max_ahead: int = 96
@@ -251,6 +191,17 @@ class Config:
             raise UserError(
                 f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
                 "raise capacity or lower the batch size"
+            )
+        if self.replay.sampling == "lap" and self.td3.critic_loss == "squared":
+            raise UserError(
+                "replay.sampling=lap already counts large errors more, as td3.critic_loss=squared does; "
+                "use --td3.critic-loss huber with it"
+            )
+        support = (self.td3.value_low, self.td3.value_high)
+        if self.td3.critic_loss == "categorical" and not self.scale_rewards and support == (-10, 10):
+            raise UserError(
+                "td3.critic_loss=categorical needs to know how large values can be: give td3.value_low and "
+                "td3.value_high, or use --scale-rewards, which the defaults fit"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 import typing
@@ -66,3 +67,14 @@ def check_range(cfg: Any, prefix: str, **limits: tuple[float, float]) -> None:
         value = getattr(cfg, name)
         if not low <= value <= high:  # written so that NaN fails
             raise UserError(f"{prefix}{name}={value} is out of range; it must be between {low:g} and {high:g}")
+
+
+def check_used(cfg: Any, prefix: str, owner: str, values: tuple[str, ...], *names: str) -> None:
+    """Raises a UserError for a field that was changed although only other values of its owner use it."""
+    if getattr(cfg, owner) in values:
+        return
+    for field in dataclasses.fields(cfg):
+        value = getattr(cfg, field.name)
+        if field.name in names and value != field.default:
+            needed = " or ".join(values)
+            raise UserError(f"{prefix}{field.name}={value} is used only with {prefix}{owner}={needed}")
