@@ -52,14 +52,15 @@ def random_batches(
                 weight=torch.ones(shape, dtype=dtype),
                 index=torch.zeros(shape, dtype=torch.long),
             ),
-            Draws(normal(*shape, spec.action_size)),
+            Draws(normal(*shape, spec.action_size), normal(members, cfg.critics)),
         )
 
 
 def member_of(batch: Batch, draws: Draws, member: int) -> tuple[Batch, Draws]:
     """The batch and the draws of one member alone."""
     rows = slice(member, member + 1)
-    return Batch(*(value[rows] for value in batch)), Draws(*(value[rows] for value in draws))
+    one = Draws(*(None if value is None else value[rows] for value in draws))
+    return Batch(*(value[rows] for value in batch)), one
 
 
 def snapshot_for(spec: Spec, members: int) -> PolicySnapshot:

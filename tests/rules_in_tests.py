@@ -1,4 +1,4 @@
-"""Every rule and every architecture there is, for tests that go through lists of them."""
+"""Every rule, every architecture and every other choice there is, for tests that go through lists of them."""
 
 from __future__ import annotations
 
@@ -51,3 +51,24 @@ def copy_hard(agent: TrackingAgent, cfg: Any) -> None:
 TRACKING = Rule(tracking_init, tracking_update, rare=(RareOperation(250, copy_hard),))
 ALL_RULES = {**RULES, "ddpg": DDPG, "tracking": TRACKING}
 ALL_NETWORKS = [(kind, activation) for kind in KINDS for activation in ACTIVATIONS]
+
+CHOICES: dict[str, dict[str, Any]] = {  # what the settings of an update may choose beyond the paper
+    "min of 5": {"critics": 5},
+    "mean": {"aggregate": "mean", "critics": 3},
+    "min of random 2": {"aggregate": "min_of_random_2", "critics": 4},
+    "truncated": {"aggregate": "truncated", "critics": 5, "drop_highest": 2},
+    "actor on the mean": {"actor_objective": "mean", "critics": 3},
+    "actor on the minimum": {"actor_objective": "min"},
+    "huber": {"critic_loss": "huber"},
+    "categorical": {"critic_loss": "categorical", "value_low": -6.0, "value_high": 5.0, "value_bins": 12},
+    "weight decay": {"weight_decay": 0.1},
+    "gradient clipping": {"max_grad_norm": 0.05},
+    "linear schedule": {"lr_schedule": "linear", "lr_updates": 10, "lr_final": 0.2},
+    "cosine schedule": {"lr_schedule": "cosine", "lr_updates": 10, "lr_final": 0.2},
+    "penalty": {"pre_activation_penalty": 0.5},
+}
+CHOICES["together"] = {
+    **{"aggregate": "truncated", "critics": 4, "actor_objective": "mean", "critic_loss": "categorical"},
+    **{"value_low": -6.0, "value_high": 5.0, "value_bins": 12, "weight_decay": 0.1, "max_grad_norm": 0.05},
+    **{"lr_schedule": "cosine", "lr_updates": 10, "lr_final": 0.2, "pre_activation_penalty": 0.5},
+}

@@ -162,8 +162,9 @@ def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
 
 
 def critic_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
-    """The architecture of a critic, which has one output."""
-    sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, 1)
+    """The architecture of a critic, which has one output, or one for each value of a categorical critic."""
+    outputs = cfg.value_bins if cfg.critic_loss == "categorical" else 1
+    sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, outputs)
     return architecture(cfg.critic_network, sizes, cfg.critic_activation)
 
 

@@ -152,6 +152,7 @@ class Draws(NamedTuple):
     """All randomness of one update."""
 
     target_noise: Tensor  # (M, B, action_size), standard normal
+    critic_choice: Tensor | None = None  # (M, C), standard normal; only for aggregates that choose critics
 
 
 class UpdateTrace(NamedTuple):
@@ -161,19 +162,21 @@ class UpdateTrace(NamedTuple):
     eps: Tensor  # (M, B, action_size), step 6: the clipped noise
     a2: Tensor  # (M, B, action_size), step 6: the smoothed action
     q2: Tensor  # (M, C, B), step 7
-    q2_min: Tensor  # (M, B), step 8
+    v2: Tensor  # (M, B), step 8: the value of s2
     y: Tensor  # (M, B), step 9
     q: Tensor  # (M, C, B), step 10
     td: Tensor  # (M, C, B), q - y
+    loss: Tensor  # (M, C, B), step 11: of each critic and transition, before weighting
     weight: Tensor  # (M, B)
     pi: Tensor | None = None  # (M, B, action_size), step 13; None unless the actor was updated
-    q1_pi: Tensor | None = None  # (M, B), step 13
+    q_pi: Tensor | None = None  # (M, B), step 13: what the actor maximises
+    actor_loss: Tensor | None = None  # (M,), step 13
 
     @property
     def losses(self) -> dict[str, Tensor]:
         """(M,) each: step 11, summed over the critics; and what step 13 minimises, if it was taken."""
-        critic = (self.weight.unsqueeze(1) * self.td.square()).mean(-1).sum(-1)
-        return {"critic": critic} if self.q1_pi is None else {"critic": critic, "actor": -self.q1_pi.mean(-1)}
+        critic = (self.weight.unsqueeze(1) * self.loss).mean(-1).sum(-1)
+        return {"critic": critic} if self.actor_loss is None else {"critic": critic, "actor": self.actor_loss}
 
 
 class Evaluation(NamedTuple):

@@ -13,7 +13,8 @@ from test_td3 import MUTATIONS, mutated
 
 import helpers
 import t3d
-from rules_in_tests import ALL_NETWORKS, ALL_RULES
+from rules_in_tests import ALL_NETWORKS, ALL_RULES, CHOICES
+from t3d.algo.engines import ENGINES
 from t3d.algo.engines.verify import FixedBatch, exact_products, mismatch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import TD3, Rule
@@ -44,7 +45,8 @@ class Batches(FixedBatch):
 
     def sample(self) -> Batch:
         batch, draws = self.all[self.number % len(self.all)]
-        self.draws.target_noise.copy_(draws.target_noise)
+        for place, part in zip(self.draws, draws, strict=True):
+            place.copy_(part)
         self.number += 1
         return batch
 
@@ -84,6 +86,16 @@ def test_captured_equals_eager_for_every_architecture(kind: str, activation: str
     networks: dict[str, Any] = {f"{owner}_network": kind for owner in ("actor", "critic")}
     networks |= {f"{owner}_activation": activation for owner in ("actor", "critic")}
     assert largest_difference(TD3, replace(CFG, **networks)) < 1e-10
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_captured_equals_eager_for_every_choice(choice: str) -> None:
+    cfg = replace(CFG, **CHOICES[choice])
+    assert largest_difference(TD3, cfg) < 1e-10
+    assert mismatch("capture", SPEC, cfg, range(2), "cuda") == ""
+    assert mismatch("graph", SPEC, cfg, range(2), "cuda") == "" or ENGINES["graph"].refuses(
+        TD3, cfg, coefficients_of(cfg)
+    )
 
 
 @pytest.mark.parametrize("rule", ALL_RULES)

@@ -17,9 +17,12 @@ from torch.profiler import ProfilerActivity, profile
 import helpers
 import t3d.algo.engines.fused
 import t3d.algo.td3
+from rules_in_tests import CHOICES
+from t3d.algo.engines import ENGINES
 from t3d.algo.engines.fused import Fused
 from t3d.algo.engines.verify import FixedBatch, random_batch
 from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.rules import TD3
 from t3d.algo.td3 import coefficients_of, td3_init, td3_update
 from t3d.config import TD3Config
 from t3d.data.replay import Replay
@@ -115,8 +118,13 @@ def test_one_action_and_one_transition() -> None:
     assert largest(list(zip(tensors(agent), tensors(theirs), strict=True))) < 1e-12
 
 
-def test_every_aggregate_of_td3_is_known() -> None:
-    assert t3d.algo.engines.fused.AGGREGATES.keys() == t3d.algo.td3.AGGREGATES.keys()
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_is_computed_or_refused(choice: str) -> None:
+    cfg = make_config(**CHOICES[choice])
+    computed = {"min of 5", "mean", "min of random 2", "truncated"}
+    refusal = ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg))
+    assert bool(refusal) == (choice not in computed), refusal
+    assert choice not in computed or distance(Fused, cfg, members=2, updates=20) < 1e-10
 
 
 def sampled(cfg: TD3Config, members: int) -> UniformSampler:

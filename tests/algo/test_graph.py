@@ -11,15 +11,18 @@ from torch.profiler import ProfilerActivity, profile
 
 import helpers
 import t3d
+from rules_in_tests import CHOICES
 from t3d.algo.engines import ENGINES, graph
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.rules import TD3
 from t3d.config import Config, ReplayConfig, TD3Config
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.events import ActingEvent, End, Resumed
 from t3d.run.publish import PipelinedPublisher
 from t3d.snapshots import PolicySnapshot
+from t3d.types import Batch, Draws, UpdateTrace
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -45,8 +48,7 @@ def test_the_compilable_update_is_td3_update(
         weighted = batch._replace(weight=torch.rand_like(batch.r) + 0.5, discount=torch.rand_like(batch.r))
         moves = eager.until_complete == 1
         expected = eager.update(weighted, draws)
-        with torch.no_grad():
-            given = graph.update(candidate.agent, weighted, draws, cfg, candidate.coefficients, moves)
+        given = by_hand(candidate, weighted, draws, moves)
         for name, value in expected._asdict().items():
             other = getattr(given, name)
             assert (value is None) == (other is None), name
@@ -55,6 +57,26 @@ def test_the_compilable_update_is_td3_update(
     for name, value in numbers_of(eager).items():
         torch.testing.assert_close(numbers_of(candidate)[name], value, rtol=0, atol=1e-10)
     assert float(candidate.agent.actor_adam.made) == 60 // policy_delay
+
+
+def by_hand(candidate: Learner, batch: Batch, draws: Draws, moves: bool) -> UpdateTrace:
+    with torch.no_grad():
+        return graph.update(candidate.agent, batch, draws, candidate.cfg, candidate.coefficients, moves)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_is_computed_or_refused(choice: str) -> None:
+    spec, cfg = helpers.make_spec(), TD3Config(batch_size=16, actor_hidden=(8,), critic_hidden=(9,), **CHOICES[choice])
+    eager, candidate = (Learner(spec, cfg, (0, 1), dtype=torch.float64) for _ in range(2))
+    refusal = ENGINES["graph"].refuses(TD3, cfg, eager.coefficients)
+    refused = {"actor on the mean", "actor on the minimum", "huber", "categorical", "penalty", "together"}
+    assert bool(refusal) == (choice in refused), refusal
+    for batch, draws in helpers.random_batches(spec, cfg, 2, 0 if refusal else 20):
+        moves = eager.until_complete == 1
+        eager.update(batch, draws)
+        by_hand(candidate, batch, draws, moves)
+    for name, value in numbers_of(eager).items():
+        torch.testing.assert_close(numbers_of(candidate)[name], value, rtol=0, atol=1e-10)
 
 
 def on_gpu(engine: str, seeds: range, cfg: TD3Config, n_step: int = 1) -> tuple[Learner, Memory]:

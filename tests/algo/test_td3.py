@@ -65,26 +65,26 @@ MUTATIONS = [
     ("6: one noise vector for the batch", "draws.target_noise)", "draws.target_noise[:, :1])"),
     ("7: online critics for the targets", "agent.critic_target(s2, a2)", "agent.critic(s2, a2)"),
     ("7: state s for s2", "agent.critic_target(s2, a2)", "agent.critic_target(s, a2)"),
-    ("8: mean for min", "AGGREGATES[cfg.aggregate](q2)", "q2.mean(1)"),
-    ("8: max for min", "AGGREGATES[cfg.aggregate](q2)", "q2.amax(1)"),
+    ("8: mean for min", "AGGREGATES[cfg.aggregate](q2, draws, cfg)", "q2.mean(1)"),
+    ("8: max for min", "AGGREGATES[cfg.aggregate](q2, draws, cfg)", "q2.amax(1)"),
     ("9: R times gamma", "y = r + discount *", "y = r * discount *"),
     ("9: terminated ignored", " * (1 - terminated)", ""),
     ("9: no discount", "discount * (1 -", "(1 -"),
     ("9: y with gradient", "with torch.no_grad():", "with torch.enable_grad():"),
     ("9: own y for each critic", "td = q - y.unsqueeze(1)", "td = q - (r + discount * (1 - terminated)).unsqueeze(1) * q2"),
-    ("10: next state in the critics", "q = agent.critic(s, a)", "q = agent.critic(s2, a)"),
-    ("10: policy's action for the one taken", "q = agent.critic(s, a)", "q = agent.critic(s, pi2)"),
-    ("11: absolute error", "td.square()", "td.abs()"),
+    ("10: next state in the critics", "agent.critic.outputs(s, a)", "agent.critic.outputs(s2, a)"),
+    ("10: policy's action for the one taken", "agent.critic.outputs(s, a)", "agent.critic.outputs(s, pi2)"),
+    ("11: absolute error", "LOSSES[cfg.critic_loss](outputs, td, y, cfg)", "td.abs()"),
     ("11: mean over critics", ".mean(dim=-1).sum()\n    # Step 12", ".mean()\n    # Step 12"),
     ("11: sum over the batch", ".mean(dim=-1).sum()\n    # Step 12", ".sum()\n    # Step 12"),
-    ("12: the actor's rate", "coefficients.critic_lr)", "coefficients.actor_lr)"),
-    ("12: critics never step", "adam_step(agent.critic_adam,", "(lambda *_: None)(agent.critic_adam,"),
-    ("13: actor descends", "actor_loss = -q1_pi", "actor_loss = q1_pi"),
-    ("13: actor on Q2", "agent.critic.q1(s, pi)", "agent.critic(s, pi)[:, 1]"),
-    ("13: actor on the target critic", "agent.critic.q1(s, pi)", "agent.critic_target.q1(s, pi)"),
-    ("13: actor on the minimum", "agent.critic.q1(s, pi)", "agent.critic(s, pi).amin(1)"),
+    ("12: the actor's rate", "coefficients.critic_lr, cfg", "coefficients.actor_lr, cfg"),
+    ("12: critics never step", "optimise(agent.critic, agent", "(lambda *_: None)(agent.critic, agent"),
+    ("13: actor descends", "actor_loss = -q_pi", "actor_loss = q_pi"),
+    ("13: actor on Q2", "OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)", "agent.critic(s, pi)[:, 1]"),
+    ("13: actor on the target critic", "OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)", "agent.critic_target.q1(s, pi)"),
+    ("13: actor on the minimum", "OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)", "agent.critic(s, pi).amin(1)"),
     ("13: undelayed actor", "if not update_actor:", "if False:"),
-    ("13: the critics' rate", "coefficients.actor_lr)", "coefficients.critic_lr)"),
+    ("13: the critics' rate", "coefficients.actor_lr, cfg", "coefficients.critic_lr, cfg"),
     ("14: actor target never moves", "polyak(agent.actor_target, agent.actor, coefficients.tau)", "pass"),
     ("14: actor target copied", "polyak(agent.actor_target, agent.actor, coefficients.tau)", "polyak(agent.actor_target, agent.actor, 1.0)"),
     ("15: critic targets never move", "polyak(agent.critic_target, agent.critic, coefficients.tau)", "pass"),
@@ -218,6 +218,6 @@ def test_steps_hold_what_the_update_did() -> None:
     assert torch.equal(steps.a2, (steps.pi2 + steps.eps).clamp(-1, 1))
     assert torch.equal(steps.y, batch.r + batch.discount * (1 - batch.terminated) * steps.q2.min(1).values)
     assert torch.allclose(steps.losses["critic"], ((steps.q - steps.y[:, None]) ** 2).mean(-1).sum(1))
-    assert torch.equal(steps.losses["actor"], -steps.q1_pi.mean(-1)) and steps.losses["actor"].shape == (2,)
+    assert torch.equal(steps.losses["actor"], -steps.q_pi.mean(-1)) and steps.losses["actor"].shape == (2,)
     assert learner.update(*batches[2]).pi is None, "a plain update has no step 13"
     assert steps.eps.shape == (2, CFG.batch_size, SPEC.action_size), "noise of its own for every transition"

@@ -145,7 +145,21 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
 def test_the_steps_event_shows_the_fifteen_steps(tmp_path: Path) -> None:
     events = run(helpers.small_config(), tmp_path)
     steps = [event for event in events if isinstance(event, StepsTaken)][-1]
-    assert set(steps.values) == {"pi2", "eps", "a2", "q2", "q2_min", "y", "q", "td", "weight", "pi", "q1_pi"}
+    assert set(steps.values) == {
+        "pi2",
+        "eps",
+        "a2",
+        "q2",
+        "v2",
+        "y",
+        "q",
+        "td",
+        "loss",
+        "weight",
+        "pi",
+        "q_pi",
+        "actor_loss",
+    }
     assert steps.values["q"]["shape"] == [2, 16] and steps.values["a2"]["shape"] == [16, 1]
     assert all(math.isfinite(value["mean"]) for value in steps.values.values())
 

@@ -13,9 +13,14 @@ from torch import Tensor
 from t3d.types import Coefficient
 
 
+def is_zero(coefficient: Coefficient) -> bool:
+    """Whether a coefficient is zero for all members and never moves, so that what it multiplies can be left out."""
+    return not isinstance(coefficient, Tensor) and coefficient == 0
+
+
 def rowwise(coefficient: Coefficient, rows: Tensor) -> Any:
     """Shapes a coefficient to multiply rows (K, ...), of which every member has K / M; a float stays a float."""
-    if not isinstance(coefficient, Tensor):
+    if not isinstance(coefficient, Tensor) or not coefficient.ndim:
         return coefficient
-    each = coefficient.repeat_interleave(rows.shape[0] // coefficient.shape[0])
+    each = coefficient.to(rows.dtype).repeat_interleave(rows.shape[0] // coefficient.shape[0])
     return each.view(-1, *[1] * (rows.ndim - 1))

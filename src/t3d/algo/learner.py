@@ -51,12 +51,14 @@ class Learner:
         if source is not None and source.device.type != torch.device(device).type:
             self._staged = Staged(source, device)
         shapes = rule.draws(spec, cfg)
-        self._streams = type(shapes)(
-            *(
-                open_streams(seeds, name.replace("_", " "), torch.empty(len(seeds), *shape, device=device, dtype=dtype))
-                for name, shape in shapes._asdict().items()
+        self._shapes = shapes
+        self._streams = {
+            name: open_streams(
+                seeds, name.replace("_", " "), torch.empty(len(seeds), *shape, device=device, dtype=dtype)
             )
-        )
+            for name, shape in shapes._asdict().items()
+            if shape is not None
+        }
 
     @property
     def until_complete(self) -> int:
@@ -133,7 +135,7 @@ class Learner:
 
     def draw(self) -> Any:
         """Draws the randomness of one update, each member's from its own stream."""
-        return type(self._streams)(*(stream.normal() for stream in self._streams))
+        return self._shapes._replace(**{name: stream.normal() for name, stream in self._streams.items()})
 
     @property
     def acting(self) -> Actor:
@@ -154,12 +156,12 @@ class Learner:
     def state(self) -> State:
         """Everything that learning changes, by name, as arrays that later updates do not change."""
         arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in named_tensors(self.agent)}
-        streams = {name: stream.state() for name, stream in self._streams._asdict().items()}
+        streams = {name: stream.state() for name, stream in self._streams.items()}
         return {"updates": self.updates, **streams, **arrays}
 
     def restore(self, state: State) -> None:
         """Restores what state() returned, which must hold just the names that this rule has."""
-        tensors, streams = dict(named_tensors(self.agent)), self._streams._asdict()
+        tensors, streams = dict(named_tensors(self.agent)), self._streams
         known = {"updates", *streams, *tensors}
         if lacking := sorted(known - {*state}):
             raise ValueError(f"the learner in it lacks {', '.join(lacking)}")

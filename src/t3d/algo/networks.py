@@ -28,11 +28,12 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 class Stack:
-    """K independent networks of one architecture."""
+    """K independent networks of one architecture, of which every member has K / members."""
 
     def __init__(self, architecture: Architecture, flat: Tensor) -> None:
         self.architecture = architecture
         self.flat = flat  # (K, P)
+        self.members = len(flat)
         self.parameters: list[Tensor] = [one.detach().requires_grad_() for one in architecture.parameters(flat)]
         self._ops = Operations(_linear, _layer_norm, ACTIVATIONS[architecture.activation])
 
@@ -59,26 +60,38 @@ class Actor(Stack):
         return Actor(self.architecture, self.flat.clone())
 
 
+def only_output(outputs: Tensor) -> Tensor:
+    """The value of a critic with one output."""
+    return outputs.squeeze(-1)
+
+
 class Critic(Stack):
     """C critics for each of M members; flat is (M * C, P), member by member."""
 
-    def __init__(self, architecture: Architecture, flat: Tensor, members: int) -> None:
+    def __init__(
+        self, architecture: Architecture, flat: Tensor, members: int, value: Callable[[Tensor], Tensor] = only_output
+    ) -> None:
         super().__init__(architecture, flat)
         self.members = members
+        self.value = value  # turns outputs (..., outputs) into values (...)
 
     def __call__(self, s: Tensor, a: Tensor) -> Tensor:
         """Returns the Q-values of all critics, (M, C, B)."""
+        return self.value(self.outputs(s, a))
+
+    def outputs(self, s: Tensor, a: Tensor) -> Tensor:
+        """Returns the outputs of all critics, (M, C, B, outputs)."""
         x = torch.cat([s, a], dim=-1)
         each = x.unsqueeze(1).expand(-1, self._critics, -1, -1)
-        q = self.forward(each.flatten(0, 1))  # (M * C, B, 1)
-        return q.view(self.members, self._critics, -1)
+        y = self.forward(each.flatten(0, 1))  # (M * C, B, outputs)
+        return y.view(self.members, self._critics, *y.shape[1:])
 
     def q1(self, s: Tensor, a: Tensor) -> Tensor:
-        """Returns the first critic's values, (M, B): what the actor maximises."""
-        return self.forward(torch.cat([s, a], dim=-1), every=self._critics).squeeze(-1)
+        """Returns the first critic's values, (M, B): what the actor of the paper maximises."""
+        return self.value(self.forward(torch.cat([s, a], dim=-1), every=self._critics))
 
     def copy(self) -> Critic:
-        return Critic(self.architecture, self.flat.clone(), self.members)
+        return Critic(self.architecture, self.flat.clone(), self.members, self.value)
 
     @property
     def _critics(self) -> int:

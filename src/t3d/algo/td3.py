@@ -8,21 +8,20 @@ and share nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from t3d.algo.adam import AdamState, adam_init, adam_step
-from t3d.algo.coefficients import rowwise
+from t3d.algo.adam import AdamState, adam_init, adam_step, decay, limited, scheduled
+from t3d.algo.coefficients import is_zero, rowwise
+from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, value_function
 from t3d.algo.networks import Actor, Critic, Stack, initial
 from t3d.architectures import actor_architecture, critic_architecture
 from t3d.config import TD3Config
 from t3d.seeds import derive
 from t3d.types import Batch, Coefficient, Draws, Spec, UpdateTrace
-
-AGGREGATES: dict[str, Callable[[Tensor], Tensor]] = {"min": lambda q2: q2.amin(dim=1)}  # (M, C, B) -> (M, B)
 
 
 class Agent(NamedTuple):
@@ -45,6 +44,9 @@ class Coefficients(NamedTuple):
     critic_lr: Coefficient
     target_noise: Coefficient
     target_noise_clip: Coefficient
+    weight_decay: Coefficient
+    max_grad_norm: Coefficient
+    pre_activation_penalty: Coefficient
 
 
 def coefficients_of(cfg: TD3Config) -> Coefficients:
@@ -66,7 +68,7 @@ def td3_init(
     # Step 3: the critics, each with an initialisation of its own, and their targets.
     network, each = critic_architecture(spec, cfg), range(cfg.critics)
     critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in each]
-    critic = Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds))
+    critic = Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds), value_function(cfg))
 
     return Agent(actor, actor.copy(), critic, critic.copy(), adam_init(actor.flat), adam_init(critic.flat))
 
@@ -88,32 +90,62 @@ def td3_update(
         # Step 7: the target critics' values of it.
         q2 = agent.critic_target(s2, a2)  # (M, C, B)
         # Step 8: the smallest of them (clipped double Q-learning).
-        q2_min = AGGREGATES[cfg.aggregate](q2)  # (M, B)
+        v2 = AGGREGATES[cfg.aggregate](q2, draws, cfg)  # (M, B)
         # Step 9: one target for all critics. Termination stops the bootstrap, a time limit does not.
-        y = r + discount * (1 - terminated) * q2_min
+        y = r + discount * (1 - terminated) * v2
 
     # Step 10: the critics' values of the action that was taken.
-    q = agent.critic(s, a)  # (M, C, B)
+    outputs = agent.critic.outputs(s, a)
+    q = agent.critic.value(outputs)  # (M, C, B)
     # Step 11: mean squared error, summed over critics (and members, whose gradients are independent).
     td = q - y.unsqueeze(1)
-    critic_loss = (weight.unsqueeze(1) * td.square()).mean(dim=-1).sum()
+    loss = LOSSES[cfg.critic_loss](outputs, td, y, cfg)  # (M, C, B)
+    critic_loss = (weight.unsqueeze(1) * loss).mean(dim=-1).sum()
     # Step 12: backpropagate, one Adam step for all critics.
-    adam_step(agent.critic_adam, agent.critic.flat, agent.critic.gradient(critic_loss), coefficients.critic_lr)
+    gradient = agent.critic.gradient(critic_loss)
+    optimise(agent.critic, agent.critic_adam, gradient, coefficients.critic_lr, cfg, coefficients)
 
-    trace = UpdateTrace(pi2, eps, a2, q2, q2_min, y, q.detach(), td.detach(), weight)
+    trace = UpdateTrace(pi2, eps, a2, q2, v2, y, q.detach(), td.detach(), loss.detach(), weight)
     if not update_actor:
         return trace
 
     # Step 13: gradient ascent of the actor on the first online critic.
-    pi = agent.actor(s)
-    q1_pi = agent.critic.q1(s, pi)  # (M, B)
-    actor_loss = -q1_pi.mean(dim=-1).sum()
-    adam_step(agent.actor_adam, agent.actor.flat, agent.actor.gradient(actor_loss), coefficients.actor_lr)
+    pre_activation = agent.actor.forward(s)
+    pi = pre_activation.tanh()
+    q_pi = OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)  # (M, B)
+    actor_loss = -q_pi.mean(dim=-1) + penalty(pre_activation, coefficients.pre_activation_penalty)  # (M,)
+    gradient = agent.actor.gradient(actor_loss.sum())
+    optimise(agent.actor, agent.actor_adam, gradient, coefficients.actor_lr, cfg, coefficients, every=cfg.policy_delay)
     # Step 14: the actor's target follows slowly,
     polyak(agent.actor_target, agent.actor, coefficients.tau)
     # Step 15: and so do the critics' targets.
     polyak(agent.critic_target, agent.critic, coefficients.tau)
-    return trace._replace(pi=pi.detach(), q1_pi=q1_pi.detach())
+    return trace._replace(pi=pi.detach(), q_pi=q_pi.detach(), actor_loss=actor_loss.detach())
+
+
+def optimise(
+    stack: Stack,
+    adam: AdamState,
+    gradient: Tensor,
+    rate: Coefficient,
+    cfg: TD3Config,
+    coefficients: Coefficients,
+    every: int = 1,
+) -> None:
+    """Makes one Adam step, as it is made every so many updates; all else is off unless the settings ask for it."""
+    rate = scheduled(rate, adam.made, cfg.lr_schedule, cfg.lr_updates / every, cfg.lr_final)
+    gradient = limited(gradient, stack.members, coefficients.max_grad_norm)
+    decay(stack.flat, rate, coefficients.weight_decay)
+    adam_step(adam, stack.flat, gradient, rate)
+
+
+def penalty(pre_activation: Tensor, strength: Coefficient) -> Tensor | float:
+    """What each member pays for outputs of its actor far from zero, where tanh has no slope: (M,), or nothing."""
+    if is_zero(strength):
+        return 0.0
+    squares = pre_activation.square().mean(dim=(1, 2))
+    paid: Tensor = rowwise(strength, squares) * squares
+    return paid
 
 
 def polyak(target: Stack, online: Stack, tau: Coefficient) -> None:
@@ -128,7 +160,8 @@ def td3_phases(cfg: TD3Config) -> list[bool]:
 
 def td3_draws(spec: Spec, cfg: TD3Config) -> Draws:
     """The shapes of what an update draws, for one member."""
-    return Draws(target_noise=(cfg.batch_size, spec.action_size))  # type: ignore[arg-type]
+    choice = (cfg.critics,) if cfg.aggregate == "min_of_random_2" else None
+    return Draws((cfg.batch_size, spec.action_size), choice)  # type: ignore[arg-type]
 
 
 def td3_parameters(spec: Spec, cfg: TD3Config) -> int:

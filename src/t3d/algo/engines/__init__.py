@@ -70,14 +70,24 @@ def refuses_other_than_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coeffi
         network, activation = getattr(cfg, f"{owner}_network"), getattr(cfg, f"{owner}_activation")
         if (network, activation) != ("mlp", "relu"):
             return f"computes ReLU perceptrons only, and the {owner}'s network is {network} with {activation}"
-    return ""
+    return _refuses_fields(cfg, coefficients, "critic_loss", "actor_objective", "pre_activation_penalty")
 
 
 def refuses_other_than_plain_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses also what differs between members or changes, for which Adam in one pass has no room."""
     moving = [name for name, value in coefficients._asdict().items() if isinstance(value, Tensor)]
     different = f"computes with one {moving[0]} for all seeds" if moving else ""
-    return refuses_other_than_relu_td3(rule, cfg, coefficients) or different
+    optimising = _refuses_fields(cfg, coefficients, "weight_decay", "max_grad_norm", "lr_schedule")
+    return refuses_other_than_relu_td3(rule, cfg, coefficients) or different or optimising
+
+
+def _refuses_fields(cfg: TD3Config, coefficients: Coefficients, *names: str) -> str:
+    """Refuses settings that are not the paper's."""
+    for name in names:
+        value, plain = getattr(coefficients, name, getattr(cfg, name)), getattr(TD3Config, name)
+        if isinstance(value, Tensor) or value != plain:
+            return f"computes with td3.{name}={plain} only"
+    return ""
 
 
 ENGINES: dict[str, Engine] = {

@@ -11,7 +11,6 @@ together share memory, because a product whose matrices have left the cache take
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,13 +19,12 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from t3d.algo.adam import BETA1, BETA2, EPSILON, AdamState
+from t3d.algo.critics import AGGREGATES
 from t3d.algo.networks import Stack, layers_of
 from t3d.algo.td3 import Agent, polyak
 from t3d.architectures import Architecture
 from t3d.config import TD3Config
 from t3d.types import Batch, Draws, UpdateTrace
-
-AGGREGATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"min": lambda q2, out: torch.amin(q2, 1, out=out)}
 
 
 class Pass:
@@ -130,7 +128,6 @@ class Fused:
         observation_size, *_, action_size = actor.architecture.sizes
         new = partial(torch.full, fill_value=torch.nan, dtype=actor.flat.dtype)  # a forgotten write shows
         self.y = new((len(actor.flat), cfg.batch_size))  # (M, B)
-        self.q2_min = torch.empty_like(self.y)
         self.eps = new((*self.y.shape, action_size))
         self.a2 = torch.empty_like(self.eps)
         self.d_action = torch.empty_like(self.eps.mT, memory_format=torch.contiguous_format)  # (M, action, B)
@@ -163,9 +160,9 @@ class Fused:
         # Step 7: the target critics' values of it.
         q2 = self.critic_target.forward().view_as(self.td)  # (M, C, B)
         # Step 8: the smallest of them.
-        q2_min = AGGREGATES[self.cfg.aggregate](q2, self.q2_min)  # (M, B)
-        # Step 9: y = r + discount * (1 - terminated) * q2_min.
-        y = torch.sub(self.one, batch.terminated, out=self.y).mul_(batch.discount).mul_(q2_min).add_(batch.r)
+        v2 = AGGREGATES[self.cfg.aggregate](q2, draws, self.cfg)  # (M, B)
+        # Step 9: y = r + discount * (1 - terminated) * v2.
+        y = torch.sub(self.one, batch.terminated, out=self.y).mul_(batch.discount).mul_(v2).add_(batch.r)
         # Step 10: the critics' values of the action that was taken.
         q = self.critic.forward().view_as(self.td)
         # Step 11: the gradient of mean(weight * td²) with respect to q.
@@ -175,14 +172,14 @@ class Fused:
         self.critic.backward()
         self.critic_descent.step()
 
-        steps = UpdateTrace(pi2, eps, a2, q2, q2_min, y, q, td, batch.weight)
+        steps = UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, td.square(), batch.weight)
         return self._update_actor(steps) if update_actor else steps
 
     def _update_actor(self, steps: UpdateTrace) -> UpdateTrace:
         # Step 13: gradient ascent of the actor on the first online critic, whose own weights need no gradient.
         pi = self.actor.forward().tanh_()  # (M, action, B)
         self.a[:, 0].copy_(pi.mT)
-        q1_pi = self.q1.forward()  # (M, 1, B)
+        q_pi = self.q1.forward()  # (M, 1, B)
         self.q1.backward()
         d_pi = self.q1.d_input(self.actions, out=self.d_action)
         torch.addcmul(self.one, pi, pi, value=-1, out=self.actor.d_output).mul_(d_pi)  # tanh' = 1 - tanh²
@@ -192,7 +189,7 @@ class Fused:
         polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)
         # Step 15: and so do the critics' targets.
         polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)
-        return steps._replace(pi=pi.mT, q1_pi=q1_pi.squeeze(1))
+        return steps._replace(pi=pi.mT, q_pi=q_pi.squeeze(1), actor_loss=-q_pi.mean(dim=(1, 2)))
 
 
 def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> list[Tensor]:

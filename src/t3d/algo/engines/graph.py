@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from t3d.algo.adam import adam_step
 from t3d.algo.coefficients import rowwise
+from t3d.algo.critics import AGGREGATES
 from t3d.algo.networks import Layers, Stack, layers_of
-from t3d.algo.td3 import AGGREGATES, Agent, Coefficients, polyak
+from t3d.algo.td3 import Agent, Coefficients, optimise, polyak
 from t3d.config import TD3Config
 from t3d.types import Batch, Draws, UpdateTrace
 
@@ -35,8 +35,8 @@ def update(
     # Steps 7 to 9
     x2 = for_each_critic(torch.cat([batch.s2, a2], dim=-1))
     q2 = forward(layers(agent.critic_target), x2)[-1].view(members, critics, -1)
-    q2_min = AGGREGATES[cfg.aggregate](q2)
-    y = batch.r + batch.discount * (1 - batch.terminated) * q2_min
+    v2 = AGGREGATES[cfg.aggregate](q2, draws, cfg)
+    y = batch.r + batch.discount * (1 - batch.terminated) * v2
     # Steps 10 to 12
     online = layers(agent.critic)
     passed = forward(online, for_each_critic(torch.cat([batch.s, batch.a], dim=-1)))
@@ -44,12 +44,14 @@ def update(
     td = q - y.unsqueeze(1)
     d_q = (batch.weight.unsqueeze(1) * td * (2 / td.shape[-1])).view_as(passed[-1])
     gradient = weight_gradient(passed, backward(online, passed, d_q))
-    adam_step(agent.critic_adam, agent.critic.flat, gradient, coefficients.critic_lr)
-    pi, q1_pi = _update_actor(agent, batch, cfg, coefficients) if update_actor else (None, None)
-    return UpdateTrace(pi2, eps, a2, q2, q2_min, y, q, td, batch.weight, pi, q1_pi)
+    optimise(agent.critic, agent.critic_adam, gradient, coefficients.critic_lr, cfg, coefficients)
+    trace = UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, td.square(), batch.weight)
+    return _update_actor(agent, batch, cfg, coefficients, trace) if update_actor else trace
 
 
-def _update_actor(agent: Agent, batch: Batch, cfg: TD3Config, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+def _update_actor(
+    agent: Agent, batch: Batch, cfg: TD3Config, coefficients: Coefficients, trace: UpdateTrace
+) -> UpdateTrace:
     # Step 13
     online = layers(agent.actor)
     passed = forward(online, batch.s)
@@ -60,11 +62,12 @@ def _update_actor(agent: Agent, batch: Batch, cfg: TD3Config, coefficients: Coef
     d_x = torch.bmm(backward(first, passed_q1, d_q1)[0], first[0][0].mT)
     d_output = d_x[..., batch.s.shape[-1] :] * (1 - pi * pi)  # tanh' = 1 - tanh²
     gradient = weight_gradient(passed, backward(online, passed, d_output))
-    adam_step(agent.actor_adam, agent.actor.flat, gradient, coefficients.actor_lr)
+    optimise(agent.actor, agent.actor_adam, gradient, coefficients.actor_lr, cfg, coefficients, every=cfg.policy_delay)
     # Steps 14 and 15
     polyak(agent.actor_target, agent.actor, coefficients.tau)
     polyak(agent.critic_target, agent.critic, coefficients.tau)
-    return pi, passed_q1[-1].squeeze(-1)
+    q_pi = passed_q1[-1].squeeze(-1)
+    return trace._replace(pi=pi, q_pi=q_pi, actor_loss=-q_pi.mean(dim=-1))
 
 
 def layers(stack: Stack, every: int = 1) -> Layers:

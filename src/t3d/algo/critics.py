@@ -1,0 +1,94 @@
+"""What the settings may choose about critics, by name, for td3_update to look up. The first of each is the paper's.
+
+M members, C critics each, B transitions; outputs has one value per critic, or the logits of a categorical one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from t3d.algo.networks import Critic, only_output
+from t3d.config import TD3Config
+from t3d.types import Draws
+
+
+def smallest(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
+    """Clipped double Q-learning, for any number of critics."""
+    return q2.amin(dim=1)
+
+
+def mean(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
+    """The mean over critics."""
+    return q2.mean(dim=1)
+
+
+def min_of_random_2(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
+    """The smaller value of two critics, chosen anew in every update (Chen and others, 2021, REDQ)."""
+    assert draws.critic_choice is not None  # noqa: S101 (td3_draws asks for it)
+    chosen = draws.critic_choice.topk(2, dim=1).indices  # (M, 2)
+    return q2.gather(1, chosen.unsqueeze(-1).expand(-1, -1, q2.shape[-1])).amin(dim=1)
+
+
+def truncated(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
+    """The mean over critics without the highest values of each transition."""
+    return q2.sort(dim=1).values[:, : -cfg.drop_highest].mean(dim=1)
+
+
+AGGREGATES: dict[str, Callable[[Tensor, Draws, TD3Config], Tensor]] = {  # step 8: q2 (M, C, B) -> (M, B)
+    "min": smallest,
+    "mean": mean,
+    "min_of_random_2": min_of_random_2,
+    "truncated": truncated,
+}
+
+OBJECTIVES: dict[str, Callable[[Critic, Tensor, Tensor], Tensor]] = {  # step 13: critics, s, pi -> (M, B)
+    "first": lambda critic, s, pi: critic.q1(s, pi),
+    "mean": lambda critic, s, pi: critic(s, pi).mean(dim=1),
+    "min": lambda critic, s, pi: critic(s, pi).amin(dim=1),
+}
+
+
+def squared(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
+    """The squared error."""
+    return td.square()
+
+
+def huber(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
+    """Half the squared error where that is below one half, growing with the error itself beyond."""
+    return functional.huber_loss(td, torch.zeros_like(td), reduction="none")
+
+
+def categorical(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
+    """Cross-entropy of the predicted distribution with the target, spread over its two neighbouring values."""
+    return -(two_hot(y, cfg).unsqueeze(1) * outputs.log_softmax(dim=-1)).sum(dim=-1)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, TD3Config], Tensor]] = {  # step 11: -> (M, C, B)
+    "squared": squared,
+    "huber": huber,
+    "categorical": categorical,
+}
+
+
+def value_function(cfg: TD3Config) -> Callable[[Tensor], Tensor]:
+    """What turns outputs (..., outputs) of a critic into values (...)."""
+    return partial(expectation, cfg=cfg) if cfg.critic_loss == "categorical" else only_output
+
+
+def expectation(outputs: Tensor, cfg: TD3Config) -> Tensor:
+    """The mean of the predicted distribution over the possible values."""
+    values = torch.linspace(cfg.value_low, cfg.value_high, cfg.value_bins, dtype=outputs.dtype, device=outputs.device)
+    return (outputs.softmax(dim=-1) * values).sum(dim=-1)
+
+
+def two_hot(y: Tensor, cfg: TD3Config) -> Tensor:
+    """Spreads y (...) over the two possible values around it, (..., value_bins), so that their mean is y."""
+    spacing = (cfg.value_high - cfg.value_low) / (cfg.value_bins - 1)
+    place = (y.clamp(cfg.value_low, cfg.value_high) - cfg.value_low) / spacing
+    bins = torch.arange(cfg.value_bins, dtype=y.dtype, device=y.device)
+    return (1 - (place.unsqueeze(-1) - bins).abs()).clamp(min=0)
