@@ -121,10 +121,9 @@ def test_one_action_and_one_transition() -> None:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_is_computed_or_refused(choice: str) -> None:
     cfg = make_config(**CHOICES[choice])
-    computed = {"min of 5", "mean", "min of random 2", "truncated"}
     refusal = ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg))
-    assert bool(refusal) == (choice not in computed), refusal
-    assert choice not in computed or distance(Fused, cfg, members=2, updates=20) < 1e-10
+    assert bool(refusal) == (choice != "min of 5"), refusal
+    assert refusal or distance(Fused, cfg, members=2, updates=20) < 1e-10
 
 
 def sampled(cfg: TD3Config, members: int) -> UniformSampler:
@@ -196,7 +195,7 @@ MUTATIONS = [
     ("6: critics see another action", "self.critics_a2.copy_(a2.unsqueeze(1))", "self.critics_a2.copy_(pi2.unsqueeze(1))"),
     ("7: online critics for the targets", "Pass(agent.critic_target.flat, critic, x2", "Pass(agent.critic.flat, critic, x2"),
     ("7: state s for s2", "critic, x2, memory", "critic, x, memory"),
-    ("8: max for min", "torch.amin(q2, 1, out=out)", "torch.amax(q2, 1, out=out)"),
+    ("8: max for min", "torch.amin(q2, 1, out=self.v2)", "torch.amax(q2, 1, out=self.v2)"),
     ("9: terminated ignored", "torch.sub(self.one, batch.terminated, out=self.y)", "self.y.fill_(1)"),
     ("9: no discount", ".mul_(batch.discount)", ""),
     ("10: next state in the critics", "Pass(agent.critic.flat, critic, x, memory", "Pass(agent.critic.flat, critic, x2, memory"),

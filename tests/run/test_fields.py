@@ -22,6 +22,19 @@ CHANGES: dict[str, Any] = {
     "td3.target_noise": 0.7,
     "td3.target_noise_clip": 0.05,
     "td3.critics": 3,
+    "td3.aggregate": "mean",
+    "td3.drop_highest": 2,
+    "td3.actor_objective": "min",
+    "td3.critic_loss": "huber",
+    "td3.value_low": -30,
+    "td3.value_high": 5,
+    "td3.value_bins": 17,
+    "td3.weight_decay": 0.1,
+    "td3.max_grad_norm": 0.01,
+    "td3.lr_schedule": "linear",
+    "td3.lr_final": 0.7,
+    "td3.lr_updates": 50,
+    "td3.pre_activation_penalty": 1.0,
     "td3.actor_hidden": [16, 17],
     "td3.critic_hidden": [16, 17],
     "td3.actor_network": "layer_norm",
@@ -39,8 +52,14 @@ CHANGES: dict[str, Any] = {
     "noise.final_noise": 0.3,
     "env.action_repeat": 2,
 }
+CATEGORICAL = {"td3.critic_loss": "categorical", "td3.value_low": -20, "td3.value_high": 10}
+NEEDED: dict[str, dict[str, Any]] = {  # other settings without which a field is refused
+    "noise.final_noise": {"noise.decay_steps": 200},
+    "td3.drop_highest": {"td3.critics": 4, "td3.aggregate": "truncated"},
+    **{f"td3.value_{what}": CATEGORICAL for what in ("low", "high", "bins")},
+    **{f"td3.lr_{what}": {"td3.lr_schedule": "cosine"} for what in ("final", "updates")},
+}
 COVERED = {
-    "td3.aggregate": "algo/test_td3.py::test_update_equals_the_oracle",  # one choice so far
     "seeds": "run/test_run.py::test_same_seed_same_bits_other_seed_other_bits",
     "total_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "device": "run/test_placement.py::test_cuda_is_refused_where_there_is_none",
@@ -77,14 +96,19 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
 def test_every_field_of_the_algorithm_changes_what_is_learned(
     tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
 ) -> None:
-    section, _, name = key.rpartition(".")
-    wanted = {"decay_steps": 200} if name == "final_noise" else {}  # the one field that needs another
-    changes = {name: CHANGES[key], **wanted}
-    cfg = helpers.small_config(engine="eager", **({section: changes} if section else changes))
-    assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
-    if wanted:
-        without = helpers.small_config(engine="eager", **{section: wanted})
-        assert not np.array_equal(weights(run(cfg, tmp_path)), weights(run(without, tmp_path)))
+    changed = weights(run(config({**NEEDED.get(key, {}), key: CHANGES[key]}), tmp_path))
+    assert not np.array_equal(changed, unchanged)
+    if key in NEEDED:
+        assert not np.array_equal(changed, weights(run(config(NEEDED[key]), tmp_path)))
+
+
+def config(settings: dict[str, Any]) -> Config:
+    """A small training with some settings, by their dotted names."""
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = value
+    return helpers.small_config(engine="eager", **nested)
 
 
 def test_every_other_field_is_covered_by_a_named_test() -> None:

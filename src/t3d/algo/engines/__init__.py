@@ -74,11 +74,11 @@ def refuses_other_than_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coeffi
 
 
 def refuses_other_than_plain_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
-    """Refuses also what differs between members or changes, for which Adam in one pass has no room."""
+    """Refuses also what differs between members or changes, and whatever would need memory in every update."""
     moving = [name for name, value in coefficients._asdict().items() if isinstance(value, Tensor)]
     different = f"computes with one {moving[0]} for all seeds" if moving else ""
-    optimising = _refuses_fields(cfg, coefficients, "weight_decay", "max_grad_norm", "lr_schedule")
-    return refuses_other_than_relu_td3(rule, cfg, coefficients) or different or optimising
+    beyond = _refuses_fields(cfg, coefficients, "aggregate", "weight_decay", "max_grad_norm", "lr_schedule")
+    return refuses_other_than_relu_td3(rule, cfg, coefficients) or different or beyond
 
 
 def _refuses_fields(cfg: TD3Config, coefficients: Coefficients, *names: str) -> str:

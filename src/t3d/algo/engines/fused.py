@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from t3d.algo.adam import BETA1, BETA2, EPSILON, AdamState
-from t3d.algo.critics import AGGREGATES
 from t3d.algo.networks import Stack, layers_of
 from t3d.algo.td3 import Agent, polyak
 from t3d.architectures import Architecture
@@ -128,10 +127,13 @@ class Fused:
         observation_size, *_, action_size = actor.architecture.sizes
         new = partial(torch.full, fill_value=torch.nan, dtype=actor.flat.dtype)  # a forgotten write shows
         self.y = new((len(actor.flat), cfg.batch_size))  # (M, B)
+        self.v2 = torch.empty_like(self.y)
+        self.actor_loss = torch.empty_like(self.y[:, 0])  # (M,)
         self.eps = new((*self.y.shape, action_size))
         self.a2 = torch.empty_like(self.eps)
         self.d_action = torch.empty_like(self.eps.mT, memory_format=torch.contiguous_format)  # (M, action, B)
         self.td = new((self.y.shape[0], cfg.critics, cfg.batch_size))
+        self.loss = torch.empty_like(self.td)
         self.actions = slice(observation_size, observation_size + action_size)
         # The critics' inputs, (M, C, B, observation + action): a copy per critic, as batched products need.
         self.x, self.x2 = (new((*self.td.shape, self.actions.stop)) for _ in range(2))
@@ -160,19 +162,20 @@ class Fused:
         # Step 7: the target critics' values of it.
         q2 = self.critic_target.forward().view_as(self.td)  # (M, C, B)
         # Step 8: the smallest of them.
-        v2 = AGGREGATES[self.cfg.aggregate](q2, draws, self.cfg)  # (M, B)
+        v2 = torch.amin(q2, 1, out=self.v2)  # (M, B)
         # Step 9: y = r + discount * (1 - terminated) * v2.
         y = torch.sub(self.one, batch.terminated, out=self.y).mul_(batch.discount).mul_(v2).add_(batch.r)
         # Step 10: the critics' values of the action that was taken.
         q = self.critic.forward().view_as(self.td)
-        # Step 11: the gradient of mean(weight * td²) with respect to q.
+        # Step 11: mean(weight * td²), and its gradient with respect to q.
         td = torch.sub(q, y.unsqueeze(1), out=self.td)
+        loss = torch.mul(td, td, out=self.loss)
         torch.mul(td, batch.weight.unsqueeze(1), out=self.critic.d_output.view_as(td)).mul_(self.two_over_b)
         # Step 12: backpropagate, one Adam step for all critics.
         self.critic.backward()
         self.critic_descent.step()
 
-        steps = UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, td.square(), batch.weight)
+        steps = UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, loss, batch.weight)
         return self._update_actor(steps) if update_actor else steps
 
     def _update_actor(self, steps: UpdateTrace) -> UpdateTrace:
@@ -189,7 +192,8 @@ class Fused:
         polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)
         # Step 15: and so do the critics' targets.
         polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)
-        return steps._replace(pi=pi.mT, q_pi=q_pi.squeeze(1), actor_loss=-q_pi.mean(dim=(1, 2)))
+        actor_loss = torch.mean(q_pi, (1, 2), out=self.actor_loss).neg_()
+        return steps._replace(pi=pi.mT, q_pi=q_pi.squeeze(1), actor_loss=actor_loss)
 
 
 def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> list[Tensor]:
