@@ -42,7 +42,7 @@ class RewardScaler:
         newest, gamma, returns = self._newest[rollout.member], self._gamma[rollout.member], []
         for (env, episode, step, _), r in zip(rollout.origins.tolist(), rollout.r.tolist(), strict=True):
             last_episode, last_step, last = newest.get(env, NOTHING)
-            goes_on = (last_episode, last_step + 1) == (episode, step) and env != UNKNOWN
+            goes_on = (last_episode, last_step + 1) == (episode, step)
             returns.append(gamma * last + r if goes_on else r)
             newest[env] = episode, step, returns[-1]
         return returns
@@ -50,8 +50,8 @@ class RewardScaler:
     @property
     def scale(self) -> NDArray[np.float64]:
         """(M, 1): what rewards are divided by."""
-        std = np.sqrt(self.moments.variance)
-        return np.where((self.moments.count < 2) | (std < SMALLEST), 1.0, std)
+        std = np.sqrt(self.moments.variance)  # zero before the second return
+        return np.where(std < SMALLEST, 1.0, std)
 
     def scaled(self, batch: Batch) -> Batch:
         """Scales the rewards of a batch; a sum of several steps' rewards as each of them would be."""
