@@ -136,7 +136,7 @@ def train_all(args: argparse.Namespace, study: Study) -> None:
     def outcome(pair: tuple[str, str]) -> str:
         left, needed = deadline - time.monotonic(), expected_seconds(args, study, *pair)
         if left <= 0 or left < needed <= args.budget:  # one that never fits is trained in several goes
-            return f"not started: {left:.0f} s are left, and it needs about {needed:.0f} s"
+            return f"not started: {max(left, 0):.0f} s are left, and it needs about {needed:.0f} s"
         file, log = result_file(args, *pair), args.runs / args.study / f"{'-'.join(pair)}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         extra = ["--train", *pair, "--actors", share, "--budget", str(left)]
