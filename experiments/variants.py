@@ -1,7 +1,12 @@
-"""Compares settings on the same tasks and seeds: `python experiments/variants.py STUDY`, then `--draw` for the picture.
+"""Compares settings on the same tasks and seeds: `python experiments/variants.py STUDY`, then `--draw`.
 
-Each variant trains several seeds side by side and leaves a JSON file under docs/variants/STUDY with every evaluation,
-the speed, the machine and the versions. A variant that has one is skipped, so repeating the command finishes the study.
+Each training has several seeds side by side, in a process of its own, and leaves a JSON file under docs/variants/STUDY
+with every evaluation, the speed, the machine and the versions. One that has such a file is skipped, one that was
+stopped continues from its checkpoint, and one that fails is reported while the others go on: repeating the command
+finishes the study. One training leaves a GPU idle much of the time, so `--jobs N` runs N at once:
+
+    python experiments/variants.py screen --jobs 5 --actors local:15 --budget 540
+    python experiments/variants.py screen --draw        # the table in docs/ablations.md and the pictures
 """
 
 from __future__ import annotations
@@ -9,132 +14,216 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
+import variants_report
 
 import t3d
-from t3d.events import Eval, Start, Update
+from t3d.events import End, Resumed, Start, Update
+from t3d.store.reader import open_run
 
-RESULTS, PICTURES = Path("docs/variants"), Path("docs/img")
-COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b"]
+EVALUATIONS = 20  # of a training, besides the one before it
+FOUR_TASKS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
 
 
 def networks(kind: str, hidden: list[int]) -> dict[str, Any]:
     return {"td3": {"actor_network": kind, "critic_network": kind, "actor_hidden": hidden, "critic_hidden": hidden}}
 
 
-STUDIES: dict[str, tuple[list[str], dict[str, dict[str, Any]]]] = {  # tasks, and settings by the name of the variant
-    "architectures": (
+CHANGES: dict[str, dict[str, Any]] = {  # one at a time
+    "default": {},
+    "min-of-5": {"td3": {"critics": 5}},
+    "mean-of-2": {"td3": {"aggregate": "mean"}},
+    "truncated": {"td3": {"critics": 5, "aggregate": "truncated", "drop_highest": 2, "actor_objective": "mean"}},
+    "n-step-3": {"replay": {"n_step": 3}},
+    "lap": {"replay": {"sampling": "lap"}, "td3": {"critic_loss": "huber"}},
+    "layer-norm": networks("layer_norm", [256, 256]),
+    "residual": networks("residual", [128, 128]),
+    "normalised-observations": {"normalise_observations": True},
+    "scaled-rewards": {"scale_rewards": True},
+    "penalty": {"td3": {"pre_activation_penalty": 1e-3}},
+    "categorical": {"td3": {"critic_loss": "categorical"}, "scale_rewards": True},
+    "clipped-gradients": {"td3": {"max_grad_norm": 1.0}},
+}
+
+
+def combined(*names: str) -> dict[str, Any]:
+    """Returns the settings of several changes at once."""
+    settings: dict[str, Any] = {}
+    for key, value in [item for name in names for item in CHANGES[name].items()]:
+        settings[key] = {**settings.get(key, {}), **value} if isinstance(value, dict) else value
+    return settings
+
+
+FINALISTS = {  # to be chosen by what the screen finds
+    "layer-norm-truncated": combined("layer-norm", "truncated"),
+    "layer-norm-lap": combined("layer-norm", "lap"),
+    "layer-norm-categorical": combined("layer-norm", "categorical"),
+}
+
+
+class Study(NamedTuple):
+    """Settings by the name of the variant, all compared with the first."""
+
+    tasks: list[str]
+    variants: dict[str, dict[str, Any]]
+    steps: int = 100_000
+    seeds: int = 5
+    beside_paper: bool = False  # shows the authors' curves, too
+
+
+STUDIES = {
+    "architectures": Study(
         ["HalfCheetah-v5"],
         {"mlp": {}, "layer_norm": networks("layer_norm", [256, 256]), "residual": networks("residual", [128, 128])},
     ),
-    "n-step": (
-        ["HalfCheetah-v5", "Hopper-v5"],
-        {"1-step": {}, "3-step": {"replay": {"n_step": 3}}},
-    ),
+    "n-step": Study(["HalfCheetah-v5", "Hopper-v5"], {"1-step": {}, "3-step": {"replay": {"n_step": 3}}}),
+    "screen": Study(["HalfCheetah-v5", "Walker2d-v5"], CHANGES),
+    "finalists": Study(FOUR_TASKS, {"default": {}, **FINALISTS}, steps=300_000),
+    "plus": Study(FOUR_TASKS, {"default": {}, "plus": {"preset": "plus"}}, 1_000_000, 10, beside_paper=True),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--actors", default="local:6")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--draw", action="store_true", help="only draw the picture of what is there")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="variants to train; default: all")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="Gymnasium ids; default: the study's")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--random-steps", type=int, help="for a short try")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--actors", default="local:15", help="of all these trainings together; chosen for 16 cores")
+    parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="no training runs longer")
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of results, page and pictures")
+    parser.add_argument("--results", type=Path, help="where to write new results instead")
+    parser.add_argument("--runs", type=Path, default=Path("runs/variants"), help="folder of the runs")
+    parser.add_argument("--draw", action="store_true", help="train nothing: write the table and draw the pictures")
+    parser.add_argument("--train", nargs=2, metavar=("TASK", "NAME"), help=argparse.SUPPRESS)
     args = parser.parse_args()
-    tasks, variants = STUDIES[args.study]
-    folder = args.results / args.study
-    folder.mkdir(parents=True, exist_ok=True)
-    for task in [] if args.draw else tasks:
-        for name, settings in variants.items():
-            file = folder / f"{task}-{name}.json"
-            if not file.exists():
-                file.write_text(json.dumps(trained(task, name, settings, args), indent=1) + "\n")
-    print(*table(folder), sep="\n")
+    chosen = {"tasks": args.tasks, "steps": args.steps, "seeds": args.seeds}
+    study = STUDIES[args.study]._replace(**{key: value for key, value in chosen.items() if value is not None})
+    if unknown := set(args.only or []) - study.variants.keys():
+        parser.error(f"{args.study} has no variant {', '.join(sorted(unknown))}; it has {', '.join(study.variants)}")
+    if args.train:
+        train(args, study, *args.train)
+        return
+    if not args.draw:
+        train_all(args, study)
+    report = variants_report.Report(args.study, results(args, study), [*study.variants], study.beside_paper)
+    print(*variants_report.tables(report), sep="\n")
     if args.draw:
-        draw(args.study, folder)
+        variants_report.draw(report, args.docs)
 
 
-def trained(task: str, name: str, settings: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Trains one variant and returns what is worth keeping."""
-    print(f"{task}, {name} ...", flush=True)
-    cfg = t3d.merge(t3d.Config(), {"env": {"id": task}, "total_steps": args.steps, "actors": args.actors})
-    cfg = t3d.merge(cfg, {**settings, "seeds": list(range(args.seeds)), "run": {"root": "runs/variants"}})
-    evals: dict[int, list[tuple[int, float]]] = {seed: [] for seed in cfg.seeds}
-    speeds, started = [], time.monotonic()
-    for event in t3d.train(cfg):
-        if isinstance(event, Start):
+def train_all(args: argparse.Namespace, study: Study) -> None:
+    """Trains what has no result yet, each in a process of its own."""
+    deadline, done = time.monotonic() + args.budget, {(one["task"], one["variant"]) for one in results(args, study)}
+    pairs = product(study.tasks, args.only or study.variants)
+    waiting = [pair for pair in pairs if pair not in done]
+    kind, _, actors = args.actors.partition(":")
+    share = f"{kind}:{max(1, int(actors) // args.jobs)}" if actors else kind
+
+    def outcome(pair: tuple[str, str]) -> str:
+        left, needed = deadline - time.monotonic(), expected_seconds(args, study, *pair)
+        if left <= 0 or left < needed <= args.budget:  # one that never fits is trained in several goes
+            return f"not started: {max(left, 0):.0f} s are left, and it needs about {needed:.0f} s"
+        file, log = result_file(args, *pair), args.runs / args.study / f"{'-'.join(pair)}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        extra = ["--train", *pair, "--actors", share, "--budget", str(left)]
+        with log.open("ab") as output:
+            command = [sys.executable, __file__, *sys.argv[1:], *extra]
+            code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+        if code:
+            return f"FAILED with exit code {code}: {' | '.join(log.read_text(errors='replace').splitlines()[-3:])}"
+        return f"finished in {json.loads(file.read_text())['seconds']:.0f} s" if file.exists() else "to be continued"
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(lambda pair: print(f"{', '.join(pair)}: {outcome(pair)}", flush=True), waiting))
+
+
+def expected_seconds(args: argparse.Namespace, study: Study, task: str, name: str) -> float:
+    """Returns the longest time that this variant, or else another on this task, or else any has taken."""
+    found = [one for one in results(args, study) if one.get("steps", study.steps) == study.steps]
+    alike = [one for one in found if one["variant"] == name] or [one for one in found if one["task"] == task] or found
+    return max((one["seconds"] for one in alike), default=0.0)
+
+
+def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
+    """Trains one variant, or continues, and writes its result if it finishes within the budget."""
+    root, settings = args.runs / args.study, study.variants[name]
+    changes: dict[str, Any] = {
+        "env": {"id": task},
+        "seeds": list(range(study.seeds)),
+        "total_steps": study.steps,
+        "actors": args.actors,
+        "eval": {"every_steps": max(1, study.steps // EVALUATIONS)},
+        "log": {"every_steps": max(1, study.steps // 100)},
+        "checkpoint": {"every_steps": max(10_000, study.steps // 4)},
+        "run": {"root": str(root), "name": f"{task}-{name}"},
+    }
+    if args.random_steps is not None:
+        changes["random_steps"] = args.random_steps
+    cfg = t3d.merge(t3d.merge(t3d.preset(settings.get("preset", "default")), settings), changes)
+    folder, stop, began = root / f"{task}-{name}", threading.Event(), time.monotonic()
+    timer = threading.Timer(min(args.budget, threading.TIMEOUT_MAX), stop.set)
+    timer.daemon = True
+    timer.start()
+    speeds: list[float] = []
+    for event in t3d.resume(folder, cfg=cfg, stop=stop) if folder.is_dir() else t3d.train(cfg, stop=stop):
+        if isinstance(event, Start | Resumed):
             start = event
-        if isinstance(event, Eval):
-            evals[int(event.seed or 0)].append((event.step, event.mean_return))
         if isinstance(event, Update):
             speeds.append(event.steps_per_second)
+        if isinstance(event, End) and event.reason == "finished":
+            file = result_file(args, task, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            seconds = max(event.seconds, time.monotonic() - began)  # the first counts earlier processes, too
+            about = {"task": task, "variant": name, "settings": settings, "steps": study.steps, "jobs": args.jobs}
+            result = {**about, **result_of(start, speeds, seconds), "diverged": event.diverged}
+            evals = open_run(folder).evals
+            curves = {seed: [(one.step, round(one.mean_return, 2)) for one in evals[seed]] for seed in cfg.seeds}
+            file.write_text(json.dumps({**result, "evaluations": curves}, indent=1) + "\n")
+
+
+def result_of(start: Start | Resumed, speeds: list[float], seconds: float) -> dict[str, Any]:
+    """Returns how a training ran."""
     return {
-        "task": task,
-        "variant": name,
-        "settings": settings,
         "engine": start.config["engine"],
-        "actors": args.actors,
+        "actors": start.config["actors"],
         "parameters": start.parameters,
-        "seconds": round(time.monotonic() - started, 1),
+        "seconds": round(seconds, 1),
         "steps_per_second": round(float(np.median(speeds)), 1),
-        "machine": f"{gpu()}, {psutil.cpu_count()} cores, {platform.platform()}",
+        "machine": f"{gpu()}, {psutil.cpu_count()} cores ({platform.machine()})",
         "versions": start.versions,
-        "evaluations": evals,
     }
 
 
 def gpu() -> str:
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415 (not needed to draw)
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
 
 
-def table(folder: Path) -> list[str]:
-    """Returns the results as a table in Markdown."""
-    rows = [
-        "| task | variant | engine | parameters | steps/s | return at the end | best |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for one in results(folder):
-        last = np.array([[value for _, value in evals][-3:] for evals in one["evaluations"].values()]).mean(1)
-        best = np.array([max(value for _, value in evals) for evals in one["evaluations"].values()])
-        end, top = (f"{values.mean():,.0f} ± {values.std(ddof=1):,.0f}" for values in (last, best))
-        about = f"| {one['task']} | {one['variant']} | {one['engine']} | {one['parameters']:,} "
-        rows.append(f"{about}| {one['steps_per_second']:,.0f} | {end} | {top} |")
-    return rows
+def result_file(args: argparse.Namespace, task: str, name: str) -> Path:
+    return Path(args.results or args.docs / "variants", args.study, f"{task}-{name}.json")
 
 
-def draw(study: str, folder: Path) -> None:
-    """Draws the mean over seeds of each variant, and the range from the worst to the best seed."""
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    found = results(folder)
-    tasks = list(dict.fromkeys(one["task"] for one in found))
-    figure, axes = plt.subplots(1, len(tasks), figsize=(7 * len(tasks), 4.5), squeeze=False, layout="constrained")
-    for task, axis in zip(tasks, axes[0], strict=True):
-        for one, colour in zip([one for one in found if one["task"] == task], COLOURS, strict=False):
-            curves = np.array([[value for _, value in evals] for evals in one["evaluations"].values()])
-            steps = [step for step, _ in next(iter(one["evaluations"].values()))]
-            axis.plot(steps, curves.mean(0), color=colour, label=one["variant"])
-            axis.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)
-        axis.set(title=f"{task}, {len(curves)} seeds", xlabel="steps", ylabel="mean return of an evaluation")
-        axis.grid(alpha=0.3)
-        axis.legend(loc="upper left")
-    figure.savefig(PICTURES / f"{study}.png", dpi=110)
-
-
-def results(folder: Path) -> list[dict[str, Any]]:
-    """Reads the results in the order of the study."""
-    tasks, variants = STUDIES[folder.name]
-    files = [folder / f"{task}-{name}.json" for task in tasks for name in variants]
-    return [json.loads(file.read_text()) for file in files if file.exists()]
+def results(args: argparse.Namespace, study: Study) -> list[dict[str, Any]]:
+    """Reads the results in the order of the study, new ones and those in docs."""
+    here, there = result_file(args, "", "").parent, args.docs / "variants" / args.study
+    names = [f"{task}-{name}.json" for task in study.tasks for name in study.variants]
+    found = [next((path / name for path in (here, there) if (path / name).exists()), None) for name in names]
+    return [json.loads(file.read_text()) for file in found if file is not None]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -109,10 +111,10 @@ def test_the_normaliser_is_numpys_mean_and_deviation(lengths: list[int], offset:
         zeros = np.zeros(len(block), np.float32)
         normaliser.add(helpers.rollout_of(1, block, zeros[:, None], zeros, block, zeros > 0))
     everything = np.concatenate(blocks).astype(np.float64)
-    np.testing.assert_allclose(normaliser.mean[1], everything.mean(0), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(normaliser.moments.mean[1], everything.mean(0), rtol=1e-9, atol=1e-9)
     if len(everything) > 1:
         np.testing.assert_allclose(normaliser.std[1], np.sqrt(everything.var(0) + 1e-8), rtol=1e-6)
-    assert normaliser.count[0] == 0 and np.all(normaliser.std[0] == 1)
+    assert normaliser.moments.count[0] == 0 and np.all(normaliser.std[0] == 1)
 
 
 def test_normaliser_statistics_move_on_insert_and_never_on_sampling() -> None:
@@ -120,11 +122,12 @@ def test_normaliser_statistics_move_on_insert_and_never_on_sampling() -> None:
     memory = Memory(SPEC, cfg, "cpu")
     memory.add(rollout(0, list(range(30))))
     assert memory.normaliser is not None
-    before = memory.normaliser.mean.copy(), memory.normaliser.m2.copy(), memory.normaliser.count.copy()
+    before = copy.deepcopy(memory.normaliser.state())
     for _ in range(20):
         batch = memory.sample()
-    after = memory.normaliser.mean, memory.normaliser.m2, memory.normaliser.count
-    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+    after = memory.normaliser.state()
+    assert before.keys() == after.keys() == {"count", "mean", "m2"}
+    assert all(np.array_equal(before[name], after[name]) for name in before)
     raw = contents(memory.replay, 0)
     assert raw == list(range(30)), "replay keeps raw observations"
     expected = (batch.index[0].float() - np.mean(raw)) / np.std(raw)

@@ -44,6 +44,7 @@ CHANGES: dict[str, Any] = {
     "random_steps": 90,
     "updates_per_step": 0.5,
     "normalise_observations": True,
+    "scale_rewards": True,
     "replay.capacity": 120,
     "replay.n_step": 3,
     "noise.exploration_noise": 0.3,

@@ -69,6 +69,11 @@ SPLITS = {
         163,
         {"normalise_observations": True, "updates_per_step": 0.3, "checkpoint": {"every_steps": 162}},
     ),
+    "scaled rewards, several members and environments": (
+        160,
+        {"seeds": [1, 2], "env": {"num_envs": 2}, "scale_rewards": True, "updates_per_step": 0.3},
+    ),
+    "scaled rewards, inside the second episode": (250, {"scale_rewards": True, "replay": {"capacity": 90}}),
     "with a report due": (
         157,
         {"updates_per_step": 0.1, "log": {"every_steps": 50}, "checkpoint": {"every_steps": 155}},

@@ -1,4 +1,4 @@
-"""Replay, sampler and normaliser: what the loop adds to and updates learn from."""
+"""Replay, sampler, normaliser and reward scaler: what the loop adds to and updates learn from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from t3d.config import Config
 from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay
+from t3d.data.reward_scaler import RewardScaler
 from t3d.data.samplers import Sampler, UniformSampler
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
@@ -20,8 +21,9 @@ class Memory:
         members = len(cfg.seeds)
         self.replay = Replay(spec, rows_needed(cfg), members, device)
         self.sampler: Sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay.n_step)
-        scales = cfg.normalise_observations
-        self.normaliser = Normaliser(members, spec.observation_size, device) if scales else None
+        self.normaliser = Normaliser(members, spec.observation_size, device) if cfg.normalise_observations else None
+        gamma = cfg.td3.gamma if gamma is None else gamma
+        self.reward_scaler = RewardScaler(members, gamma, device) if cfg.scale_rewards else None
 
     @property
     def added(self) -> list[int]:
@@ -38,6 +40,8 @@ class Memory:
             self.sampler.added(one.member, stop - len(one.rows), stop)
             if self.normaliser is not None:
                 self.normaliser.add(one)
+        if self.reward_scaler is not None and filled:
+            self.reward_scaler.add(*filled)
 
     @property
     def device(self) -> torch.device:
@@ -52,7 +56,9 @@ class Memory:
     def sample(self) -> Batch:
         """Samples a batch for one update (step 4)."""
         batch = self.sampler.sample()
-        return batch if self.normaliser is None else self.normaliser.normalised(batch)
+        if self.normaliser is not None:
+            batch = self.normaliser.normalised(batch)
+        return batch if self.reward_scaler is None else self.reward_scaler.scaled(batch)
 
     def feedback(self, index: torch.Tensor, td: torch.Tensor) -> None:
         """Tells the sampler the errors (M, C, B) of rows index (M, B)."""
@@ -64,8 +70,12 @@ class Memory:
 
     def state(self) -> State:
         """Everything except the rows of the replay, which are saved in segments."""
-        normaliser = {} if self.normaliser is None else self.normaliser.state()
-        return {"added": list(self.added), "sampler": self.sampler.state(), "normaliser": normaliser}
+        return {
+            "added": list(self.added),
+            "sampler": self.sampler.state(),
+            "normaliser": {} if self.normaliser is None else self.normaliser.state(),
+            "reward_scaler": {} if self.reward_scaler is None else self.reward_scaler.state(),
+        }
 
     def restore(self, state: State) -> None:
         """Restores what state() returned; the rows of the replay are put back separately."""
@@ -75,6 +85,8 @@ class Memory:
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])
+        if self.reward_scaler is not None:  # added in the course of format 2
+            self.reward_scaler.restore(state["reward_scaler"])
 
 
 def rows_needed(cfg: Config) -> int:
