@@ -31,7 +31,7 @@ import t3d
 from t3d.events import End, Resumed, Start, Update
 from t3d.store.reader import open_run
 
-EVALUATIONS = 20  # of a training, besides the one before it
+EVALUATIONS = 10  # of a training, besides the one before it
 FOUR_TASKS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
 
 

@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import helpers
 import t3d
+import t3d.algo.learner
 from rules_in_tests import CHOICES
 from t3d.algo.engines import ENGINES, graph
 from t3d.algo.engines.verify import mismatch
@@ -20,6 +21,7 @@ from t3d.config import Config, ReplayConfig, TD3Config
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.events import ActingEvent, End, Resumed
+from t3d.random_streams import Counted
 from t3d.run.publish import PipelinedPublisher
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Draws, UpdateTrace
@@ -77,6 +79,21 @@ def test_every_choice_is_computed_or_refused(choice: str) -> None:
         by_hand(candidate, batch, draws, moves)
     for name, value in numbers_of(eager).items():
         torch.testing.assert_close(numbers_of(candidate)[name], value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("choice", ["gradient clipping", "min of random 2", "cosine schedule"])
+def test_what_is_compiled_can_be_traced_whole(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as a machine without a GPU can tell."""
+    monkeypatch.setattr(t3d.algo.learner, "open_streams", Counted)  # as on a GPU
+    spec, cfg = helpers.make_spec(), TD3Config(batch_size=16, actor_hidden=(8,), critic_hidden=(9,), **CHOICES[choice])
+    learner = Learner(spec, cfg, (0, 1))
+    batch, _ = next(helpers.random_batches(spec, cfg, 2, 1, torch.float32))
+    draws = torch.compile(lambda: learner.draw(), fullgraph=True, backend="eager")()
+    with torch.no_grad():
+        update = torch.compile(graph.update, fullgraph=True, backend="eager")
+        trace = update(learner.agent, batch, draws, cfg, learner.coefficients, True)
+    assert isinstance(draws, Draws) and isinstance(trace, UpdateTrace)
+    torch.compiler.reset()
 
 
 def on_gpu(engine: str, seeds: range, cfg: TD3Config, n_step: int = 1) -> tuple[Learner, Memory]:

@@ -16,7 +16,7 @@ from t3d.algo.networks import Actor, Stack
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
 from t3d.files import to_count
-from t3d.random_streams import open_streams
+from t3d.random_streams import Streams, open_streams
 from t3d.snapshots import PolicySnapshot
 from t3d.tensors import put
 from t3d.types import Batch, Source, Spec, State
@@ -51,14 +51,16 @@ class Learner:
         if source is not None and source.device.type != torch.device(device).type:
             self._staged = Staged(source, device)
         shapes = rule.draws(spec, cfg)
-        self._shapes = shapes
-        self._streams = {
-            name: open_streams(
-                seeds, name.replace("_", " "), torch.empty(len(seeds), *shape, device=device, dtype=dtype)
+        self._streams = type(shapes)(
+            *(
+                None
+                if shape is None
+                else open_streams(
+                    seeds, name.replace("_", " "), torch.empty(len(seeds), *shape, device=device, dtype=dtype)
+                )
+                for name, shape in shapes._asdict().items()
             )
-            for name, shape in shapes._asdict().items()
-            if shape is not None
-        }
+        )
 
     @property
     def until_complete(self) -> int:
@@ -135,7 +137,7 @@ class Learner:
 
     def draw(self) -> Any:
         """Draws the randomness of one update, each member's from its own stream."""
-        return self._shapes._replace(**{name: stream.normal() for name, stream in self._streams.items()})
+        return type(self._streams)(*(None if stream is None else stream.normal() for stream in self._streams))
 
     @property
     def acting(self) -> Actor:
@@ -156,12 +158,12 @@ class Learner:
     def state(self) -> State:
         """Everything that learning changes, by name, as arrays that later updates do not change."""
         arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in named_tensors(self.agent)}
-        streams = {name: stream.state() for name, stream in self._streams.items()}
+        streams = {name: stream.state() for name, stream in self._used_streams().items()}
         return {"updates": self.updates, **streams, **arrays}
 
     def restore(self, state: State) -> None:
         """Restores what state() returned, which must hold just the names that this rule has."""
-        tensors, streams = dict(named_tensors(self.agent)), self._streams
+        tensors, streams = dict(named_tensors(self.agent)), self._used_streams()
         known = {"updates", *streams, *tensors}
         if lacking := sorted(known - {*state}):
             raise ValueError(f"the learner in it lacks {', '.join(lacking)}")
@@ -172,6 +174,9 @@ class Learner:
         for name, stream in streams.items():
             stream.restore(state[name])
         self.updates = to_count(state["updates"])
+
+    def _used_streams(self) -> dict[str, Streams]:
+        return {name: stream for name, stream in self._streams._asdict().items() if stream is not None}
 
     def non_finite(self) -> list[tuple[str, int]]:
         """Lists the tensors of the agent that hold a non-finite value, each with its member."""

@@ -45,13 +45,13 @@ def update(
     d_q = (batch.weight.unsqueeze(1) * td * (2 / td.shape[-1])).view_as(passed[-1])
     gradient = weight_gradient(passed, backward(online, passed, d_q))
     optimise(agent.critic, agent.critic_adam, gradient, coefficients.critic_lr, cfg, coefficients)
-    trace = UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, td.square(), batch.weight)
-    return _update_actor(agent, batch, cfg, coefficients, trace) if update_actor else trace
+    moved = _update_actor(agent, batch, cfg, coefficients) if update_actor else (None, None, None)
+    return UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, td.square(), batch.weight, *moved)
 
 
 def _update_actor(
-    agent: Agent, batch: Batch, cfg: TD3Config, coefficients: Coefficients, trace: UpdateTrace
-) -> UpdateTrace:
+    agent: Agent, batch: Batch, cfg: TD3Config, coefficients: Coefficients
+) -> tuple[Tensor, Tensor, Tensor]:
     # Step 13
     online = layers(agent.actor)
     passed = forward(online, batch.s)
@@ -67,7 +67,7 @@ def _update_actor(
     polyak(agent.actor_target, agent.actor, coefficients.tau)
     polyak(agent.critic_target, agent.critic, coefficients.tau)
     q_pi = passed_q1[-1].squeeze(-1)
-    return trace._replace(pi=pi, q_pi=q_pi, actor_loss=-q_pi.mean(dim=-1))
+    return pi, q_pi, -q_pi.mean(dim=-1)
 
 
 def layers(stack: Stack, every: int = 1) -> Layers:
