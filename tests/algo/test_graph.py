@@ -88,7 +88,7 @@ def test_what_is_compiled_can_be_traced_whole(choice: str, monkeypatch: pytest.M
     spec, cfg = helpers.make_spec(), TD3Config(batch_size=16, actor_hidden=(8,), critic_hidden=(9,), **CHOICES[choice])
     learner = Learner(spec, cfg, (0, 1))
     batch, _ = next(helpers.random_batches(spec, cfg, 2, 1, torch.float32))
-    draws = torch.compile(lambda: learner.draw(), fullgraph=True, backend="eager")()
+    draws = torch.compile(learner.draw, fullgraph=True, backend="eager")()
     with torch.no_grad():
         update = torch.compile(graph.update, fullgraph=True, backend="eager")
         trace = update(learner.agent, batch, draws, cfg, learner.coefficients, True)
