@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ def test_the_importance_exponent_rises_with_updates_or_stays() -> None:
             weights.append(batch.weight.clone())
             sampler.updates.add_(1)
             sampler._streams.restore(state)
-        later = [not torch.equal(one, two) for one, two in zip(weights, weights[1:], strict=False)]
+        later = [not torch.equal(one, two) for one, two in pairwise(weights)]
         assert later == ([True, False, False] if memory is rising else [False] * 3)
 
 

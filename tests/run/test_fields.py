@@ -10,7 +10,7 @@ import pytest
 
 import helpers
 from run_folders import run, weights
-from t3d.config import Config, flat
+from t3d.config import Config, flat, merge
 
 CHANGES: dict[str, Any] = {
     "td3.gamma": 0.9,
@@ -33,11 +33,21 @@ CHANGES: dict[str, Any] = {
     "normalise_observations": True,
     "replay.capacity": 120,
     "replay.n_step": 3,
+    "replay.sampling": "proportional",
+    "replay.priority_exponent": 0.9,
+    "replay.importance_exponent": 0.9,
+    "replay.importance_updates": 100,
     "noise.exploration_noise": 0.3,
     "noise.kind": "ou",
     "noise.decay_steps": 200,
     "noise.final_noise": 0.3,
     "env.action_repeat": 2,
+}
+NEEDS: dict[str, dict[str, Any]] = {  # fields that do nothing, or are refused, without others
+    "noise.final_noise": {"noise.decay_steps": 200},
+    "replay.priority_exponent": {"replay.sampling": "proportional"},
+    "replay.importance_exponent": {"replay.sampling": "proportional"},
+    "replay.importance_updates": {"replay.sampling": "proportional"},
 }
 COVERED = {
     "td3.aggregate": "algo/test_td3.py::test_update_equals_the_oracle",  # one choice so far
@@ -68,23 +78,27 @@ COVERED = {
 }
 
 
+def learned(tmp_path: Path, changes: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """The weights after a short run with some fields changed."""
+    cfg = helpers.small_config(engine="eager")
+    for key, value in changes.items():
+        section, _, name = key.rpartition(".")
+        cfg = merge(cfg, {section: {name: value}} if section else {name: value})
+    return weights(run(cfg, tmp_path))
+
+
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
-    return weights(run(helpers.small_config(engine="eager"), tmp_path_factory.mktemp("unchanged")))
+    return learned(tmp_path_factory.mktemp("unchanged"), {})
 
 
 @pytest.mark.parametrize("key", CHANGES)
 def test_every_field_of_the_algorithm_changes_what_is_learned(
     tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
 ) -> None:
-    section, _, name = key.rpartition(".")
-    wanted = {"decay_steps": 200} if name == "final_noise" else {}  # the one field that needs another
-    changes = {name: CHANGES[key], **wanted}
-    cfg = helpers.small_config(engine="eager", **({section: changes} if section else changes))
-    assert not np.array_equal(weights(run(cfg, tmp_path)), unchanged)
-    if wanted:
-        without = helpers.small_config(engine="eager", **{section: wanted})
-        assert not np.array_equal(weights(run(cfg, tmp_path)), weights(run(without, tmp_path)))
+    needed = NEEDS.get(key, {})
+    before = learned(tmp_path, needed) if needed else unchanged
+    assert not np.array_equal(learned(tmp_path, {**needed, key: CHANGES[key]}), before)
 
 
 def test_every_other_field_is_covered_by_a_named_test() -> None:

@@ -16,7 +16,6 @@ from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
 
-
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "uniform": UniformSampler,
     "proportional": PrioritisedSampler,
