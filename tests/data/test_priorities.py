@@ -19,7 +19,8 @@ JUST_BELOW_ONE = 1 - 2**-53
 
 
 def tree_of(priorities: NDArray[Any], device: str = "cpu") -> SumTree:
-    tree = SumTree(*priorities.shape, device)
+    members, rows = priorities.shape
+    tree = SumTree(members, rows, device)
     tree.priorities.copy_(torch.from_numpy(priorities.astype(np.float32)))
     tree.rebuild()
     return tree
@@ -73,9 +74,9 @@ def test_the_tree_finds_what_a_search_of_all_rows_finds(
 
 
 def draws(rng: np.random.Generator, tree: SumTree, dense: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Shares of the total, among them the ends and the borders between rows, and the rows found there."""
+    """Shares of the total and the rows found there; among them borders between rows, and 1, where rounding may lead."""
     borders = np.cumsum(dense, axis=1)[:, rng.integers(0, dense.shape[1], 60)] / np.maximum(dense.sum(1), 1)[:, None]
-    ends = np.tile([0.0, 0.5, JUST_BELOW_ONE], (len(dense), 1))
+    ends = np.tile([0.0, 0.5, JUST_BELOW_ONE, 1.0], (len(dense), 1))
     u = np.concatenate([rng.random((len(dense), 100)), np.minimum(borders, JUST_BELOW_ONE), ends], axis=1)
     return u, found(tree, u)
 
@@ -88,7 +89,7 @@ def test_rounding_never_leads_to_a_row_without_priority(device: str, seed: int, 
     dense = (10 ** rng.uniform(-decades, decades, (2, rows)) * (rng.random((2, rows)) < 0.3)).astype(np.float32)
     dense[:, rng.integers(rows)] = 1
     tree = tree_of(dense, device)
-    u = np.concatenate([rng.random((2, 500)), np.tile([0.0, JUST_BELOW_ONE], (2, 1))], axis=1)
+    u = np.concatenate([rng.random((2, 500)), np.tile([0.0, JUST_BELOW_ONE, 1.0], (2, 1))], axis=1)
     for mine, shares, chosen in zip(dense.astype(np.float64), u, found(tree, u), strict=True):
         running = np.cumsum(mine)
         assert (mine[chosen] > 0).all()

@@ -155,7 +155,7 @@ def test_members_draw_as_they_would_alone_and_each_from_its_own_priorities() -> 
     together, alone = memory_of(seeds=2), memory_of(seeds=1)
     add(together, m0=100, m1=200)
     add(alone, m0=100)
-    td = torch.rand(2, 2, 100, generator=torch.Generator().manual_seed(0))
+    td = torch.rand(2, 2, 100, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 0.01]).view(2, 1, 1)
     rows = torch.arange(100).repeat(2, 1)
     together.feedback(rows, td)
     alone.feedback(rows[:1], td[:1])
@@ -181,24 +181,25 @@ def test_a_diverged_member_leaves_the_others_alone() -> None:
 
 
 def played(memory: Memory, rounds: int) -> list[Tensor]:
-    """Rows that were drawn while transitions are added and errors fed back."""
+    """Which transitions were drawn, with which weights, while more are added and errors fed back."""
     drawn, generator = [], torch.Generator().manual_seed(0)
     for _ in range(rounds):
         add(memory, m0=7, m1=9)
         batch = memory.sample()
-        drawn.append(batch.s[..., 0].clone())
+        drawn.append(torch.stack([batch.s[..., 0], batch.weight]))
         memory.feedback(batch.index, torch.randn(2, 2, 16, generator=generator))
     return drawn
 
 
-@pytest.mark.parametrize("sampling", ["proportional", "lap"])
-@pytest.mark.parametrize("capacity", [400, 100])
-def test_a_restored_sampler_draws_what_it_would_have_drawn(sampling: str, capacity: int) -> None:
-    straight = memory_of(seeds=2, capacity=capacity, sampling=sampling)
+@pytest.mark.parametrize("how", [{"sampling": "proportional", "importance_updates": 40}, {"sampling": "lap"}])
+@pytest.mark.parametrize("capacity", [100, 400, 20_000])
+def test_a_restored_sampler_draws_what_it_would_have_drawn(how: Any, capacity: int) -> None:
+    straight, resumed = (memory_of(seeds=2, capacity=capacity, **how) for _ in range(2))
     played(straight, 20)
-    resumed = memory_of(seeds=2, capacity=capacity, sampling=sampling)
-    played(resumed, 3)  # what was there before is forgotten
+    played(resumed, 60)  # what was there before is forgotten
     give(straight, resumed)
+    for one, two in zip(sampler_of(straight).tree._levels, sampler_of(resumed).tree._levels, strict=True):
+        assert torch.equal(one, two)
     for one, two in zip(played(straight, 30), played(resumed, 30), strict=True):
         assert torch.equal(one, two)
 

@@ -74,9 +74,8 @@ class PrioritisedSampler:
         for member, first, stop in blocks:
             if first and first // FIND_HIGHEST_EVERY != stop // FIND_HIGHEST_EVERY:
                 self.highest[member] = self.tree.priorities[member].amax()
-            kept = np.arange(max(first, stop - self.replay.capacity), stop)
-            members.append(np.full(len(kept), member))
-            rows.append(kept % self.replay.capacity)
+            members.append(np.full(stop - first, member))
+            rows.append(np.arange(first, stop) % self.replay.capacity)
         device = self.highest.device
         where = sendable(np.stack([np.concatenate(members), np.concatenate(rows)]), device)
         member, row = where.to(device, non_blocking=True)
