@@ -16,8 +16,9 @@ from t3d.config import Config, algorithm, settings
 INTRODUCTION = """\
 # Settings
 
-This page is generated from [algorithm.py](../src/t3d/config/algorithm.py) and [settings.py](../src/t3d/config/settings.py) by
-`python scripts/config_page.py > docs/config.md`, and a test compares the two.
+This page is generated from [algorithm.py](../src/t3d/config/algorithm.py) and
+[settings.py](../src/t3d/config/settings.py) by `python scripts/config_page.py > docs/config.md`, and a test compares
+the two.
 
 Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python. Order: defaults < `--preset` <
 `--config` < flags. A run writes all its settings to its `config.toml`; `t3d train --config runs/NAME/config.toml`

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 import helpers
 from run_folders import assert_equal, run, weights
-from t3d.config import TD3Config
+from t3d.config import ReplayConfig, TD3Config
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.events import Saved
@@ -113,12 +113,12 @@ def test_a_terminal_reward_is_neither_dropped_nor_counted_twice() -> None:
 def test_one_step_is_the_plain_batch_to_the_last_bit() -> None:
     replay, _ = filled(0, 300, 2, 400, "cpu")
     cfg = TD3Config(batch_size=64)
-    batch = UniformSampler(replay, cfg, (0, 1), n_step=1).sample()
+    batch = UniformSampler(replay, cfg, (0, 1)).sample()
     s, a, r, terminated, s2 = replay.gather(batch.index)
     for ours, theirs in zip(batch[:5], (s, a, r, s2, terminated), strict=True):
         assert torch.equal(ours, theirs)
     assert (batch.discount == cfg.gamma).all()
-    assert torch.equal(UniformSampler(replay, cfg, (0, 1), n_step=4).sample().index, batch.index)
+    assert torch.equal(UniformSampler(replay, cfg, (0, 1), how=ReplayConfig(n_step=4)).sample().index, batch.index)
 
 
 def test_three_steps_learn_something_else_and_resume_to_the_last_bit(tmp_path: Path) -> None:

@@ -34,10 +34,11 @@ class WorstFirst(UniformSampler):
         self.sampled = index = self.error.topk(self._gamma.shape[1], dim=1).indices
         return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
 
-    def added(self, member: int, first: int, stop: int) -> None:
-        self.heard.append((member, first, stop))
-        rows = torch.arange(first, stop, device=self.error.device) % self.replay.capacity
-        self.error[member, rows] = torch.inf
+    def added(self, *blocks: tuple[int, int, int]) -> None:
+        self.heard += blocks
+        for member, first, stop in blocks:
+            rows = torch.arange(first, stop, device=self.error.device) % self.replay.capacity
+            self.error[member, rows] = torch.inf
 
     def feedback(self, index: Tensor, td: Tensor) -> None:
         self.error.scatter_(1, index.to(self.error.device), td.abs().amax(dim=1).float().to(self.error.device))
@@ -56,7 +57,7 @@ class OnTheHost(WorstFirst):
 
 
 def filled(device: str, sampler: type[UniformSampler], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(memories, "UniformSampler", sampler)
+    monkeypatch.setitem(memories.SAMPLERS, "uniform", sampler)
     cfg = helpers.small_config(total_steps=1000, seeds=[0, 1], td3={"batch_size": 16})
     memory, rng = memories.Memory(helpers.make_spec(), cfg, device), np.random.default_rng(0)
     for member in (0, 1):
@@ -100,7 +101,7 @@ def test_feedback_works_inside_and_outside_of_a_cuda_graph(
 def test_a_run_with_a_source_that_listens_resumes_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memories, "UniformSampler", WorstFirst)
+    monkeypatch.setitem(memories.SAMPLERS, "uniform", WorstFirst)
     found = []
     for name in ("straight", "resumed"):
         place = {"root": str(tmp_path), "name": name}
@@ -119,7 +120,7 @@ def test_uniform_sampling_ignores_it() -> None:
     cfg = helpers.small_config(total_steps=1000)
     memory = memories.Memory(helpers.make_spec(3, 1), cfg, "cpu")
     before = memory.state()
-    memory.sampler.added(0, 0, 16)
+    memory.sampler.added((0, 0, 16))
     memory.feedback(torch.zeros(1, 16).long(), torch.ones(1, 2, 16))
     after = memory.state()
     assert np.array_equal(*(one["sampler"]["streams"]["generators"] for one in (before, after)))

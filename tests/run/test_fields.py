@@ -47,6 +47,10 @@ CHANGES: dict[str, Any] = {
     "scale_rewards": True,
     "replay.capacity": 120,
     "replay.n_step": 3,
+    "replay.sampling": "proportional",
+    "replay.priority_exponent": 0.9,
+    "replay.importance_exponent": 0.9,
+    "replay.importance_updates": 100,
     "noise.exploration_noise": 0.3,
     "noise.kind": "ou",
     "noise.decay_steps": 200,
@@ -54,11 +58,14 @@ CHANGES: dict[str, Any] = {
     "env.action_repeat": 2,
 }
 CATEGORICAL = {"td3.critic_loss": "categorical", "td3.value_low": -20, "td3.value_high": 10}
-NEEDED: dict[str, dict[str, Any]] = {  # other settings without which a field is refused
+NEEDS: dict[str, dict[str, Any]] = {  # fields that do nothing, or are refused, without others
     "noise.final_noise": {"noise.decay_steps": 200},
     "td3.drop_highest": {"td3.critics": 4, "td3.aggregate": "truncated"},
     **{f"td3.value_{what}": CATEGORICAL for what in ("low", "high", "bins")},
     **{f"td3.lr_{what}": {"td3.lr_schedule": "cosine"} for what in ("final", "updates")},
+    "replay.priority_exponent": {"replay.sampling": "proportional"},
+    "replay.importance_exponent": {"replay.sampling": "proportional"},
+    "replay.importance_updates": {"replay.sampling": "proportional"},
 }
 COVERED = {
     "seeds": "run/test_run.py::test_same_seed_same_bits_other_seed_other_bits",
@@ -88,28 +95,27 @@ COVERED = {
 }
 
 
+def learned(tmp_path: Path, changes: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """The weights after a short run with some fields changed."""
+    nested: dict[str, Any] = {}
+    for key, value in changes.items():
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = value
+    return weights(run(helpers.small_config(engine="eager", **nested), tmp_path))
+
+
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
-    return weights(run(helpers.small_config(engine="eager"), tmp_path_factory.mktemp("unchanged")))
+    return learned(tmp_path_factory.mktemp("unchanged"), {})
 
 
 @pytest.mark.parametrize("key", CHANGES)
 def test_every_field_of_the_algorithm_changes_what_is_learned(
     tmp_path: Path, key: str, unchanged: np.ndarray[Any, Any]
 ) -> None:
-    changed = weights(run(config({**NEEDED.get(key, {}), key: CHANGES[key]}), tmp_path))
-    assert not np.array_equal(changed, unchanged)
-    if key in NEEDED:
-        assert not np.array_equal(changed, weights(run(config(NEEDED[key]), tmp_path)))
-
-
-def config(settings: dict[str, Any]) -> Config:
-    """A small training with some settings, by their dotted names."""
-    nested: dict[str, Any] = {}
-    for key, value in settings.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
-    return helpers.small_config(engine="eager", **nested)
+    needed = NEEDS.get(key, {})
+    before = learned(tmp_path, needed) if needed else unchanged
+    assert not np.array_equal(learned(tmp_path, {**needed, key: CHANGES[key]}), before)
 
 
 def test_every_other_field_is_covered_by_a_named_test() -> None:

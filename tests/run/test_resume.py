@@ -81,6 +81,18 @@ SPLITS = {
     "ring wrapped": (250, {"replay": {"capacity": 90}}),
     "pink noise": (190, {"noise": {"kind": "pink"}}),
     "drifting noise": (190, {"noise": {"kind": "ou"}}),
+    "proportional sampling, two members, three environments, ring wrapped": (
+        190,
+        {
+            "seeds": [3, 0],
+            "env": {"num_envs": 3},
+            "replay": {"sampling": "proportional", "importance_updates": 150, "capacity": 120},
+        },
+    ),
+    "loss-adjusted sampling, three steps": (
+        290,  # the highest priority has been found anew
+        {"replay": {"sampling": "lap", "n_step": 3}, "td3": {"critic_loss": "huber"}},
+    ),
     "many updates a step, late policy": (140, {"updates_per_step": 2.5, "td3": {"policy_delay": 3}}),
 }
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from t3d.config import Config
+from t3d.data import priorities, replay
 from t3d.data.normaliser import Normaliser
+from t3d.data.prioritised import PrioritisedSampler
 from t3d.data.replay import Replay
 from t3d.data.reward_scaler import RewardScaler
 from t3d.data.samplers import Sampler, UniformSampler
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
+
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    "uniform": UniformSampler,
+    "proportional": PrioritisedSampler,
+    "lap": PrioritisedSampler,
+}
 
 
 class Memory:
@@ -20,7 +30,7 @@ class Memory:
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
         members = len(cfg.seeds)
         self.replay = Replay(spec, rows_needed(cfg), members, device)
-        self.sampler: Sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay.n_step)
+        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay)
         self.normaliser = Normaliser(members, spec.observation_size, device) if cfg.normalise_observations else None
         gamma = cfg.td3.gamma if gamma is None else gamma
         self.reward_scaler = RewardScaler(members, gamma, device) if cfg.scale_rewards else None
@@ -35,9 +45,9 @@ class Memory:
         filled = [one for one in rollouts if len(one.rows)]
         if filled:
             self.replay.add(*filled)
+            stops = self.replay.added
+            self.sampler.added(*((one.member, stops[one.member] - len(one.rows), stops[one.member]) for one in filled))
         for one in filled:
-            stop = self.replay.added[one.member]
-            self.sampler.added(one.member, stop - len(one.rows), stop)
             if self.normaliser is not None:
                 self.normaliser.add(one)
         if self.reward_scaler is not None and filled:
@@ -92,3 +102,10 @@ class Memory:
 def rows_needed(cfg: Config) -> int:
     """Rows to allocate: at most total_steps, because a shorter run never fills the replay's capacity."""
     return min(cfg.replay.capacity, cfg.total_steps)
+
+
+def bytes_needed(spec: Spec, cfg: Config) -> int:
+    """The memory that the replay takes, with priorities if there are any."""
+    rows, members = rows_needed(cfg), len(cfg.seeds)
+    for_priorities = 0 if cfg.replay.sampling == "uniform" else priorities.bytes_needed(members, rows)
+    return replay.bytes_needed(spec, rows, members) + for_priorities

@@ -38,7 +38,8 @@ class Normaliser:
 
     def normalised(self, batch: Batch) -> Batch:
         """Scales the observations of a batch for the networks."""
-        return batch._replace(s=self._scaled(batch.s), s2=self._scaled(batch.s2))
+        s, a, r, s2, *rest = batch  # Dynamo of torch 2.11 cannot compile _replace
+        return Batch(self._scaled(s), a, r, self._scaled(s2), *rest)
 
     def put_into(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         """Adds the current statistics to a snapshot, so that acting scales as learning does."""

@@ -55,7 +55,8 @@ class RewardScaler:
 
     def scaled(self, batch: Batch) -> Batch:
         """Scales the rewards of a batch; a sum of several steps' rewards as each of them would be."""
-        return batch._replace(r=batch.r / self._scale)
+        s, a, r, *rest = batch  # Dynamo of torch 2.11 cannot compile _replace
+        return Batch(s, a, r / self._scale, *rest)
 
     def state(self) -> State:
         """The statistics, and where each environment is: rows of member, environment, episode, step and G."""

@@ -8,19 +8,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from t3d.config import TD3Config
+from t3d.config import ReplayConfig, TD3Config
 from t3d.data.replay import Replay
 from t3d.random_streams import open_streams
 from t3d.types import Batch, Coefficient, State
 
 
 class Sampler(Protocol):
-    """Chooses rows of a replay; priorities would listen to added and feedback."""
+    """Chooses rows of a replay; priorities follow what is added and fed back."""
 
     capture_safe: bool  # whether CUDA graphs may record sample and feedback
 
     def sample(self) -> Batch: ...
-    def added(self, member: int, first: int, stop: int, /) -> None: ...  # transitions, counted from the start
+    def added(self, *blocks: tuple[int, int, int]) -> None: ...  # member, and its transitions first to stop of the run
     def feedback(self, index: Tensor, td: Tensor, /) -> None: ...
     def state(self) -> State: ...
     def restore(self, state: State, /) -> None: ...
@@ -37,17 +37,12 @@ class UniformSampler:
         cfg: TD3Config,
         seeds: Sequence[int],
         gamma: Coefficient | None = None,
-        n_step: int = 1,
+        how: ReplayConfig | None = None,
     ) -> None:
-        self.replay, self.n_step = replay, n_step
+        self.replay, self.n_step = replay, (how or ReplayConfig()).n_step
         shape, device = (len(seeds), cfg.batch_size), replay.rows.device
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
-        gamma = cfg.gamma if gamma is None else gamma
-        self._gamma = (
-            gamma.unsqueeze(1).expand(shape)  # a view, which follows if it moves
-            if isinstance(gamma, Tensor)
-            else torch.full(shape, gamma, device=device, dtype=torch.float32)
-        )
+        self._gamma = gamma_for_each(cfg.gamma if gamma is None else gamma, shape, device)
         self._weight = torch.ones(shape, device=device, dtype=torch.float32)
 
     def sample(self) -> Batch:
@@ -55,7 +50,7 @@ class UniformSampler:
         index = (self._streams.uniform() * self.replay.size.unsqueeze(1)).long()  # (M, B)
         return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
 
-    def added(self, member: int, first: int, stop: int) -> None:
+    def added(self, *blocks: tuple[int, int, int]) -> None:
         """Ignored: sampling is uniform."""
 
     def feedback(self, index: Tensor, td: Tensor) -> None:
@@ -68,6 +63,13 @@ class UniformSampler:
     def restore(self, state: State) -> None:
         """Restores what state() returned."""
         self._streams.restore(state["streams"])
+
+
+def gamma_for_each(gamma: Coefficient, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Returns gamma for every row of a batch (M, B)."""
+    if isinstance(gamma, Tensor):
+        return gamma.unsqueeze(1).expand(shape)  # a view, which follows if it moves
+    return torch.full(shape, gamma, device=device, dtype=torch.float32)
 
 
 def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n: int) -> Batch:

@@ -13,8 +13,7 @@ from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collector, Evaluator
 from t3d.algo.learner import Learner
 from t3d.config import Config, to_dict
-from t3d.data.memory import Memory, rows_needed
-from t3d.data.replay import bytes_needed
+from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import Event, SeedStopped
 from t3d.files import CORRUPT_ERRORS, to_count
@@ -137,7 +136,7 @@ class Parts:
             "host": platform.node(),
             "engine_reason": self.engine_reason,
             "parameters": self.learner.rule.parameters(spec, cfg.td3),
-            "replay_bytes": bytes_needed(spec, rows_needed(cfg), len(cfg.seeds)),
+            "replay_bytes": bytes_needed(spec, cfg),
         }
 
     def state(self) -> State:

@@ -13,8 +13,8 @@ from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
 from t3d.config import Config
-from t3d.data.memory import rows_needed
-from t3d.data.replay import BYTES_PER_VALUE, bytes_needed
+from t3d.data.memory import bytes_needed, rows_needed
+from t3d.data.replay import BYTES_PER_VALUE
 from t3d.errors import UserError
 from t3d.types import Spec
 
@@ -98,7 +98,7 @@ def replay_device(cfg: Config, spec: Spec) -> str:
             "free; make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
         )
     room[cfg.device] -= learning
-    needed = bytes_needed(spec, rows_needed(cfg), len(cfg.seeds))
+    needed = bytes_needed(spec, cfg)
     fitting = [device for device, free in room.items() if needed <= free]
     if not fitting:
         most = max(room.values())
