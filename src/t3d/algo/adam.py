@@ -33,7 +33,7 @@ def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: Coefficien
     state.made.add_(1)
     state.mean.lerp_(gradient, 1 - BETA1)
     state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    step_size = rowwise(rate, flat) / (1 - BETA1**state.made)
+    step_size = rowwise(rate / (1 - BETA1**state.made), flat)  # divided in float64
     scale = (1 - BETA2**state.made).sqrt()
     denominator = state.square.sqrt().div_(scale).add_(EPSILON)
     flat.sub_((state.mean / denominator).mul_(step_size))

@@ -14,8 +14,11 @@ from t3d.types import Coefficient
 
 
 def rowwise(coefficient: Coefficient, rows: Tensor) -> Any:
-    """Shapes a coefficient to multiply rows (K, ...), of which every member has K / M; a float stays a float."""
-    if not isinstance(coefficient, Tensor):
+    """Shapes a coefficient to multiply rows (K, ...), of which every member has K / M; a single number stays one.
+
+    It is rounded to the rows' precision only here, as torch rounds a float: so a member's bits are those it has alone.
+    """
+    if not isinstance(coefficient, Tensor) or not coefficient.ndim:
         return coefficient
     each = coefficient.repeat_interleave(rows.shape[0] // coefficient.shape[0])
-    return each.view(-1, *[1] * (rows.ndim - 1))
+    return each.view(-1, *[1] * (rows.ndim - 1)).to(rows.dtype)

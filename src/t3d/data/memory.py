@@ -17,11 +17,11 @@ class Memory:
     """Stores rollouts; the source of the learner's batches."""
 
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
-        members = len(cfg.seeds)
-        self.replay = Replay(spec, rows_needed(cfg), members, device)
-        self.sampler: Sampler = UniformSampler(self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay.n_step)
+        seeds = [member.seed for member in cfg.members]
+        self.replay = Replay(spec, rows_needed(cfg), len(seeds), device)
+        self.sampler: Sampler = UniformSampler(self.replay, cfg.td3, seeds, gamma, cfg.replay.n_step)
         scales = cfg.normalise_observations
-        self.normaliser = Normaliser(members, spec.observation_size, device) if scales else None
+        self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if scales else None
 
     @property
     def added(self) -> list[int]:
