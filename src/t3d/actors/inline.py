@@ -73,9 +73,7 @@ class InlineCollector:
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Restores what state() returned; says what could not be restored."""
         return [
-            note
-            for member_actor in self.member_actors
-            for note in member_actor.restore(state[member_actor.name], stop)
+            note for member_actor in self.member_actors for note in member_actor.restore(state[member_actor.name], stop)
         ]
 
     def close(self) -> None:

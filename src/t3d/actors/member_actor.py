@@ -38,8 +38,7 @@ class MemberActor:
         self.error: Exception | None = None  # why an environment failed; there is no further step
         self.env_batch = open_batch(make_env, cfg.env, self.title, indices, beat)
         self.runners = [
-            EpisodeRunner(cfg, who, index, self.env_batch, position, counters)
-            for position, index in enumerate(indices)
+            EpisodeRunner(cfg, who, index, self.env_batch, position, counters) for position, index in enumerate(indices)
         ]
 
     def begin(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
-from t3d.config.sweeps import Member, members_of, parse_all
+from t3d.config.sweeps import Member, by_values, members_of, parse_all
 from t3d.config.validation import check_range, convert, declared_types
 from t3d.errors import UserError
 
@@ -211,17 +211,21 @@ class Config:
 
     def _check_sweep(self) -> None:
         """Normalises the sweep and checks its values like those of the settings themselves."""
-        sweeps = parse_all(self.sweep)
-        object.__setattr__(self, "sweep", tuple(map(str, sweeps)))
-        for field, value in dict.fromkeys(pair for member in self.members for pair in member.values):
-            section, _, name = field.rpartition(".")
-            if section == "td3" and declared_types(TD3Config).get(name) is float:  # others are refused by name later
-                replace(self.td3, **{name: value})
+        object.__setattr__(self, "sweep", tuple(map(str, parse_all(self.sweep))))
+        numbers = [f"td3.{name}" for name, hint in declared_types(TD3Config).items() if hint is float]
+        for values, (member, *_) in by_values(self.members).items():
+            if all(name in numbers for name, _ in values):  # run/sweep.py refuses the others by name
+                self.td3_of(member)
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
         """What the run trains, in the order in which every array has them."""
         return members_of(self.seeds, self.sweep, MOST_SEEDS)
+
+    def td3_of(self, member: Member) -> TD3Config:
+        """The settings of the algorithm with a member's values."""
+        changes: dict[str, Any] = {name.removeprefix("td3."): value for name, value in member.values}
+        return replace(self.td3, **changes)
 
     @property
     def rule_title(self) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
 
 from t3d.errors import UserError
 
+Values = tuple[tuple[str, float], ...]  # fields, e.g. td3.gamma, and their values
 EXAMPLE = "td3.gamma=0.98,0.99"
+FIELD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?")  # its last part is in file names, so nothing else may be
 MOST_FIELDS = 3  # chosen: members' names are file names
 
 
@@ -17,7 +20,7 @@ class Member(NamedTuple):
     """One of the policies that a run trains: its seed and, in a sweep, its values."""
 
     seed: int
-    values: tuple[tuple[str, float], ...] = ()  # field, e.g. td3.gamma, and value
+    values: Values = ()
 
     @property
     def name(self) -> str:
@@ -48,15 +51,15 @@ class Sweep(NamedTuple):
 def parse(text: str) -> Sweep:
     """Reads FIELD=V1,V2,..."""
     field, _, listed = text.partition("=")
-    words = [word.strip() for word in listed.split(",")]
-    if not field.strip() or not all(words):
+    field, words = field.strip().replace("-", "_"), [word.strip() for word in listed.split(",")]
+    if not FIELD.fullmatch(field) or not all(words):
         raise UserError(f"sweep={text!r} is not of the form FIELD=VALUE,VALUE,..., e.g. {EXAMPLE}")
     values = tuple(_number(word, field) for word in words)
     if len(values) < 2:
-        raise UserError(f"sweep={text!r} has one value; give at least two, or set --{field.strip()}")
+        raise UserError(f"sweep={text!r} has one value; give at least two, or set {field} itself")
     if len(set(values)) < len(values):
         raise UserError(f"sweep={text!r} has a value twice; give each only once")
-    return Sweep(field.strip().replace("-", "_"), values)
+    return Sweep(field, values)
 
 
 def parse_all(texts: Iterable[str]) -> list[Sweep]:
@@ -72,19 +75,27 @@ def parse_all(texts: Iterable[str]) -> list[Sweep]:
 
 
 def members_of(seeds: Sequence[int], texts: Iterable[str], most: int) -> tuple[Member, ...]:
-    """Returns a member for each combination of the sweeps' values and each seed, the seeds of a combination together."""
+    """Returns a member for each combination of values and each seed, the seeds of a combination together."""
     sweeps = parse_all(texts)
     count = len(seeds) * math.prod(len(sweep.values) for sweep in sweeps)
     if count > most:
-        raise UserError(f"the sweep has {count:,} members, {len(seeds):,} of each combination; a run has at most {most:,}")
+        raise UserError(
+            f"the sweep has {count:,} members, {len(seeds):,} of each combination; a run has at most {most:,}"
+        )
     fields = [sweep.field for sweep in sweeps]
     combinations = product(*(sweep.values for sweep in sweeps))
-    return tuple(
-        Member(seed, tuple(zip(fields, values, strict=True))) for values in combinations for seed in seeds
-    )
+    return tuple(Member(seed, tuple(zip(fields, values, strict=True))) for values in combinations for seed in seeds)
 
 
-def setting(values: tuple[tuple[str, float], ...]) -> str:
+def by_values(members: Iterable[Member]) -> dict[Values, list[Member]]:
+    """Groups members that differ only in their seeds."""
+    groups: dict[Values, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.values, []).append(member)
+    return groups
+
+
+def setting(values: Values) -> str:
     """Formats a member's values: td3.gamma=0.98, td3.tau=0.01."""
     return ", ".join(f"{field}={_text(value)}" for field, value in values)
 

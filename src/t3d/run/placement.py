@@ -71,9 +71,7 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tup
         if why := ENGINES[engine].refuses(rule, cfg.td3, coefficients):
             reasons.append(f"{engine} {why}")
             continue
-        if engine == "eager" or not (
-            problem := mismatch(engine, spec, cfg.td3, seeds, cfg.device, rule, coefficients)
-        ):
+        if engine == "eager" or not (problem := mismatch(engine, spec, cfg.td3, seeds, cfg.device, rule, coefficients)):
             break
         notes.append(f"engine {engine} is not used: {problem}")
     return engine, "; ".join(reasons), notes

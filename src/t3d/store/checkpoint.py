@@ -62,7 +62,7 @@ class Checkpoint(NamedTuple):
         return joined(plain, safetensors.numpy.load(content["state.safetensors"]))
 
     def fill(self, replay: Replay, member: int, seed: int | str) -> None:
-        """Restores a member's rows and their links. Where a segment is damaged, the rows of an intact one replace it."""
+        """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""
         first, stop = replay.kept(member)
         mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
         _refuse_gaps(mine, first, stop)
@@ -76,7 +76,9 @@ class Checkpoint(NamedTuple):
                 if "origins" in found:  # added in the course of format 2
                     origins = _expected(found, "origins", (count, 4), "int32", segment)
             if intact is None:
-                raise Refused(f"no intact segment of the replay of {seed if isinstance(seed, str) else f'seed {seed}'} is left")
+                raise Refused(
+                    f"no intact segment of the replay of {seed if isinstance(seed, str) else f'seed {seed}'} is left"
+                )
             gone = max(0, first - segment.first)  # overwritten by now
             rows = np.resize(intact, (count, replay.rows.shape[2]))
             replay.put(member, segment.first + gone, rows[gone:], origins[gone:])
