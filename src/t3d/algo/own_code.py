@@ -42,8 +42,6 @@ def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
     if is_own(cfg.rule):
         with _blamed(f"the rule {cfg.rule}"):
             learner = _try_rule(rule, spec, cfg.td3)
-            if cfg.sweep:
-                _try_sweep(rule, spec, cfg)
             for one in {learner.acting, learner.shipped}:
                 _check_known(one.architecture, actor, needs_settings=cfg.local_actors > 0)
 
@@ -110,6 +108,13 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
         _refuse_shape(f"the trace, losses[{name!r}]:", loss, (len(SEEDS),))
     learner.restore(learner.state())
     return learner
+
+
+def check_own_sweep(cfg: Config, spec: Spec, rule: Rule) -> None:
+    """Raises a UserError if a rule of the user's own mixes up numbers that differ between members."""
+    if is_own(cfg.rule) and cfg.sweep:
+        with _blamed(f"the rule {cfg.rule}"):
+            _try_sweep(rule, spec, cfg)
 
 
 def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:

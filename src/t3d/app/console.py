@@ -18,6 +18,7 @@ from t3d.app.plain_console import PlainConsole, labelled, plain
 from t3d.app.signals import STOPPING, SignalRequests
 from t3d.config import Config, Member, diff, merge
 from t3d.config.presets import preset
+from t3d.config.sweeps import swept
 from t3d.events import (
     ActingEvent,
     ActorEvent,
@@ -160,8 +161,8 @@ class View:
     def _display(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
         table = Table(expand=True, caption=f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates")
-        swept = any(member.values for member in self.members)
-        table.add_column("member" if swept else "seed", justify="right")
+        who = "member" if swept(self.members) else "seed"
+        table.add_column(who, justify="right")
         for name in COLUMNS:
             table.add_column(name, justify="right", min_width=8)
         room = max(1, self.console.height - LINES_AROUND_ROWS)
@@ -170,7 +171,7 @@ class View:
         if self.acting is not None:
             table.caption = f"{table.caption}\n{acting_in_words(self.acting)}"
         if len(self.rows) > room:
-            table.caption = f"{table.caption}; {len(self.rows) - room} more {'members' if swept else 'seeds'}"
+            table.caption = f"{table.caption}; {len(self.rows) - room} more {who}s"
         if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)
@@ -205,7 +206,7 @@ def _print_changes(cfg: Config, console: PlainConsole) -> None:
     """Prints the settings that differ from the defaults, and whether they come from the preset."""
     changes = diff(cfg, Config())
     from_preset = diff(preset(cfg.preset), Config())
-    for key in (*SHOWN_ELSEWHERE, *(swept for swept, _ in cfg.members[0].values)):
+    for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
         changes.pop(key, None)
     if cfg.local_actors:
         changes.pop("env.num_envs", None)

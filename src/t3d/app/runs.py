@@ -17,7 +17,7 @@ from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole, plain
 from t3d.app.tables import clean, figure, sweep_table, table
 from t3d.config import Member
-from t3d.config.sweeps import by_values
+from t3d.config.sweeps import by_values, swept
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped
 from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry
@@ -118,9 +118,9 @@ def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> No
         env = clean(_env(entry.env))
         made.add_row(clean(entry.path.name, "bold"), env, *(cell(entry) for cell in columns.values()))
     console.print(made)
-    swept = ", of a sweep that of its best value" if any(entry.members[0].values for entry in entries) else ""
+    sweeps = ", of a sweep that of its best value" if any(swept(entry.members) for entry in entries) else ""
     number = f"{len(entries)} of {of} runs" if len(entries) < of else f"{of} runs" if of > 1 else "1 run"
-    console.print(clean(f"{number} in {args.root}; return: mean over seeds of their best evaluations{swept}", "dim"))
+    console.print(clean(f"{number} in {args.root}; return: mean over seeds of their best evaluations{sweeps}", "dim"))
 
 
 def _print_skipped(skipped: list[Unreadable], console: Console) -> None:
@@ -171,7 +171,7 @@ def _show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Me
     if not evals:
         console.print("\nNo evaluation yet.")
         return
-    is_sweep = len(entry.members) > len(entry.seeds)
+    is_sweep = bool(swept(entry.members))
     if is_sweep:
         console.print(sweep_table(entry.members, evals, stopped))
     who = "member" if is_sweep else "seed"
@@ -197,7 +197,7 @@ def _result_cells(evals: list[Eval]) -> list[str]:
 
 
 def _show_settings(entry: Entry, console: Console) -> None:
-    elsewhere = [*SHOWN_ELSEWHERE, *(swept for swept, _ in entry.members[0].values)]
+    elsewhere = [*SHOWN_ELSEWHERE, *swept(entry.members)]
     differing = {key: pair for key, pair in changes(entry.config).items() if key not in elsewhere}
     if not differing:
         console.print("\nAll settings are the defaults.")

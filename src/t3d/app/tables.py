@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.config import Member
-from t3d.config.sweeps import by_values
+from t3d.config.sweeps import by_values, swept
 from t3d.events import Eval
 from t3d.store.reader import best_of
 
@@ -42,7 +42,7 @@ def figure(value: float | None) -> str:
 def sweep_table(members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member]) -> Table:
     """Returns the returns of a sweep: a row for each combination of values, the best last returns marked."""
     title = "Mean return in evaluation: mean over seeds, ± std over seeds"
-    made = table(title, *(field for field, _ in members[0].values), "seeds", "best", "last", "")
+    made = table(title, *swept(members), "seeds", "best", "last", "")
     groups = by_values(members)
     living = {
         values: [evals[one] for one in group if one in evals and one not in diverged]

@@ -95,6 +95,11 @@ def by_values(members: Iterable[Member]) -> dict[Values, list[Member]]:
     return groups
 
 
+def swept(members: Iterable[Member]) -> list[str]:
+    """Returns the fields in which members differ."""
+    return list(dict.fromkeys(field for member in members for field, _ in member.values))
+
+
 def setting(values: Values) -> str:
     """Formats a member's values: td3.gamma=0.98, td3.tau=0.01."""
     return ", ".join(f"{field}={_text(value)}" for field, value in values)

@@ -15,7 +15,7 @@ from t3d.actors.protocols import Collector, Evaluator
 from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
-from t3d.algo.own_code import check_own_code
+from t3d.algo.own_code import check_own_code, check_own_sweep
 from t3d.algo.rules import rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
@@ -74,6 +74,7 @@ def assemble(
     rule = rule_of(cfg.rule)
     check_own_code(cfg, spec, rule)
     coefficients, seeds = coefficients_of_members(cfg, rule), [member.seed for member in cfg.members]
+    check_own_sweep(cfg, spec, rule)
     engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
     cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine, coefficients))
     memory = Memory(spec, cfg, replay_on, for_batches(coefficients.gamma, replay_on))

@@ -77,7 +77,7 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tup
     return engine, "; ".join(reasons), notes
 
 
-def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any) -> int:
+def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any = None) -> int:
     """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it."""
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
