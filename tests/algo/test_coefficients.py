@@ -102,7 +102,8 @@ def test_engines_say_what_they_refuse() -> None:
 @pytest.mark.parametrize("names", [[name] for name in EACH if name != "gamma"] + [list(EACH)], ids=str)
 def test_in_float32_too_a_number_of_its_own_gives_the_bits_of_a_float(update: Any, names: list[str]) -> None:
     """All members have the same number, once as a float and once as a tensor: only its rounding could differ."""
-    same = replace(CFG, **{name: EACH[name][0] for name in names})
+    numbers: dict[str, Any] = {name: EACH[name][0] for name in names}
+    same = replace(CFG, **numbers)
     plain = coefficients_of(same)
     each = plain._replace(**{name: torch.full((3,), EACH[name][0], dtype=torch.float64) for name in names})
     learners = [Learner(SPEC, same, SEEDS, coefficients=one) for one in (plain, each)]

@@ -26,7 +26,8 @@ from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import ActorEvent, End, Eval, Event, Note, Start, from_line, to_line
 from t3d.store.catalogue import Entry, Stored, catalogue, changes, contents, read_entry
-from t3d.store.reader import Place, Unreadable, best_of, evals_by_member, open_run, read_log
+from t3d.store.members import evals_by_member
+from t3d.store.reader import Place, Unreadable, best_of, open_run, read_log
 
 
 class BreakingEnv(CountingEnv):

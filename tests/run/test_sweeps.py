@@ -75,7 +75,7 @@ def test_a_member_is_the_single_run_with_its_values_and_seed_to_the_last_bit(tmp
             assert ours == single[name], (name, member.title)
         policies = [tmp_path / "sweep" / "best" / member.name, tmp_path / f"alone-{place}/best/seed-{member.seed}"]
         best = [load_file(f"{stem}.safetensors")["actor"] for stem in policies]
-        assert np.array_equal(*best)
+        assert np.array_equal(best[0], best[1])
 
 
 def test_members_are_every_combination_and_in_it_every_seed() -> None:
@@ -234,7 +234,7 @@ def test_a_policy_of_another_value_is_refused(straight: Path, tmp_path: Path) ->
 
 
 def evaluation(step: int, mean_return: float) -> Eval:
-    zeros = dict.fromkeys(("std_return", "min_return", "max_return", "mean_length"), 0.0)
+    zeros: dict[str, Any] = dict.fromkeys(("std_return", "min_return", "max_return", "mean_length"), 0.0)
     return Eval(step=step, updates=step, mean_return=mean_return, returns=[], lengths=[], best=False, **zeros)
 
 

@@ -21,7 +21,8 @@ from t3d.config.sweeps import by_values, swept
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped
 from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry
-from t3d.store.reader import Unreadable, best_of, damage_in_words, evals_by_member, locate, read_log, stopped_members
+from t3d.store.members import evals_by_member, stopped_members
+from t3d.store.reader import Unreadable, best_of, damage_in_words, locate, read_log
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")

@@ -41,7 +41,7 @@ def figure(value: float | None) -> str:
 
 def sweep_table(members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member]) -> Table:
     """Returns the returns of a sweep: a row for each combination of values, the best last returns marked."""
-    title = "Mean return in evaluation: mean over seeds, ± std over seeds"
+    title = "Mean return over seeds, ± std over seeds"
     made = table(title, *swept(members), "seeds", "best", "last", "")
     groups = by_values(members)
     living = {

@@ -20,7 +20,8 @@ from t3d.errors import UserError
 from t3d.events import Eval, Resumed, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
-from t3d.store.reader import Unreadable, best_of, evals_by_member, fields_of, prefixes, read_ends, read_log
+from t3d.store.members import evals_by_member
+from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
 from t3d.world.policy import described
 
 SESSIONS = prefixes((Start, Resumed))

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
+from t3d.store.members import evals_by_member, stopped_members
 from t3d.world.policy import SavedPolicy, UnknownNetwork, load_policy
 
 LOG = logging.getLogger("t3d.runs")
@@ -200,29 +201,6 @@ def fields_of(line: bytes) -> dict[str, Any]:
 def prefixes(kinds: Iterable[type[Event]]) -> tuple[bytes, ...]:
     """Returns what lines with events of these kinds begin with."""
     return tuple(b'{"event": "%s"' % kind.event.encode() for kind in kinds)
-
-
-def evals_by_member(events: Iterable[Event], members: Sequence[Member]) -> dict[Member, list[Eval]]:
-    """Groups the evaluations among events, in order."""
-    evals: dict[Member, list[Eval]] = {}
-    for event in events:
-        if isinstance(event, Eval) and (member := member_of(event, members)) is not None:
-            evals.setdefault(member, []).append(event)
-    return evals
-
-
-def stopped_members(events: Iterable[Event], members: Sequence[Member]) -> dict[Member, SeedStopped]:
-    """Returns when and how members have diverged."""
-    stops = [(member_of(event, members), event) for event in events if isinstance(event, SeedStopped)]
-    return {member: event for member, event in stops if member is not None}
-
-
-def member_of(event: Event, members: Sequence[Member]) -> Member | None:
-    """Returns whom an event is about; nobody if it contradicts itself, because a file may say anything."""
-    place = event.member
-    if type(place) is not int or not 0 <= place < len(members) or members[place].seed != event.seed:
-        return None
-    return members[place]
 
 
 def best_of(evals: list[Eval]) -> Eval:
