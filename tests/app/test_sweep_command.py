@@ -38,7 +38,7 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--sweep"], "--sweep has no value; give NAME=VALUE,VALUE,..."),
+        (["--sweep"], "--sweep has no value; give FIELD=VALUE,VALUE,..., e.g. td3.gamma=0.98,0.99"),
         (["--sweep", "td3.gamma=0.9"], "has one value"),
         (["--sweep", "td3.gamma=0.9,0.98", "--engine", "fused"], "engine fused computes with one gamma for all seeds"),
         (

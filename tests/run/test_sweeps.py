@@ -78,6 +78,15 @@ def test_a_member_is_the_single_run_with_its_values_and_seed_to_the_last_bit(tmp
         assert np.array_equal(best[0], best[1])
 
 
+def test_with_larger_networks_it_is_the_same_member_of_a_run_with_that_value(tmp_path: Path) -> None:
+    """One network alone is multiplied in another order there, so a run of a single seed is not compared."""
+    td3 = {"batch_size": 128, "actor_hidden": [64, 64], "critic_hidden": [64, 64]}
+    list(t3d.train(config(tmp_path, "sweep", sweep=GRIDS[0], seeds=[4, 7], td3=td3)))
+    list(t3d.train(config(tmp_path, "plain", seeds=[4, 7], td3={**td3, "gamma": 0.97, "tau": 0.005})))
+    for place in (0, 1):
+        assert learned(tmp_path / "sweep", 4 + place, 8) == learned(tmp_path / "plain", place, 2)
+
+
 def test_members_are_every_combination_and_in_it_every_seed() -> None:
     cfg = Config(seeds=(5, 6), sweep=("td3.gamma=0.98, 0.990", "td3.actor-lr=1e-4,0.001"))
     assert cfg.sweep == ("td3.gamma=0.98,0.99", "td3.actor_lr=0.0001,0.001"), "written as it will be compared"

@@ -37,10 +37,7 @@ def read_known(
 ) -> tuple[Args, list[str]]:
     """Parses the arguments; also returns the words that belong to no flag (help calls them `words`)."""
     flags = _flags(kind)
-    lists = {flag: typing.get_args(hint)[0] for flag, hint in flags.items() if typing.get_origin(hint) is tuple}
-    arguments = _spread_lists(arguments, {flag for flag, of in lists.items() if of is int})
-    for flag in (flag for flag, of in lists.items() if of is str):
-        arguments = _gather(arguments, flag)
+    arguments = _spread_lists(arguments, {flag for flag, hint in flags.items() if typing.get_origin(hint) is tuple})
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     errors = io.StringIO()
     try:
@@ -78,7 +75,10 @@ def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
-    """Splits lists written with commas: --seeds 0,1,2 is --seeds 0 1 2. A list without a value is an error."""
+    """Splits lists written with commas: --seeds 0,1,2 is --seeds 0 1 2. A list without a value is an error.
+
+    NAME=V1,V2, as in --sweep, stays one word.
+    """
     out: list[str] = []
     rest = [*arguments]
     while rest:
@@ -88,34 +88,17 @@ def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
             out.append(word)
             continue
         words = [value]
-        while rest and not _is_flag(rest[0]):
+        while rest and not is_flag(rest[0]):
             words.append(rest.pop(0))
-        values = [one for one in ",".join(words).split(",") if one]
+        values = [one for word in words for one in ([word] if "=" in word else word.split(",")) if one]
         if not values:
             raise UserError(f"{flag} has no value; give one or several, separated by spaces or commas")
         out += [flag, *values]
     return out
 
 
-def _gather(arguments: list[str], flag: str) -> list[str]:
-    """Gathers the NAME=VALUE words after each --flag, which may be repeated, after one; other words stay."""
-    others, gathered, rest = list[str](), list[str](), [*arguments]
-    while rest:
-        word = rest.pop(0)
-        name, _, value = word.partition("=")
-        if name != flag:
-            others.append(word)
-            continue
-        words = [value] if value else []
-        while rest and "=" in rest[0] and not _is_flag(rest[0]):
-            words.append(rest.pop(0))
-        if not words:
-            raise UserError(f"{flag} has no value; give NAME=VALUE,VALUE,...")
-        gathered += words
-    return [*others, flag, *gathered] if gathered else others
-
-
-def _is_flag(word: str) -> bool:
+def is_flag(word: str) -> bool:
+    """Whether a word is a flag, and not a negative number."""
     return word.startswith("-") and not word[1:2].isdigit()
 
 
