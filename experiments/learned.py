@@ -45,10 +45,10 @@ def report(task: str) -> None:
     if end is None or end.reason != "finished":
         raise SystemExit(f"{run.path} is not finished; remove it and start again")
     print(f"\n| seed | mean return at {end.step:,} steps | std over episodes | best evaluation |\n|---|---|---|---|")
-    for seed, evals in run.evals.items():
+    for member, evals in run.evals.items():
         last, best = evals[-1], best_of(evals)
         at_its_best = f"{best.mean_return:,.1f} (step {best.step:,})"
-        print(f"| {seed} | {last.mean_return:,.1f} | {last.std_return:,.1f} | {at_its_best} |")
+        print(f"| {member.seed} | {last.mean_return:,.1f} | {last.std_return:,.1f} | {at_its_best} |")
     finals = [evals[-1].mean_return for evals in run.evals.values()]
     if len(finals) > 1:
         print(f"| mean ± std over seeds | **{np.mean(finals):,.0f} ± {np.std(finals):,.0f}** | | |")

@@ -110,8 +110,8 @@ def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterato
             seconds = before + time.monotonic() - started
             complete = isinstance(event, End) and event.reason == "finished"
             evals = open_run(folder).evals  # those of an earlier process too
-            returns = [[one.mean_return for one in evals[seed]] for seed in cfg.seeds]
-            steps = [one.step for one in evals[cfg.seeds[-1]]]
+            returns = [[one.mean_return for one in evals[member]] for member in cfg.members]
+            steps = [one.step for one in evals[cfg.members[-1]]]
             result = {
                 "env": task,
                 "note": args.note,

@@ -191,7 +191,9 @@ def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
             about = {"task": task, "variant": name, "settings": settings, "steps": study.steps, "jobs": args.jobs}
             result = {**about, **result_of(start, speeds, seconds), "diverged": event.diverged}
             evals = open_run(folder).evals
-            curves = {seed: [(one.step, round(one.mean_return, 2)) for one in evals[seed]] for seed in cfg.seeds}
+            curves = {
+                member.seed: [(one.step, round(one.mean_return, 2)) for one in evals[member]] for member in cfg.members
+            }
             file.write_text(json.dumps({**result, "evaluations": curves}, indent=1) + "\n")
 
 

@@ -68,7 +68,7 @@ def test_the_difference_names_what_was_changed() -> None:
 
 
 def test_every_field_says_what_it_is() -> None:
-    source = Path(inspect.getfile(Config)).read_text(encoding="utf-8")
+    source = "".join(Path(inspect.getfile(one)).read_text(encoding="utf-8") for one in (Config, TD3Config))
     declared = re.findall(r"^    (\w+): [^\n]+ = [^\n]+\n(    \"\"\")?", source, re.MULTILINE)
     described = [name for name, quotes in declared if quotes]
     assert sorted(described) == sorted(key.split(".")[-1] for key in flat(Config()))
@@ -97,7 +97,21 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"critic_hidden": [10**9]}}, "layer sizes must be between 1 and 65536"),
         ({"td3": {"actor_hidden": ["a"]}}, "a list of integers"),
         ({"td3": {"critics": 0}}, "out of range"),
-        ({"td3": {"aggregate": "mean"}}, "td3.aggregate='mean' is not one of min"),
+        ({"td3": {"aggregate": "max"}}, "td3.aggregate='max' is not one of min, mean, min_of_random_2, truncated"),
+        ({"td3": {"aggregate": "min_of_random_2"}}, "chooses 2 critics of at least 3, and there are 2 (td3.critics)"),
+        (
+            {"td3": {"aggregate": "truncated", "drop_highest": 2}},
+            "leaves out td3.drop_highest=2 critics, and there are 2",
+        ),
+        ({"td3": {"drop_highest": 2}}, "td3.drop_highest=2 is used only with td3.aggregate=truncated"),
+        ({"td3": {"critics": 1, "actor_objective": "mean"}}, "needs at least 2 critics, and there is 1"),
+        ({"td3": {"value_bins": 51}}, "td3.value_bins=51 is used only with td3.critic_loss=categorical"),
+        ({"td3": {"critic_loss": "categorical"}}, "needs to know how large values can be"),
+        ({"td3": {"critic_loss": "categorical", "value_low": 20.0}}, "value_low=20 must be below td3.value_high=10"),
+        ({"td3": {"lr_final": 0.5}}, "td3.lr_final=0.5 is used only with td3.lr_schedule=linear or cosine"),
+        ({"replay": {"sampling": "lap"}}, "use --td3.critic-loss huber"),
+        ({"replay": {"priority_exponent": 0.6}}, "is used only with replay.sampling=proportional or lap"),
+        ({"replay": {"importance_updates": 9}}, "is used only with replay.sampling=proportional"),
         ({"replay": {"capacity": 100}}, "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity"),
         ({"replay": {"capacity": -1}}, "out of range"),
         ({"env": {"num_envs": 0}}, "out of range"),

@@ -31,6 +31,7 @@ class Start(Event):
     schema: int = SCHEMA
     folder: str
     config: dict[str, Any]
+    members: list[str] = field(default_factory=list)  # their names, in the order of `member` in other events
     versions: dict[str, str]
     pid: int
     parameters: int  # that one member learns
@@ -46,6 +47,7 @@ class Resumed(Event):
     event: ClassVar[str] = "resumed"
     folder: str
     config: dict[str, Any]
+    members: list[str] = field(default_factory=list)
     versions: dict[str, str]
     pid: int
     host: str
@@ -196,7 +198,7 @@ class End(Event):
     reason: str  # finished | stopped | failed
     text: str = ""  # what failed
     saved: bool = True  # whether a checkpoint holds the final state
-    diverged: list[int] = field(default_factory=list)  # seeds that have stopped
+    diverged: list[int | str] = field(default_factory=list)  # seeds that have stopped; in a sweep members' names
     updates: int
     seconds: float
 

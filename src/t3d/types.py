@@ -1,6 +1,7 @@
 """The values passed between the parts of T3D. Shapes are stated here once.
 
-M members (one per seed), C critics per member, B batch, N environments per member, E evaluation episodes.
+M members (one per seed, in a sweep one per seed and value), C critics per member, B batch, N environments per member,
+E evaluation episodes.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import helpers
+from t3d.algo.coefficients import for_members
 from t3d.algo.engines import ENGINES, graph
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import TD3
@@ -105,3 +106,29 @@ def test_engines_say_what_they_refuse() -> None:
         for engine in ("fused", "graph"):
             why = ENGINES[engine].refuses(TD3, other, plain)
             assert why == f"computes ReLU perceptrons only, and the {owner}'s network is layer_norm with elu"
+
+
+@pytest.mark.parametrize("update", [TD3.update, torch.no_grad()(graph.update)], ids=["readable", "by hand"])
+@pytest.mark.parametrize("names", [[name] for name in EACH if name != "gamma"] + [list(EACH)], ids=str)
+def test_in_float32_too_a_number_of_its_own_gives_the_bits_of_a_float(update: Any, names: list[str]) -> None:
+    """All members have the same number, once as a float and once as a tensor: only its rounding could differ."""
+    numbers: dict[str, Any] = {name: EACH[name][0] for name in names}
+    same = replace(CFG, **numbers)
+    plain = coefficients_of(same)
+    each = plain._replace(**{name: torch.full((3,), EACH[name][0], dtype=torch.float64) for name in names})
+    learners = [Learner(SPEC, same, SEEDS, coefficients=one) for one in (plain, each)]
+    for learner in learners:
+        for batch, draws in helpers.random_batches(SPEC, CFG, len(SEEDS), 30, torch.float32):
+            phase = learner.phases[learner.updates % len(learner.phases)]
+            learner.updates += 1
+            update(learner.agent, batch, draws, learner.cfg, learner.coefficients, phase)
+    floats, tensors = (dict(named_tensors(learner.agent)) for learner in learners)
+    for name, tensor in floats.items():
+        assert torch.equal(tensor, tensors[name]), name
+
+
+def test_members_coefficients_become_tensors_where_they_differ() -> None:
+    configs = [replace(CFG, tau=tau) for tau in (0.1, 0.3, 0.1)]
+    joined = for_members([coefficients_of(cfg) for cfg in configs])
+    assert joined.tau.tolist() == [0.1, 0.3, 0.1] and joined.tau.dtype == torch.float64
+    assert joined._replace(tau=0.0) == coefficients_of(CFG)._replace(tau=0.0), "all others stay floats"

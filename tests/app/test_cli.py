@@ -17,7 +17,7 @@ import helpers
 import t3d
 from t3d.app.cli import COMMANDS, help_text, main
 from t3d.app.train import parse
-from t3d.config import Config, TD3Config, diff
+from t3d.config import Config, Member, TD3Config, diff
 from t3d.config.presets import PRESETS, preset
 from t3d.errors import UserError
 from t3d.insight.best_seed import known_choice
@@ -94,7 +94,7 @@ def test_eval_plays_the_best_seed_and_can_choose(run_folder: Path, capsys: pytes
     choice = known_choice(open_run(run_folder))
     assert choice is not None, "made at the end of training"
     assert main(["eval", str(run_folder), "--episodes", "2"]) == 0
-    assert f"seed {choice.seed}, best policy" in capsys.readouterr().out
+    assert f"seed {choice.member.seed}, best policy" in capsys.readouterr().out
     named = [run_folder.name, "--root", str(run_folder.parent)]
     assert main(["eval", *named, "--episodes", "2", "--seed", "3", "--policy", "last"]) == 0
     out = capsys.readouterr().out
@@ -300,7 +300,7 @@ def test_existing_name_missing_seed_and_torn_files(
         whole = (run_folder / "best" / f"seed-{seed}.safetensors").read_bytes()
         (run / "best" / f"seed-{seed}.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="not a policy that T3D wrote"):
-        open_run(run).policy(0)
+        open_run(run).policy(Member(0))
     with (run / "events.jsonl").open("a") as file:
         file.write('{"event": "eval", "st')  # a kill in the middle of a line
     assert open_run(run).evals == open_run(run_folder).evals

@@ -20,12 +20,14 @@ import pytest
 import t3d
 from helpers import CountingEnv, small_config
 from t3d.app.cli import main
-from t3d.app.runs import _clock, _figure, _seeds, _short, _size
+from t3d.app.runs import _clock, _seeds, _short, _size
+from t3d.app.tables import figure
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import ActorEvent, End, Eval, Event, Note, Start, from_line, to_line
 from t3d.store.catalogue import Entry, Stored, catalogue, changes, contents, read_entry
-from t3d.store.reader import Place, Unreadable, best_of, evals_by_seed, open_run, read_log
+from t3d.store.members import evals_by_member
+from t3d.store.reader import Place, Unreadable, best_of, open_run, read_log
 
 
 class BreakingEnv(CountingEnv):
@@ -150,7 +152,8 @@ def test_the_list_agrees_with_the_whole_events(root: Path) -> None:
         assert entry.started.timestamp() == pytest.approx(start.time)
         took = last.seconds if isinstance(last, End) else last.time - start.time
         assert entry.took.total_seconds() == pytest.approx(took, abs=1e-5)
-        assert run.evals == evals_by_seed(read_log(root / name, kinds=(Eval, Note, ActorEvent)).events)
+        log = read_log(root / name, kinds=(Eval, Note, ActorEvent))
+        assert run.evals == evals_by_member(log.events, run.cfg.members)
 
 
 @pytest.mark.parametrize("note", [None, "{", '{"mean_return": null}', "[1]"])
@@ -332,12 +335,12 @@ def test_show_prints_results_settings_and_files(root: Path, capsys: pytest.Captu
     assert "Pendulum-v1, preset quick, seeds 0, 3" in out
     assert "finished at 300 of 300 steps" in out
     run = open_run(root / "whole")
-    for seed, evals in run.evals.items():
+    for member, evals in run.evals.items():
         best = best_of(evals)
-        row = next(line for line in out.splitlines() if line.split()[:1] == [str(seed)])
-        before, last = _figure(evals[0].mean_return), evals[-1]
-        shown = [before, _figure(best.mean_return), "±", _figure(best.std_return), str(best.step)]
-        shown += [_figure(last.mean_return), "±", _figure(last.std_return), str(last.step)]
+        row = next(line for line in out.splitlines() if line.split()[:1] == [str(member.seed)])
+        before, last = figure(evals[0].mean_return), evals[-1]
+        shown = [before, figure(best.mean_return), "±", figure(best.std_return), str(best.step)]
+        shown += [figure(last.mean_return), "±", figure(last.std_return), str(last.step)]
         assert row.split()[1:] == shown
     rows = [line.split() for line in out.splitlines()]
     assert ["td3.batch_size", "256", "16"] in rows and ["td3.actor_hidden", "256", "256", "16", "16"] in rows
@@ -427,7 +430,7 @@ def test_figures_as_people_read_them() -> None:
     assert [_seeds(seeds) for seeds in ((7,), (0, 1), (0, 1, 2), (0, 3, 7), (5, 1, 2, 3, 9))] == [
         *("7", "0, 1", "0-2", "0, 3, 7", "5, 1.. (5)")
     ]
-    assert [_figure(value) for value in (None, 0.95312, -62.64, 4391.147)] == ["-", "0.953", "-62.6", "4,391.1"]
+    assert [figure(value) for value in (None, 0.95312, -62.64, 4391.147)] == ["-", "0.953", "-62.6", "4,391.1"]
     assert [_size(size) for size in (0, 1023, 1536, 3 * 2**20)] == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB"]
 
 

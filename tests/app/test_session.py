@@ -22,7 +22,7 @@ import t3d
 from t3d.app.cli import main
 from t3d.app.plain_console import PlainConsole
 from t3d.app.session import print_results
-from t3d.config import Config, merge
+from t3d.config import Config, Member, merge
 from t3d.errors import UserError
 from t3d.events import End, Eval
 from t3d.insight.plots import plot_curves
@@ -65,7 +65,7 @@ def test_the_verdict_is_drawn_from_evaluations_that_happened(
     returns: list[float], noise: str, said: str, not_said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evals = [evaluation(100 * number, value) for number, value in enumerate(returns)]
-    run = Run(Path("nowhere"), merge(Config(), {"noise": {"kind": noise}}), {0: evals})
+    run = Run(Path("nowhere"), merge(Config(), {"noise": {"kind": noise}}), {Member(0): evals})
     print_results(run, End(step=150, reason="stopped", updates=150, seconds=1.0), PlainConsole())
     out = capsys.readouterr().out
     assert said in out and not_said not in out
@@ -80,12 +80,12 @@ def test_every_curve_can_be_seen_and_told_from_the_others(tmp_path: Path, monkey
         return plot(self, *arguments, **keywords)
 
     monkeypatch.setattr(matplotlib.axes.Axes, "plot", noted)
-    run = Run(tmp_path, Config(), {0: [evaluation(0, 1.0), evaluation(100, 2.0)]})
+    run = Run(tmp_path, Config(), {Member(0): [evaluation(0, 1.0), evaluation(100, 2.0)]})
     plot_curves([run] * 12, tmp_path / "many.png")
     looks = {(one["color"], one.get("linestyle")) for one in drawn}
     assert len(looks) == 12
     assert not any(one["marker"] for one in drawn)
-    plot_curves([run._replace(evals={0: [evaluation(0, 1.0)]})], tmp_path / "one.png")
+    plot_curves([run._replace(evals={Member(0): [evaluation(0, 1.0)]})], tmp_path / "one.png")
     assert drawn[-1]["marker"] == "o", "a line of one point cannot be seen"
 
 

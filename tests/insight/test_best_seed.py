@@ -16,6 +16,7 @@ import t3d
 from faults import rewrite_policy
 from helpers import small_config
 from t3d.app.cli import main
+from t3d.config import Member
 from t3d.insight.best_seed import known_choice, play_choice
 from t3d.seeds import derive
 from t3d.store.reader import Run, open_run
@@ -79,11 +80,12 @@ def evaluated(run: Run, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 
 
 def test_the_seed_that_plays_best_is_chosen_and_not_the_luckiest(run: Run) -> None:
-    assert run.best_seed() == 0
+    assert run.best_member() == Member(0)
     choice = play_choice(run)
-    assert choice.seed == 5 and choice.episodes == EPISODES and list(choice.mean_returns) == [*BIASES]
+    assert choice.member.seed == 5 and choice.episodes == EPISODES
+    assert list(choice.mean_returns) == [Member(seed) for seed in BIASES]
     by_action = {seed: EPISODE * np.tanh(bias) for seed, bias in BIASES.items()}
-    above = {seed: mean - choice.mean_returns[0] for seed, mean in choice.mean_returns.items()}
+    above = {member.seed: mean - choice.mean_returns[Member(0)] for member, mean in choice.mean_returns.items()}
     assert above == pytest.approx(by_action, abs=1e-5), "all played the same episodes"
 
 
@@ -101,7 +103,7 @@ def test_a_choice_is_kept_until_a_policy_changes(run: Run) -> None:
     assert known_choice(run) == choice
     rewrite_policy(run.path / "best" / "seed-7", {}, {"actor": actor(2.0)})
     assert known_choice(run) is None
-    assert play_choice(run).seed == 7
+    assert play_choice(run).member.seed == 7
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"choice": {}, "sha256": ""}', b"[" * 100_000])
@@ -116,7 +118,7 @@ def test_a_choice_that_was_damaged_is_made_again(run: Run, content: bytes) -> No
 def test_a_choice_is_not_written_through_a_link(run: Run, tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
     (run.path / "best" / "choice.json").symlink_to(tmp_path / "precious")
-    assert play_choice(run).seed == 5 and known_choice(run) is not None
+    assert play_choice(run).member.seed == 5 and known_choice(run) is not None
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
@@ -176,5 +178,5 @@ def test_training_chooses_before_it_names_the_best_policy(tmp_path: Path, capsys
     assert main(["train", "test_best_seed:Target", *flags]) == 0
     out = capsys.readouterr().out
     choice = known_choice(open_run(tmp_path / "two"))
-    assert choice is not None and f"seed {choice.seed} is the best of 2 seeds" in out
-    assert f"policy  {tmp_path}/two/best/seed-{choice.seed}.safetensors" in out
+    assert choice is not None and f"seed {choice.member.seed} is the best of 2 seeds" in out
+    assert f"policy  {tmp_path}/two/best/seed-{choice.member.seed}.safetensors" in out

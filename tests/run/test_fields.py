@@ -69,6 +69,7 @@ NEEDS: dict[str, dict[str, Any]] = {  # fields that do nothing, or are refused, 
 }
 COVERED = {
     "seeds": "run/test_run.py::test_same_seed_same_bits_other_seed_other_bits",
+    "sweep": "run/test_sweeps.py::test_a_member_is_the_single_run_with_its_values_and_seed_to_the_last_bit",
     "total_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "device": "run/test_placement.py::test_cuda_is_refused_where_there_is_none",
     "threads": "run/test_placement.py::test_threads_are_set_and_recorded",

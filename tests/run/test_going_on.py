@@ -20,7 +20,7 @@ import helpers
 import t3d
 from t3d.actors.inline import InlineEvaluator
 from t3d.app.cli import main
-from t3d.config import Config, load_toml, merge
+from t3d.config import Config, Member, load_toml, merge
 from t3d.data.replay import Replay
 from t3d.errors import UserError
 from t3d.events import Event, Resumed
@@ -70,7 +70,7 @@ def learned(path: Path) -> list[Any]:
 
 
 def best_in_log(path: Path) -> dict[int, float]:
-    return {seed: max(one.mean_return for one in evals) for seed, evals in open_run(path).evals.items()}
+    return {member.seed: max(one.mean_return for one in evals) for member, evals in open_run(path).evals.items()}
 
 
 def test_a_best_policy_of_after_the_checkpoint_is_taken_back(halves: Path, stopped: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_damaged_log_does_not_make_sound_checkpoints_useless(
     lines = (stopped / "events.jsonl").read_bytes().splitlines()
     damaged = [line for line in lines if not _is_event(line)]
     assert len(damaged) <= (1 if (name, harm) == ("events.jsonl", "flipped bit") else 0)
-    evaluated = [one.step for one in open_run(stopped).evals[4]]
+    evaluated = [one.step for one in open_run(stopped).evals[Member(4)]]
     assert evaluated[-1] == 300 and read_entry(stopped).status == "finished"
     if harm != "flipped bit":
         with (stopped / "metrics.csv").open(newline="") as file:

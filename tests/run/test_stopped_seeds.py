@@ -17,6 +17,7 @@ from t3d.algo.learner import Learner
 from t3d.app.cli import main
 from t3d.app.plain_console import PlainConsole
 from t3d.app.session import print_results
+from t3d.config import Member
 from t3d.errors import Diverged
 from t3d.events import End, Eval, Event, Saved, SeedStopped, Update
 from t3d.insight.plots import plot_curves
@@ -87,7 +88,7 @@ def test_it_is_told_everywhere(tmp_path: Path, poisoned: Any, capsys: pytest.Cap
     end = events[-1]
     assert isinstance(end, End)
     run = open_run(tmp_path / "poisoned")
-    assert set(run.stopped) == {1} and stops(events_of(run.path)) == stops(events)
+    assert set(run.stopped) == {Member(1)} and stops(events_of(run.path)) == stops(events)
     print_results(run, end, PlainConsole())
     said = capsys.readouterr().out
     assert "seed 1 diverged at step 150 and stopped: the actor of seed 1 is not finite" in " ".join(said.split())
@@ -146,7 +147,7 @@ def test_a_stop_that_a_checkpoint_notices_is_told_after_a_resume_too(tmp_path: P
     list(t3d.resume(tmp_path / "run"))
     assert [event.seed for event in stops(events_of(tmp_path / "run"))] == [1] and set(
         open_run(tmp_path / "run").stopped
-    ) == {1}
+    ) == {Member(1)}
 
 
 @pytest.mark.parametrize("actors", ["inline", "local:3"])

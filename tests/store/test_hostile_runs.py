@@ -16,7 +16,7 @@ import faults
 import t3d
 from helpers import small_config
 from t3d.app.cli import main
-from t3d.config import Config, to_toml
+from t3d.config import Config, Member, to_toml
 from t3d.errors import UserError
 from t3d.store.catalogue import catalogue, read_entry
 from t3d.store.reader import open_run, read_events
@@ -230,6 +230,6 @@ def test_the_largest_seed_trains_resumes_and_keeps_its_results(tmp_path: Path) -
     )
     list(t3d.train(cfg))
     list(t3d.resume(tmp_path / "large", total_steps=150))
-    assert list(open_run(tmp_path / "large").evals) == [seed]
+    assert list(open_run(tmp_path / "large").evals) == [Member(seed)]
     assert read_entry(tmp_path / "large").best_return is not None
     assert t3d.load_policy(tmp_path / "large" / "best" / f"seed-{seed}").about["seed"] == seed

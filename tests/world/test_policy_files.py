@@ -17,7 +17,7 @@ import faults
 import t3d
 from faults import rewrite_policy
 from helpers import make_spec, mlp
-from t3d.config import Config
+from t3d.config import Config, Member
 from t3d.errors import UserError
 from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.store.reader import Run
@@ -105,10 +105,10 @@ def test_files_of_two_policies_do_not_make_one(stem: Path, suffix: str) -> None:
 @pytest.mark.parametrize("taken", ["best/seed-1", "last/seed-0"])
 def test_a_whole_policy_of_another_seed_or_kind_is_refused_by_its_run(stem: Path, taken: str) -> None:
     run = Run(stem.parents[1], Config(), {})
-    assert run.policy(0).about["seed"] == 0
+    assert run.policy(Member(0)).about["seed"] == 0
     write(stem, seed=int(taken[-1]), kind=taken[:4])
     with pytest.raises(UserError, match=f"seed-0 holds the {taken[:4]} policy of seed {taken[-1]}"):
-        run.policy(0)
+        run.policy(Member(0))
 
 
 def test_a_kill_at_any_moment_of_writing_leaves_a_policy_that_loads(

@@ -50,7 +50,7 @@ class ProcessEvaluator:
     """Evaluates snapshots in parallel with training, and returns the results in the order of submission."""
 
     def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, log: WorkerLog) -> None:
-        self.cfg, self.count, self.log = for_workers(cfg, make_env), len(cfg.seeds), log  # count: number of members
+        self.cfg, self.count, self.log = for_workers(cfg, make_env), len(cfg.members), log  # count: number of members
         self.policies = Policies(self.count, actor_architecture(spec, cfg.td3), MAX_PENDING)
         processes = min(self.count, len(os.sched_getaffinity(0)))  # at a lower priority than actors
         self.slots = [EvaluatorSlot(list(range(first, self.count, processes))) for first in range(processes)]

@@ -27,7 +27,7 @@ class InlineCollector:
     def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
         self.cfg = cfg
         envs = cfg.env.num_envs
-        all_counters = [EpisodeCounters(np.full(envs, -1), np.zeros(envs, np.int64)) for _ in cfg.seeds]
+        all_counters = [EpisodeCounters(np.full(envs, -1), np.zeros(envs, np.int64)) for _ in cfg.members]
         self.member_actors = [
             MemberActor(cfg, member, make_env, range(envs), counters) for member, counters in enumerate(all_counters)
         ]
@@ -67,15 +67,13 @@ class InlineCollector:
         return None
 
     def state(self) -> State:
-        """Returns every member's count and episodes in progress, by seed."""
-        return {f"seed-{member_actor.seed}": member_actor.state() for member_actor in self.member_actors}
+        """Returns every member's count and episodes in progress, by name."""
+        return {member_actor.name: member_actor.state() for member_actor in self.member_actors}
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Restores what state() returned; says what could not be restored."""
         return [
-            note
-            for member_actor in self.member_actors
-            for note in member_actor.restore(state[f"seed-{member_actor.seed}"], stop)
+            note for member_actor in self.member_actors for note in member_actor.restore(state[member_actor.name], stop)
         ]
 
     def close(self) -> None:
@@ -89,7 +87,7 @@ class InlineEvaluator:
 
     def __init__(self, cfg: Config, make_env: EnvFactory, requests: Requests) -> None:
         self.requests = requests
-        self.member_evaluators = [MemberEvaluator(cfg, member, make_env) for member in range(len(cfg.seeds))]
+        self.member_evaluators = [MemberEvaluator(cfg, member, make_env) for member in range(len(cfg.members))]
         self._ready: list[Evaluation] = []
         self._stopped: set[int] = set()
         self._diverged: dict[int, str] = {}  # members, and which action was not finite

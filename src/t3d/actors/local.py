@@ -60,7 +60,7 @@ class LocalCollector:
         self.cfg, self.worker_cfg, self.governor = cfg, for_workers(cfg, make_env), Governor(cfg)
         self.spec, self.log = checkup.spec, log
         self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=checkup.vector))]
-        members, actors = len(cfg.seeds), cfg.local_actors
+        members, actors = len(cfg.members), cfg.local_actors
         self.policies = Policies(members, actor_architecture(self.spec, cfg.td3), POLICY_SLOTS)
         self.shared_state = SharedState(self.policies, members, cfg.env.num_envs, actors)
         self.shared_state.episodes[:] = -1
@@ -71,8 +71,8 @@ class LocalCollector:
         self.updates, self._checked_at = 0, 0.0
         self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
-        self._rows: list[list[tuple[Floats, Origins]]] = [[] for _ in cfg.seeds]  # received and not yet returned
-        self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.seeds]
+        self._rows: list[list[tuple[Floats, Origins]]] = [[] for _ in cfg.members]  # received and not yet returned
+        self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.members]
         self._news: list[ActorNews] = []
         self._diverged: dict[int, str] = {}  # members, and which action was not finite
         self._error: UserError | None = None
@@ -119,18 +119,18 @@ class LocalCollector:
     def state(self) -> State:
         """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
         state: State = {}
-        for member, seed in enumerate(self.cfg.seeds):
+        for member, name in enumerate(one.name for one in self.cfg.members):
             pairs = zip(
                 self.shared_state.episodes[member].tolist(), self.shared_state.bad_values[member].tolist(), strict=True
             )
             envs = {f"env-{index}": {"episode": number, "bad_values": bad} for index, (number, bad) in enumerate(pairs)}
-            state[f"seed-{seed}"] = {"taken": self.taken[member], **envs}
+            state[name] = {"taken": self.taken[member], **envs}
         return state
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Restores what state() returned; every environment continues with its next episode."""
-        for member, seed in enumerate(self.cfg.seeds):
-            saved = state[f"seed-{seed}"]
+        for member, name in enumerate(one.name for one in self.cfg.members):
+            saved = state[name]
             self.taken[member] = self.shared_state.taken[member, -1] = to_count(saved["taken"])
             for index in range(self.cfg.env.num_envs):
                 self.shared_state.episodes[member, index] = to_count(saved[f"env-{index}"]["episode"], least=-1)
@@ -287,7 +287,7 @@ def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
     They are dealt round-robin, one environment of every member at a time: with no more of them than actors need, none
     gets two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
     """
-    members, envs, actors = range(len(cfg.seeds)), range(cfg.env.num_envs), cfg.local_actors
+    members, envs, actors = range(len(cfg.members)), range(cfg.env.num_envs), cfg.local_actors
     each_env: list[Unit] = [[(member, env)] for env in envs for member in members]
     units = [[(member, env) for env in envs] for member in members] if as_one else each_env
     if len(units) < actors:

@@ -32,13 +32,13 @@ class MemberActor:
         beat: Callable[[], object] = int,
     ) -> None:
         """Opens the environments with these indices, whose episodes continue after those in the counters."""
-        self.cfg, self.member, self.seed = cfg, member, cfg.seeds[member]
+        self.cfg, self.member, who = cfg, member, cfg.members[member]
+        self.seed, self.name, self.title = who.seed, who.name, who.title
         self.taken = 0  # the member's transitions so far
         self.error: Exception | None = None  # why an environment failed; there is no further step
-        self.env_batch = open_batch(make_env, cfg.env, f"seed {self.seed}", indices, beat)
+        self.env_batch = open_batch(make_env, cfg.env, self.title, indices, beat)
         self.runners = [
-            EpisodeRunner(cfg, self.seed, index, self.env_batch, position, counters)
-            for position, index in enumerate(indices)
+            EpisodeRunner(cfg, who, index, self.env_batch, position, counters) for position, index in enumerate(indices)
         ]
 
     def begin(self) -> None:
@@ -81,7 +81,7 @@ class MemberActor:
     def _diverged(self, runners: list[EpisodeRunner], a: Floats) -> Rollout:
         """Acts no further: an environment that gets NaN returns NaN, and would be blamed for it."""
         runner, action = next(pair for pair in zip(runners, a, strict=True) if not np.isfinite(pair[1]).all())
-        self.error = Diverged(f"the action for environment {runner.index} of seed {self.seed} is {action}")
+        self.error = Diverged(f"the action for environment {runner.index} of {self.title} is {action}")
         spec = self.env_batch.spec
         empty = np.empty((0, sum(row_sizes(spec))), np.float32), np.empty((0, 4), np.int32)
         return Rollout(self.member, *empty, spec.observation_size, [], [])
@@ -111,7 +111,7 @@ class MemberActor:
                 known = saved_episode.length == len(saved_episode.actions)
                 why = "did not repeat" if known else f"has lost the first of {saved_episode.length:,} steps of"
                 notes.append(
-                    f"environment {runner.index} of seed {self.seed} {why} its episode {saved_episode.episode}: "
+                    f"environment {runner.index} of {self.title} {why} its episode {saved_episode.episode}: "
                     "the next one starts, and the run continues, but not bit for bit"
                 )
                 runner.begin(saved_episode.episode + 1)

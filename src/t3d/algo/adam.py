@@ -44,7 +44,7 @@ def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: Coefficien
     state.made.add_(1)
     state.mean.lerp_(gradient, 1 - BETA1)
     state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    step_size = rowwise(rate / (1 - BETA1**state.made), flat)
+    step_size = rowwise(rate / (1 - BETA1**state.made), flat)  # divided in float64
     scale = (1 - BETA2**state.made).sqrt()
     denominator = state.square.sqrt().div_(scale).add_(EPSILON)
     flat.sub_((state.mean / denominator).mul_(step_size))
@@ -61,8 +61,8 @@ def limited(gradient: Tensor, members: int, most: Coefficient) -> Tensor:
     """Scales a gradient (K, P) so that no member's norm, over all its rows, is above a limit; 0 is none."""
     if is_zero(most):
         return gradient
-    norm = gradient.view(members, -1).norm(dim=1)  # (M,)
-    most = rowwise(most, norm)
+    each = gradient.view(members, -1)
+    norm = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64)  # (M,); else it would depend on M by a bit
     scale = (most / (norm + NORM_EPSILON)).clamp(max=1)
     if isinstance(most, Tensor):
         scale = torch.where(most > 0, scale, 1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from t3d.algo.adam import AdamState
+from t3d.algo.coefficients import for_members
 from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import Stack, initial
@@ -107,6 +108,38 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
         _refuse_shape(f"the trace, losses[{name!r}]:", loss, (len(SEEDS),))
     learner.restore(learner.state())
     return learner
+
+
+def check_own_sweep(cfg: Config, spec: Spec, rule: Rule) -> None:
+    """Raises a UserError if a rule of the user's own mixes up numbers that differ between members."""
+    if is_own(cfg.rule) and cfg.sweep:
+        with _blamed(f"the rule {cfg.rule}"):
+            _try_sweep(rule, spec, cfg)
+
+
+def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:
+    """Compares two members that differ as in the sweep with each of them alone."""
+    members = (cfg.members[0], cfg.members[-1])
+    small = [replace(cfg.td3_of(member), batch_size=min(cfg.td3.batch_size, MOST_IN_BATCH)) for member in members]
+    coefficients = for_members([rule.coefficients(one) for one in small])
+    together = Learner(spec, small[0], SEEDS, rule=rule, coefficients=coefficients)
+    batch, draws = random_batch(spec, small[0], len(SEEDS), "cpu"), together.draw()
+    for _ in together.phases:
+        together.update(batch, draws)
+    for place, (one, seed) in enumerate(zip(small, SEEDS, strict=True)):
+        alone = Learner(spec, one, (seed,), rule=rule)
+        for _ in alone.phases:
+            alone.update(_member_of(batch, place), _member_of(draws, place))
+        ours = dict(named_tensors(together.agent))
+        for name, expected in named_tensors(alone.agent):
+            given = ours[name].view(len(SEEDS), -1)[place].view_as(expected) if expected.ndim else expected
+            if not torch.allclose(given, expected, atol=TOLERANCE):
+                raise Wrong(f"with numbers that differ between members, {name} is not what a member learns alone")
+
+
+def _member_of(values: Any, member: int) -> Any:
+    """One member's part of a batch or of draws."""
+    return type(values)(*(None if part is None else part[member : member + 1] for part in values))
 
 
 def _check_agent(learner: Learner) -> None:

@@ -1,4 +1,4 @@
-"""Chooses the best seed of a run and prints how it was chosen."""
+"""Chooses the best seed of a run, or member of a sweep, and prints how it was chosen."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ from collections.abc import Callable
 
 from rich.console import Console
 
+from t3d.config import Member
 from t3d.errors import UserError
 from t3d.insight.best_seed import Choice, fresh_episodes, known_choice, play_choice
 from t3d.store.reader import Run
 from t3d.world.evaluate import Stopped
 
 
-def best_seed(run: Run, console: Console, before_a_step: Callable[[], object] = int) -> int:
-    """Returns the seed that does best on fresh episodes, or that with the best evaluation if they cannot be played."""
-    by_curve = run.best_seed()
+def best_member(run: Run, console: Console, before_a_step: Callable[[], object] = int) -> Member:
+    """Returns the best member on fresh episodes, or that with the best evaluation if they cannot be played."""
+    by_curve, what = run.best_member(), "members" if run.cfg.sweep else "seeds"
     if len(run.evals) == 1:
         return by_curve
     try:
         choice = known_choice(run)
         if choice is None:
             _say(
-                f"choosing the best of {len(run.evals)} seeds on {fresh_episodes(run)} fresh episodes each "
+                f"choosing the best of {len(run.evals)} {what} on {fresh_episodes(run)} fresh episodes each "
                 "(Ctrl-C skips this) ...",
                 console,
             )
             choice = play_choice(run, before_a_step)
     except (KeyboardInterrupt, Stopped):
-        _say(f"skipped: seed {by_curve} has the best evaluation", console)
+        _say(f"skipped: {by_curve.title} has the best evaluation", console)
         return by_curve
     except UserError as error:
-        _say(f"cannot choose on fresh episodes: {error}; seed {by_curve} has the best evaluation", console)
+        _say(f"cannot choose on fresh episodes: {error}; {by_curve.title} has the best evaluation", console)
         return by_curve
-    _say(_in_words(choice), console)
-    return choice.seed
+    _say(_in_words(choice, what), console)
+    return choice.member
 
 
-def _in_words(choice: Choice) -> str:
-    others = [mean for seed, mean in choice.mean_returns.items() if seed != choice.seed]
+def _in_words(choice: Choice, what: str) -> str:
+    others = [mean for member, mean in choice.mean_returns.items() if member != choice.member]
     one, many = f"the other: {others[0]:,.1f}", f"the others: {min(others):,.1f} to {max(others):,.1f}"
     return (
-        f"seed {choice.seed} is the best of {len(choice.mean_returns)} seeds: mean return "
-        f"{choice.mean_returns[choice.seed]:,.1f} over {choice.episodes} fresh episodes "
+        f"{choice.member.title} is the best of {len(choice.mean_returns)} {what}: mean return "
+        f"{choice.mean_returns[choice.member]:,.1f} over {choice.episodes} fresh episodes "
         f"({one if len(others) == 1 else many})"
     )
 

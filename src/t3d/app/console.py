@@ -16,8 +16,9 @@ from rich.text import Text
 
 from t3d.app.plain_console import PlainConsole, labelled, plain
 from t3d.app.signals import STOPPING, SignalRequests
-from t3d.config import Config, diff, merge
+from t3d.config import Config, Member, diff, merge
 from t3d.config.presets import preset
+from t3d.config.sweeps import swept
 from t3d.events import (
     ActingEvent,
     ActorEvent,
@@ -52,7 +53,8 @@ class View:
 
     def __init__(self, console: PlainConsole, requested: SignalRequests) -> None:
         self.console, self.requested = console, requested
-        self.rows: dict[int, dict[str, Any]] = {}
+        self.rows: list[dict[str, Any]] = []  # by member
+        self.members: tuple[Member, ...] = ()
         self.acting: ActingEvent | None = None
         self.random_steps = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
@@ -84,8 +86,8 @@ class View:
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
         if event.step > self.random_steps:
             self.progress.update(self.task, description="learning")
-        row = self.rows.get(-1 if event.seed is None else event.seed, {})
-        if text := _line_for(event):
+        row, who = ({}, "") if event.member is None else (self.rows[event.member], self.members[event.member].title)
+        if text := _line_for(event, who):
             self.console.print(text, soft_wrap=True)
         match event:
             case Start():
@@ -105,19 +107,20 @@ class View:
                 row["eval"] = event.mean_return
                 row["best"] = max(event.mean_return, row.get("best") or -math.inf)
                 if not self.console.is_terminal:
-                    self._print_eval(event)
+                    self._print_eval(event, who)
 
     def _show_start(self, event: Start | Resumed) -> None:
         cfg, show = event.config, self.console.print
         self.folder, self.started, self.first_step = event.folder, time.monotonic(), event.step
-        self.rows |= {seed: {} for seed in cfg["seeds"]}
+        settings = merge(Config(), cfg)
+        self.members, self.rows = settings.members, [{} for _ in settings.members]
         self.random_steps = cfg["random_steps"]
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
-        settings = merge(Config(), cfg)
+        sweep = "".join(f", sweep {text}" for text in settings.sweep)
         _print_changes(settings, self.console)
         title = f"{settings.rule_title} on {settings.env.title}"
-        show(f"{title}, preset {cfg['preset']}, seeds {seeds}", style="bold", soft_wrap=True)
+        show(f"{title}, preset {cfg['preset']}, seeds {seeds}{sweep}", style="bold", soft_wrap=True)
         why = f" ({event.engine_reason})" if event.engine_reason else ""
         show(
             f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
@@ -136,7 +139,7 @@ class View:
     def _show_resume(self, event: Resumed) -> None:
         if not self.folder:  # else the run starts over and has already been shown
             self._show_start(event)
-            for row, best in zip(self.rows.values(), event.best, strict=False):
+            for row, best in zip(self.rows, event.best, strict=False):
                 row["best"] = best if math.isfinite(best) else None
             self.console.print(f"resuming at step {event.step:,} from {event.checkpoint}")
         for text in event.notes:
@@ -145,10 +148,11 @@ class View:
     def _speed(self, step: float) -> float:
         return (step - self.first_step) / max(time.monotonic() - self.started, 1e-3)
 
-    def _print_eval(self, event: Eval) -> None:
+    def _print_eval(self, event: Eval, who: str) -> None:
         self.console.print(
-            f"step {event.step:>9,}  seed {event.seed}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
-            f"  updates {event.updates:,}  {self._speed(self.progress.tasks[0].completed):,.0f} steps/s"
+            f"step {event.step:>9,}  {who}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
+            f"  updates {event.updates:,}  {self._speed(self.progress.tasks[0].completed):,.0f} steps/s",
+            soft_wrap=True,
         )
 
     def _print_acting(self, event: ActingEvent) -> None:
@@ -157,23 +161,24 @@ class View:
     def _display(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
         table = Table(expand=True, caption=f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates")
-        table.add_column("seed", justify="right")
+        who = "member" if swept(self.members) else "seed"
+        table.add_column(who, justify="right")
         for name in COLUMNS:
             table.add_column(name, justify="right", min_width=8)
         room = max(1, self.console.height - LINES_AROUND_ROWS)
-        for seed, row in list(self.rows.items())[:room]:
-            table.add_row(str(seed), *(_number(row.get(field)) for field in COLUMNS.values()))
+        for member, row in list(zip(self.members, self.rows, strict=True))[:room]:
+            table.add_row(str(member.key), *(_number(row.get(field)) for field in COLUMNS.values()))
         if self.acting is not None:
             table.caption = f"{table.caption}\n{acting_in_words(self.acting)}"
         if len(self.rows) > room:
-            table.caption = f"{table.caption}; {len(self.rows) - room} more seeds"
+            table.caption = f"{table.caption}; {len(self.rows) - room} more {who}s"
         if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)
 
 
-def _line_for(event: Event) -> Text | None:
-    """Returns a line to print at once; None for most events."""
+def _line_for(event: Event, who: str) -> Text | None:
+    """Returns a line to print at once; None for most events. who is whom it is about."""
     line: Text | None = None
     match event:
         case Saved() if event.reason == "asked":
@@ -181,12 +186,12 @@ def _line_for(event: Event) -> Text | None:
         case SaveFailed():
             line = labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
         case BadValueMet():
-            where = f"seed {event.seed}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
+            where = f"{who or 'the run'}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
             answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
             line = labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
         case SeedStopped():
             line = labelled(
-                f"seed {event.seed} has diverged",
+                f"{who} has diverged",
                 "red",
                 f"at step {event.step:,}: {event.text}; it stops",
             )
@@ -201,7 +206,7 @@ def _print_changes(cfg: Config, console: PlainConsole) -> None:
     """Prints the settings that differ from the defaults, and whether they come from the preset."""
     changes = diff(cfg, Config())
     from_preset = diff(preset(cfg.preset), Config())
-    for key in SHOWN_ELSEWHERE:
+    for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
         changes.pop(key, None)
     if cfg.local_actors:
         changes.pop("env.num_envs", None)

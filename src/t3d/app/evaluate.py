@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 from rich.table import Table
 
-from t3d.app.best_seed import best_seed
+from t3d.app.best_seed import best_member
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
@@ -30,8 +30,8 @@ class EvalArgs:
     """The run's folder, or its name under --root."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
-    seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which training seed's policy to use; default: the one that does best on fresh episodes."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int = 10
@@ -46,8 +46,8 @@ def main(arguments: list[str]) -> int:
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; run at least 1")
     console, run = PlainConsole(), open_run(args.run, args.root)
-    seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
-    policy = run.policy(seed, args.policy)
+    member = best_member(run, console) if args.seed is None else run.member(args.seed)
+    policy = run.policy(member, args.policy)
     env_batch = open_batch(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
     check_fits(policy, env_batch.spec, run.env_id(args.env))
     seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     env_batch.close()
 
     played = args.env or run.cfg.env.title
-    table = Table(title=f"{played}, seed {seed}, {args.policy} policy (step {policy.about['step']:,})")
+    table = Table(title=f"{played}, {member.title}, {args.policy} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")
     figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]

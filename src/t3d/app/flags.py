@@ -75,7 +75,10 @@ def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
-    """Splits lists written with commas: --seeds 0,1,2 is --seeds 0 1 2. A list without a value is an error."""
+    """Splits lists written with commas: --seeds 0,1,2 is --seeds 0 1 2. A list without a value is an error.
+
+    NAME=V1,V2, as in --sweep, stays one word.
+    """
     out: list[str] = []
     rest = [*arguments]
     while rest:
@@ -85,16 +88,17 @@ def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
             out.append(word)
             continue
         words = [value]
-        while rest and not _is_flag(rest[0]):
+        while rest and not is_flag(rest[0]):
             words.append(rest.pop(0))
-        values = [one for one in ",".join(words).split(",") if one]
+        values = [one for word in words for one in ([word] if "=" in word else word.split(",")) if one]
         if not values:
             raise UserError(f"{flag} has no value; give one or several, separated by spaces or commas")
         out += [flag, *values]
     return out
 
 
-def _is_flag(word: str) -> bool:
+def is_flag(word: str) -> bool:
+    """Whether a word is a flag, and not a negative number."""
     return word.startswith("-") and not word[1:2].isdigit()
 
 

@@ -18,14 +18,17 @@ from t3d.store.reader import open_run
 
 @dataclass(frozen=True)
 class PlotArgs:
-    """Plot evaluation returns: each run's mean and standard deviation over seeds (over episodes for a single seed)."""
+    """Plot evaluation returns: each run's mean and standard deviation over seeds (over episodes for a single seed).
+
+    A sweep has a line for each of its values.
+    """
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """The runs' folders, or their names under --root."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
-    seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Plot only this seed."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Plot only this seed, in a sweep the member of this name, e.g. gamma-0.98-seed-0."""
     x: Literal["steps", "time"] = "steps"
     """Plot against environment steps, or against minutes since the first evaluation."""
     smooth: int = 1
@@ -43,7 +46,7 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"smooth={args.smooth} is too small; 1 plots every evaluation as it is")
     runs = [open_run(text, args.root) for text in args.runs]
     for run in runs:
-        run.best_seed()  # raises if there is nothing to plot
+        run.best_member()  # raises if there is nothing to plot
     out = args.out or (runs[0].path / "curve.png" if len(runs) == 1 else Path("curves.png"))
     try:
         plot_curves(runs, followed(args.out) if args.out else out, seed=args.seed, x=args.x, smooth=args.smooth)

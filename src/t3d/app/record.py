@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from t3d.app.best_seed import best_seed
+from t3d.app.best_seed import best_member
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
@@ -28,8 +28,8 @@ class RecordArgs:
     """The run's folder, or its name under --root."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
-    seed: Annotated[int | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which training seed's policy to use; default: the one that does best on fresh episodes."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     episodes: int | None = None
@@ -53,12 +53,12 @@ def main(arguments: list[str]) -> int:
     from t3d.insight.video import record  # noqa: PLC0415 (only after the graphics are chosen)
 
     console, run = PlainConsole(), open_run(args.run, args.root)
-    seed = best_seed(run, console) if args.seed is None else run.known_seed(args.seed)
+    member = best_member(run, console) if args.seed is None else run.member(args.seed)
     out = args.out or run.path / "video.mp4"
     env = replace(run.cfg.env, id=run.env_id(args.env))
-    policy = run.policy(seed, args.policy)
+    policy = run.policy(member, args.policy)
     place = followed(args.out) if args.out else out
-    mean_return = record(policy, env, place, seed=seed, episodes=episodes, steps=steps)
+    mean_return = record(policy, env, place, seed=member.seed, episodes=episodes, steps=steps)
     console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0
 

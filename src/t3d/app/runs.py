@@ -10,17 +10,19 @@ from statistics import fmean
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole, plain
+from t3d.app.tables import clean, figure, sweep_table, table
+from t3d.config import Member
+from t3d.config.sweeps import by_values, swept
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped
 from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry
-from t3d.store.reader import Unreadable, best_of, damage_in_words, evals_by_seed, locate, read_log, stopped_seeds
+from t3d.store.members import evals_by_member, stopped_members
+from t3d.store.reader import Unreadable, best_of, damage_in_words, locate, read_log
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
@@ -28,7 +30,6 @@ SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "run.root", "run.name", "devi
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
 NARROW = 100  # characters; below this the list omits some columns
 IF_NARROW = ("seeds", "steps", "return", "status")
-TEXT_COLUMNS = ("name", "environment", "preset", "seeds", "status", "setting", "default", "this run")
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
@@ -63,13 +64,13 @@ SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether th
 
 
 COLUMNS: dict[str, Callable[[Entry], Text]] = {
-    "preset": lambda entry: _clean(entry.preset),
-    "seeds": lambda entry: _clean(f"{_seeds(entry.seeds)}{_diverged(entry)}"),
-    "steps": lambda entry: _clean(f"{_short(entry.step)}/{_short(entry.total_steps)}"),
-    "return": lambda entry: _clean(_figure(entry.best_return)),
-    "status": lambda entry: _clean(entry.status, COLOURS.get(entry.status, "")),
-    "started": lambda entry: _clean(_when(entry.started)),
-    "took": lambda entry: _clean(_clock(entry.took)),
+    "preset": lambda entry: clean(entry.preset),
+    "seeds": lambda entry: clean(f"{_members(entry)}{_diverged(entry)}"),
+    "steps": lambda entry: clean(f"{_short(entry.step)}/{_short(entry.total_steps)}"),
+    "return": lambda entry: clean(figure(entry.best_return)),
+    "status": lambda entry: clean(entry.status, COLOURS.get(entry.status, "")),
+    "started": lambda entry: clean(_when(entry.started)),
+    "took": lambda entry: clean(_clock(entry.took)),
 }
 
 
@@ -105,53 +106,55 @@ def _searched(entry: Entry) -> str:
 
 def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> None:
     if not of:
-        console.print(_clean(f"No runs in {args.root} yet; t3d train Pendulum-v1 --preset quick starts one."))
+        console.print(clean(f"No runs in {args.root} yet; t3d train Pendulum-v1 --preset quick starts one."))
         return
     if not entries:
-        console.print(_clean(f"None of the {of} runs in {args.root} matches {args.search!r}."))
+        console.print(clean(f"None of the {of} runs in {args.root} matches {args.search!r}."))
         return
     columns = COLUMNS if console.width >= NARROW else {name: COLUMNS[name] for name in IF_NARROW}
-    table = _table("", "name", "environment", *columns)
-    table.columns[0].overflow = table.columns[1].overflow = "fold"
-    table.columns[1].max_width = max(11, console.width // 4)
+    made = table("", "name", "environment", *columns)
+    made.columns[0].overflow = made.columns[1].overflow = "fold"
+    made.columns[1].max_width = max(11, console.width // 4)
     for entry in entries:
-        env = _clean(_env(entry.env))
-        table.add_row(_clean(entry.path.name, "bold"), env, *(cell(entry) for cell in columns.values()))
-    console.print(table)
+        env = clean(_env(entry.env))
+        made.add_row(clean(entry.path.name, "bold"), env, *(cell(entry) for cell in columns.values()))
+    console.print(made)
+    sweeps = ", of a sweep that of its best value" if any(swept(entry.members) for entry in entries) else ""
     number = f"{len(entries)} of {of} runs" if len(entries) < of else f"{of} runs" if of > 1 else "1 run"
-    console.print(_clean(f"{number} in {args.root}; return: mean over seeds of their best evaluations", "dim"))
+    console.print(clean(f"{number} in {args.root}; return: mean over seeds of their best evaluations{sweeps}", "dim"))
 
 
 def _print_skipped(skipped: list[Unreadable], console: Console) -> None:
     for folder in skipped:
-        console.print(_clean(f"skipped {folder.path.name}: {folder.reason}", "dim"), soft_wrap=True)
+        console.print(clean(f"skipped {folder.path.name}: {folder.reason}", "dim"), soft_wrap=True)
 
 
 def _show(entry: Entry, console: Console) -> None:
-    seeds = f"{'seed' if len(entry.seeds) == 1 else 'seeds'} {_seeds(entry.seeds)}"
-    console.print(_clean(entry.path.resolve().name, "bold"), soft_wrap=True)
-    console.print(_clean(f"{_env(entry.env)}, preset {entry.preset}, {seeds}"), soft_wrap=True)
+    sweep = f", sweep {plain(tuple(entry.config['sweep']))}" if entry.config.get("sweep") else ""
+    seeds = f"{'seed' if len(entry.seeds) == 1 else 'seeds'} {_seeds(entry.seeds)}{sweep}"
+    console.print(clean(entry.path.resolve().name, "bold"), soft_wrap=True)
+    console.print(clean(f"{_env(entry.env)}, preset {entry.preset}, {seeds}"), soft_wrap=True)
     console.print(
-        _clean(entry.status, COLOURS.get(entry.status, "")),
+        clean(entry.status, COLOURS.get(entry.status, "")),
         f"at {entry.step:,} of {entry.total_steps:,} steps, started {entry.started:%Y-%m-%d %H:%M:%S}, "
         f"took {_clock(entry.took)}",
     )
     for line in entry.failure.splitlines():
-        console.print(_clean(line, "red"), soft_wrap=True)
+        console.print(clean(line, "red"), soft_wrap=True)
     if entry.status == "died":
         console.print("Its process is gone and never wrote an end: killed, out of memory, or the machine crashed.")
     if entry.checkpoint and entry.status in RESUMABLE:
-        console.print(_clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
+        console.print(clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
     log = read_log(entry.path, kinds=(Eval, Note, ActorEvent, SeedStopped))
     damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
     for text in [*_notes(log.events), *damage]:
-        console.print(_clean(f"note: {text}", "yellow"), soft_wrap=True)
-    stopped = stopped_seeds(log.events)
-    for seed, event in stopped.items():
+        console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
+    stopped = stopped_members(log.events, entry.members)
+    for member, event in stopped.items():
         console.print(
-            _clean(f"seed {seed} diverged at step {event.step:,} and stopped: {event.text}", "red"), soft_wrap=True
+            clean(f"{member.title} diverged at step {event.step:,} and stopped: {event.text}", "red"), soft_wrap=True
         )
-    _show_results(entry, evals_by_seed(log.events), set(stopped), console)
+    _show_results(entry, evals_by_member(log.events, entry.members), set(stopped), console)
     _show_settings(entry, console)
     _show_files(entry, console)
 
@@ -165,68 +168,58 @@ def _notes(events: list[Event]) -> list[str]:
     ]
 
 
-def _show_results(entry: Entry, evals: dict[int, list[Eval]], stopped: set[int], console: Console) -> None:
+def _show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Member], console: Console) -> None:
     if not evals:
         console.print("\nNo evaluation yet.")
         return
-    table = _table("Mean return in evaluation", "seed", "before", "best", "at step", "last", "at step")
-    for seed in entry.seeds:
-        name = f"{seed} (diverged)" if seed in stopped else str(seed)
-        table.add_row(name, *_result_cells(evals.get(seed, [])))
-    living = [column for seed, column in evals.items() if seed not in stopped]
-    if len(evals) > 1 and living:
+    is_sweep = bool(swept(entry.members))
+    if is_sweep:
+        console.print(sweep_table(entry.members, evals, stopped))
+    who = "member" if is_sweep else "seed"
+    made = table("Mean return in evaluation", who, "before", "best", "at step", "last", "at step")
+    for member in entry.members:
+        name = f"{member.key} (diverged)" if member in stopped else str(member.key)
+        made.add_row(name, *_result_cells(evals.get(member, [])))
+    living = [column for member, column in evals.items() if member not in stopped]
+    if len(evals) > 1 and living and not is_sweep:
         kinds = [[column[0], best_of(column), column[-1]] for column in living]
         before, best, last = (fmean(one.mean_return for one in kind) for kind in zip(*kinds, strict=True))
-        table.add_section()
+        made.add_section()
         name = f"mean of {len(living)}" if stopped else "mean"
-        table.add_row(name, _figure(before), _figure(best), "", _figure(last), "")
-    console.print(table)
+        made.add_row(name, figure(before), figure(best), "", figure(last), "")
+    console.print(made)
 
 
 def _result_cells(evals: list[Eval]) -> list[str]:
     if not evals:
         return ["-"] * 5
     best, last = best_of(evals), evals[-1]
-    return [_figure(evals[0].mean_return), _spread(best), f"{best.step:,}", _spread(last), f"{last.step:,}"]
+    return [figure(evals[0].mean_return), _spread(best), f"{best.step:,}", _spread(last), f"{last.step:,}"]
 
 
 def _show_settings(entry: Entry, console: Console) -> None:
-    differing = {key: pair for key, pair in changes(entry.config).items() if key not in SHOWN_ELSEWHERE}
+    elsewhere = [*SHOWN_ELSEWHERE, *swept(entry.members)]
+    differing = {key: pair for key, pair in changes(entry.config).items() if key not in elsewhere}
     if not differing:
         console.print("\nAll settings are the defaults.")
         return
-    table = _table("Settings that differ from the defaults", "setting", "default", "this run")
+    made = table("Settings that differ from the defaults", "setting", "default", "this run")
     for key, (default, value) in differing.items():
-        table.add_row(_clean(key), "-" if default is None else plain(default), _clean(plain(value)))
-    console.print(table)
+        made.add_row(clean(key), "-" if default is None else plain(default), clean(plain(value)))
+    console.print(made)
 
 
 def _show_files(entry: Entry, console: Console) -> None:
     stored = contents(entry.path)
-    table = _table("Files", "name", "files", "size")
+    made = table("Files", "name", "files", "size")
     for name, (files, size) in stored.items():
-        table.add_row(_clean(name), str(files) if name.endswith("/") else "", _size(size))
-    table.add_section()
-    table.add_row(
+        made.add_row(clean(name), str(files) if name.endswith("/") else "", _size(size))
+    made.add_section()
+    made.add_row(
         "total", str(sum(one.files for one in stored.values())), _size(sum(one.bytes for one in stored.values()))
     )
-    console.print(table)
-    console.print(_clean(str(entry.path.resolve()), "dim"), soft_wrap=True)
-
-
-def _table(title: str, *columns: str) -> Table:
-    """Returns a table without a frame, with right-aligned numbers."""
-    table = Table(title=f"\n{title}" if title else None, title_justify="left", title_style="bold")
-    table.box, table.show_edge, table.pad_edge, table.padding = box.SIMPLE_HEAD, False, False, (0, 0, 0, 1)
-    for name in columns:
-        words = name in TEXT_COLUMNS
-        table.add_column(name, justify="left" if words else "right", no_wrap=not words, overflow="ellipsis")
-    return table
-
-
-def _clean(text: str, style: str = "") -> Text:
-    """Makes text from a file safe to print: markup is literal, unprintable characters become question marks."""
-    return Text("".join(one if one.isprintable() else "?" for one in text), style)
+    console.print(made)
+    console.print(clean(str(entry.path.resolve()), "dim"), soft_wrap=True)
 
 
 def _env(name: str) -> str:
@@ -235,6 +228,12 @@ def _env(name: str) -> str:
 
 def _diverged(entry: Entry) -> str:
     return f", {len(entry.diverged)} diverged" if entry.diverged else ""
+
+
+def _members(entry: Entry) -> str:
+    """Formats what a run trains: its seeds, and in a sweep how many combinations of values have them."""
+    combinations = len(by_values(entry.members))
+    return f"{combinations} values x {_seeds(entry.seeds)}" if combinations > 1 else _seeds(entry.seeds)
 
 
 def _seeds(seeds: tuple[int, ...]) -> str:
@@ -253,14 +252,8 @@ def _short(steps: int) -> str:
     return f"{steps // 100 / 10:g}k" if steps < 1_000_000 else f"{steps // 10_000 / 100:g}M"
 
 
-def _figure(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
-
-
 def _spread(one: Eval) -> str:
-    return f"{_figure(one.mean_return)} ± {_figure(one.std_return)}"
+    return f"{figure(one.mean_return)} ± {figure(one.std_return)}"
 
 
 def _when(started: datetime) -> str:

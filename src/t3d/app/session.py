@@ -18,7 +18,8 @@ from t3d.app.console import View, acting_in_words
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.safe_output import printable
 from t3d.app.signals import SKIPPING, SignalRequests, handling_signals
-from t3d.config import Config
+from t3d.app.tables import sweep_table
+from t3d.config import Config, Member
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
@@ -39,10 +40,10 @@ def show(events: Callable[[SignalRequests], Iterator[Event]], *, video: bool) ->
             if acting is not None:
                 console.print(f"  {acting_in_words(acting)}", soft_wrap=True)
             _plot(run, console)
-            seed = _best_seed(run, end, console, requested.stop)
+            member = _best_member(run, end, console, requested.stop)
             if video and end.reason == "finished":
-                _record(run, seed, console, requested.stop)
-            print_next_commands(run, end, seed, console)
+                _record(run, member, console, requested.stop)
+            print_next_commands(run, end, member, console)
             _note_lost_output(run, end, console)
             if console.output.reader_left:
                 print(f"stopped: nobody reads the output; t3d resume {shown(run.path)} continues", file=sys.stderr)  # noqa: T201
@@ -64,39 +65,42 @@ def _follow(
 
 
 def print_results(run: Run, end: End, console: PlainConsole) -> None:
-    """Prints each seed's returns before training, at its best, and when last evaluated."""
+    """Prints each seed's returns before training, at its best, and when last evaluated; those of a sweep by value."""
     verb = "Trained" if end.reason == "finished" else "Stopped early after"
     about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates."
     console.print()
     console.print(labelled(verb, "bold", about))
-    for seed, stopped in run.stopped.items():
+    for member, stopped in run.stopped.items():
         text = f"at step {stopped.step:,} and stopped: {stopped.text}"
-        console.print(labelled(f"  seed {seed} diverged", "red", text), soft_wrap=True)
-    for seed, evals in run.evals.items():
+        console.print(labelled(f"  {member.title} diverged", "red", text), soft_wrap=True)
+    if run.cfg.sweep:
+        console.print(sweep_table(run.cfg.members, run.evals, run.stopped))
+        return
+    for member, evals in run.evals.items():
         trained = [one for one in evals if one.updates > 0]
         if not trained:
             untrained = f"mean return {evals[-1].mean_return:,.1f} before training, not evaluated since"
-            console.print(f"  seed {seed}: {untrained}", soft_wrap=True)
+            console.print(f"  {member.title}: {untrained}", soft_wrap=True)
             continue
-        console.print(_returns(seed, evals), soft_wrap=True)
+        console.print(_returns(member, evals), soft_wrap=True)
         if best_of(trained).mean_return < evals[0].mean_return and evals[0].updates == 0:
-            console.print(_advice(seed, run.cfg), soft_wrap=True)
+            console.print(_advice(member, run.cfg), soft_wrap=True)
 
 
-def _returns(seed: int, evals: list[Eval]) -> Text:
+def _returns(member: Member, evals: list[Eval]) -> Text:
     first, best, last = evals[0], best_of(evals), evals[-1]
     before = f"{first.mean_return:,.1f} before training, " if first.updates == 0 else ""
     return Text.assemble(
-        f"  seed {seed}: mean return {before}",
+        f"  {member.title}: mean return {before}",
         (f"{best.mean_return:,.1f} ± {best.std_return:,.1f}", "bold"),
         f" at its best (step {best.step:,}), {last.mean_return:,.1f} when last evaluated (step {last.step:,})",
     )
 
 
-def _advice(seed: int, cfg: Config) -> Text:
+def _advice(member: Member, cfg: Config) -> Text:
     """Suggests what to try when nothing was learned, leaving out what the run already does."""
     pink = "" if cfg.noise.kind == "pink" else "; a good first try is --noise.kind pink --noise.exploration-noise 0.3"
-    worse = f"  Training made seed {seed} worse: its best policy is the untrained one."
+    worse = f"  Training made {member.title} worse: its best policy is the untrained one."
     return labelled(worse, "yellow", f'See "When it does not learn" in docs/own-environment.md{pink}')
 
 
@@ -113,8 +117,8 @@ def _plot(run: Run, console: PlainConsole) -> None:
         _print_path("curve", run.path / "curve.png", console)
 
 
-def _best_seed(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> int:
-    from t3d.app.best_seed import best_seed  # noqa: PLC0415 (imports Gymnasium)
+def _best_member(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> Member:
+    from t3d.app.best_seed import best_member  # noqa: PLC0415 (imports Gymnasium)
     from t3d.world.evaluate import Stopped  # noqa: PLC0415
 
     def check_stop() -> None:
@@ -122,13 +126,13 @@ def _best_seed(run: Run, end: End, console: PlainConsole, stop: threading.Event)
             raise Stopped
 
     if not run.evals:
-        return run.cfg.seeds[0]
-    return best_seed(run, console, check_stop) if end.reason == "finished" else run.best_seed()
+        return run.cfg.members[0]
+    return best_member(run, console, check_stop) if end.reason == "finished" else run.best_member()
 
 
-def _record(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -> None:
+def _record(run: Run, member: Member, console: PlainConsole, stop: threading.Event) -> None:
     """Records in a separate process: graphics libraries need settings before their import, and may crash."""
-    chosen = ["--seed", str(seed)] if run.evals else []
+    chosen = ["--seed", str(member.key)] if run.evals else []
     command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--steps", str(VIDEO_STEPS)]
     console.print(f"  recording {VIDEO_STEPS} steps of the best policy (--no-video skips this) ...")
     with (
@@ -149,10 +153,10 @@ def _record(run: Run, seed: int, console: PlainConsole, stop: threading.Event) -
         console.print(f"  no video: {reason.removeprefix('error: ')}", soft_wrap=True)
 
 
-def print_next_commands(run: Run, end: End, seed: int, console: PlainConsole) -> None:
+def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole) -> None:
     """Prints the policy file and commands worth trying."""
     kind = "best" if run.evals else "last"
-    policy = run.path / kind / f"seed-{seed}.safetensors"
+    policy = run.path / kind / f"{member.name}.safetensors"
     if policy.is_file():
         _print_path("policy", policy, console)
     else:
@@ -174,7 +178,7 @@ def print_next_commands(run: Run, end: End, seed: int, console: PlainConsole) ->
         f"t3d eval {where}": "evaluate the best policy on ten fresh episodes",
         f"t3d resume {where} --total-steps {2 * end.step}": "train twice as long",
     }
-    if len(run.cfg.seeds) == 1:
+    if len(run.cfg.members) == 1:
         settings = shlex.quote(shown(run.path / "config.toml"))
         commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
     if run.cfg.env.id == "Pendulum-v1":

@@ -13,11 +13,12 @@ from typing import Annotated, get_args, get_type_hints
 
 import tyro
 
-from t3d.app.flags import read_known
+from t3d.app.flags import is_flag, read_known
 from t3d.app.session import show
 from t3d.app.signals import SignalRequests
 from t3d.config import Config, NoiseConfig, load_toml, merge
 from t3d.config.presets import preset
+from t3d.config.sweeps import EXAMPLE
 from t3d.errors import NothingLeft, UserError
 from t3d.events import Event
 
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> TrainArgs:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = _expand_noise([in_digits(word) for word in arguments])
+    arguments = _join_sweeps(_expand_noise([in_digits(word) for word in arguments]))
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
@@ -112,6 +113,24 @@ def _expand_noise(arguments: list[str]) -> list[str]:
             raise UserError(f"--noise {value} is not one of {', '.join([*kinds, 'per-env'])}")
         out += full[value]
     return out
+
+
+def _join_sweeps(arguments: list[str]) -> list[str]:
+    """Joins --sweep A=1,2 --sweep B=3,4 to one --sweep A=1,2 B=3,4 at the end; other words between them stay."""
+    others, sweeps, rest = list[str](), list[str](), [*arguments]
+    while rest:
+        word = rest.pop(0)
+        flag, _, value = word.partition("=")
+        if flag != "--sweep":
+            others.append(word)
+            continue
+        words = [value] if value else []
+        while rest and "=" in rest[0] and not is_flag(rest[0]):
+            words.append(rest.pop(0))
+        if not words:
+            raise UserError(f"--sweep has no value; give FIELD=VALUE,VALUE,..., e.g. {EXAMPLE}")
+        sweeps += words
+    return [*others, "--sweep", *sweeps] if sweeps else others
 
 
 def in_digits(word: str) -> str:

@@ -12,6 +12,7 @@ from t3d.config.settings import (
     NoiseConfig,
     RunConfig,
 )
+from t3d.config.sweeps import Member
 from t3d.config.toml import load_config, load_toml, to_toml
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "LogConfig",
+    "Member",
     "NoiseConfig",
     "ReplayConfig",
     "RunConfig",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
-from t3d.config.validation import check_range, convert
+from t3d.config.sweeps import Member, by_values, members_of, parse_all
+from t3d.config.validation import check_range, convert, declared_types
 from t3d.errors import UserError
 
 MOST_ACTORS = 1024  # processes; chosen
@@ -130,6 +132,8 @@ class Config:
 
     seeds: tuple[int, ...] = (0,)
     """One policy is trained per seed, all in one run."""
+    sweep: tuple[str, ...] = ()
+    """Train every seed with each of several values, e.g. td3.gamma=0.98,0.99; these win over the setting itself."""
     total_steps: int = 1_000_000
     """Environment steps per seed."""
     random_steps: int = 25_000
@@ -181,6 +185,7 @@ class Config:
             raise UserError(f"seeds contains a number that is too large; seeds go up to {SEEDS_END - 1:,} (2^62 - 1)")
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
+        self._check_sweep()
         if self.random_steps >= self.total_steps:
             or_else = " or train longer" if self.preset == "quick" else ", train longer, or use --preset quick"
             raise UserError(
@@ -203,6 +208,24 @@ class Config:
                 "td3.critic_loss=categorical needs to know how large values can be: give td3.value_low and "
                 "td3.value_high, or use --scale-rewards, which the defaults fit"
             )
+
+    def _check_sweep(self) -> None:
+        """Normalises the sweep and checks its values like those of the settings themselves."""
+        object.__setattr__(self, "sweep", tuple(map(str, parse_all(self.sweep))))
+        numbers = [f"td3.{name}" for name, hint in declared_types(TD3Config).items() if hint is float]
+        for values, (member, *_) in by_values(self.members).items():
+            if all(name in numbers for name, _ in values):  # run/sweep.py refuses the others by name
+                self.td3_of(member)
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """What the run trains, in the order in which every array has them."""
+        return members_of(self.seeds, self.sweep, MOST_SEEDS)
+
+    def td3_of(self, member: Member) -> TD3Config:
+        """The settings of the algorithm with a member's values."""
+        changes: dict[str, Any] = {name.removeprefix("td3."): value for name, value in member.values}
+        return replace(self.td3, **changes)
 
     @property
     def rule_title(self) -> str:

@@ -56,7 +56,7 @@ def _in_words(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(typing.get_args(hint))
     if isinstance(hint, types.GenericAlias):
-        return "a list of integers"
+        return "a list of integers" if typing.get_args(hint)[0] is int else "a list of strings"
     words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
     return words.get(hint, f"a {getattr(hint, '__name__', hint)}")
 

@@ -28,12 +28,12 @@ class Memory:
     """Stores rollouts; the source of the learner's batches."""
 
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
-        members = len(cfg.seeds)
-        self.replay = Replay(spec, rows_needed(cfg), members, device)
-        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, cfg.seeds, gamma, cfg.replay)
-        self.normaliser = Normaliser(members, spec.observation_size, device) if cfg.normalise_observations else None
+        seeds = [member.seed for member in cfg.members]
+        self.replay = Replay(spec, rows_needed(cfg), len(seeds), device)
+        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
+        self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
         gamma = cfg.td3.gamma if gamma is None else gamma
-        self.reward_scaler = RewardScaler(members, gamma, device) if cfg.scale_rewards else None
+        self.reward_scaler = RewardScaler(len(seeds), gamma, device) if cfg.scale_rewards else None
 
     @property
     def added(self) -> list[int]:
@@ -106,6 +106,6 @@ def rows_needed(cfg: Config) -> int:
 
 def bytes_needed(spec: Spec, cfg: Config) -> int:
     """The memory that the replay takes, with priorities if there are any."""
-    rows, members = rows_needed(cfg), len(cfg.seeds)
+    rows, members = rows_needed(cfg), len(cfg.members)
     for_priorities = 0 if cfg.replay.sampling == "uniform" else priorities.bytes_needed(members, rows)
     return replay.bytes_needed(spec, rows, members) + for_priorities

@@ -1,6 +1,6 @@
-"""Chooses the best seed of a run: each seed's best policy plays the same fresh episodes.
+"""Chooses the best seed of a run, or member of a sweep: each one's best policy plays the same fresh episodes.
 
-The learning curves cannot tell, because each seed's highest evaluation is the luckiest of many.
+The learning curves cannot tell, because each one's highest evaluation is the luckiest of many.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from t3d.config import Member
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, unsealed
 from t3d.seeds import derive
@@ -24,19 +25,19 @@ MOST_BYTES, INDENT = 2**20, 2  # of choice.json
 
 
 class Choice(NamedTuple):
-    """How each seed's best policy did on the same fresh episodes."""
+    """How each member's best policy did on the same fresh episodes."""
 
     episodes: int
-    mean_returns: dict[int, float]  # by seed
+    mean_returns: dict[Member, float]
 
     @property
-    def seed(self) -> int:
-        """The best seed, the first of equals."""
-        return max(self.mean_returns, key=lambda seed: self.mean_returns[seed])
+    def member(self) -> Member:
+        """The best one, the first of equals."""
+        return max(self.mean_returns, key=lambda member: self.mean_returns[member])
 
 
 def fresh_episodes(run: Run) -> int:
-    """Returns how many episodes each seed plays."""
+    """Returns how many episodes each member plays."""
     return EPISODES_FACTOR * run.cfg.eval.episodes
 
 
@@ -45,7 +46,7 @@ def known_choice(run: Run) -> Choice | None:
     basis = _basis(run, _policies(run))
     try:
         fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
-        returns = {seed: float(fields["mean_returns"][str(seed)]) for seed in run.evals}
+        returns = {member: float(fields["mean_returns"][str(member.key)]) for member in run.evals}
         is_current = fields["basis"] == basis
     except CORRUPT_ERRORS:
         return None
@@ -53,28 +54,31 @@ def known_choice(run: Run) -> Choice | None:
 
 
 def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
-    """Evaluates every seed and saves the result; whatever before_a_step raises aborts it."""
+    """Evaluates every member and saves the result; whatever before_a_step raises aborts it."""
     policies = _policies(run)
     returns = _mean_returns(run, policies, before_a_step)
-    fields = {"basis": _basis(run, policies), "mean_returns": {str(seed): mean for seed, mean in returns.items()}}
+    means = {str(member.key): mean for member, mean in returns.items()}
+    fields = {"basis": _basis(run, policies), "mean_returns": means}
     with suppress(OSError, Refused):  # then it is played again next time
         refuse_link(run.path / "best")
         replace(run.path / "best" / "choice.json", sealed("choice", fields, INDENT))
     return Choice(fresh_episodes(run), returns)
 
 
-def _mean_returns(run: Run, policies: dict[int, SavedPolicy], before_a_step: Callable[[], object]) -> dict[int, float]:
-    env_id, returns = run.env_id(None), dict[int, float]()
+def _mean_returns(
+    run: Run, policies: dict[Member, SavedPolicy], before_a_step: Callable[[], object]
+) -> dict[Member, float]:
+    env_id, returns = run.env_id(None), dict[Member, float]()
     starts = [derive(run.cfg.eval.seed, "choice", episode) for episode in range(fresh_episodes(run))]
     try:
         env_batch = open_batch(env_factory(env_id), run.cfg.env, "the choice between seeds")
         try:
             for position in range(env_batch.count):
                 env_batch.reset(position, starts[0], 0)  # PyBullet differs on the first reset only
-            for seed, policy in policies.items():
+            for member, policy in policies.items():
                 check_fits(policy, env_batch.spec, env_id)
                 played, _ = evaluate(policy.actor, env_batch, starts, run.cfg.eval.max_steps, before_a_step)
-                returns[seed] = float(played.mean())
+                returns[member] = float(played.mean())
         finally:
             env_batch.close()
     except (UserError, Stopped):
@@ -84,16 +88,16 @@ def _mean_returns(run: Run, policies: dict[int, SavedPolicy], before_a_step: Cal
     return returns
 
 
-def _policies(run: Run) -> dict[int, SavedPolicy]:
-    return {seed: run.policy(seed) for seed in run.evals}
+def _policies(run: Run) -> dict[Member, SavedPolicy]:
+    return {member: run.policy(member) for member in run.evals}
 
 
-def _basis(run: Run, policies: dict[int, SavedPolicy]) -> dict[str, Any]:
+def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:
     """Returns what a choice depends on; if any of it changes, the choice is made again."""
     return {
         "env": run.cfg.env.id,
         "eval_seed": run.cfg.eval.seed,
         "episodes": fresh_episodes(run),
         "max_steps": run.cfg.eval.max_steps,
-        "policies": {str(seed): policy.sha256 for seed, policy in policies.items()},
+        "policies": {str(member.key): policy.sha256 for member, policy in policies.items()},
     }

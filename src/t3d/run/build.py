@@ -15,7 +15,7 @@ from t3d.actors.protocols import Collector, Evaluator
 from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
-from t3d.algo.own_code import check_own_code
+from t3d.algo.own_code import check_own_code, check_own_sweep
 from t3d.algo.rules import rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
@@ -24,6 +24,7 @@ from t3d.run.placement import choose_engine, replay_device, set_tf32_for_process
 from t3d.run.publish import DirectPublisher, PipelinedPublisher
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
+from t3d.run.sweep import coefficients_of_members, for_batches
 from t3d.store.best import BestPolicies
 from t3d.store.folder import RunFolder, create_folder, set_aside
 from t3d.store.lock import Lock
@@ -72,14 +73,15 @@ def assemble(
     replay_on = replay_device(cfg, spec)
     rule = rule_of(cfg.rule)
     check_own_code(cfg, spec, rule)
-    engine, reason, notes = choose_engine(cfg, spec, rule)
-    cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine))
-    coefficients = rule.coefficients(cfg.td3)
-    memory = Memory(spec, cfg, replay_on, coefficients.gamma)
+    coefficients, seeds = coefficients_of_members(cfg, rule), [member.seed for member in cfg.members]
+    check_own_sweep(cfg, spec, rule)
+    engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
+    cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine, coefficients))
+    memory = Memory(spec, cfg, replay_on, for_batches(coefficients.gamma, replay_on))
     learner = Learner(
-        spec, cfg.td3, cfg.seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
+        spec, cfg.td3, seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
     )
-    best = BestPolicies(len(cfg.seeds))
+    best = BestPolicies(len(cfg.members))
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), reason)
     notes = [*world.warnings, *notes, *(parts.restore(loaded, requests.stop) if loaded else [])]
     if ENGINES[engine].is_recorded:

@@ -88,7 +88,12 @@ class Parts:
     @property
     def living(self) -> list[int]:
         """The members that have not diverged."""
-        return [member for member in range(len(self.cfg.seeds)) if member not in self.stopped]
+        return [member for member in range(len(self.cfg.members)) if member not in self.stopped]
+
+    @property
+    def _keys(self) -> list[int | str]:
+        """How a checkpoint names the members."""
+        return [member.key for member in self.cfg.members]
 
     @property
     def added(self) -> list[int]:
@@ -104,7 +109,7 @@ class Parts:
         self.stopped[member] = why
         self.collector.stop(member)
         self.evaluator.stop(member)
-        event = SeedStopped(step=self.counters.step, member=member, seed=self.cfg.seeds[member], text=why)
+        event = SeedStopped(step=self.counters.step, member=member, seed=self.cfg.members[member].seed, text=why)
         self.counters.step = min(self.added, default=self.counters.step)
         return event
 
@@ -120,7 +125,7 @@ class Parts:
         found: dict[int, str] = {}
         for name, member in self.learner.non_finite():
             if member not in self.stopped:
-                where = f"the {name.replace('_', ' ')} of seed {self.cfg.seeds[member]}"
+                where = f"the {name.replace('_', ' ')} of {self.cfg.members[member].title}"
                 found.setdefault(member, f"{where} is not finite")
         return [self.stop(member, why) for member, why in found.items()]
 
@@ -131,6 +136,7 @@ class Parts:
             "step": self.counters.step,
             "folder": str(folder.path),
             "config": to_dict(cfg),
+            "members": [member.name for member in cfg.members],
             "versions": versions(),
             "pid": os.getpid(),
             "host": platform.node(),
@@ -142,7 +148,7 @@ class Parts:
     def state(self) -> State:
         """Returns everything that determines how the run continues, except the rows of the replay."""
         return {
-            "seeds": list(self.cfg.seeds),
+            "seeds": self._keys,
             "spec": outline(self.collector.spec),
             "config": to_dict(self.cfg),
             "versions": versions(),
@@ -152,7 +158,7 @@ class Parts:
             "memory": self.memory.state(),
             "collector": self.collector.state(),
             "evaluator": self.evaluator.state(),
-            "stopped": {str(self.cfg.seeds[member]): why for member, why in self.stopped.items()},
+            "stopped": {str(self._keys[member]): why for member, why in self.stopped.items()},
         }
 
     def restore(self, loaded: Loaded, stop: threading.Event) -> list[str]:
@@ -160,17 +166,17 @@ class Parts:
         checkpoint, state = loaded
         try:
             self._refuse_another_run(loaded)
-            for member, seed in enumerate(self.cfg.seeds):
-                if str(seed) in state.get("stopped", {}):  # added in the course of format 2
-                    self.stopped[member] = str(state["stopped"][str(seed)])
+            for member, key in enumerate(self._keys):
+                if str(key) in state.get("stopped", {}):  # added in the course of format 2
+                    self.stopped[member] = str(state["stopped"][str(key)])
                     self.collector.stop(member)
                     self.evaluator.stop(member)
             self.counters.restore(state["progress"])
             self.best.restore(state["best"], self.learner.shipped.architecture)
             self.learner.restore(state["learner"])
             self.memory.restore(state["memory"])
-            for member, seed in enumerate(self.cfg.seeds):
-                checkpoint.fill(self.memory.replay, member, seed)
+            for member, key in enumerate(self._keys):
+                checkpoint.fill(self.memory.replay, member, key)
             notes = self.collector.restore(state["collector"], stop)
             if not self.collector.keeps_episodes:
                 self.memory.replay.links.end_episodes()
@@ -185,11 +191,11 @@ class Parts:
         now = outline(self.collector.spec)
         if changed := difference(state["spec"], now):
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
-        if state["seeds"] != list(self.cfg.seeds):
+        if state["seeds"] != self._keys:
             raise ValueError(f"it holds seeds {state['seeds']}")
 
     def _refuse_contradictions(self, collector: State) -> None:
-        counts, updates = [collector[f"seed-{seed}"]["taken"] for seed in self.cfg.seeds], self.learner.updates
+        counts, updates = [collector[one.name]["taken"] for one in self.cfg.members], self.learner.updates
         if not self.living:
             raise ValueError("all its seeds have diverged")
         most_updates = Governor(self.cfg).due(self.added, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -53,16 +53,15 @@ def with_environments(cfg: Config) -> Config:
     """Returns the configuration with an environment for every actor, unless env.num_envs was set."""
     if cfg.env.num_envs > 1:
         return cfg
-    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.seeds)))))
+    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.members)))))
 
 
-def choose_engine(cfg: Config, spec: Spec, rule: Rule) -> tuple[EngineName, str, list[str]]:
+def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tuple[EngineName, str, list[str]]:
     """Returns the engine to train with, why it is not a faster one, and notes on what is wrong with others.
 
     An engine that was asked for by name and refuses is an error; one that computes something else is not used.
     """
-    coefficients = rule.coefficients(cfg.td3)
-    candidates = FASTEST_FIRST[cfg.device]
+    candidates, seeds = FASTEST_FIRST[cfg.device], [member.seed for member in cfg.members]
     if cfg.engine != "auto":
         if why := ENGINES[cfg.engine].refuses(rule, cfg.td3, coefficients):
             raise UserError(f"engine {cfg.engine} {why}; use --engine auto")
@@ -72,26 +71,26 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule) -> tuple[EngineName, str,
         if why := ENGINES[engine].refuses(rule, cfg.td3, coefficients):
             reasons.append(f"{engine} {why}")
             continue
-        problem = "" if engine == "eager" else mismatch(engine, spec, cfg.td3, cfg.seeds, cfg.device, rule)
-        if not problem:
+        if engine == "eager" or not (problem := mismatch(engine, spec, cfg.td3, seeds, cfg.device, rule, coefficients)):
             break
         notes.append(f"engine {engine} is not used: {problem}")
     return engine, "; ".join(reasons), notes
 
 
-def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str) -> int:
+def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any = None) -> int:
     """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it."""
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     elif cfg.device == "cpu":
-        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.seeds, rule))
+        seeds = [member.seed for member in cfg.members]
+        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, seeds, rule, coefficients))
     return torch.get_num_threads()
 
 
 def replay_device(cfg: Config, spec: Spec) -> str:
     """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
-    learning = len(cfg.seeds) * rule_of(cfg.rule).parameters(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
+    learning = len(cfg.members) * rule_of(cfg.rule).parameters(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
     if learning > room[cfg.device]:
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "

@@ -49,7 +49,7 @@ class Reporter:
         parts, step = self.parts, self.parts.counters.step
         events: list[Event] = []
         for rollout in collected.rollouts:
-            member, seed = rollout.member, parts.cfg.seeds[rollout.member]
+            member, seed = rollout.member, parts.cfg.members[rollout.member].seed
             now = parts.memory.added[member]
             events += [EpisodeEnd(step=now, member=member, seed=seed, **one._asdict()) for one in rollout.episodes]
             events += [self.bad_value(fault, member) for fault in rollout.faults]
@@ -63,7 +63,7 @@ class Reporter:
         return BadValueMet(
             step=parts.counters.step if member is None else parts.memory.added[member],
             member=member,
-            seed=None if member is None else parts.cfg.seeds[member],
+            seed=None if member is None else parts.cfg.members[member].seed,
             env=fault.env,
             episode=fault.episode,
             episode_step=fault.step,
@@ -95,7 +95,7 @@ def update_events(
     """Yields the newest update, whose trace is complete, by member: its losses, then what each step produced."""
     losses = {name: values.tolist() for name, values in trace.losses.items()}
     for member in members:
-        seed = cfg.seeds[member]
+        seed = cfg.members[member].seed
         update = Update(
             step=step,
             member=member,
@@ -120,7 +120,7 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
     return Eval(
         step=evaluation.step,
         member=evaluation.member,
-        seed=cfg.seeds[evaluation.member],
+        seed=cfg.members[evaluation.member].seed,
         updates=evaluation.snapshot.updates,
         mean_return=float(returns.mean()),
         std_return=float(returns.std()),
@@ -150,5 +150,5 @@ def infinite_losses(trace: Any, cfg: Config, members: list[int]) -> dict[int, st
         for member in members:
             value = float(values[member])
             if not math.isfinite(value):
-                found.setdefault(member, f"the {name} loss of seed {cfg.seeds[member]} is {value}")
+                found.setdefault(member, f"the {name} loss of {cfg.members[member].title} is {value}")
     return found

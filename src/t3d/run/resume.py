@@ -165,7 +165,7 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
         return
     if not (started.local_actors and cfg.local_actors):
         raise UserError(f"the run was started with actors={started.actors} and cannot continue with {cfg.actors}")
-    most = len(started.seeds) * with_environments(started).env.num_envs
+    most = len(started.members) * with_environments(started).env.num_envs
     if cfg.local_actors > most:
         raise UserError(
             f"actors={cfg.actors}, and the run was started with {most} environments; use local:{most} or fewer"

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from t3d.config import MOST_SEEDS, Config, dotted, flat
+from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
+from t3d.config.sweeps import by_values, members_of
 from t3d.errors import UserError
 from t3d.events import Eval, Resumed, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
-from t3d.store.reader import Unreadable, best_of, evals_by_seed, fields_of, prefixes, read_ends, read_log
+from t3d.store.members import evals_by_member
+from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
 from t3d.world.policy import described
 
 SESSIONS = prefixes((Start, Resumed))
@@ -36,10 +38,11 @@ class Entry(NamedTuple):
     env: str
     preset: str
     seeds: tuple[int, ...]
-    diverged: tuple[int, ...]  # seeds that have stopped, as far as its end says
+    members: tuple[Member, ...]
+    diverged: tuple[Member, ...]  # those that have stopped, as far as its end says
     step: int
     total_steps: int
-    best_return: float | None  # mean over seeds of each one's best evaluation
+    best_return: float | None  # mean over seeds of each one's best evaluation; of a sweep, that of its best value
     status: str  # finished | stopped | failed | running | died
     failure: str
     started: datetime
@@ -84,17 +87,20 @@ def read_entry(path: Path) -> Entry:
             raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
         seeds = tuple(to_count(seed) for seed in config["seeds"])
         status = _status(session, last)
-        diverged = tuple(to_count(seed) for seed in last.get("diverged", [])) if last["event"] == "end" else ()
+        members = _members(path, seeds, config)
+        stopped = list(last.get("diverged", [])) if last["event"] == "end" else []
+        diverged = tuple(member for member in members if member.key in stopped)
         return Entry(
             path=path,
             config=config,
             env=str(config["env"].get("name") or config["env"]["id"])[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
+            members=members,
             diverged=diverged,
             step=to_count(last["step"]),
             total_steps=to_count(config["total_steps"]),
-            best_return=_best_return(path, tuple(seed for seed in seeds if seed not in diverged)),
+            best_return=_best_return(path, members, diverged),
             status=status,
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
             started=datetime.fromtimestamp(float(start["time"])),
@@ -164,16 +170,24 @@ def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta
     return timedelta(seconds=max(0.0, until - float(start["time"])))
 
 
-def _best_return(path: Path, seeds: tuple[int, ...]) -> float | None:
+def _members(path: Path, seeds: tuple[int, ...], config: dict[str, Any]) -> tuple[Member, ...]:
+    try:
+        return members_of(seeds, [str(text) for text in config.get("sweep", [])], MOST_SEEDS)
+    except UserError as error:
+        raise Unreadable(path, f"its events.jsonl is not T3D's ({error})") from None
+
+
+def _best_return(path: Path, members: tuple[Member, ...], diverged: tuple[Member, ...]) -> float | None:
     """Reads the notes beside the best policies, which is cheap, or the evaluations where some are missing."""
-    noted = [_noted(path / "best" / f"seed-{seed}.json") for seed in seeds]
-    known = [value for value in noted if value is not None]
-    if len(known) < len(seeds):
-        log = read_log(path, kinds=(Eval,))
-        by_seed = evals_by_seed(log.events)
-        known = [best_of(by_seed[seed]).mean_return for seed in seeds if seed in by_seed]
-    mean = statistics.fmean(known) if known else math.nan
-    return mean if math.isfinite(mean) else None
+    living = [member for member in members if member not in diverged]
+    noted = {member: _noted(path / "best" / f"{member.name}.json") for member in living}
+    known = {member: value for member, value in noted.items() if value is not None}
+    if len(known) < len(living):
+        evals = evals_by_member(read_log(path, kinds=(Eval,)).events, members)
+        known = {member: best_of(evals[member]).mean_return for member in living if member in evals}
+    means = [statistics.fmean(known[member] for member in same) for same in by_values(known).values()]
+    highest = max(means, default=math.nan)
+    return highest if math.isfinite(highest) else None
 
 
 def _noted(file: Path) -> float | None:

@@ -38,7 +38,7 @@ SPARE_BYTES = 2**24  # to leave free on the disk beyond what a checkpoint needs;
 MAX_JSON_BYTES, MAX_BYTES = 2**28, 2**33  # larger files are refused unread; chosen
 
 FOLDER_NAME = re.compile(r"\d{6,}-step-\d{1,15}")
-SEGMENT_NAME = re.compile(r"\d{6,}-seed-\d+-\d+-\d+\.safetensors")
+SEGMENT_NAME = re.compile(r"\d{6,}-([a-z0-9._-]+-)?seed-\d+-\d+-\d+\.safetensors")
 MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -61,8 +61,8 @@ class Checkpoint(NamedTuple):
         plain = json.loads(content["state.json"])
         return joined(plain, safetensors.numpy.load(content["state.safetensors"]))
 
-    def fill(self, replay: Replay, member: int, seed: int) -> None:
-        """Restores a seed's rows and their links. Where a segment is damaged, the rows of an intact one replace it."""
+    def fill(self, replay: Replay, member: int, seed: int | str) -> None:
+        """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""
         first, stop = replay.kept(member)
         mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
         _refuse_gaps(mine, first, stop)
@@ -76,7 +76,9 @@ class Checkpoint(NamedTuple):
                 if "origins" in found:  # added in the course of format 2
                     origins = _expected(found, "origins", (count, 4), "int32", segment)
             if intact is None:
-                raise Refused(f"no intact segment of the replay of seed {seed} is left")
+                raise Refused(
+                    f"no intact segment of the replay of {seed if isinstance(seed, str) else f'seed {seed}'} is left"
+                )
             gone = max(0, first - segment.first)  # overwritten by now
             rows = np.resize(intact, (count, replay.rows.shape[2]))
             replay.put(member, segment.first + gone, rows[gone:], origins[gone:])

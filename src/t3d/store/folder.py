@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from t3d.architectures import own_network
-from t3d.config import Config, to_toml
+from t3d.config import Config, Member, to_toml
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
 from t3d.files import Refused, in_words, open_log, replace, shown
@@ -170,12 +170,12 @@ class RunFolder:
 
     def save_best(self, member: int, alone: PolicySnapshot, step: int, mean_return: float) -> None:
         """Saves a policy, given without those of other members, as its member's best."""
-        self._save("best", alone, 0, self.cfg.seeds[member], {"step": step, "mean_return": mean_return})
+        self._save("best", alone, 0, self.cfg.members[member], {"step": step, "mean_return": mean_return})
 
     def best_problem(self, member: int) -> str:
         """Returns what is wrong with the file of a member's best policy, or an empty string."""
         try:
-            load_policy(self.path / "best" / f"seed-{self.cfg.seeds[member]}", own_network(self.cfg.td3))
+            load_policy(self.path / "best" / self.cfg.members[member].name, own_network(self.cfg.td3))
         except UserError as error:
             return str(error)
         return ""
@@ -184,19 +184,20 @@ class RunFolder:
         """Saves every member's newest policy; one that has diverged does not replace a finite one."""
         for member, parameters in enumerate(snapshot.flat):
             if np.isfinite(parameters).all():
-                self._save("last", snapshot, member, self.cfg.seeds[member], {"step": step})
+                self._save("last", snapshot, member, self.cfg.members[member], {"step": step})
 
     def close(self) -> None:
         """Closes the files."""
         for log in (self._events, self._metrics, self._journal):
             log.close()
 
-    def _save(self, kind: str, snapshot: PolicySnapshot, row: int, seed: int, about: dict[str, Any]) -> None:
-        about = {"env": self.cfg.env.id, "kind": kind, "seed": seed, "t3d": __version__, **about}
+    def _save(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
+        values = {"values": dict(member.values)} if member.values else {}
+        about = {"env": self.cfg.env.id, "kind": kind, "seed": member.seed, **values, "t3d": __version__, **about}
         try:
-            save_policy(self.path / kind / f"seed-{seed}", snapshot, row, self.spec, about)
+            save_policy(self.path / kind / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
-            self._unwritten.append(f"the {kind} policy of seed {seed} could not be written: {in_words(error)}")
+            self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {in_words(error)}")
 
 
 def rooted(cfg: Config) -> Config:

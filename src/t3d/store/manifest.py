@@ -11,7 +11,7 @@ from t3d.files import Refused, read, sealed, unsealed, write_new
 
 FORMAT = 2
 MAX_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
-FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
+FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,254}")
 
 
 class File(NamedTuple):
@@ -23,9 +23,9 @@ class File(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A file with the rows of one seed's transitions first to stop, counted from the start of the run."""
+    """A file with the rows of one member's transitions first to stop, counted from the start of the run."""
 
-    seed: int
+    seed: int | str  # in a sweep the member's name
     first: int
     stop: int
     file: File
@@ -57,7 +57,8 @@ def read_manifest(path: Path) -> Manifest:
         )
     files = tuple(_file(*entry) for entry in fields["files"])
     segments = tuple(
-        Segment(int(seed), int(first), int(stop), _file(*entry)) for seed, first, stop, entry in fields["segments"]
+        Segment(seed if isinstance(seed, str) else int(seed), int(first), int(stop), _file(*entry))
+        for seed, first, stop, entry in fields["segments"]
     )
     return Manifest(int(fields["step"]), files, segments)
 

@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.architectures import own_network
-from t3d.config import Config, load_config
+from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
+from t3d.store.members import evals_by_member, stopped_members
 from t3d.world.policy import SavedPolicy, UnknownNetwork, load_policy
 
 LOG = logging.getLogger("t3d.runs")
@@ -57,23 +58,29 @@ class Run(NamedTuple):
 
     path: Path
     cfg: Config
-    evals: dict[int, list[Eval]]  # by seed, in order
-    stopped: Mapping[int, SeedStopped] = MappingProxyType({})  # seeds that have diverged
+    evals: dict[Member, list[Eval]]  # in order
+    stopped: Mapping[Member, SeedStopped] = MappingProxyType({})  # those that have diverged
 
-    def best_seed(self) -> int:
-        """Returns the seed with the highest evaluation; insight/best_seed.py compares on fresh episodes."""
+    def best_member(self) -> Member:
+        """Returns the member with the highest evaluation; insight/best_seed.py compares on fresh episodes."""
         if not self.evals:
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
-        return max(self.evals, key=lambda seed: best_of(self.evals[seed]).mean_return)
+        return max(self.evals, key=lambda member: best_of(self.evals[member]).mean_return)
 
-    def known_seed(self, seed: int) -> int:
-        """Returns the seed asked for, if it was evaluated."""
-        if seed not in self.evals:
-            if seed not in self.cfg.seeds:
-                raise UserError(f"{self.path} has no seed {seed}; its seeds: {', '.join(map(str, self.cfg.seeds))}")
-            known = ", ".join(map(str, self.evals)) or "none yet"
-            raise UserError(f"{self.path} has no evaluation of seed {seed}; it has: {known}")
-        return seed
+    def member(self, asked: int | str) -> Member:
+        """Returns the member asked for, by its seed or, in a sweep, by its name, if it was evaluated."""
+        members = {str(member.key): member for member in self.cfg.members}
+        if str(asked) not in members:
+            same_seed = [member.name for member in self.cfg.members if str(member.seed) == str(asked)]
+            if same_seed:
+                raise UserError(f"seed {asked} of {self.path} is that of several members: {', '.join(same_seed)}")
+            what = "member" if self.cfg.sweep else "seed"
+            raise UserError(f"{self.path} has no {what} {asked}; its {what}s: {', '.join(members)}")
+        member = members[str(asked)]
+        if member not in self.evals:
+            known = ", ".join(str(one.key) for one in self.evals) or "none yet"
+            raise UserError(f"{self.path} has no evaluation of {member.title}; it has: {known}")
+        return member
 
     def env_id(self, given: str | None) -> str:
         """Returns the environment asked for, or the one it was trained on."""
@@ -83,24 +90,26 @@ class Run(NamedTuple):
             )
         return given or self.cfg.env.id
 
-    def policy(self, seed: int, which: str = "best") -> SavedPolicy:
-        """Returns the best or the last policy of a seed; refuses a file that says it is another's."""
-        stem = self.path / which / f"seed-{seed}"
+    def policy(self, member: Member, which: str = "best") -> SavedPolicy:
+        """Returns the best or the last policy of a member; refuses a file that says it is another's."""
+        stem = self.path / which / member.name
         try:
             policy = load_policy(stem)
         except UnknownNetwork:  # the run's own, imported only if it is needed
             policy = load_policy(stem, own_network(self.cfg.td3))
-        kind, of = policy.about.get("kind", which), policy.about["seed"]
-        if (kind, of) != (which, seed):
-            raise UserError(f"{stem} holds the {kind!s:.60} policy of seed {of}; files of this run were swapped")
+        about = policy.about
+        kind, of, values = about.get("kind", which), about["seed"], about.get("values", {})
+        if (kind, of, values) != (which, member.seed, dict(member.values)):
+            whose = f"seed {of} with {values!s:.60}" if values else f"seed {of}"
+            raise UserError(f"{stem} holds the {kind!s:.60} policy of {whose}; files of this run were swapped")
         return policy
 
 
 def open_run(text: str | Path, root: str | Path = "runs") -> Run:
     """Reads the run at a path, or of a name under root."""
     path = locate(text, Path(root))
-    events = read_events(path, kinds=(Eval, SeedStopped))
-    return Run(path, load_config(path / "config.toml"), evals_by_seed(events), stopped_seeds(events))
+    events, cfg = read_events(path, kinds=(Eval, SeedStopped)), load_config(path / "config.toml")
+    return Run(path, cfg, evals_by_member(events, cfg.members), stopped_members(events, cfg.members))
 
 
 def locate(text: str | Path, root: Path) -> Path:
@@ -192,20 +201,6 @@ def fields_of(line: bytes) -> dict[str, Any]:
 def prefixes(kinds: Iterable[type[Event]]) -> tuple[bytes, ...]:
     """Returns what lines with events of these kinds begin with."""
     return tuple(b'{"event": "%s"' % kind.event.encode() for kind in kinds)
-
-
-def evals_by_seed(events: Iterable[Event]) -> dict[int, list[Eval]]:
-    """Groups the evaluations among events by seed, in order."""
-    evals: dict[int, list[Eval]] = {}
-    for event in events:
-        if isinstance(event, Eval) and event.seed is not None:
-            evals.setdefault(event.seed, []).append(event)
-    return evals
-
-
-def stopped_seeds(events: Iterable[Event]) -> dict[int, SeedStopped]:
-    """Returns when and how seeds have diverged."""
-    return {event.seed: event for event in events if isinstance(event, SeedStopped) and event.seed is not None}
 
 
 def best_of(evals: list[Eval]) -> Eval:

@@ -17,7 +17,7 @@ SEGMENT_ROWS = 10_000  # chosen: a checkpoint at the default interval has just o
 
 
 def write_segments(
-    folder: Path, serial: int, seeds: list[int], replay: Replay, shared: list[Segment], written: list[Path]
+    folder: Path, serial: int, seeds: list[int | str], replay: Replay, shared: list[Segment], written: list[Path]
 ) -> Iterator[Segment]:
     """Yields the segments that hold the replay: full ones of earlier checkpoints, and the rest, written now."""
     for member, seed in enumerate(seeds):
@@ -30,7 +30,8 @@ def write_segments(
             end = min(stop, first + SEGMENT_ROWS)
             arrays = {"rows": replay.read(member, first, end), "origins": replay.origins(member, first, end)}
             content = safetensors.numpy.save(arrays)
-            name = f"{serial:06}-seed-{seed}-{first}-{end}.safetensors"
+            owner = seed if isinstance(seed, str) else f"seed-{seed}"
+            name = f"{serial:06}-{owner}-{first}-{end}.safetensors"
             yield Segment(seed, first, end, write_file(folder / name, content, written))
             first = end
 
@@ -42,7 +43,7 @@ def shared_segments(folder: Path, before: Sequence[Segment]) -> list[Segment]:
     return full if sizes == [segment.file.size for segment in full] else []
 
 
-def new_bytes(seeds: list[int], replay: Replay, shared: list[Segment]) -> int:
+def new_bytes(seeds: list[int | str], replay: Replay, shared: list[Segment]) -> int:
     """Returns how much write_segments will write, without the few bytes of each file's header."""
     rows = 0
     for member, seed in enumerate(seeds):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.config import Config
+from t3d.config import Config, Member
 from t3d.errors import StoppedEarly
 from t3d.files import to_count
 from t3d.seeds import derive, stream
@@ -40,9 +40,9 @@ class EpisodeRunner:
     observation: Floats
 
     def __init__(
-        self, cfg: Config, seed: int, index: int, env_batch: EnvBatch, position: int, counters: EpisodeCounters
+        self, cfg: Config, member: Member, index: int, env_batch: EnvBatch, position: int, counters: EpisodeCounters
     ) -> None:
-        self.cfg, self.seed, self.index = cfg, seed, index
+        self.cfg, self.seed, self.title, self.index = cfg, member.seed, member.title, index
         self.env_batch, self.position, self.counters = env_batch, position, counters
         self.scale = scale_factor(index, cfg.env.num_envs) if cfg.noise.per_env else 1.0
         self.fruitless = 0
@@ -136,7 +136,7 @@ class EpisodeRunner:
         if self.fruitless == MOST_FRUITLESS:
             text = f"{MOST_FRUITLESS} episodes in a row had a bad value in their first step, so none can be used"
             fault = Fault(self.index, self.episode, 1, "every episode", text)
-            raise BadValue(f"environment {self.index} of seed {self.seed}", fault)
+            raise BadValue(f"environment {self.index} of {self.title}", fault)
 
 
 class SavedEpisode(NamedTuple):

@@ -72,9 +72,8 @@ class MemberEvaluator:
     """Evaluates one member."""
 
     def __init__(self, cfg: Config, member: int, make_env: EnvFactory, beat: Callable[[], object] = int) -> None:
-        seed = cfg.seeds[member]
         self.member, self.max_steps = member, cfg.eval.max_steps
-        self.env_batch = open_batch(make_env, cfg.env, f"the evaluation of seed {seed}", beat=beat)
+        self.env_batch = open_batch(make_env, cfg.env, f"the evaluation of {cfg.members[member].title}", beat=beat)
         self.seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
         # PyBullet differs on the first reset only; after it, an episode is the same whenever it is played.
         for position in range(self.env_batch.count):

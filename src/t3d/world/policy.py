@@ -90,9 +90,15 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
     content, text = packed(description, tensors)
     refuse_link(stem.parent)
     stem.parent.mkdir(exist_ok=True)
-    stem.with_suffix(".json").unlink(missing_ok=True)
-    replace(stem.with_suffix(".safetensors"), content)
-    replace(stem.with_suffix(".json"), text)
+    file, copy = _files(stem)
+    copy.unlink(missing_ok=True)
+    replace(file, content)
+    replace(copy, text)
+
+
+def _files(stem: Path) -> tuple[Path, Path]:
+    """The policy and the copy of its description; a dot in the name, as in gamma-0.98-seed-0, is no suffix."""
+    return stem.with_name(f"{stem.name}.safetensors"), stem.with_name(f"{stem.name}.json")
 
 
 def packed(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tuple[bytes, bytes]:
@@ -109,7 +115,7 @@ def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
     stem = Path(path)
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
     try:
-        content = _content(stem.with_suffix(".safetensors"), MOST_BYTES)
+        content = _content(_files(stem)[0], MOST_BYTES)
         tensors = safetensors.numpy.load(content)
         about = _description(stem, content, tensors)
         spec = _spec(about)
@@ -138,7 +144,7 @@ def _refuse_format(found: Any, stem: Path) -> None:
 
 def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """Reads a policy's description after checking that neither the tensors nor the copy in the json were changed."""
-    file, copy = stem.with_suffix(".safetensors"), stem.with_suffix(".json")
+    file, copy = _files(stem)
     text = _metadata(content).get("policy")
     if text is None:
         _refuse_format(json.loads(_content(copy, MOST_JSON_BYTES))["format"], stem)

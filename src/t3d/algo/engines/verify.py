@@ -157,13 +157,15 @@ def _odd_share(given: Tensor, right: Tensor, tolerance: float) -> float:
     return float((~((given - right).abs() <= tolerance + ROUNDING)).float().mean())  # NaN is odd too
 
 
-def faster_threads(engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], rule: Rule = TD3) -> int:
+def faster_threads(
+    engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], rule: Rule = TD3, coefficients: Any = None
+) -> int:
     """Returns 1, or torch's default number of threads if that is not slower; measures both alternately."""
     usual = torch.get_num_threads()
     if usual == 1:
         return 1
     source = FixedBatch(random_batch(spec, cfg, len(seeds), "cpu"))
-    learner = Learner(spec, cfg, seeds, engine=engine, rule=rule, source=source)
+    learner = Learner(spec, cfg, seeds, engine=engine, rule=rule, coefficients=coefficients, source=source)
     cycle = len(learner.phases)
     best = {1: float("inf"), usual: float("inf")}
     try:

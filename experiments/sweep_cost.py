@@ -1,0 +1,103 @@
+"""What a sweep costs, and what it equals: three values times two seeds in one run, against runs one after the other.
+
+python experiments/sweep_cost.py     trains on Pendulum-v1 with preset quick; prints the figures of docs/sweeps.md and
+                                     draws its picture
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+import t3d
+from t3d.algo.coefficients import for_members
+from t3d.algo.engines.verify import FixedBatch, random_batch
+from t3d.algo.learner import Learner
+from t3d.algo.td3 import coefficients_of
+from t3d.app.tables import sweep_table
+from t3d.bench.updates import HALF_CHEETAH
+from t3d.config import Config, Member, TD3Config, merge
+from t3d.events import End
+from t3d.insight.plots import plot_curves
+from t3d.store.reader import open_run
+
+PICTURE = Path(__file__).parents[1] / "docs" / "img" / "sweep.png"
+SWEEP = {"sweep": ["td3.gamma=0.9,0.98,0.995"], "seeds": [0, 1]}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        base = merge(t3d.preset("quick"), {"env": {"id": "Pendulum-v1"}, "threads": 1, "run": {"root": root}})
+        swept = train(base, "sweep", engine="eager", **SWEEP)
+        run = open_run(Path(root) / "sweep")
+        Console(width=100).print(sweep_table(run.cfg.members, run.evals, run.stopped))
+        plot_curves([run], PICTURE)
+        seconds = {"one run of six members, eager": swept}
+        values = [run.cfg.members[first : first + 2] for first in (0, 2, 4)]
+        pairs = [train(base, f"pair-{place}", engine="eager", **alone(*both)) for place, both in enumerate(values)]
+        seconds["three runs of two seeds, eager"] = np.sum(pairs, axis=0)
+        for engine in ("eager", "fused"):
+            each = [train(base, f"{engine}-{one.name}", engine=engine, **alone(one)) for one in run.cfg.members]
+            seconds[f"six runs, {engine}"] = np.sum(each, axis=0)
+        print("\n| | seconds | seconds of CPU time |\n|---|---|---|")
+        for what, (wall, cpu) in seconds.items():
+            print(f"| {what} | {wall:.0f} | {cpu:.0f} |")
+        names = {"pairs": [f"pair-{place // 2}" for place in range(6)]}
+        names["single runs"] = [f"eager-{one.name}" for one in run.cfg.members]
+        for what, others in names.items():
+            pairs_of = zip(run.cfg.members, others, strict=True)
+            same = [last(root, "sweep", one.name) == last(root, other, f"seed-{one.seed}") for one, other in pairs_of]
+            print(f"{sum(same)} of 6 members equal those of the {what} to the last bit")
+    print_updates()
+    print(f"{platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}")
+
+
+def print_updates() -> None:
+    """Prints milliseconds per update and member, with the default networks and HalfCheetah's sizes."""
+    torch.set_num_threads(1)
+    cfg = TD3Config()
+    each = for_members(
+        [coefficients_of(replace(cfg, gamma=g, tau=t)) for g in (0.9, 0.98, 0.995) for t in (0.01, 0.02)]
+    )
+    cases = {"six members of a sweep, eager": ("eager", 6, each), "one seed, eager": ("eager", 1, None)}
+    cases["one seed, fused"] = ("fused", 1, None)
+    for what, (engine, members, coefficients) in cases.items():
+        source = FixedBatch(random_batch(HALF_CHEETAH, cfg, members, "cpu"))
+        seeds = range(members)
+        learner = Learner(HALF_CHEETAH, cfg, seeds, engine=engine, coefficients=coefficients, source=source)
+        times = []
+        for _ in range(10):
+            started = time.process_time()
+            learner.run(10)
+            times.append((time.process_time() - started) / 10 / members)
+        print(f"{what}: {1000 * min(times):.2f} ms per update and member")
+
+
+def alone(*members: Member) -> dict[str, Any]:
+    """The settings of a run without a sweep: members with the same values."""
+    values = {field.removeprefix("td3."): value for field, value in members[0].values}
+    return {"seeds": [member.seed for member in members], "td3": values}
+
+
+def train(base: Config, name: str, **changes: Any) -> tuple[float, float]:
+    """Trains, and returns the seconds it took and those of CPU time."""
+    started = time.process_time()
+    *_, end = t3d.train(merge(base, {**changes, "run": {"name": name}}))
+    assert isinstance(end, End) and end.reason == "finished"
+    return end.seconds, time.process_time() - started
+
+
+def last(root: str, run: str, name: str) -> str:
+    return t3d.load_policy(Path(root) / run / "last" / name).sha256
+
+
+if __name__ == "__main__":
+    main()
