@@ -56,18 +56,22 @@ CHANGES: dict[str, dict[str, Any]] = {  # one at a time
 }
 
 
+FAST_CRITICS: dict[str, Any] = {"td3": {"critic_lr": 1e-3}, "random_steps": 10_000}
+
+
 def combined(*names: str) -> dict[str, Any]:
     """Returns the settings of several changes at once."""
     settings: dict[str, Any] = {}
-    for key, value in [item for name in names for item in CHANGES[name].items()]:
+    changes = {**CHANGES, "fast-critics": FAST_CRITICS}
+    for key, value in [item for name in names for item in changes[name].items()]:
         settings[key] = {**settings.get(key, {}), **value} if isinstance(value, dict) else value
     return settings
 
 
-FINALISTS = {  # to be chosen by what the screen finds
-    "layer-norm-truncated": combined("layer-norm", "truncated"),
-    "layer-norm-lap": combined("layer-norm", "lap"),
-    "layer-norm-categorical": combined("layer-norm", "categorical"),
+FINALISTS = {  # what the screen and the sweep in docs/sweeps.md found, and fewer random steps
+    "fast-critics": combined("fast-critics"),
+    "fast-critics-normalised": combined("fast-critics", "normalised-observations", "layer-norm"),
+    "fast-critics-truncated": combined("fast-critics", "normalised-observations", "layer-norm", "truncated"),
 }
 
 
