@@ -43,18 +43,56 @@ class Part(NamedTuple):
         return "observation" + "".join(f"[{key!r}]" for key in self.path)
 
 
-class Spec(NamedTuple):
-    """An environment's observations and actions. Inside T3D observations are flat and actions are in [-1, 1]."""
+class Image(NamedTuple):
+    """One image of an observation and its place in a frame, which holds the images of one step as uint8."""
 
-    observation: tuple[Part, ...]
+    path: tuple[str | int, ...]  # keys and indices that lead to it; empty when the observation is one image
+    shape: tuple[int, int, int]  # channels, height, width, as in a frame
+    start: int
+    stop: int
+    channels_last: bool = True  # as the environment returns it
+    is_float: bool = False  # the environment returns floats from 0 to 1
+
+    @property
+    def name(self) -> str:
+        return "observation" + "".join(f"[{key!r}]" for key in self.path)
+
+
+class Spec(NamedTuple):
+    """An environment's observations and actions. Inside T3D observations are flat and actions are in [-1, 1].
+
+    Without images an observation is a vector, float32 (observation_size,). With images it is uint8
+    (observation_width,): the bytes of that vector, which may be empty, then the newest frames, oldest first.
+    """
+
+    observation: tuple[Part, ...]  # without images
     action_shape: tuple[int, ...]
     action_low: NDArray[np.float64]  # (action_size,), the environment's own bounds
     action_high: NDArray[np.float64]  # (action_size,)
     action_dtype: str = "float32"
+    images: tuple[Image, ...] = ()
+    stack: int = (
+        1  # frames in an observation; before the first step of an episode its first frame stands for older ones
+    )
 
     @property
     def observation_size(self) -> int:
-        return self.observation[-1].stop
+        """Values of the vector."""
+        return self.observation[-1].stop if self.observation else 0
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes of one frame."""
+        return self.images[-1].stop if self.images else 0
+
+    @property
+    def observation_width(self) -> int:
+        """Elements of an observation, floats or bytes."""
+        return self.observation_size if not self.images else 4 * self.observation_size + self.stack * self.frame_size
+
+    @property
+    def observation_dtype(self) -> type[np.float32 | np.uint8]:
+        return np.uint8 if self.images else np.float32
 
     @property
     def action_size(self) -> int:
@@ -83,44 +121,55 @@ class Fault(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A block of T transitions of one member, in the order they happened."""
+    """A block of T transitions of one member, in the order they happened.
+
+    With images rows are bytes, and s and s2 hold their newest frame only: the replay knows the ones before.
+    """
 
     member: int
-    rows: Floats  # (T, sum of row_sizes): a transition is one row, from the actor to the replay
+    rows: NDArray[Any]  # (T, sum of row_sizes): a transition is one row, from the actor to the replay
     origins: Origins  # (T, 4): where each comes from
-    observation_size: int
+    s_size: int  # elements of s in a row
     episodes: list[Episode]  # those that ended inside this block
     faults: list[Fault]  # bad values found and kept out
 
     @property
-    def s(self) -> Floats:
-        """(T, observation_size); this and the others are views of the rows."""
-        return self.rows[:, : self.observation_size]
+    def s(self) -> NDArray[Any]:
+        """(T, s_size); this and the others are views of the rows, or copies where rows are bytes."""
+        return self.rows[:, : self.s_size]
 
     @property
     def a(self) -> Floats:
         """(T, action_size), in [-1, 1]."""
-        return self.rows[:, self.observation_size : -self.observation_size - 2]
+        return floats_in(self.rows[:, self.s_size : -self.s_size])[:, :-2]
 
     @property
     def r(self) -> Floats:
         """(T,)."""
-        return self.rows[:, -self.observation_size - 2]
+        return floats_in(self.rows[:, self.s_size : -self.s_size])[:, -2]
 
     @property
     def terminated(self) -> Floats:
         """(T,): 1 stops the bootstrap; a time limit does not."""
-        return self.rows[:, -self.observation_size - 1]
+        return floats_in(self.rows[:, self.s_size : -self.s_size])[:, -1]
 
     @property
-    def s2(self) -> Floats:
-        """(T, observation_size): the true next state, also where an episode ends."""
-        return self.rows[:, -self.observation_size :]
+    def s2(self) -> NDArray[Any]:
+        """(T, s_size): the true next state, also where an episode ends."""
+        return self.rows[:, -self.s_size :]
+
+
+def floats_in(columns: NDArray[Any]) -> Floats:
+    """The floats (T, n) in columns of rows, which are floats or their bytes."""
+    return columns if columns.dtype == np.float32 else np.ascontiguousarray(columns).view(np.float32)
 
 
 def row_sizes(spec: Spec) -> list[int]:
-    """Widths of s, a, r, terminated and s2 in a row."""
-    return [spec.observation_size, spec.action_size, 1, 1, spec.observation_size]
+    """Elements of s, a, r, terminated and s2 in a row: floats, or bytes if there are images."""
+    if not spec.images:
+        return [spec.observation_size, spec.action_size, 1, 1, spec.observation_size]
+    s = 4 * spec.observation_size + spec.frame_size
+    return [s, 4 * spec.action_size, 4, 4, s]
 
 
 class Batch(NamedTuple):

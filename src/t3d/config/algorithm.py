@@ -63,6 +63,14 @@ class TD3Config:
     """Hidden layer sizes of the actor."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Hidden layer sizes of each critic."""
+    encoder_channels: int = 32
+    """Channels of each convolution of the encoder of images."""
+    encoder_strides: tuple[int, ...] = (2, 2, 2, 1)
+    """Strides of the encoder's 3 x 3 convolutions, one for each."""
+    encoder_features: int = 50
+    """Features that actor and critics each make of the encoder's output."""
+    image_shift: int = 4
+    """Images in batches are shifted at random by up to this many pixels; 0: not at all."""
     actor_network: str = "mlp"
     """Kind of network of the actor: mlp, layer_norm, residual, or FILE.py:NAME for one of your own."""
     critic_network: str = "mlp"
@@ -83,6 +91,9 @@ class TD3Config:
         check_used(self, "td3.", "aggregate", ("truncated",), "drop_highest")
         check_used(self, "td3.", "critic_loss", ("categorical",), "value_low", "value_high", "value_bins")
         check_used(self, "td3.", "lr_schedule", ("linear", "cosine"), "lr_final", "lr_updates")
+        check_range(self, "td3.", encoder_channels=(1, 1024), encoder_features=(1, 10_000), image_shift=(0, 16))
+        if not self.encoder_strides or not all(1 <= stride <= 4 for stride in self.encoder_strides):
+            raise UserError(f"td3.encoder_strides={list(self.encoder_strides)}; give one or more numbers from 1 to 4")
         self._refuse_too_few_critics()
         if self.value_low >= self.value_high:
             raise UserError(f"td3.value_low={self.value_low:g} must be below td3.value_high={self.value_high:g}")
@@ -116,6 +127,8 @@ class ReplayConfig:
     """How much errors count in sampling (α); 0 would be uniform."""
     importance_exponent: float = 0.4
     """How far importance weights correct sampling=proportional (β); 1: fully."""
+    frames_on_disk: bool = False
+    """Keep the images in a file of the run's folder instead of memory, for replays larger than memory."""
     importance_updates: int = 0
     """Updates until that exponent has risen to 1 in a straight line; 0: it stays as it is."""
 

@@ -51,6 +51,12 @@ class EnvConfig:
     """Name in titles and folder names; if empty, the id, or the name of a make_env given in Python."""
     num_envs: int = 1
     """Environments per seed; the ratio of updates to steps does not depend on it."""
+    pixels: int = 0
+    """Observe rendered images of this many pixels each way instead of the environment's own observations; 0: do not."""
+    camera: str = ""
+    """Camera of those images, by its name or number, where the environment has several."""
+    frame_stack: int = 1
+    """Frames in an observation with images, the newest and the ones before it, so that motion can be seen."""
     action_repeat: int = 1
     """Environment steps per action (1 = no repeat); they count as one step, and their rewards are summed."""
     bad_values: Literal["raise", "skip", "clip"] = "raise"
@@ -61,6 +67,11 @@ class EnvConfig:
     def __post_init__(self) -> None:
         convert(self, "env.")
         check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
+        check_range(self, "env.", pixels=(0, 128), frame_stack=(1, 16))
+        if 0 < self.pixels < 32:
+            raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
+        if self.camera and not self.pixels:
+            raise UserError(f"env.camera={self.camera} is used only with env.pixels")
 
     @property
     def title(self) -> str:
