@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import helpers
 from rules_in_tests import CHOICES
-from t3d.algo.adam import adam_init, adam_step, decay, limited, scheduled
+from t3d.algo.adam import adam_init, adam_step, clipped, decay, scheduled
 from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, expectation, two_hot
 from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.td3 import coefficients_of, optimise, td3_init
+from t3d.algo.td3 import coefficients_of, optimise, penalty, td3_init
 from t3d.config import TD3Config
 from t3d.types import Draws
 
@@ -31,7 +31,7 @@ Q2 = torch.tensor([[[1.0, 6.0], [4.0, 2.0], [3.0, 9.0], [8.0, 5.0]]])  # one mem
         ({"aggregate": "min"}, [1.0, 2.0]),
         ({"aggregate": "mean"}, [4.0, 5.5]),
         ({"aggregate": "truncated", "drop_highest": 1}, [8 / 3, 13 / 3]),
-        ({"aggregate": "truncated", "drop_highest": 3}, [1.0, 2.0]),
+        ({"aggregate": "truncated", "drop_highest": 2}, [2.0, 3.5]),
         ({"aggregate": "min_of_random_2"}, [3.0, 5.0]),  # the last two critics are chosen
     ],
 )
@@ -151,43 +151,72 @@ def test_a_member_beside_others_is_the_member_alone(choice: str) -> None:
         assert alone.agent.actor.flat.sub(plain.agent.actor.flat).abs().max() > 1e-6, "it changes what is learned"
 
 
-def descended(changes: dict[str, Any], gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The critics of two members after some gradients."""
-    cfg = replace(CFG, critic_lr=0.01, **changes)
+def descended(owner: str, changes: dict[str, Any], gradients: list[torch.Tensor], every: int) -> torch.Tensor:
+    """The actors or the critics of two members after some gradients."""
+    cfg = replace(CFG, **changes)
     agent = td3_init(SPEC, cfg, (0, 1), dtype=torch.float64)
+    stack, adam = getattr(agent, owner), getattr(agent, f"{owner}_adam")
     for gradient in gradients:
-        optimise(agent.critic, agent.critic_adam, gradient, cfg.critic_lr, cfg, coefficients_of(cfg))
-    return agent.critic.flat
+        optimise(stack, adam, gradient, 0.01, cfg, coefficients_of(cfg), every)
+    return stack.flat  # type: ignore[no-any-return]
 
 
-def test_optimising_is_that_of_torch_for_each_member_on_its_own() -> None:
-    start = descended({}, [])
+@pytest.mark.parametrize(("owner", "every"), [("critic", 1), ("actor", 2)])
+def test_optimising_is_that_of_torch_for_each_member_on_its_own(owner: str, every: int) -> None:
+    start = descended(owner, {}, [], every)
     generator = torch.Generator().manual_seed(0)
     gradients = [torch.randn(start.shape, dtype=torch.float64, generator=generator) * size for size in (0.01, 1, 100)]
-    gradients = [one * torch.tensor([1.0, 1.0, 9.0, 9.0]).unsqueeze(1) for one in gradients]  # members differ
-    found = descended({"weight_decay": 0.3, "max_grad_norm": 2.0}, gradients)
+    each = len(start) // 2
+    gradients = [one * torch.tensor([1.0] * each + [9.0] * each).unsqueeze(1) for one in gradients]  # members differ
+    schedule = {"lr_schedule": "linear", "lr_updates": 4, "lr_final": 0.5}
+    found = descended(owner, {"weight_decay": 0.3, "max_grad_norm": 2.0, **schedule}, gradients, every)
     for member in (0, 1):
-        rows = slice(2 * member, 2 * member + 2)
+        rows = slice(each * member, each * member + each)
         parameter = torch.nn.Parameter(start[rows].clone())
         optimiser = torch.optim.AdamW([parameter], lr=0.01, weight_decay=0.3)
+        falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda made: max(0.5, 1 - 0.5 * made * every / 4))
         for gradient in gradients:
             parameter.grad = gradient[rows].clone()
             torch.nn.utils.clip_grad_norm_([parameter], 2.0)
             optimiser.step()
+            falling.step()
         torch.testing.assert_close(found[rows], parameter.detach(), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_transition_of_weight_zero_is_not_learned_from(loss: str) -> None:
+    ours, theirs = (Learner(SPEC, replace(CFG, critic_loss=loss), (0,), dtype=torch.float64) for _ in range(2))
+    batch, draws = next(helpers.random_batches(SPEC, CFG, 1, 1))
+    weight = torch.ones_like(batch.weight)
+    weight[:, 0] = 0
+    other = batch._replace(weight=weight, r=batch.r + 100 * (1 - weight))
+    ours.update(batch._replace(weight=weight), draws)
+    theirs.update(other, draws)
+    torch.testing.assert_close(ours.agent.critic.flat, theirs.agent.critic.flat, rtol=0, atol=1e-12)
+    assert torch.equal(ours.agent.critic_adam.mean, theirs.agent.critic_adam.mean)
+
+
+def test_every_update_clips_the_gradients_of_actor_and_critics() -> None:
+    """What Adam remembers of a first gradient is a tenth of it."""
+    cfg = replace(CFG, max_grad_norm=1e-3, policy_delay=1)
+    learner = Learner(SPEC, cfg, (0, 1), dtype=torch.float64)
+    learner.update(*next(helpers.random_batches(SPEC, cfg, 2, 1)))
+    for state in (learner.agent.actor_adam, learner.agent.critic_adam):
+        norms = state.mean.view(2, -1).norm(dim=1) / 0.1
+        torch.testing.assert_close(norms, torch.full((2,), 1e-3, dtype=torch.float64), rtol=1e-2, atol=0)
 
 
 def test_a_limit_touches_only_the_members_above_it() -> None:
     gradient = torch.tensor(
         [[3.0, 4.0], [0.0, 0.0], [0.3, 0.4], [0.0, 0.0]]
     )  # two members of two rows: norms 5 and 0.5
-    found = limited(gradient, 2, 1.0)
+    found = clipped(gradient, 2, 1.0)
     torch.testing.assert_close(found[0], torch.tensor([0.6, 0.8]), atol=1e-5, rtol=0)
     assert torch.equal(found[2], gradient[2])
-    each = limited(gradient, 2, torch.tensor([0.0, 0.25], dtype=torch.float64))  # 0 is no limit
+    each = clipped(gradient, 2, torch.tensor([0.0, 0.25], dtype=torch.float64))  # 0 is no limit
     assert torch.equal(each[0], gradient[0])
     torch.testing.assert_close(each[2], torch.tensor([0.15, 0.2]), atol=1e-5, rtol=0)
-    assert limited(gradient, 2, 0.0) is gradient
+    assert clipped(gradient, 2, 0.0) is gradient
 
 
 @pytest.mark.parametrize(
@@ -202,8 +231,8 @@ def test_schedules_against_their_formula(schedule: str, made: int, share: float)
     assert float(rate) == pytest.approx(0.2 * share, rel=1e-6)
 
 
-def test_the_actors_schedule_goes_by_updates_too() -> None:
-    """Half of the updates later, both rates are halfway; the actor has made half as many steps."""
+def test_both_rates_reach_zero_with_the_same_update() -> None:
+    """Although the actor has made half as many steps."""
     cfg = replace(CFG, lr_schedule="linear", lr_updates=40, lr_final=0.0, actor_lr=1e-2, critic_lr=1e-2)
     learner = Learner(SPEC, cfg, (0,), dtype=torch.float64)
     for batch, draws in helpers.random_batches(SPEC, cfg, 1, 40):
@@ -234,6 +263,17 @@ def test_the_penalty_keeps_the_actor_off_the_rails_of_its_tanh() -> None:
             learner.update(taken, draws)
         outputs.append(float(learner.agent.actor.forward(batch.s).detach().abs().mean()))
     assert outputs[0] > 3 > 2 * outputs[1] > 0, outputs
+
+
+def test_the_penalty_is_a_mean_over_batch_and_actions_and_part_of_the_loss() -> None:
+    values = torch.tensor([[[1.0, 2.0], [3.0, 0.0]], [[0.0, 0.0], [0.0, 4.0]]])  # two members
+    torch.testing.assert_close(penalty(values, 0.5), torch.tensor([0.5 * 14 / 4, 0.5 * 16 / 4]))
+    cfg = replace(CFG, pre_activation_penalty=0.5, policy_delay=1)
+    learner = Learner(SPEC, cfg, (0, 1), dtype=torch.float64)
+    batch, draws = next(helpers.random_batches(SPEC, cfg, 2, 1))
+    paid = 0.5 * learner.agent.actor.forward(batch.s).detach().square().mean(dim=(1, 2))
+    trace = learner.update(batch, draws)
+    torch.testing.assert_close(trace.losses["actor"], paid - trace.q_pi.mean(-1))
 
 
 def test_adam_moves_rows_with_rates_of_their_own_as_floats_do() -> None:

@@ -18,6 +18,7 @@ from run_folders import assert_equal, weights
 from t3d.actors.inline import InlineCollector
 from t3d.algo.engines.verify import FixedBatch, mismatch, random_batch
 from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import rule_of
 from t3d.config import TD3Config
 from t3d.errors import UserError
@@ -249,6 +250,14 @@ agent_without_members = TD3._replace(init=grown(Grown, torch.zeros(3)))
 agent_with_counts = TD3._replace(init=grown(Grown, torch.zeros(5, dtype=torch.int64)))
 name_taken = TD3._replace(init=grown(Named, torch.zeros(2)))
 no_trace = TD3._replace(update=lambda *arguments: None)
+
+
+def flat_errors(*arguments):
+    trace = TD3.update(*arguments)
+    return trace._replace(td=trace.td[:, 0])
+
+
+td_without_critics = TD3._replace(update=flat_errors)
 incomplete_trace = TD3._replace(phases=lambda cfg: [False])
 no_gamma = TD3._replace(coefficients=lambda cfg: Numbers())
 wrong_count = TD3._replace(parameters=lambda spec, cfg: 7)
@@ -264,6 +273,7 @@ MISTAKES = {
     "name_taken": "target_noise is the name of two things in a checkpoint",
     "no_trace": "the trace of its last phase lacks q, y, td, losses",
     "incomplete_trace": r"the trace of its last phase lacks losses\['actor'\]",
+    "td_without_critics": r"td of its trace has shape \(2, 8\), not \(seeds, critics, batch\)",
     "no_gamma": "its coefficients have no gamma",
     "wrong_count": r"its parameters\(\) are 7, but its optimisers move \d+",
 }
@@ -277,6 +287,28 @@ def test_a_mistake_in_a_rule_is_a_sentence_before_anything_is_written(tmp_path: 
     with pytest.raises(UserError, match=f"the rule .*:{name} cannot be used: {MISTAKES[name]}"):
         list(t3d.train(cfg))
     assert not (tmp_path / "runs").exists()
+
+
+IGNORED: dict[str, dict[str, Any]] = {  # settings that DDPG takes no notice of
+    "td3.critic_loss": {"td3": {"critic_loss": "huber"}},
+    "td3.lr_schedule": {"td3": {"lr_schedule": "linear", "lr_updates": 10}},
+    "td3.weight_decay": {"td3": {"weight_decay": 1e-6}},
+    "td3.max_grad_norm": {"td3": {"max_grad_norm": 1e6}},
+    "td3.pre_activation_penalty": {"td3": {"pre_activation_penalty": 0.1}},
+    "the weights of transitions": {"replay": {"sampling": "proportional"}},
+}
+
+
+@pytest.mark.parametrize("what", IGNORED)
+def test_a_setting_that_a_rule_takes_no_notice_of_is_refused(tmp_path: Path, what: str) -> None:
+    rule = f"{Path(__file__).parents[1] / 'ddpg.py'}:DDPG"
+    cfg = helpers.small_config(rule=rule, run={"root": str(tmp_path / "runs")}, **IGNORED[what])
+    with pytest.raises(UserError, match=f"DDPG cannot be used: it takes no notice of {what}"):
+        list(t3d.train(cfg))
+    own = tmp_path / f"own_rules_{[*IGNORED].index(what)}.py"
+    own.write_text("from t3d.algo.rules import TD3\nOWN = TD3._replace()\n")
+    rule_that_reads = helpers.small_config(rule=f"{own}:OWN", run={"root": str(tmp_path / "runs")}, **IGNORED[what])
+    check_own_code(rule_that_reads, helpers.make_spec(), rule_of(f"{own}:OWN"))
 
 
 def test_counts_need_no_axis_for_seeds(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import helpers
+import t3d
 from run_folders import run, weights
 from t3d.config import Config, flat
+from t3d.events import Note
 
 CHANGES: dict[str, Any] = {
     "td3.gamma": 0.9,
@@ -58,11 +60,12 @@ CHANGES: dict[str, Any] = {
     "env.action_repeat": 2,
 }
 CATEGORICAL = {"td3.critic_loss": "categorical", "td3.value_low": -20, "td3.value_high": 10}
+COSINE = {"td3.lr_schedule": "cosine", "td3.lr_updates": 100}
 NEEDS: dict[str, dict[str, Any]] = {  # fields that do nothing, or are refused, without others
     "noise.final_noise": {"noise.decay_steps": 200},
-    "td3.drop_highest": {"td3.critics": 4, "td3.aggregate": "truncated"},
+    "td3.drop_highest": {"td3.critics": 5, "td3.aggregate": "truncated"},
     **{f"td3.value_{what}": CATEGORICAL for what in ("low", "high", "bins")},
-    **{f"td3.lr_{what}": {"td3.lr_schedule": "cosine"} for what in ("final", "updates")},
+    **{f"td3.lr_{what}": COSINE for what in ("schedule", "final", "updates")},
     "replay.priority_exponent": {"replay.sampling": "proportional"},
     "replay.importance_exponent": {"replay.sampling": "proportional"},
     "replay.importance_updates": {"replay.sampling": "proportional"},
@@ -117,6 +120,19 @@ def test_every_field_of_the_algorithm_changes_what_is_learned(
     needed = NEEDS.get(key, {})
     before = learned(tmp_path, needed) if needed else unchanged
     assert not np.array_equal(learned(tmp_path, {**needed, key: CHANGES[key]}), before)
+
+
+def test_lap_changes_what_is_learned(tmp_path: Path) -> None:
+    huber = {"td3.critic_loss": "huber"}
+    assert not np.array_equal(learned(tmp_path, {**huber, "replay.sampling": "lap"}), learned(tmp_path, huber))
+
+
+def test_targets_beyond_the_support_are_told_once(tmp_path: Path) -> None:
+    cfg = helpers.small_config(td3={"critic_loss": "categorical", "value_low": 5, "value_high": 6})
+    notes = [event.text for event in t3d.train(cfg) if isinstance(event, Note)]
+    assert len([text for text in notes if "of the targets are not from td3.value_low=5" in text]) == 1, notes
+    wide = helpers.small_config(td3={"critic_loss": "categorical", "value_low": -500, "value_high": 500})
+    assert not [event for event in t3d.train(wide) if isinstance(event, Note) and "targets" in event.text]
 
 
 def test_every_other_field_is_covered_by_a_named_test() -> None:

@@ -93,6 +93,11 @@ SPLITS = {
         290,  # the highest priority has been found anew
         {"replay": {"sampling": "lap", "n_step": 3}, "td3": {"critic_loss": "huber"}},
     ),
+    "categorical critics": (190, {"td3": {"critic_loss": "categorical"}, "scale_rewards": True, "seeds": [0, 1]}),
+    "two random critics and a schedule": (
+        190,
+        {"td3": {"critics": 3, "aggregate": "min_of_random_2", "lr_schedule": "cosine", "lr_updates": 150}},
+    ),
     "many updates a step, late policy": (140, {"updates_per_step": 2.5, "td3": {"policy_delay": 3}}),
 }
 

@@ -51,13 +51,13 @@ def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: Coefficien
 
 
 def scheduled(rate: Coefficient, made: Tensor, schedule: str, steps: float, final: float) -> Coefficient:
-    """The learning rate after some steps of Adam: it falls to a final share of itself, or stays as it is."""
+    """The learning rate after some steps of Adam: it falls from rate to final * rate, or stays as it is."""
     if schedule == "constant":
         return rate
     return rate * (final + (1 - final) * SCHEDULES[schedule]((made / steps).clamp(max=1)))
 
 
-def limited(gradient: Tensor, members: int, most: Coefficient) -> Tensor:
+def clipped(gradient: Tensor, members: int, most: Coefficient) -> Tensor:
     """Scales a gradient (K, P) so that no member's norm, over all its rows, is above a limit; 0 is none."""
     if is_zero(most):
         return gradient
@@ -66,8 +66,8 @@ def limited(gradient: Tensor, members: int, most: Coefficient) -> Tensor:
     scale = (most / (norm + NORM_EPSILON)).clamp(max=1)
     if isinstance(most, Tensor):
         scale = torch.where(most > 0, scale, 1)
-    limited: Tensor = gradient * rowwise(scale, gradient)
-    return limited
+    small: Tensor = gradient * rowwise(scale, gradient)
+    return small
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ def squared(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
 
 
 def huber(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
-    """Half the squared error where that is below one half, growing with the error itself beyond."""
+    """Half the square up to an error of 1, linear beyond."""
     return functional.huber_loss(td, torch.zeros_like(td), reduction="none")
 
 

@@ -26,6 +26,20 @@ from t3d.types import Spec
 TOLERANCE = 1e-4  # of the largest output; float32 in another order differs by 1e-6
 SEEDS = (0, 1)
 MOST_IN_BATCH = 8  # chosen: enough to try an update
+MAY_BE_IGNORED: dict[str, tuple[str, ...]] = {  # by a rule of the user's own; with the settings that go with each
+    "aggregate": ("drop_highest",),
+    "actor_objective": (),
+    "critic_loss": ("value_low", "value_high", "value_bins"),
+    "lr_schedule": ("lr_final", "lr_updates"),
+    "weight_decay": (),
+    "max_grad_norm": (),
+    "pre_activation_penalty": (),
+}
+EXTREME: dict[str, Any] = {
+    "weight_decay": 1.0,
+    "max_grad_norm": 1e-6,
+    "pre_activation_penalty": 1e3,
+}  # what nobody could overlook
 
 
 class Wrong(Exception):
@@ -42,6 +56,7 @@ def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
     if is_own(cfg.rule):
         with _blamed(f"the rule {cfg.rule}"):
             learner = _try_rule(rule, spec, cfg.td3)
+            _refuse_ignored(rule, spec, cfg)
             for one in {learner.acting, learner.shipped}:
                 _check_known(one.architecture, actor, needs_settings=cfg.local_actors > 0)
 
@@ -106,8 +121,31 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
         raise Wrong(f"the trace of its last phase lacks {', '.join(missing)}")
     for name, loss in trace.losses.items():
         _refuse_shape(f"the trace, losses[{name!r}]:", loss, (len(SEEDS),))
+    if trace.td.ndim != 3 or (trace.td.shape[0], trace.td.shape[2]) != (len(SEEDS), cfg.batch_size):
+        raise Wrong(f"td of its trace has shape {tuple(trace.td.shape)}, not (seeds, critics, batch)")
     learner.restore(learner.state())
     return learner
+
+
+def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
+    """Refuses settings that a rule takes no notice of: one cycle of updates is the same without them."""
+    small = replace(cfg.td3, batch_size=min(cfg.td3.batch_size, MOST_IN_BATCH))
+    batch = random_batch(spec, small, len(SEEDS), "cpu")
+
+    def learned(changed: TD3Config, weight: Tensor) -> Tensor:
+        learner = Learner(spec, changed, SEEDS, rule=rule)
+        for _ in range(2 * len(learner.phases)):
+            learner.update(batch._replace(weight=weight), learner.draw())
+        return torch.cat([tensor.flatten().double() for _, tensor in named_tensors(learner.agent)])
+
+    ours = learned(small, batch.weight)
+    for name, others in MAY_BE_IGNORED.items():
+        plain = replace(small, **{one: getattr(TD3Config, one) for one in (name, *others)})
+        extreme = replace(small, **({name: EXTREME[name]} if name in EXTREME else {}))
+        if plain != small and torch.equal(learned(extreme, batch.weight), learned(plain, batch.weight)):
+            raise Wrong(f"it takes no notice of td3.{name}")
+    if cfg.replay.sampling == "proportional" and torch.equal(ours, learned(small, batch.weight.flip(1))):
+        raise Wrong("it takes no notice of the weights of transitions, which replay.sampling=proportional needs")
 
 
 def check_own_sweep(cfg: Config, spec: Spec, rule: Rule) -> None:

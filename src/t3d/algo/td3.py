@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from t3d.algo.adam import AdamState, adam_init, adam_step, decay, limited, scheduled
+from t3d.algo.adam import AdamState, adam_init, adam_step, clipped, decay, scheduled
 from t3d.algo.coefficients import is_zero, rowwise
 from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, value_function
 from t3d.algo.networks import Actor, Critic, Stack, initial
@@ -132,9 +132,9 @@ def optimise(
     coefficients: Coefficients,
     every: int = 1,
 ) -> None:
-    """Makes one Adam step, as it is made every so many updates; all else is off unless the settings ask for it."""
+    """One Adam step with schedule, clipping and decay, where set; `every` is how many updates one comes after."""
     rate = scheduled(rate, adam.made, cfg.lr_schedule, cfg.lr_updates / every, cfg.lr_final)
-    gradient = limited(gradient, stack.members, coefficients.max_grad_norm)
+    gradient = clipped(gradient, stack.members, coefficients.max_grad_norm)
     decay(stack.flat, rate, coefficients.weight_decay)
     adam_step(adam, stack.flat, gradient, rate)
 

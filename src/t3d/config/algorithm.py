@@ -42,7 +42,7 @@ class TD3Config:
     critic_loss: Literal["squared", "huber", "categorical"] = "squared"
     """The critics' loss; categorical: cross-entropy of a distribution over value_bins values."""
     value_low: float = -10.0
-    """Lowest value of a categorical critic; the default fits --scale-rewards."""
+    """Lowest value of a categorical critic; the default suits --scale-rewards."""
     value_high: float = 10.0
     """Highest value of a categorical critic."""
     value_bins: int = 101
@@ -55,7 +55,7 @@ class TD3Config:
     """How both learning rates fall from their initial values to lr_final of them."""
     lr_final: float = 0.1
     """Learning rates at the end of the schedule, as a share of the initial ones."""
-    lr_updates: int = 1_000_000
+    lr_updates: int = 0
     """Updates until the schedule ends; the learning rates stay constant afterwards."""
     pre_activation_penalty: float = 0.0
     """Weight of the mean square of the actor's outputs before their tanh, which keeps it from saturating."""
@@ -85,7 +85,7 @@ class TD3Config:
         check_range(self, "td3.", gamma=(0, 1), tau=(0, 1), actor_lr=(0, 1), critic_lr=(0, 1))
         check_range(self, "td3.", batch_size=(1, 10**6), policy_delay=(1, 10**6), critics=(1, 1000))
         check_range(self, "td3.", target_noise=(0, 10), target_noise_clip=(0, 10), weight_decay=(0, 1))
-        check_range(self, "td3.", max_grad_norm=(0, 10**9), lr_final=(0, 1), lr_updates=(1, 10**12))
+        check_range(self, "td3.", max_grad_norm=(0, 10**9), lr_final=(0, 1), lr_updates=(0, 10**12))
         check_range(self, "td3.", pre_activation_penalty=(0, 10**6), drop_highest=(1, 999), value_bins=(2, 10_000))
         check_range(self, "td3.", value_low=(-(10**9), 10**9), value_high=(-(10**9), 10**9))
         check_used(self, "td3.", "aggregate", ("truncated",), "drop_highest")
@@ -95,6 +95,7 @@ class TD3Config:
         if not self.encoder_strides or not all(1 <= stride <= 4 for stride in self.encoder_strides):
             raise UserError(f"td3.encoder_strides={list(self.encoder_strides)}; give one or more numbers from 1 to 4")
         self._refuse_too_few_critics()
+        self._refuse_idle_schedule()
         if self.value_low >= self.value_high:
             raise UserError(f"td3.value_low={self.value_low:g} must be below td3.value_high={self.value_high:g}")
         for name in ("actor_hidden", "critic_hidden"):
@@ -104,13 +105,18 @@ class TD3Config:
 
     def _refuse_too_few_critics(self) -> None:
         """Refuses what would be the same as something simpler."""
-        has = f"and there {'is 1' if self.critics == 1 else f'are {self.critics}'} (td3.critics)"
-        if self.aggregate == "truncated" and self.drop_highest >= self.critics:
-            raise UserError(f"td3.aggregate=truncated leaves out td3.drop_highest={self.drop_highest} critics, {has}")
-        if self.aggregate == "min_of_random_2" and self.critics < 3:
-            raise UserError(f"td3.aggregate=min_of_random_2 chooses 2 critics of at least 3, {has}")
+        needed = {"mean": 2, "min_of_random_2": 3, "truncated": self.drop_highest + 2}.get(self.aggregate, 1)
+        if self.critics < needed:
+            without = f" to leave out {self.drop_highest}" if self.aggregate == "truncated" else ""
+            needs = f"td3.aggregate={self.aggregate} needs at least {needed} critics{without}"
+            raise UserError(f"{needs}; td3.critics is {self.critics}")
         if self.actor_objective != "first" and self.critics == 1:
-            raise UserError(f"td3.actor_objective={self.actor_objective} needs at least 2 critics, {has}")
+            raise UserError(f"td3.actor_objective={self.actor_objective} needs at least 2 critics; td3.critics is 1")
+
+    def _refuse_idle_schedule(self) -> None:
+        if self.lr_schedule != "constant" and (not self.lr_updates or self.lr_final == 1):
+            missing = "td3.lr_final below 1" if self.lr_updates else "td3.lr_updates, the updates until it ends"
+            raise UserError(f"td3.lr_schedule={self.lr_schedule} needs {missing}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ class ReplayConfig:
     sampling: Literal["uniform", "proportional", "lap"] = "uniform"
     """How transitions are chosen: uniformly, or by their errors: proportional (PER) or loss-adjusted (LAP)."""
     priority_exponent: float = 0.4
-    """How much errors count in sampling (α); 0 would be uniform."""
+    """How much errors count in sampling (α); LAP has 0.4, PER has 0.6."""
     importance_exponent: float = 0.4
     """How far importance weights correct sampling=proportional (β); 1: fully."""
     frames_on_disk: bool = False
@@ -138,3 +144,7 @@ class ReplayConfig:
         check_range(self, "replay.", importance_exponent=(0, 1), importance_updates=(0, 10**12))
         check_used(self, "replay.", "sampling", ("proportional", "lap"), "priority_exponent")
         check_used(self, "replay.", "sampling", ("proportional",), "importance_exponent", "importance_updates")
+        if self.priority_exponent == 0:
+            raise UserError("replay.priority_exponent=0 samples uniformly; use replay.sampling=uniform instead")
+        if self.importance_updates and self.importance_exponent == 1:
+            raise UserError("replay.importance_updates is of no use with replay.importance_exponent=1")

@@ -208,16 +208,15 @@ class Config:
                 f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
                 "raise capacity or lower the batch size"
             )
-        if self.replay.sampling == "lap" and self.td3.critic_loss == "squared":
+        if self.replay.sampling == "lap" and self.td3.critic_loss != "huber":
             raise UserError(
-                "replay.sampling=lap already counts large errors more, as td3.critic_loss=squared does; "
-                "use --td3.critic-loss huber with it"
+                f"replay.sampling=lap is made for td3.critic_loss=huber, not {self.td3.critic_loss}: sampling makes up "
+                "for what that loss leaves out; use --td3.critic-loss huber, or --replay.sampling proportional"
             )
-        support = (self.td3.value_low, self.td3.value_high)
-        if self.td3.critic_loss == "categorical" and not self.scale_rewards and support == (-10, 10):
+        if self.replay.sampling == "lap" and self.scale_rewards:
             raise UserError(
-                "td3.critic_loss=categorical needs to know how large values can be: give td3.value_low and "
-                "td3.value_high, or use --scale-rewards, which the defaults fit"
+                "replay.sampling=lap treats errors below 1 alike, and --scale-rewards makes nearly all of them "
+                "smaller; use --replay.sampling proportional"
             )
 
     def _check_sweep(self) -> None:

@@ -36,7 +36,7 @@ class SumTree:
     def find(self, u: Tensor) -> Tensor:
         """Returns the rows (M, B) at the shares u of each member's total, in [0, 1).
 
-        A row is found as often as its priority is of the total, and never if it is zero, unless all are.
+        A row is found with probability priority / total, and never if it is zero, unless all are.
         """
         sums = _running(self._levels[0].flatten(1))  # (M, FAN_OUT)
         index, rest = _search(sums, u * sums[:, -1:])
@@ -86,7 +86,10 @@ def _blocks(rows: int) -> list[int]:
 
 
 def _running(values: Tensor) -> Tensor:
-    """Cumulative sums along the last axis; a block's sum is the last of them, so searches and sums agree."""
+    """Cumulative sums along the last axis; a block's sum is the last of them.
+
+    Searches and sums agree but for rounding, since a compiler may add in another order; _search allows for that.
+    """
     return values.cumsum(-1, dtype=torch.float64)
 
 

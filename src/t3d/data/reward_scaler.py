@@ -27,6 +27,7 @@ class RewardScaler:
     """
 
     def __init__(self, members: int, gamma: Coefficient, device: torch.device | str = "cpu") -> None:
+        self._members = range(members)
         self.moments = RunningMoments(members, 1)
         self._gamma = gamma.tolist() if isinstance(gamma, Tensor) else [gamma] * members
         self._newest: list[dict[int, tuple[int, int, float]]] = [{} for _ in range(members)]  # env: episode, step, G
@@ -67,8 +68,8 @@ class RewardScaler:
         """Restores what state() returned."""
         self.moments.restore(state)
         rows = state["newest"]
-        if rows.shape[1:] != (5,) or not np.isfinite(rows).all():
-            raise ValueError("the returns of episodes in progress are not five finite numbers each")
+        if rows.shape[1:] != (5,) or not np.isfinite(rows).all() or not np.isin(rows[:, 0], self._members).all():
+            raise ValueError("the returns of episodes in progress are not five finite numbers each, of known members")
         for newest in self._newest:
             newest.clear()
         for m, env, episode, step, g in rows.tolist():

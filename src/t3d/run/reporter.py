@@ -13,11 +13,12 @@ from t3d.actors.governor import passed
 from t3d.actors.protocols import Collected
 from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
-from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, StepsTaken, Update
+from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, Note, StepsTaken, Update
 from t3d.run.parts import Parts
 from t3d.types import Evaluation, Fault
 
 FIRST_VALUES = 3
+MOST_OUTSIDE = 0.05  # of the targets; chosen
 
 
 class Reporter:
@@ -28,6 +29,7 @@ class Reporter:
         self._started = self._last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
         self._totals_at_start = self._last_totals = parts.collector.totals()
+        self._told_outside = False
 
     def learned(self, trace: Any) -> list[Event]:
         """Reports the newest update and the acting statistics; stops seeds that have diverged."""
@@ -38,11 +40,23 @@ class Reporter:
         events: list[Event] = [parts.stop(member, why) for member, why in infinite.items()]
         events += parts.stop_diverged()
         events += update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)
+        events += self._outside_support(trace.y[parts.living]) if parts.cfg.td3.critic_loss == "categorical" else []
         events += self._acting(*self._last, self._last_totals)
         self._last_totals = parts.collector.totals()
         self._last, self._last_at = (step, parts.learner.updates), now
         parts.counters.log_due = False
         return events
+
+    def _outside_support(self, y: Tensor) -> list[Event]:
+        """Says once that many targets lie beyond what a categorical critic can predict."""
+        td3 = self.parts.cfg.td3
+        share = float(((y < td3.value_low) | (y > td3.value_high)).float().mean()) if y.numel() else 0.0
+        if share <= MOST_OUTSIDE or self._told_outside:
+            return []
+        self._told_outside = True
+        support = f"from td3.value_low={td3.value_low:g} to td3.value_high={td3.value_high:g}"
+        text = f"{share:.0%} of the targets are not {support} and are cut off there: widen it, or use --scale-rewards"
+        return [Note(step=self.parts.counters.step, text=text)]
 
     def collected(self, collected: Collected, before: int) -> list[Event]:
         """Reports episodes that ended, bad values and news of actors; before is the step until then."""
