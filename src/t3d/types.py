@@ -164,6 +164,19 @@ def floats_in(columns: NDArray[Any]) -> Floats:
     return columns if columns.dtype == np.float32 else np.ascontiguousarray(columns).view(np.float32)
 
 
+def rows_of(spec: Spec, s: NDArray[Any], a: Floats, r_and_terminated: Floats, s2: NDArray[Any]) -> NDArray[Any]:
+    """Joins T transitions to rows; s and s2 are observations, whose older frames are left out."""
+    if not spec.images:
+        return np.concatenate([s, a, r_and_terminated, s2], axis=1, dtype=np.float32)
+    floats = np.concatenate([a, r_and_terminated], axis=1, dtype=np.float32)
+    return np.concatenate([_newest(spec, s), floats.view(np.uint8), _newest(spec, s2)], axis=1)
+
+
+def _newest(spec: Spec, observations: NDArray[Any]) -> NDArray[Any]:
+    vector = 4 * spec.observation_size
+    return np.concatenate([observations[:, :vector], observations[:, -spec.frame_size :]], axis=1)
+
+
 def row_sizes(spec: Spec) -> list[int]:
     """Elements of s, a, r, terminated and s2 in a row: floats, or bytes if there are images."""
     if not spec.images:

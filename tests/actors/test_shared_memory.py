@@ -26,7 +26,7 @@ def told(rows: Any, about: Any) -> list[Any]:
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(5, 12))
 @settings(max_examples=200, deadline=None)
 def test_a_ring_is_a_queue(sizes: list[int], capacity: int) -> None:
-    ring, sent, received = Ring(2, capacity), [], []
+    ring, sent, received = Ring(2, "float32", capacity), [], []
     for number, size in enumerate(sizes):
         if ring.room < size or number % 3 == 2:
             rows, about = ring.receive()
@@ -48,7 +48,7 @@ def test_a_ring_is_a_queue(sizes: list[int], capacity: int) -> None:
 
 
 def test_a_row_that_does_not_belong_is_seen() -> None:
-    ring = Ring(2, 8)
+    ring = Ring(2, "float32", 8)
     ring.send(np.zeros((3, 2), np.float32), np.zeros((3, 4), np.int32), 0, 0)
     ring.arrays["about"]["sequence"][1] = 77
     with pytest.raises(Torn, match="rows 0 to 2"):

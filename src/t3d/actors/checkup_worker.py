@@ -10,7 +10,7 @@ import numpy as np
 
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared
 from t3d.config import Config
-from t3d.types import Part, Spec
+from t3d.types import Image, Part, Spec
 from t3d.world.batch import VectorEnvBatch, open_batch
 from t3d.world.doctor import examine
 from t3d.world.make import env_factory
@@ -102,14 +102,20 @@ class Observed(gym.Wrapper[Any, Any, Any, Any]):
 def spec_to_json(spec: Spec) -> dict[str, Any]:
     """Converts a spec to plain values."""
     bounds = {"action_low": spec.action_low.tolist(), "action_high": spec.action_high.tolist()}
-    return {**spec._asdict(), **bounds, "observation": [part._asdict() for part in spec.observation]}
+    parts = {name: [part._asdict() for part in getattr(spec, name)] for name in ("observation", "images")}
+    return {**spec._asdict(), **bounds, **parts}
 
 
 def spec_from_json(fields: dict[str, Any]) -> Spec:
     """The inverse of spec_to_json."""
-    parts = [{**part, "path": tuple(part["path"]), "shape": tuple(part["shape"])} for part in fields["observation"]]
+    parts, images = (
+        [{**part, "path": tuple(part["path"]), "shape": tuple(part["shape"])} for part in fields[name]]
+        for name in ("observation", "images")
+    )
     return Spec(
         observation=tuple(Part(**part) for part in parts),
+        images=tuple(Image(**image) for image in images),
+        stack=fields["stack"],
         action_shape=tuple(fields["action_shape"]),
         action_low=np.array(fields["action_low"], np.float64),
         action_high=np.array(fields["action_high"], np.float64),

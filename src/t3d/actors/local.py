@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.governor import Governor
@@ -24,7 +26,7 @@ from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
-from t3d.types import ActorNews, Episode, Fault, Floats, Origins, Rollout, State, row_sizes
+from t3d.types import ActorNews, Episode, Fault, Origins, Rollout, State, row_sizes
 from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
@@ -65,13 +67,15 @@ class LocalCollector:
         self.shared_state = SharedState(self.policies, members, cfg.env.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()
-        self._width = sum(row_sizes(self.spec))
+        self._sizes = row_sizes(self.spec)
         self.taken = [0] * members  # transitions returned by poll
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._checked_at = 0, 0.0
         self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
-        self._rows: list[list[tuple[Floats, Origins]]] = [[] for _ in cfg.members]  # received and not yet returned
+        self._rows: list[list[tuple[NDArray[Any], Origins]]] = [
+            [] for _ in cfg.members
+        ]  # received and not yet returned
         self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.members]
         self._news: list[ActorNews] = []
         self._diverged: dict[int, str] = {}  # members, and which action was not finite
@@ -159,9 +163,10 @@ class LocalCollector:
                     self._handle_fault(slot, fault)
 
     def _start(self, slot: ActorSlot) -> None:
-        rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (4 * self._width))
+        width, dtype = sum(self._sizes), np.dtype(self.spec.observation_dtype)
+        rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (dtype.itemsize * width))
         with starting():
-            ring = slot.transitions = Ring(self._width, max(rows, 2 * self.cfg.env.num_envs))
+            ring = slot.transitions = Ring(width, dtype.name, max(rows, 2 * self.cfg.env.num_envs))
             task = {
                 "role": "actor",
                 "actor": slot.number,
@@ -273,12 +278,12 @@ class LocalCollector:
 
     def _rollout(self, member: int) -> Rollout:
         """Takes one member's received rows, up to total_steps."""
-        nothing = np.empty((0, self._width), np.float32), np.empty((0, 4), np.int32)
+        nothing = np.empty((0, sum(self._sizes)), self.spec.observation_dtype), np.empty((0, 4), np.int32)
         left = self.cfg.total_steps - self.taken[member]
         rows, origins = (np.concatenate(blocks)[:left] for blocks in zip(nothing, *self._rows[member], strict=True))
         (episodes, faults), self._rows[member], self._reports[member] = self._reports[member], [], ([], [])
         self.taken[member] += len(rows)
-        return Rollout(member, rows, origins, self.spec.observation_size, episodes, faults)
+        return Rollout(member, rows, origins, self._sizes[0], episodes, faults)
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:

@@ -10,7 +10,7 @@ import numpy as np
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.files import to_count
-from t3d.types import Fault, Floats, Rollout, State, row_sizes
+from t3d.types import Fault, Floats, Rollout, State, row_sizes, rows_of
 from t3d.world.batch import open_batch
 from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes
 from t3d.world.guard import BadValue, EnvFactory
@@ -73,18 +73,20 @@ class MemberActor:
             s, a, origins, results = s[valid], a[valid], origins[valid], [results[position] for position in valid]
         self.taken += len(valid)
         r_and_terminated = np.array([(result.reward, result.terminated) for result in results], np.float32)
-        s2 = np.array([result.observation for result in results], np.float32)
-        rows = np.concatenate([s, a, r_and_terminated.reshape(-1, 2), s2.reshape(s.shape)], axis=1, dtype=np.float32)
+        spec = self.env_batch.spec
+        s2 = np.array([result.observation for result in results], spec.observation_dtype).reshape(s.shape)
+        rows = rows_of(spec, s, a, r_and_terminated.reshape(-1, 2), s2)
         ended = [episode for episode in episodes if episode is not None]
-        return Rollout(self.member, rows, origins, s.shape[1], ended, self._faults())
+        return Rollout(self.member, rows, origins, row_sizes(spec)[0], ended, self._faults())
 
     def _diverged(self, runners: list[EpisodeRunner], a: Floats) -> Rollout:
         """Acts no further: an environment that gets NaN returns NaN, and would be blamed for it."""
         runner, action = next(pair for pair in zip(runners, a, strict=True) if not np.isfinite(pair[1]).all())
         self.error = Diverged(f"the action for environment {runner.index} of {self.title} is {action}")
         spec = self.env_batch.spec
-        empty = np.empty((0, sum(row_sizes(spec))), np.float32), np.empty((0, 4), np.int32)
-        return Rollout(self.member, *empty, spec.observation_size, [], [])
+        sizes = row_sizes(spec)
+        empty = np.empty((0, sum(sizes)), spec.observation_dtype), np.empty((0, 4), np.int32)
+        return Rollout(self.member, *empty, sizes[0], [], [])
 
     def state(self) -> State:
         """Returns the member's count and every episode in progress."""

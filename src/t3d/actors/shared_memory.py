@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from t3d.architectures import Architecture, architecture
 from t3d.snapshots import PolicySnapshot, Scaling
-from t3d.types import Floats, Origins
+from t3d.types import Origins
 
 CACHE_LINE = 64  # bytes; arrays do not share one, so that writers do not slow each other down
 POLICY_SLOTS = 2
@@ -59,12 +59,12 @@ class Shared:
 class Ring(Shared):
     """Transitions from one actor, in order. Rows are counted after they are written: each is complete or absent."""
 
-    def __init__(self, width: int, capacity: int, fd: int | None = None) -> None:
+    def __init__(self, width: int, dtype: str, capacity: int, fd: int | None = None) -> None:
         counter = (np.int64, (1,))
-        rows = (np.float32, (capacity, width))
+        rows = (np.dtype(dtype), (capacity, width))
         super().__init__({"sent": counter, "received": counter, "about": (ABOUT, (capacity,)), "rows": rows}, fd)
         self.capacity = capacity
-        self.handle = [width, capacity, self.fd]  # what another process opens it with
+        self.handle = [width, dtype, capacity, self.fd]  # what another process opens it with
         self._sent, self._received = self.arrays["sent"], self.arrays["received"]
         self._about, self._rows = self.arrays["about"], self.arrays["rows"]
 
@@ -78,7 +78,7 @@ class Ring(Shared):
         """Rows that can be sent now."""
         return self.capacity - self.waiting
 
-    def send(self, rows: Floats, origins: Origins, member: int, updates: int) -> None:
+    def send(self, rows: NDArray[Any], origins: Origins, member: int, updates: int) -> None:
         """Appends one member's rows; there must be room. updates says which policy acted, or RANDOM."""
         sent = int(self._sent[0])
         place = sent % self.capacity
@@ -94,7 +94,7 @@ class Ring(Shared):
                 sent += len(some)
         self._sent[0] = sent
 
-    def receive(self) -> tuple[Floats, NDArray[Any]]:
+    def receive(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Returns all waiting rows, and what is known about each."""
         if not 0 <= self.waiting <= self.capacity:
             raise Torn(f"{self.waiting} rows wait in a ring of {self.capacity}")
