@@ -64,7 +64,7 @@ class Encoder(NamedTuple):
             stacked = frames[..., start:stop].reshape(*lead, self.stack * channels, *sides)
             images = ops.pixels(stacked, parameters[0])
             for stride in self.strides:
-                images = ops.convolve(images, *parameters[place : place + 2], stride)
+                images = ops.convolve(images, parameters[place], parameters[place + 1], stride)
                 place += 2
             pieces.append(ops.flattened(images))
             start = stop

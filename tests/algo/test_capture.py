@@ -36,17 +36,18 @@ class Batches(FixedBatch):
 
     def __init__(self, cfg: TD3Config, members: int, count: int) -> None:
         self.all = [
-            (Batch(*(part.cuda() for part in batch)), Draws(*(part.cuda() for part in draws)))
+            (Batch(*(part.cuda() for part in batch)), Draws(*(None if part is None else part.cuda() for part in draws)))
             for batch, draws in helpers.random_batches(SPEC, cfg, members, count)
         ]
         super().__init__(self.all[0][0])
-        self.draws = Draws(*(part.clone() for part in self.all[0][1]))
+        self.draws = Draws(*(None if part is None else part.clone() for part in self.all[0][1]))
         self.number = 0
 
     def sample(self) -> Batch:
         batch, draws = self.all[self.number % len(self.all)]
         for place, part in zip(self.draws, draws, strict=True):
-            place.copy_(part)
+            if place is not None:
+                place.copy_(part)
         self.number += 1
         return batch
 

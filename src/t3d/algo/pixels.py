@@ -135,14 +135,14 @@ def whole_pixels(normal: Tensor, most: int) -> Tensor:
 def shifted(s: Tensor, by: Tensor, encoder: Encoder) -> Tensor:
     """Moves the images in s (M, B, width), bytes, by (M, B, 2) pixels up and left; borders are repeated."""
     vector = s.shape[-1] - encoder.stack * encoder.frame_size
-    frames = s[..., vector:].unflatten(-1, (encoder.stack, encoder.frame_size))
+    frames = s[..., vector:].reshape(*s.shape[:-1], encoder.stack, encoder.frame_size)
     moved, start = [], 0
     for channels, height, width in encoder.images:
         stop = start + channels * height * width
         rows = (torch.arange(height, device=s.device) + by[..., :1]).clamp(0, height - 1)  # (M, B, height)
         columns = (torch.arange(width, device=s.device) + by[..., 1:]).clamp(0, width - 1)
         places = (rows.unsqueeze(-1) * width + columns.unsqueeze(-2)).flatten(2)  # (M, B, height * width)
-        images = frames[..., start:stop].unflatten(-1, (channels, height * width))  # (M, B, stack, channels, ...)
+        images = frames[..., start:stop].reshape(*frames.shape[:-1], channels, -1)  # (M, B, stack, channels, pixels)
         moved.append(images.gather(-1, places[:, :, None, None].expand_as(images)).flatten(3))
         start = stop
     return torch.cat([s[..., :vector], torch.cat(moved, dim=-1).flatten(2)], dim=-1)

@@ -54,10 +54,10 @@ class MemberPolicy:
 def _scaled(observations: NDArray[Any], mean: Floats, std: Floats) -> NDArray[Any]:
     """Scales vectors; of observations with images, which are bytes, the vector in front."""
     if observations.dtype == np.float32:
-        return np.clip((observations - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
+        scaled: Floats = np.clip((observations - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
+        return scaled
     vector, frames = observations[:, : mean.nbytes], observations[:, mean.nbytes :]
-    scaled = _scaled(floats_in(vector), mean, std)
-    return np.concatenate([scaled.view(np.uint8), frames], axis=1)
+    return np.concatenate([_scaled(floats_in(vector), mean, std).view(np.uint8), frames], axis=1)
 
 
 class SavedPolicy:
