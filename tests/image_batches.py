@@ -192,7 +192,7 @@ class PixelOracle:
         x = self.encoder(s)
         errors = [critic(torch.cat([x, a], 1)).squeeze(1) - y for critic in self.critics]
         self.critic_adam.zero_grad()
-        sum(((weight * error**2).mean() for error in errors), torch.zeros(())).backward()  # type: ignore[no-untyped-call]
+        sum(((weight * error**2).mean() for error in errors), torch.zeros(())).backward()
         self.critic_adam.step()
         if self.iterations % cfg.policy_delay == 0:
             x = x.detach()

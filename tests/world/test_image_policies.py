@@ -21,8 +21,8 @@ from image_batches import image_spec
 from t3d.architectures import actor_architecture
 from t3d.config import TD3Config
 from t3d.errors import UserError
+from t3d.files import unsealed
 from t3d.snapshots import PolicySnapshot
-from t3d.world import policy as policies
 from t3d.world.policy import MemberPolicy, save_policy
 
 SPEC = image_spec((3, 9, 11), (1, 8, 8), vector=2, stack=3)
@@ -154,11 +154,12 @@ def test_huge_images_that_agree_are_refused_before_memory_is_taken(stem: Path) -
 
 
 def test_any_wrong_value_under_a_right_hash_is_met_with_a_sentence_or_works(stem: Path) -> None:
-    fields = policies.unsealed("policy", stem.with_suffix(".json").read_bytes(), indent=2)
+    fields = unsealed("policy", stem.with_suffix(".json").read_bytes(), indent=2)
     shutil.copytree(stem.parent, stem.parent.with_name("sound"))
     seen = observation(np.random.default_rng(0))
     places = [place for place in faults.places(fields) if place[0] in ("network", "images", "stack")]
     assert len(places) > 20
+    value: Any
     for place in places:
         for value in ("x", [], None, 10**30, -1, 0.5, True, {"x": 1}):
             changed = json.loads(json.dumps(fields))
