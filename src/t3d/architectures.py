@@ -6,14 +6,16 @@ once in torch (algo/networks.py), or one network in NumPy (below), for acting wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3d import encoders
 from t3d.config import TD3Config
+from t3d.encoders import Encoder, encoder_from, encoder_of
 from t3d.errors import UserError
 from t3d.modules import import_named, is_own, named_or_own, where_it_failed
 from t3d.types import Floats, Spec
@@ -36,6 +38,13 @@ class Operations(NamedTuple):
     linear: Callable[[Any, Any, Any], Any]  # x (..., N, in), weight, bias -> (..., N, out)
     layer_norm: Callable[[Any, Any, Any], Any]  # x (..., N, size), scale, shift -> the same shape
     activate: Callable[[Any], Any]
+    # For images only (encoders.py); `like` is a parameter, whose type of floats the result has.
+    tanh: Callable[[Any], Any]
+    join: Callable[[Sequence[Any]], Any]  # pieces (..., N, any) -> (..., N, all of them)
+    floats: Callable[[Any, Any], Any]  # bytes (..., N, 4 n), like -> (..., N, n)
+    pixels: Callable[[Any, Any], Any]  # bytes (..., N, channels, height, width), like -> what convolve takes
+    convolve: Callable[[Any, Any, Any, int], Any]  # pixels, weight, bias, stride -> pixels, after a ReLU
+    flattened: Callable[[Any], Any]  # pixels -> (..., N, values)
 
 
 class Kind(NamedTuple):
@@ -52,16 +61,48 @@ class Architecture(NamedTuple):
     kind: Kind
     sizes: tuple[int, ...]  # input, hidden..., output
     activation: str = "relu"
+    encoder: Encoder | None = None  # of images; sizes then begin with what is not an image
+    encoded: bool = False  # its input has been encoded already, by an encoder that it shares
+
+    @property
+    def layout(self) -> list[Parameter]:
+        """Its parameters, in order."""
+        if self.encoder is None:
+            return self.kind.layout(self.sizes)
+        first = [] if self.encoded else encoder_layout(self.encoder)
+        return first + projection_layout(self.encoder) + self.kind.layout(self.without_images.sizes)
 
     @property
     def size(self) -> int:
         """The number of values in its parameters."""
-        return sum(prod(one.shape) for one in self.kind.layout(self.sizes))
+        return sum(prod(one.shape) for one in self.layout)
+
+    def forward(self, parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+        """Computes the output (..., N, out); x is (..., N, in), or the bytes of observations with images."""
+        if self.encoder is None:
+            return self.kind.forward(parameters, x, ops)
+        if not self.encoded:
+            split = 2 * len(self.encoder.layers)
+            x, parameters = self.encoder.forward(parameters[:split], x, ops), parameters[split:]
+        return self.kind.forward(parameters[4:], project(self.encoder, parameters[:4], x, ops), ops)
+
+    @property
+    def convolutions(self) -> Architecture:
+        """Its encoder alone."""
+        encoder = self.encoder
+        assert encoder is not None  # noqa: S101 (only networks with images are asked)
+        return Architecture("encoder", Kind(lambda _: encoder_layout(encoder), encoder.forward), ())
+
+    @property
+    def without_images(self) -> Architecture:
+        """What follows the encoder and the projection of its outputs."""
+        features = 0 if self.encoder is None else self.encoder.features
+        return self._replace(sizes=(features + self.sizes[0], *self.sizes[1:]), encoder=None, encoded=False)
 
     def parameters(self, flat: Any) -> list[Any]:
         """Views of K networks in flat (K, P), torch or NumPy: each parameter with a leading axis K."""
         found, start = [], 0
-        for one in self.kind.layout(self.sizes):
+        for one in self.layout:
             stop = start + prod(one.shape)
             found.append(flat[:, start:stop].reshape(flat.shape[0], *one.shape))
             start = stop
@@ -69,7 +110,8 @@ class Architecture(NamedTuple):
 
     def described(self) -> dict[str, Any]:
         """Returns it as plain values, which architecture(**values) reads."""
-        return {"name": self.name, "sizes": list(self.sizes), "activation": self.activation}
+        encoder = {} if self.encoder is None else {"encoder": self.encoder.described()}
+        return {"name": self.name, "sizes": list(self.sizes), "activation": self.activation, **encoder}
 
 
 def linear(fan_in: int, fan_out: int) -> list[Parameter]:
@@ -132,6 +174,23 @@ def residual(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
     return ops.linear(ops.layer_norm(x, scale, shift), last_weight, last_bias)
 
 
+def encoder_layout(encoder: Encoder) -> list[Parameter]:
+    """A weight and a bias for each convolution, initialised as PyTorch initialises its Conv2d."""
+    return [one for layer in encoder.layers for one in linear(*layer)]
+
+
+def projection_layout(encoder: Encoder) -> list[Parameter]:
+    """A linear layer and its normalisation."""
+    return linear(encoder.outputs, encoder.features) + norm(encoder.features)
+
+
+def project(encoder: Encoder, parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+    """Reduces the encoder's outputs, the first values of x, to features: linear, normalised, tanh, as in DrQ-v2."""
+    weight, bias, scale, shift = parameters
+    outputs, rest = x[..., : encoder.outputs], x[..., encoder.outputs :]
+    return ops.join([ops.tanh(ops.layer_norm(ops.linear(outputs, weight, bias), scale, shift)), rest])
+
+
 KINDS = {
     "mlp": Kind(mlp_layout, mlp),
     "layer_norm": Kind(layer_norm_layout, layer_norm),
@@ -139,9 +198,12 @@ KINDS = {
 }
 
 
-def architecture(name: str, sizes: Sequence[int], activation: str) -> Architecture:
+def architecture(
+    name: str, sizes: Sequence[int], activation: str, encoder: Encoder | Mapping[str, Any] | None = None
+) -> Architecture:
     """Returns an architecture by the name of its kind; one of the user's own is imported."""
-    found = Architecture(name, named_or_own(name, KINDS, Kind, "network"), tuple(sizes), activation)
+    encoder = encoder_from(encoder) if isinstance(encoder, Mapping) else encoder
+    found = Architecture(name, named_or_own(name, KINDS, Kind, "network"), tuple(sizes), activation, encoder)
     try:
         found.size  # noqa: B018 (its layout may raise)
     except Exception as error:
@@ -156,16 +218,20 @@ def own_network(cfg: TD3Config) -> Kind | None:
 
 
 def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
-    """The architecture of an actor, before the tanh of its output."""
+    """The architecture of an actor, before the tanh of its output; with images it begins with their encoder."""
     sizes = (spec.observation_size, *cfg.actor_hidden, spec.action_size)
-    return architecture(cfg.actor_network, sizes, cfg.actor_activation)
+    return architecture(cfg.actor_network, sizes, cfg.actor_activation, encoder_of(spec, cfg))
 
 
 def critic_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
-    """The architecture of a critic, which has one output, or one for each value of a categorical critic."""
+    """The architecture of a critic, which has one output, or one for each value of a categorical critic.
+
+    With images its input has been encoded by the actor's encoder.
+    """
     outputs = cfg.value_bins if cfg.critic_loss == "categorical" else 1
     sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, outputs)
-    return architecture(cfg.critic_network, sizes, cfg.critic_activation)
+    network, encoder = architecture(cfg.critic_network, sizes, cfg.critic_activation), encoder_of(spec, cfg)
+    return network if encoder is None else network._replace(encoder=encoder, encoded=True)
 
 
 def _linear(x: Floats, weight: Floats, bias: Floats) -> Floats:
@@ -211,4 +277,5 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 def numpy_operations(activation: str) -> Operations:
     """The operations of one network in NumPy."""
-    return Operations(_linear, _layer_norm, ACTIVATIONS[activation])
+    for_images = (np.tanh, encoders.join, encoders.floats, encoders.pixels, encoders.convolve, encoders.flattened)
+    return Operations(_linear, _layer_norm, ACTIVATIONS[activation], *for_images)

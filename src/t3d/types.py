@@ -188,10 +188,10 @@ def row_sizes(spec: Spec) -> list[int]:
 class Batch(NamedTuple):
     """What one update learns from."""
 
-    s: Tensor  # (M, B, observation_size)
+    s: Tensor  # (M, B, observation_size), or uint8 (M, B, observation_width) with images
     a: Tensor  # (M, B, action_size)
     r: Tensor  # (M, B)
-    s2: Tensor  # (M, B, observation_size)
+    s2: Tensor  # as s
     terminated: Tensor  # (M, B), 1.0 or 0.0
     discount: Tensor  # (M, B): gamma for one-step returns
     weight: Tensor  # (M, B): ones when sampling is uniform
@@ -216,6 +216,7 @@ class Draws(NamedTuple):
 
     target_noise: Tensor  # (M, B, action_size), standard normal
     critic_choice: Tensor | None = None  # (M, C), standard normal; only for aggregates that choose critics
+    shift: Tensor | None = None  # (M, B, 4), standard normal: shifts of s and of s2, two axes each; only for images
 
 
 class UpdateTrace(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from test_td3 import CFG as ORACLE_CFG
 from test_td3 import MUTATIONS, mutated
+from torch import Tensor
 
 import helpers
 import t3d
@@ -29,6 +31,12 @@ SPEC = helpers.make_spec()
 CFG = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32))
 
 
+def each(draws: Draws, change: Callable[[Tensor], Tensor]) -> Draws:
+    """Draws with every tensor changed; some have none."""
+    changed: list[Any] = [None if part is None else change(part) for part in draws]
+    return Draws(*changed)
+
+
 class Batches(FixedBatch):
     """One batch after the other in float64 on the GPU, which a graph cannot record; draws come with them."""
 
@@ -36,17 +44,18 @@ class Batches(FixedBatch):
 
     def __init__(self, cfg: TD3Config, members: int, count: int) -> None:
         self.all = [
-            (Batch(*(part.cuda() for part in batch)), Draws(*(part.cuda() for part in draws)))
+            (Batch(*(part.cuda() for part in batch)), each(draws, Tensor.cuda))
             for batch, draws in helpers.random_batches(SPEC, cfg, members, count)
         ]
         super().__init__(self.all[0][0])
-        self.draws = Draws(*(part.clone() for part in self.all[0][1]))
+        self.draws = each(self.all[0][1], Tensor.clone)
         self.number = 0
 
     def sample(self) -> Batch:
         batch, draws = self.all[self.number % len(self.all)]
         for place, part in zip(self.draws, draws, strict=True):
-            place.copy_(part)
+            if place is not None and part is not None:
+                place.copy_(part)
         self.number += 1
         return batch
 

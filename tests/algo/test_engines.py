@@ -140,14 +140,15 @@ def test_an_engine_that_does_not_fit_the_device_is_refused() -> None:
 
 
 def test_tf32_is_a_choice(tmp_path: Path) -> None:
-    before = torch.backends.cuda.matmul.allow_tf32
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         for chosen in (True, False):
             cfg = helpers.small_config(tf32=chosen, run={"root": str(tmp_path), "name": str(chosen)})
             next(iter(t3d.train(cfg)))
             assert torch.backends.cuda.matmul.allow_tf32 == chosen
+            assert torch.backends.cudnn.allow_tf32 == chosen, "convolutions are not matrix products to torch"
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def test_threads_are_one_or_all() -> None:

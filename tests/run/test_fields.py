@@ -84,6 +84,10 @@ COVERED = {
     "max_ahead": "actors/test_governor.py::test_actors_stay_within_max_ahead",
     "env.hang_seconds": "actors/test_actor_faults.py::test_a_fault_is_seen_and_the_actor_begun_anew",
     "noise.per_env": "actors/test_actor_runs.py::test_a_ladder_of_noise",
+    **{
+        f"td3.{name}": "algo/test_pixels.py::test_every_setting_for_images_changes_what_is_learned"
+        for name in ("encoder_channels", "encoder_strides", "encoder_features", "image_shift")
+    },
     "env.id": "world/test_world.py::test_environment_by_id_module_id_and_callable",
     "env.name": "app/test_session.py::test_a_name_may_be_given",
     "env.num_envs": "run/test_run.py::test_environments_are_closed_whatever_happens",

@@ -17,6 +17,7 @@ from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import Stack, initial
 from t3d.algo.rules import Rule
+from t3d.algo.td3 import td3_init
 from t3d.architectures import KINDS, Architecture, actor_architecture, critic_architecture, numpy_operations
 from t3d.config import Config, TD3Config
 from t3d.errors import UserError
@@ -52,8 +53,13 @@ def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
     for network, acts in ((actor, True), (critic, False)):
         if is_own(network.name):
             with _blamed(f"the network {network.name}"):
-                _try_network(network, acts=acts)
+                _try_network(network.without_images, acts=acts)
     if is_own(cfg.rule):
+        if spec.images and rule.init is td3_init:
+            raise UserError(
+                f"the rule {cfg.rule} creates TD3's networks for vectors, and the observations have images; "
+                "base it on PIXELS of t3d.algo.rules instead of TD3"
+            )
         with _blamed(f"the rule {cfg.rule}"):
             learner = _try_rule(rule, spec, cfg.td3)
             _refuse_ignored(rule, spec, cfg)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from t3d.algo.networks import Actor
+from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
 from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_phases, td3_update
 from t3d.config import TD3Config
 from t3d.modules import named_or_own
@@ -57,9 +58,18 @@ class Rule(NamedTuple):
 
 
 TD3 = Rule(td3_init, td3_update)
+PIXELS = Rule(  # TD3 for observations with images; the parameters of its actor include the encoder's
+    pixels_init,
+    pixels_update,
+    draws=pixels_draws,
+    acting=lambda agent: agent.policy,
+    shipped=lambda agent: agent.policy,
+)
 RULES = {"td3": TD3}
+WITH_IMAGES = {"td3": PIXELS}
 
 
-def rule_of(name: str) -> Rule:
-    """Returns a rule by its name; one of the user's own is imported."""
-    return named_or_own(name, RULES, Rule, "rule")
+def rule_of(name: str, spec: Spec | None = None) -> Rule:
+    """Returns a rule by its name, for an environment with or without images; one of the user's own is imported."""
+    has_images = spec is not None and len(spec.images) > 0
+    return named_or_own(name, WITH_IMAGES if has_images else RULES, Rule, "rule")

@@ -75,6 +75,20 @@ PRESETS = {
             "eval": {"every_steps": 2_000, "episodes": 5},
         },
     ),
+    "pixels": Preset(
+        "images as observations (--env.pixels 84 renders them), after DrQ-v2: 3 frames, 3-step returns, "
+        "learning rate 1e-4, noise from 1 to 0.1",
+        {
+            "total_steps": 250_000,  # with the repeats half a million steps of the environment
+            "random_steps": 2_000,
+            "updates_per_step": 0.5,
+            "env": {"frame_stack": 3, "action_repeat": 2},
+            # DrQ-v2 has 1024-1024 networks; 256-256 are chosen, because on a CPU larger ones cost more than the encoder
+            "td3": {"actor_lr": 1e-4, "critic_lr": 1e-4, "tau": 0.01, "target_noise_clip": 0.3},
+            "replay": {"capacity": 100_000, "n_step": 3},
+            "noise": {"exploration_noise": 1.0, "final_noise": 0.1, "decay_steps": 50_000},
+        },
+    ),
     "quick": Preset(
         "small tasks such as Pendulum: small networks, higher learning rate, pink noise, done within a minute",
         {

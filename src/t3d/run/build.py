@@ -71,7 +71,7 @@ def assemble(
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     spec = world.collector.spec
     replay_on = replay_device(cfg, spec)
-    rule = rule_of(cfg.rule)
+    rule = rule_of(cfg.rule, spec)
     check_own_code(cfg, spec, rule)
     coefficients, seeds = coefficients_of_members(cfg, rule), [member.seed for member in cfg.members]
     check_own_sweep(cfg, spec, rule)

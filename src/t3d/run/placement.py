@@ -45,8 +45,9 @@ def resolve(cfg: Config) -> Config:
 
 
 def set_tf32_for_process(on: bool) -> None:
-    """Switches TF32 on or off for all float32 matrix products of this process on a GPU."""
+    """Switches TF32 on or off for all float32 matrix products and convolutions of this process on a GPU."""
     torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
 
 
 def with_environments(cfg: Config) -> Config:
@@ -90,7 +91,8 @@ def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: 
 def replay_device(cfg: Config, spec: Spec) -> str:
     """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
-    learning = len(cfg.members) * rule_of(cfg.rule).parameters(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
+    learned = len(cfg.members) * rule_of(cfg.rule, spec).parameters(spec, cfg.td3)
+    learning = learned * BYTES_PER_VALUE * COPIES_IN_LEARNING
     if learning > room[cfg.device]:
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "

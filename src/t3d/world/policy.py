@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,17 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.architectures import ACTIVATIONS, KINDS, Architecture, Kind, numpy_operations
+from t3d.encoders import encoder_from
 from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.types import Floats, Part, Spec
-from t3d.world.spaces import InvalidValue, flatten, to_bounds
+from t3d.types import Floats, Image, Part, Spec, floats_in
+from t3d.world.spaces import FrameStack, InvalidValue, flatten, to_bounds
 
 FORMAT = 3  # formats 1 and 2 had no architecture
 INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
+MOST_PIXELS = 2**26  # bytes of an observation with images; chosen
 
 
 class UnknownNetwork(UserError):
@@ -32,39 +35,57 @@ class UnknownNetwork(UserError):
 
 
 class MemberPolicy:
-    """One member's actor: observations (N, observation_size) -> actions (N, action_size) in [-1, 1]."""
+    """One member's actor: observations (N, observation_width) -> actions (N, action_size) in [-1, 1]."""
 
     def __init__(self, snapshot: PolicySnapshot, member: int) -> None:
         network = snapshot.architecture
         self._parameters = [one[0] for one in network.parameters(snapshot.flat[member : member + 1])]
-        self._forward, self._ops = network.kind.forward, numpy_operations(network.activation)
+        self._forward, self._ops = network.forward, numpy_operations(network.activation)
         scaling = snapshot.scaling
         self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
 
-    def __call__(self, observations: Floats) -> Floats:
-        x = observations
-        if self.scaling is not None:
-            mean, std = self.scaling
-            x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
+    def __call__(self, observations: NDArray[Any]) -> Floats:
+        x = observations if self.scaling is None else _scaled(observations, *self.scaling)
         with np.errstate(over="ignore", invalid="ignore"):  # of a policy that has diverged; whoever acts notices
             action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
         return action
 
 
+def _scaled(observations: NDArray[Any], mean: Floats, std: Floats) -> NDArray[Any]:
+    """Scales vectors; of observations with images, which are bytes, the vector in front."""
+    if observations.dtype == np.float32:
+        scaled: Floats = np.clip((observations - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
+        return scaled
+    vector, frames = observations[:, : mean.nbytes], observations[:, mean.nbytes :]
+    return np.concatenate([_scaled(floats_in(vector), mean, std).view(np.uint8), frames], axis=1)
+
+
 class SavedPolicy:
-    """A policy from a file: an observation of the environment in, an action within the environment's bounds out."""
+    """A policy from a file: an observation of the environment in, an action within the environment's bounds out.
+
+    If it was trained on stacked images, it keeps the newest ones itself: call reset() when an episode begins.
+    """
 
     def __init__(self, snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any], sha256: str) -> None:
         self.actor = MemberPolicy(snapshot, 0)
         self.spec = spec
         self.about = about  # environment, seed, step, mean_return, ...
         self.sha256 = sha256  # of its tensors
+        self._stack = FrameStack(spec)
+        self._begins = True
+
+    def reset(self) -> None:
+        """Starts an episode: the next observation is its first."""
+        self._begins = True
 
     def __call__(self, observation: Any) -> NDArray[Any]:
         try:
             flat = flatten(observation, self.spec)
         except InvalidValue as error:
             raise UserError(str(error)) from None
+        if self.spec.images:
+            flat = self._stack.begin(flat) if self._begins else self._stack.add(flat)
+            self._begins = False
         return to_bounds(self.actor(flat[None])[0], self.spec)
 
 
@@ -80,6 +101,7 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
         "format": FORMAT,
         "network": snapshot.architecture.described(),
         "observation": [part._asdict() for part in spec.observation],
+        **({"images": [image._asdict() for image in spec.images], "stack": spec.stack} if spec.images else {}),
         "action_shape": spec.action_shape,
         "action_low": spec.action_low.tolist(),
         "action_high": spec.action_high.tolist(),
@@ -121,7 +143,8 @@ def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
         spec = _spec(about)
         architecture = _architecture(about["network"], network, stem)
         policy = SavedPolicy(_snapshot(about, tensors, spec, architecture), spec, about, _hash_of(tensors))
-        to_bounds(policy.actor(np.zeros((1, spec.observation_size), np.float32))[0], spec)  # fails on wrong shapes
+        nothing = np.zeros((1, spec.observation_width), spec.observation_dtype)
+        to_bounds(policy.actor(nothing)[0], spec)  # fails on wrong shapes
         return policy
     except FileNotFoundError as error:
         raise UserError(f"no policy at {stem}: {error.filename or stem} is missing") from None
@@ -193,7 +216,10 @@ def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Archi
         )
     if activation not in ACTIVATIONS:
         raise Refused(f"its activation is {activation!r:.60}")
-    return Architecture(name, kind, tuple(to_count(size, least=1) for size in fields["sizes"]), activation)
+    encoder = encoder_from(fields["encoder"]) if "encoder" in fields else None
+    first, *others = fields["sizes"]
+    sizes = (to_count(first, least=1 if encoder is None else 0), *(to_count(size, least=1) for size in others))
+    return Architecture(name, kind, sizes, activation, encoder)
 
 
 def _snapshot(
@@ -205,6 +231,10 @@ def _snapshot(
     shapes = {"actor": (architecture.size,), "mean": (sizes[0],), "std": (sizes[0],)}
     if (sizes[0], sizes[-1]) != (spec.observation_size, spec.action_size):
         raise Refused(f"its network of sizes {sizes} does not fit its observations and actions")
+    encoder = architecture.encoder
+    seen = ((), 1) if encoder is None else (encoder.images, encoder.stack)
+    if seen != (tuple(image.shape for image in spec.images), spec.stack):
+        raise Refused("its network does not fit the images of its observations")
     for name, array in tensors.items():
         if array.shape != shapes[name] or array.dtype != np.float32 or not np.isfinite(array).all():
             raise Refused(f"{name!r:.60} does not hold finite float32 values of shape {shapes[name]}")
@@ -221,16 +251,34 @@ def _spec(about: dict[str, Any]) -> Spec:
         np.asarray(about["action_low"], np.float64),
         np.asarray(about["action_high"], np.float64),
         str(about["action_dtype"]),
+        tuple(_image(fields) for fields in about.get("images", ())),
+        to_count(about.get("stack", 1), least=1),
     )
-    starts, stops = [part.start for part in spec.observation], [part.stop for part in spec.observation]
-    if starts != [0, *stops[:-1]]:
+    if not _is_contiguous(spec.observation) or not _is_contiguous(spec.images):
         raise Refused("the parts of its observations are not contiguous")
+    if not (spec.observation or spec.images) or (spec.images and spec.observation_width > MOST_PIXELS):
+        raise Refused("its observations are empty, or larger than any that T3D takes")
     low, high = spec.action_low, spec.action_high
     if not low.shape == high.shape == (spec.action_size,) or not np.isfinite([low, high]).all() or (low >= high).any():
         raise Refused("its action bounds are not finite numbers, low below high")
     if np.dtype(spec.action_dtype).kind not in "fiu":
         raise Refused(f"its actions are of type {spec.action_dtype!r:.60}, which are not numbers")
     return spec
+
+
+def _is_contiguous(parts: Sequence[Part | Image]) -> bool:
+    return [part.start for part in parts] == [0, *(part.stop for part in parts)][: len(parts)]
+
+
+def _image(fields: dict[str, Any]) -> Image:
+    path, (channels, height, width) = tuple(fields["path"]), (to_count(size, least=1) for size in fields["shape"])
+    flags = fields["channels_last"], fields["is_float"]
+    shape = (channels, height, width)
+    image = Image(path, shape, to_count(fields["start"]), to_count(fields["stop"]), *flags)
+    is_sound = all(isinstance(key, str | int) for key in path) and all(isinstance(flag, bool) for flag in flags)
+    if not is_sound or prod(shape) != image.stop - image.start:
+        raise ValueError(f"an image of its observations is {fields}")
+    return image
 
 
 def _content(path: Path, most: int) -> bytes:

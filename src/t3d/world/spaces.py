@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.types import Floats, Part, Spec
+from t3d.types import Floats, Image, Part, Spec
 
 ABSURD = 1e10  # chosen: one observation of 1e14 overflows squared gradients in float32, which freezes weights for good
 FIXED_TO = 1e6  # chosen: what `clip` reduces infinities to; their squares fit into float32
@@ -25,14 +25,49 @@ class InvalidValue(ValueError):
         self.field = field
 
 
-def flatten(observation: Any, spec: Spec) -> Floats:
-    """Copies an observation, whose buffer may be reused, into a flat vector; raises InvalidValue for bad values."""
+def flatten(observation: Any, spec: Spec) -> NDArray[Any]:
+    """Copies an observation, whose buffer may be reused, into a flat vector; raises InvalidValue for bad values.
+
+    With images it returns bytes: those of the vector, then one frame.
+    """
+    if spec.images:
+        vector = flatten(observation, spec._replace(images=())) if spec.observation else np.empty(0, np.float32)
+        images = [_image(observation, image) for image in spec.images]
+        return np.concatenate([vector.view(np.uint8), *images])
     if len(spec.observation) == 1:
         return _part(observation, spec.observation[0]).astype(np.float32)
     flat = np.empty(spec.observation_size, np.float32)
     for part in spec.observation:
         flat[part.start : part.stop] = _part(observation, part)
     return flat
+
+
+def _image(observation: Any, image: Image) -> NDArray[np.uint8]:
+    channels, height, width = image.shape
+    shape = (height, width, channels) if image.channels_last else image.shape
+    values = _plain(observation, Part(image.path, shape, image.start, image.stop))
+    if image.channels_last:
+        values = values.transpose(2, 0, 1)
+    return (np.rint(255 * values) if image.is_float else values).astype(np.uint8).reshape(-1)
+
+
+class FrameStack:
+    """Keeps the newest frames of an episode, and stacks them behind the vector of the newest observation."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._frames: list[NDArray[np.uint8]] = []  # oldest first
+
+    def begin(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """Stacks the first observation of an episode: its frame stands for older ones too."""
+        self._frames = [flat[4 * self._spec.observation_size :]] * self._spec.stack
+        return self.add(flat)
+
+    def add(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """Stacks the next observation of the episode."""
+        split = 4 * self._spec.observation_size
+        self._frames = [*self._frames[1:], flat[split:]]
+        return np.concatenate([flat[:split], *self._frames])
 
 
 def number(name: str, value: Any) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from t3d.algo.engines import graph
 from t3d.algo.engines.fused import Fused
+from t3d.algo.pixels import pixels_update
 from t3d.algo.rules import Agent, Rule
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
@@ -64,6 +65,8 @@ def refuses_nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> s
 
 def refuses_other_than_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses what gradients by hand were not derived for."""
+    if rule.update is pixels_update:
+        return "computes no convolutions, and the observations have images"
     if (rule.init, rule.update) != (td3_init, td3_update):
         return "computes TD3 only"
     for owner in ("actor", "critic"):

@@ -29,6 +29,7 @@ ROUNDING = 1e-7
 ODD_SHARE = 1e-3  # of the values may differ more: Adam takes a full step even if a gradient is nearly zero
 CLEARLY_FASTER = 0.95  # of the time; chosen, so that noise does not flip the choice
 ROUNDS = 5
+ENOUGH_SECONDS = 5  # of rounds; chosen: an update with images may take a second
 
 
 class FixedBatch:
@@ -168,8 +169,11 @@ def faster_threads(
     learner = Learner(spec, cfg, seeds, engine=engine, rule=rule, coefficients=coefficients, source=source)
     cycle = len(learner.phases)
     best = {1: float("inf"), usual: float("inf")}
+    began = time.perf_counter()
     try:
         for _ in range(ROUNDS):
+            if time.perf_counter() - began > ENOUGH_SECONDS:
+                break
             for threads in (1, usual):
                 torch.set_num_threads(threads)
                 learner.run(cycle)  # threads wake up
@@ -188,6 +192,14 @@ def random_batch(spec: Spec, cfg: TD3Config, members: int, device: str) -> Batch
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(members, cfg.batch_size, *shape, generator=generator, dtype=torch.float32).to(device)
 
-    s, a, r, s2 = normal(spec.observation_size), normal(spec.action_size), normal(), normal(spec.observation_size)
+    def observations() -> torch.Tensor:
+        vector = normal(spec.observation_size)
+        if not spec.images:
+            return vector
+        frames = (members, cfg.batch_size, spec.stack * spec.frame_size)
+        drawn = torch.randint(256, frames, generator=generator, dtype=torch.uint8).to(device)
+        return torch.cat([vector.view(torch.uint8), drawn], dim=-1)
+
+    s, a, r, s2 = observations(), normal(spec.action_size), normal(), observations()
     discount, weight = cfg.gamma / (1 + normal().square()), 0.5 + normal().square()
     return Batch(s, a.clamp(-1, 1), r, s2, (normal() > 1).float(), discount, weight, torch.zeros_like(r).long())

@@ -1,0 +1,146 @@
+"""The encoder of images: convolutions that the actor and the critics of a member share.
+
+Like the networks of architectures.py it is written once: for K members in torch, or for one in NumPy (below).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from t3d.config import TD3Config
+from t3d.errors import UserError
+from t3d.files import to_count
+from t3d.types import Floats, Spec, floats_in
+
+if TYPE_CHECKING:
+    from t3d.architectures import Operations
+
+KERNEL = 3  # pixels each way of every convolution, as in DrQ-v2
+BRIGHTEST, MIDDLE = 255, 0.5  # a pixel p becomes p / 255 - 0.5
+
+
+class Encoder(NamedTuple):
+    """Convolutions without padding, each with a ReLU; every image of an observation has its own."""
+
+    images: tuple[tuple[int, int, int], ...]  # channels, height and width of each, in one frame
+    stack: int  # frames in an observation; they are channels of one image
+    strides: tuple[int, ...]
+    channels: int  # that each convolution returns
+    features: int  # that actor and critics each make of the encoder's outputs (architectures.py)
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes of one frame."""
+        return sum(map(prod, self.images))
+
+    @property
+    def outputs(self) -> int:
+        """Values that it makes of the images of an observation."""
+        return sum(self.channels * self._shrunk(height) * self._shrunk(width) for _, height, width in self.images)
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of each convolution as a product of matrices, image by image."""
+        found = []
+        for channels, _, _ in self.images:
+            inputs = [self.stack * channels, *[self.channels] * (len(self.strides) - 1)]
+            found += [(one * KERNEL * KERNEL, self.channels) for one in inputs]
+        return found
+
+    def forward(self, parameters: Sequence[Any], observations: Any, ops: Operations) -> Any:
+        """Observations (..., N, width), which are bytes -> (..., N, outputs and then the vector)."""
+        *lead, width = observations.shape
+        vector = width - self.stack * self.frame_size  # bytes
+        frames = observations[..., vector:].reshape(*lead, self.stack, self.frame_size)
+        pieces, start, place = [], 0, 0
+        for channels, *sides in self.images:
+            stop = start + channels * prod(sides)
+            stacked = frames[..., start:stop].reshape(*lead, self.stack * channels, *sides)
+            images = ops.pixels(stacked, parameters[0])
+            for stride in self.strides:
+                images = ops.convolve(images, parameters[place], parameters[place + 1], stride)
+                place += 2
+            pieces.append(ops.flattened(images))
+            start = stop
+        if vector:
+            pieces.append(ops.floats(observations[..., :vector], parameters[0]))
+        return ops.join(pieces)
+
+    def described(self) -> dict[str, Any]:
+        """Returns it as plain values, which encoder_from reads."""
+        return {**self._asdict(), "images": [list(shape) for shape in self.images], "strides": list(self.strides)}
+
+    def _shrunk(self, side: int) -> int:
+        """What the convolutions leave of a side of an image."""
+        left = side
+        for stride in self.strides:
+            if left < KERNEL:
+                raise ValueError(f"convolutions with strides {list(self.strides)} leave nothing of {side} pixels")
+            left = (left - KERNEL) // stride + 1
+        return left
+
+
+def encoder_of(spec: Spec, cfg: TD3Config) -> Encoder | None:
+    """The encoder of an environment's images; None if it has none."""
+    if not spec.images:
+        return None
+    shapes = tuple(image.shape for image in spec.images)
+    found = Encoder(shapes, spec.stack, cfg.encoder_strides, cfg.encoder_channels, cfg.encoder_features)
+    try:
+        found.outputs  # noqa: B018 (it may raise)
+    except ValueError as error:
+        raise UserError(f"{error}; give fewer or smaller td3.encoder_strides, or larger images") from None
+    return found
+
+
+def encoder_from(values: Mapping[str, Any]) -> Encoder:
+    """Reverses described; raises ValueError if the values describe no encoder."""
+    images = []
+    for shape in values["images"]:
+        channels, height, width = (to_count(one, least=1) for one in shape)
+        images.append((channels, height, width))
+    strides = tuple(to_count(one, least=1) for one in values["strides"])
+    stack, channels, features = (to_count(values[name], least=1) for name in ("stack", "channels", "features"))
+    found = Encoder(tuple(images), stack, strides, channels, features)
+    if not images or not strides or not found.outputs:
+        raise ValueError("an encoder has images and strides")
+    return found
+
+
+def join(pieces: Sequence[Floats]) -> Floats:
+    """Pieces (..., N, any) beside each other."""
+    return np.concatenate(pieces, axis=-1)
+
+
+def floats(values: NDArray[np.uint8], like: Floats) -> Floats:
+    """The floats whose bytes these are."""
+    return floats_in(values)
+
+
+def pixels(images: NDArray[np.uint8], like: Floats) -> Floats:
+    """Bytes as floats from -0.5 to 0.5."""
+    found: Floats = np.divide(images, np.float32(BRIGHTEST), dtype=np.float32)
+    found -= np.float32(MIDDLE)
+    return found
+
+
+def convolve(images: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
+    """A convolution as a product of matrices, and a ReLU: (N, in, height, width) -> (N, out, less, less)."""
+    windows = sliding_window_view(images, (KERNEL, KERNEL), (2, 3))[:, :, ::stride, ::stride]
+    count, channels, height, width, *_ = windows.shape
+    columns = windows.transpose(0, 1, 4, 5, 2, 3).reshape(count, channels * KERNEL * KERNEL, height * width)
+    found: Floats = weight.T @ columns
+    found += bias.T
+    np.maximum(found, 0, out=found)
+    return found.reshape(count, -1, height, width)
+
+
+def flattened(images: Floats) -> Floats:
+    """(N, channels, height, width) -> (N, values)."""
+    return images.reshape(len(images), -1)
