@@ -10,7 +10,7 @@ import numpy as np
 
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared
 from t3d.config import Config
-from t3d.types import Part, Spec
+from t3d.types import Image, Part, Spec
 from t3d.world.batch import VectorEnvBatch, open_batch
 from t3d.world.doctor import examine
 from t3d.world.make import env_factory
@@ -53,7 +53,7 @@ class Doctor:
 
     def run(self) -> None:
         """Checks and reports; a resumed run was checked before and needs only the environment's spec."""
-        warnings = examine(self._make, self.cfg.env.bad_values, NO_TIMEOUT) if self.play else []
+        warnings = examine(self._make, self.cfg.env, NO_TIMEOUT) if self.play else []
         env_batch = open_batch(self._make, self.cfg.env, "the start")
         vector = isinstance(env_batch, VectorEnvBatch)
         env_batch.close()
@@ -62,10 +62,10 @@ class Doctor:
     def close(self) -> None:
         """Does nothing: run leaves nothing open."""
 
-    def _make(self) -> Any:
+    def _make(self, **keywords: Any) -> Any:
         self.parent.send(ready=False)  # creating it may take as long as starting a worker
         self._set_phase("making the environment")
-        env = self.make_env()
+        env = self.make_env(**keywords)
         self.parent.send(ready=True)
         return Observed(env, self._set_phase) if isinstance(env, gym.Env) else env
 
@@ -102,16 +102,22 @@ class Observed(gym.Wrapper[Any, Any, Any, Any]):
 def spec_to_json(spec: Spec) -> dict[str, Any]:
     """Converts a spec to plain values."""
     bounds = {"action_low": spec.action_low.tolist(), "action_high": spec.action_high.tolist()}
-    return {**spec._asdict(), **bounds, "observation": [part._asdict() for part in spec.observation]}
+    parts = {name: [part._asdict() for part in getattr(spec, name)] for name in ("observation", "images")}
+    return {**spec._asdict(), **bounds, **parts}
 
 
 def spec_from_json(fields: dict[str, Any]) -> Spec:
     """The inverse of spec_to_json."""
-    parts = [{**part, "path": tuple(part["path"]), "shape": tuple(part["shape"])} for part in fields["observation"]]
+    parts, images = (
+        [{**part, "path": tuple(part["path"]), "shape": tuple(part["shape"])} for part in fields[name]]
+        for name in ("observation", "images")
+    )
     return Spec(
         observation=tuple(Part(**part) for part in parts),
         action_shape=tuple(fields["action_shape"]),
         action_low=np.array(fields["action_low"], np.float64),
         action_high=np.array(fields["action_high"], np.float64),
         action_dtype=fields["action_dtype"],
+        images=tuple(Image(**image) for image in images),
+        stack=fields["stack"],
     )
