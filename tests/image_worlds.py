@@ -113,4 +113,11 @@ class TwoCameras(Dot):
         return {"colour": self.picture(), "rest": (brightness, np.array([self.place / SIDE], np.float32))}
 
 
+class Brightening(Dot):
+    """The whole picture gets brighter with every step."""
+
+    def picture(self) -> NDArray[np.uint8]:
+        return np.full((SIDE, SIDE, 3), 10 + 60 * min(self.t, 4), np.uint8)
+
+
 WORLDS = [Dot, ChannelsFirst, Grey, FloatDot, WithVector, TwoCameras]

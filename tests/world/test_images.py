@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from image_worlds import LIMIT, SIDE, WORLDS, ChannelsFirst, Dot, FloatDot, Grey, TwoCameras, WithVector
+from image_worlds import LIMIT, SIDE, WORLDS, Brightening, ChannelsFirst, Dot, FloatDot, Grey, TwoCameras, WithVector
 from t3d.config import EnvConfig
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.types import Spec
@@ -70,6 +71,13 @@ def test_every_layout_becomes_vector_bytes_and_a_frame_with_channels_first(world
         assert observation.dtype == np.uint8 and observation.shape == (env.guard.spec.observation_width,)
         assert observation.tobytes() == expected(dot), step
         observation = env.step(np.full(1, 0.7, np.float32)).observation
+
+
+def test_every_level_of_brightness_survives_as_a_float() -> None:
+    image = np.arange(SIDE * SIDE * 3).reshape(SIDE, SIDE, 3) % 256
+    for offset in (-0.4, 0.0, 0.4):  # what lies between two levels becomes the nearer one
+        between = np.clip((image + offset) / 255, 0, 1).astype(np.float32)
+        assert np.array_equal(flatten(between, spec_of(FloatDot())), channels_first(image)), offset
 
 
 @pytest.mark.parametrize(
@@ -183,16 +191,16 @@ def test_stacks_equal_a_list_of_frames(lengths: list[int], stack: int, repeat: i
 def test_the_environments_of_a_vector_have_stacks_of_their_own() -> None:
     def make() -> Any:
         return SyncVectorEnv(
-            [lambda: Numbered([9, 9]), lambda: Numbered([9, 9])], autoreset_mode=AutoresetMode.DISABLED
+            [lambda: Numbered([9, 9, 9]), lambda: Numbered([9, 9, 9])], autoreset_mode=AutoresetMode.DISABLED
         )
 
     batch = open_batch(make, EnvConfig(num_envs=2, frame_stack=3), "vector")
-    assert [numbers(batch.reset(position, 0, 0), batch.spec) for position in (0, 1)] == [[1, 1, 1], [1, 1, 1]]
-    batch.step(np.zeros((2, 1), np.float32))
-    assert numbers(batch.reset(1, 0, 1), batch.spec) == [3, 3, 3]
+    assert [numbers(batch.reset(position, 0, 0), batch.spec) for position in (0, 1)] == [[1, 1, 1], [2, 2, 2]]
+    batch.step(np.zeros((2, 1), np.float32))  # the first reset was one of both
+    assert numbers(batch.reset(1, 0, 1), batch.spec) == [4, 4, 4]
     first, second = batch.step(np.zeros((2, 1), np.float32))
     assert numbers(first.observation, batch.spec) == [1, 2, 3]
-    assert numbers(second.observation, batch.spec) == [3, 3, 4]
+    assert numbers(second.observation, batch.spec) == [4, 4, 5]
 
 
 class Fails(Dot):
@@ -359,6 +367,46 @@ def test_mujoco_draws_without_shadows_reflections_and_skybox() -> None:
     env.close()
 
 
+def test_environments_that_render_in_turn_do_not_draw_into_each_other() -> None:
+    cfg, ids = EnvConfig(pixels=32), ("HalfCheetah-v5", "InvertedPendulum-v5")
+
+    def frames(envs: list[Any]) -> list[Any]:
+        seen = [env.reset(seed=0)[0] for env in envs]
+        for _ in range(3):
+            seen += [env.step(np.ones(env.action_space.shape, np.float32))[0] for env in envs]
+        return seen
+
+    alone = []
+    for env_id in ids:
+        env = open_env(env_factory(env_id), cfg)
+        alone.append(frames([env]))
+        env.close()
+    both = [open_env(env_factory(env_id), cfg) for env_id in ids]
+    together = frames(both)
+    for env in both:
+        env.close()
+    assert all(np.array_equal(together[index::2], alone[index]) for index in (0, 1))
+
+
+def test_what_people_see_does_not_change() -> None:
+    def views(env: Any, another: Any = None) -> list[Any]:
+        env.reset(seed=0)
+        seen = [env.render()]
+        for _ in range(2):
+            env.step(np.ones(env.action_space.shape, np.float32))
+            if another is not None:
+                another.reset(seed=0)
+            seen.append(env.render())
+        env.close()
+        return seen
+
+    plain = views(gym.make("HalfCheetah-v5", render_mode="rgb_array"))
+    another = open_env(env_factory("InvertedPendulum-v5"), EnvConfig(pixels=32))
+    beside_pixels = views(open_env(env_factory("HalfCheetah-v5"), EnvConfig(pixels=32)), another)
+    another.close()
+    assert all(np.array_equal(one, other) for one, other in zip(plain, beside_pixels, strict=True))
+
+
 def test_frames_do_not_depend_on_when_the_camera_was_first_used() -> None:
     cfg = EnvConfig(pixels=32)
     env, other = (open_env(env_factory("InvertedPendulum-v5"), cfg) for _ in range(2))
@@ -519,6 +567,16 @@ def test_the_doctor_sees_rendered_images_and_cameras_that_see_nothing() -> None:
     assert any("observation never changed in 150 steps; check what the camera sees" in text for text in texts)
 
 
+def test_the_doctor_times_every_rendered_step() -> None:
+    class Slow(Dot):
+        def render(self) -> Any:
+            time.sleep(0.01)
+            return super().render()
+
+    texts = examine(Slow, EnvConfig(pixels=32, frame_stack=2, action_repeat=4))
+    assert any("ms: a million steps take" in text for text in texts), texts
+
+
 def test_an_array_that_may_have_been_meant_as_an_image_is_mentioned() -> None:
     world = type("Large", (Sound,), {"observe": lambda self: np.full((200, 200, 3), self.t / 100, np.float32)})
     large = world()
@@ -574,6 +632,21 @@ def test_videos_show_what_the_policy_sees_beside_what_people_see(tmp_path: Path)
     assert np.abs(both[0] - both[1]).mean() < 4, "the same scene, enlarged five times, but for the coding"
     grey = last[:, people + colour :]
     assert np.abs(grey - grey.mean(2, keepdims=True)).mean() < 4 and grey.max() > 150
+
+
+def test_videos_show_the_newest_frame(tmp_path: Path) -> None:
+    import imageio_ffmpeg  # noqa: PLC0415
+
+    from t3d.insight.video import record  # noqa: PLC0415
+
+    policy: Any = Steady(spec_of(Brightening(), 3))
+    record(
+        policy, EnvConfig(id="image_worlds:Brightening", frame_stack=3), tmp_path / "a.mp4", seed=0, episodes=1, steps=3
+    )
+    _, *frames = imageio_ffmpeg.read_frames(str(tmp_path / "a.mp4"))
+    for step, frame in enumerate(frames):
+        people, policys = np.split(np.frombuffer(frame, np.uint8).reshape(160, 320, 3), 2, axis=1)
+        assert abs(people.mean() - policys.mean()) < 5 and abs(policys.mean() - 10 - 60 * step) < 10
 
 
 @pytest.mark.parametrize(("env_id", "size"), [("Pendulum-v1", 500), ("HalfCheetah-v5", 480)])
