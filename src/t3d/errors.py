@@ -35,6 +35,8 @@ class EnvironmentFailed(Exception):
 
 def what_happened(raised: BaseException) -> str:
     """Describes what an environment raised: an exception, or sys.exit."""
+    if isinstance(raised, UserError):
+        return str(raised)  # a sentence already, about what T3D itself does to environments
     if isinstance(raised, SystemExit):
         return f"the environment called sys.exit({'' if raised.code is None else repr(raised.code)})"
     return f"the environment raised {type(raised).__name__}{f': {raised}' if str(raised) else ''}"

@@ -20,7 +20,7 @@ from t3d.events import End, Note
 from t3d.run.loop import resume, train
 from t3d.types import Spec
 from t3d.world.doctor import examine
-from t3d.world.guard import layout_of
+from t3d.world.spec import layout_of
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,10 @@ def test_an_environment_that_td3_cannot_learn_is_refused_as_in_one_process(tmp_p
 def test_a_spec_survives_its_way_through_json() -> None:
     box, discrete = gym.spaces.Box(-1, 1, (2, 3), np.float32), gym.spaces.Discrete(4, start=-1)
     space = gym.spaces.Dict({"arm": box, "rest": gym.spaces.Tuple([discrete, gym.spaces.MultiBinary(2)])})
-    spec = Spec(layout_of(space), (2, 1), np.array([-0.1, -1e9]), np.array([1 / 3, 2.0]), "float64")
+    space["eye"] = gym.spaces.Box(0, 255, (3, 40, 50), np.uint8)
+    parts, images = layout_of(space)
+    spec = Spec(parts, (2, 1), np.array([-0.1, -1e9]), np.array([1 / 3, 2.0]), "float64", images, stack=3)
     back = spec_from_json(json.loads(json.dumps(spec_to_json(spec))))
     assert (back.observation, back.action_shape, back.action_dtype) == (spec.observation, (2, 1), "float64")
+    assert len(back.images) == 1 and (back.images, back.stack) == (images, 3)
     assert np.array_equal(back.action_low, spec.action_low) and np.array_equal(back.action_high, spec.action_high)

@@ -19,10 +19,11 @@ from t3d.errors import EnvironmentFailed, UserError
 from t3d.seeds import derive
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Requests
-from t3d.world.guard import BadValue, Environment, spec_of
+from t3d.world.guard import BadValue, Environment
 from t3d.world.make import env_factory
 from t3d.world.policy import MemberPolicy
 from t3d.world.spaces import to_bounds
+from t3d.world.spec import spec_of
 from worlds import BAD, Toy, one_bad
 
 

@@ -53,7 +53,7 @@ class Doctor:
 
     def run(self) -> None:
         """Checks and reports; a resumed run was checked before and needs only the environment's spec."""
-        warnings = examine(self._make, self.cfg.env.bad_values, NO_TIMEOUT) if self.play else []
+        warnings = examine(self._make, self.cfg.env, NO_TIMEOUT) if self.play else []
         env_batch = open_batch(self._make, self.cfg.env, "the start")
         vector = isinstance(env_batch, VectorEnvBatch)
         env_batch.close()
@@ -62,10 +62,10 @@ class Doctor:
     def close(self) -> None:
         """Does nothing: run leaves nothing open."""
 
-    def _make(self) -> Any:
+    def _make(self, **keywords: Any) -> Any:
         self.parent.send(ready=False)  # creating it may take as long as starting a worker
         self._set_phase("making the environment")
-        env = self.make_env()
+        env = self.make_env(**keywords)
         self.parent.send(ready=True)
         return Observed(env, self._set_phase) if isinstance(env, gym.Env) else env
 
@@ -120,4 +120,6 @@ def spec_from_json(fields: dict[str, Any]) -> Spec:
         action_low=np.array(fields["action_low"], np.float64),
         action_high=np.array(fields["action_high"], np.float64),
         action_dtype=fields["action_dtype"],
+        images=tuple(Image(**image) for image in images),
+        stack=fields["stack"],
     )

@@ -21,8 +21,9 @@ from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.version import __version__
 from t3d.world.doctor import examine
-from t3d.world.guard import EnvFactory, close_quietly, spec_of
+from t3d.world.guard import EnvFactory, close_quietly
 from t3d.world.make import env_factory
+from t3d.world.spec import size_of, spec_of
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "safetensors", "tyro", "rich", "matplotlib", "imageio-ffmpeg")
 EXTRAS = {"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control": "dm_control"}
@@ -59,7 +60,8 @@ def _shape(make_env: EnvFactory) -> str:
     spec = spec_of(env)
     close_quietly(env, "the environment")
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
-    parts = ", ".join(f"{part.name} shape {part.shape}" for part in spec.observation)
+    images = [f"{image.name} image {size_of(image)}" for image in spec.images]
+    parts = ", ".join([*images, *(f"{part.name} shape {part.shape}" for part in spec.observation)])
     return f"{parts}; action size {spec.action_size}, bounds {bounds}"
 
 

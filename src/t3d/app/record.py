@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +14,7 @@ from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.store.reader import open_run
+from t3d.world.graphics import choose_graphics
 
 STEPS_PER_EPISODE = 1000  # longer ones are cut; chosen
 
@@ -49,7 +48,7 @@ def main(arguments: list[str]) -> int:
     steps = STEPS_PER_EPISODE * episodes if args.steps is None else args.steps
     if episodes < 1 or steps < 1:
         raise UserError(f"{episodes} episodes and {steps} steps are too few; record at least 1")
-    _choose_graphics()
+    choose_graphics()
     from t3d.insight.video import record  # noqa: PLC0415 (only after the graphics are chosen)
 
     console, run = PlainConsole(), open_run(args.run, args.root)
@@ -61,10 +60,3 @@ def main(arguments: list[str]) -> int:
     mean_return = record(policy, env, place, seed=member.seed, episodes=episodes, steps=steps)
     console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0
-
-
-def _choose_graphics() -> None:
-    """Lets MuJoCo render through EGL if there is no screen, which must be set before it is imported."""
-    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.platform == "linux" and not screen:
-        os.environ.setdefault("MUJOCO_GL", "egl")

@@ -1,4 +1,7 @@
-"""Records videos of a policy. Frames are piped straight into ffmpeg, so length costs no memory."""
+"""Records videos of a policy. Frames are piped straight into ffmpeg, so length costs no memory.
+
+If the policy observes images, the newest ones are shown beside what people see, enlarged by whole pixels.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.seeds import derive
 from t3d.world.compatibility import check_fits
+from t3d.world.graphics import graphics_hint
 from t3d.world.guard import Environment, close_quietly
 from t3d.world.make import env_factory
+from t3d.world.pixels import with_pixels
 from t3d.world.policy import SavedPolicy
 
 Frame = NDArray[np.uint8]
@@ -27,7 +32,7 @@ DEFAULT_FPS = 30
 
 def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int) -> float:
     """Records an mp4 of the given episodes, or steps if these end first; returns the mean return of whole episodes."""
-    env = Environment(_renderable(cfg.id), "the environment being recorded", cfg)
+    env = Environment(with_pixels(_renderable(cfg.id), cfg), "the environment being recorded", cfg)
     returns: list[float] = []
     try:
         check_fits(policy, env.guard.spec, cfg.id)
@@ -49,7 +54,7 @@ def _renderable(env_id: str) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{env_id} cannot be recorded here: {error}{_graphics_hint()}") from error
+        raise UserError(f"{env_id} cannot be recorded here: {error}{graphics_hint()}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
             f"{env_id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
@@ -70,45 +75,63 @@ def track(env: Any) -> None:
         renderer.camera_id = camera
 
 
-def _graphics_hint() -> str:
-    if "mujoco" not in sys.modules:
-        return ""
-    return (
-        "; MuJoCo renders through EGL if there is no screen: apt-get install libegl1 libgl1, and leave MUJOCO_GL unset"
-    )
-
-
 def _frames(
     policy: SavedPolicy, env: Environment, seeds: list[int], steps: int, returns: list[float]
 ) -> Iterator[Frame]:
     """Yields the frames and appends to returns, that of an unfinished episode only if there is no other."""
     for episode, seed in enumerate(seeds):
         observation, total, over = env.reset(seed, episode), 0.0, False
-        yield _render(env)
+        yield _picture(env, observation)
         while steps and not over:
             result = env.step(policy.actor(observation[None])[0])
             observation, over = result.observation, result.terminated or result.truncated
             steps, total = steps - 1, total + result.reward
-            yield _render(env)
+            yield _picture(env, observation)
         if over or not returns:
             returns.append(total)
         if not steps:
             return
 
 
+def _picture(env: Environment, observation: NDArray[Any]) -> Frame:
+    """What people see and, beside it, the newest images that the policy sees."""
+    seen, spec = _render(env), env.guard.spec
+    frame = observation[observation.size - spec.frame_size :]
+    seen = beside([seen, *(_in_colour(frame[image.start : image.stop].reshape(image.shape)) for image in spec.images)])
+    height, width = seen.shape[0] // 2 * 2, seen.shape[1] // 2 * 2  # H.264 wants even sides
+    return np.ascontiguousarray(seen[:height, :width])
+
+
+def beside(pictures: list[Frame]) -> Frame:
+    """Puts pictures (height, width, 3) side by side; all but the first are enlarged by whole pixels to its height."""
+    first = pictures[0]
+    scales = [1, *(max(1, first.shape[0] // one.shape[0]) for one in pictures[1:])]
+    enlarged = [one.repeat(scale, 0).repeat(scale, 1) for one, scale in zip(pictures, scales, strict=True)]
+    height = max(one.shape[0] for one in enlarged)
+    return np.concatenate([np.pad(one, ((0, height - one.shape[0]), (0, 0), (0, 0))) for one in enlarged], axis=1)
+
+
+def _in_colour(image: Frame) -> Frame:
+    """Returns an image (channels, height, width) for people: the last three channels if they are colours, or grey."""
+    channels = image.shape[0]
+    if channels == 4:
+        image = image[:3]  # without the alpha channel
+    colours = image[-3:] if channels % 3 == 0 or channels == 4 else image[-1:].repeat(3, 0)
+    return colours.transpose(1, 2, 0)
+
+
 def _render(env: Environment) -> Frame:
     try:
         rendered: Any = env.gym.render()
     except Exception as error:
-        raise UserError(f"the environment cannot be rendered here: {error}{_graphics_hint()}") from error
+        raise UserError(f"the environment cannot be rendered here: {error}{graphics_hint()}") from error
     frame = np.asarray(rendered)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
         raise UserError(
             f"render() must return an image (height, width, 3) of uint8; it returned {type(rendered).__name__} "
             f"of shape {frame.shape} and type {frame.dtype}"
         )
-    height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # H.264 wants even sides
-    return np.ascontiguousarray(frame[:height, :width])
+    return frame
 
 
 def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:

@@ -115,7 +115,7 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
     """Opens collector and evaluator, in this process or in others; with play the doctor checks the environment."""
     if not cfg.local_actors:
         patience = max(CALL_SECONDS, cfg.env.hang_seconds)
-        warnings = examine(make_env, cfg.env.bad_values, patience) if play else []
+        warnings = examine(make_env, cfg.env, patience) if play else []
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
         evaluating = opened.enter_context(closing(InlineEvaluator(cfg, make_env, requests)))
         return World(inline, evaluating, warnings, None)

@@ -27,6 +27,7 @@ from t3d.world.factory import checked_factory
 from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.make import env_factory, with_full_paths
 from t3d.world.names import named
+from t3d.world.pixels import prepare_graphics
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
 
@@ -51,6 +52,7 @@ def _train(
 ) -> Generator[Event, None, None]:
     asked = named(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
+    prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
     make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     with ExitStack() as opened:
         training = assemble(resolve(cfg), requests, make_env, opened, asked=asked)
@@ -90,6 +92,7 @@ def _resume(
         cfg = resolve(cfg)
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
+        prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
         make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
         training = assemble(cfg, requests, make_env, opened, path, loaded, asked)
         parts, folder = training.parts, training.saver.folder

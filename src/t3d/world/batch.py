@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.types import Fault, Floats, Spec
-from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, close_quietly, spec_of
+from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, close_quietly
+from t3d.world.pixels import open_env
+from t3d.world.spec import spec_of
 
 
 class EnvBatch(Protocol):
@@ -26,7 +28,7 @@ class EnvBatch(Protocol):
     count: int
     spec: Spec
 
-    def reset(self, position: int, seed: int, episode: int) -> Floats: ...
+    def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]: ...
     def step(self, actions: Floats) -> list[Result]: ...
     def take_faults(self) -> list[Fault]: ...
     def close(self) -> None: ...
@@ -40,7 +42,7 @@ class SingleEnvs:
         self.count = len(envs)
         self.spec = envs[0].guard.spec
 
-    def reset(self, position: int, seed: int, episode: int) -> Floats:
+    def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
         """Starts an episode in one environment."""
         return self.envs[position].reset(seed, episode)
 
@@ -66,12 +68,12 @@ class VectorEnvBatch:
     ) -> None:
         self.env = env
         self.count = env.num_envs
-        self.spec = spec_of(env)
+        self.spec = spec_of(env, cfg.frame_stack)
         names = [f"environment {index} of {where}" for index in range(self.count)]
         self.guards = [EnvGuard(self.spec, name, index, cfg.bad_values, beat) for index, name in enumerate(names)]
         self.started = False
 
-    def reset(self, position: int, seed: int, episode: int) -> Floats:
+    def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
         """Starts an episode in one of its environments."""
 
         def reset_one(seed: int | None) -> tuple[Any, dict[str, Any]]:
@@ -145,7 +147,7 @@ def open_batch(
 
     beat is called before every step and reset of any of them.
     """
-    first = make_env()
+    first = open_env(make_env, cfg)
     if isinstance(first, VectorEnv):
         if first.num_envs != cfg.num_envs:
             raise UserError(
@@ -157,6 +159,6 @@ def open_batch(
         return VectorEnvBatch(first, where, cfg, beat)
     if not isinstance(first, gym.Env):
         raise UserError(f"the environment factory returned {type(first).__name__}, not a gymnasium.Env or VectorEnv")
-    envs = [first, *(make_env() for _ in indices[1:])]
+    envs = [first, *(open_env(make_env, cfg) for _ in indices[1:])]
     indexed = zip(envs, indices, strict=True)
     return SingleEnvs([Environment(env, f"environment {index} of {where}", cfg, index, beat) for env, index in indexed])

@@ -7,6 +7,7 @@ from typing import Any
 from t3d.errors import UserError
 from t3d.types import Spec
 from t3d.world.policy import SavedPolicy
+from t3d.world.spec import size_of
 
 
 def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
@@ -17,16 +18,28 @@ def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
 
 def outline(spec: Spec) -> dict[str, Any]:
     """Describes an environment's spaces in plain values that a checkpoint can hold."""
+    images = {"images": [[image.name, size_of(image)] for image in spec.images], "stack": spec.stack}
     return {
         "observed": spec.observation_size,
         "observation": [[part.name, list(part.shape), part.first_choice] for part in spec.observation],
         "action_shape": list(spec.action_shape),
         "bounds": [list(pair) for pair in zip(spec.action_low.tolist(), spec.action_high.tolist(), strict=True)],
+        **(images if spec.images else {}),
     }
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     """Describes the first difference between two outlines; empty if there is none."""
+    images = [seen.get("images", []) for seen in (then, now)]
+    frames = [seen.get("stack", 1) for seen in (then, now)]
+    if images[0] != images[1]:
+        return f"it observed {_images(images[0])} then, {_images(images[1])} now"
+    if frames[0] != frames[1]:
+        return f"its observations had {frames[0]} frames then, {frames[1]} now (env.frame_stack)"
+    return _difference_in_vectors(then, now)
+
+
+def _difference_in_vectors(then: dict[str, Any], now: dict[str, Any]) -> str:
     if then["observed"] != now["observed"]:
         return f"{then['observed']} observation values then, {now['observed']} now"
     if then["observation"] != now["observation"]:
@@ -41,3 +54,7 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
 
 def _parts(seen: dict[str, Any]) -> str:
     return ", ".join(f"{name} {shape}" for name, shape, _ in seen["observation"])
+
+
+def _images(images: list[list[str]]) -> str:
+    return " and ".join(f"the image {name} of {size}" for name, size in images) or "no image"

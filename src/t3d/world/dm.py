@@ -1,4 +1,4 @@
-"""dm_control tasks as Gymnasium environments, by id: dm:cartpole-swingup. States, not pixels."""
+"""dm_control tasks as Gymnasium environments, by id: dm:cartpole-swingup."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class DmControl(gym.Env[Any, Any]):
     def __init__(self, task: str, render_mode: str | None = None) -> None:
         self.env = _load(task)
         self.render_mode = render_mode
+        self.camera = 0 if self.env.physics.model.ncam else -1  # -1: none of the model's own
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / self.env.control_timestep())}
         actions = self.env.action_spec()
         self.action_space = Box(actions.minimum, actions.maximum, actions.shape, np.float64)
@@ -40,9 +41,19 @@ class DmControl(gym.Env[Any, Any]):
         return now.observation, now.reward or 0.0, terminated, now.last() and not terminated, {}
 
     def render(self) -> Any:
-        """Renders one frame."""
+        """Renders one frame for people."""
         height, width = FRAME_SIZE
-        return self.env.physics.render(height, width, camera_id=0)
+        return self.env.physics.render(height, width, camera_id=self.camera)
+
+    @property
+    def cameras(self) -> list[str]:
+        """The names of its cameras, in the order of their numbers."""
+        model = self.env.physics.model
+        return [model.id2name(index, "camera") for index in range(model.ncam)]
+
+    def frame(self, pixels: int, camera: int, flags: dict[str, bool]) -> Any:
+        """Renders an image (pixels, pixels, 3) with some of MuJoCo's rendering flags changed."""
+        return self.env.physics.render(pixels, pixels, camera_id=camera, render_flag_overrides=flags)
 
     def close(self) -> None:
         """Frees the simulator."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class EpisodeRunner:
 
     noise: Noise
     warm_up: np.random.Generator
-    observation: Floats
+    observation: NDArray[Any]
 
     def __init__(
         self, cfg: Config, member: Member, index: int, env_batch: EnvBatch, position: int, counters: EpisodeCounters

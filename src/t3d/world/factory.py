@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +11,8 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from t3d.errors import EnvironmentFailed, OwnSignal, UserError
-from t3d.world.guard import EnvFactory, name_of
+from t3d.world.guard import EnvFactory
+from t3d.world.spec import name_of
 
 
 class CheckedFactory:
@@ -22,7 +24,7 @@ class CheckedFactory:
 
     def __call__(self, **keywords: Any) -> Any:
         try:
-            env = self.make(**keywords)
+            env = self.make(**accepted(self.make, keywords))
         except (UserError, OwnSignal):
             raise
         except BaseException as error:
@@ -35,6 +37,18 @@ class CheckedFactory:
                 )
             self._created[id(one)] = _reference(one)
         return env
+
+
+def accepted(make: Callable[..., Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Those of the keywords that a factory accepts."""
+    if not keywords:
+        return keywords
+    try:
+        parameters = inspect.signature(make).parameters
+    except ValueError:  # callables written in C often have no signature
+        return {}
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {key: value for key, value in keywords.items() if takes_all or key in parameters}
 
 
 def checked_factory(make_env: Any) -> CheckedFactory:

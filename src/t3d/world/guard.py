@@ -1,7 +1,8 @@
 """One interface to every environment.
 
-Past this file observations are flat float32 vectors and actions are in [-1, 1] in every dimension, so noise scales and
-clips mean the same everywhere. Values that are not plain finite numbers do not get past it either.
+Past this file observations are flat arrays, with images the newest frames, and actions are in [-1, 1] in every
+dimension, so noise scales and clips mean the same everywhere. Values that are not plain finite numbers do not get past
+it either.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, what_happened
-from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Fault, Floats, Part, Spec
-from t3d.world.spaces import InvalidValue, fixed, fixed_number, flatten, number, to_bounds
+from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Fault, Floats, Spec
+from t3d.world.spaces import InvalidValue, fixed, fixed_number, flatten, newest, number, stacked, to_bounds
+from t3d.world.spec import spec_of
 
 LOG = logging.getLogger("t3d.environment")
 GymEnv = gym.Env[Any, Any]
-WIDEST = 1e9  # action bounds beyond this stand for infinity
 MOST_RESETS = 100  # in a row without a valid first observation, under `skip`; chosen
 EnvFactory = Callable[..., Any]  # creates a gymnasium.Env or a gymnasium.vector.VectorEnv
 
@@ -31,7 +31,7 @@ EnvFactory = Callable[..., Any]  # creates a gymnasium.Env or a gymnasium.vector
 class Result(NamedTuple):
     """The result of one step of one environment."""
 
-    observation: Floats
+    observation: NDArray[Any]
     reward: float
     terminated: bool
     truncated: bool
@@ -64,15 +64,18 @@ class Environment:
     ) -> None:
         cfg = cfg or EnvConfig()
         self.gym = env
-        self.guard = EnvGuard(spec_of(env), where, index, cfg.bad_values, beat)
+        self.guard = EnvGuard(spec_of(env, cfg.frame_stack), where, index, cfg.bad_values, beat)
         self.action_repeat = cfg.action_repeat
 
-    def reset(self, seed: int, episode: int) -> Floats:
+    def reset(self, seed: int, episode: int) -> NDArray[Any]:
         """Starts an episode; the seed determines everything random in it, the index is for messages."""
         return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
 
     def step(self, action: Floats) -> Result:
-        """Takes an action in [-1, 1]; repeats stop when the episode ends, and their rewards are summed."""
+        """Takes an action in [-1, 1]; repeats stop when the episode ends, and their rewards are summed.
+
+        Of the frames of all repeats only the newest is part of the observation and of those after it.
+        """
         scaled = self.guard.action(action)
         total = 0.0
         for _ in range(self.action_repeat):
@@ -105,14 +108,15 @@ class EnvGuard:
         self.spec, self.index, self.bad_values, self.beat = spec, index, bad_values, beat
         self.where = where  # for messages, e.g. "environment 0 of seed 3"
         self.episode, self.step = 0, 0
-        self.last = np.zeros(spec.observation_size, np.float32)  # the newest valid observation
+        self.last = self._nothing()  # the newest valid observation
+        self._before: NDArray[Any] | None = None  # the observation of the step before, whose frames are kept
         self.faults: list[Fault] = []  # since take_faults was last called
         self._process = os.getpid()
 
-    def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> Floats:
+    def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> NDArray[Any]:
         """Starts an episode; under `skip` the environment is reset until its first observation is valid."""
         self.episode, self.step = episode, 0
-        self.last = np.zeros(self.spec.observation_size, np.float32)
+        self.last, self._before = self._nothing(), None
         for attempt in range(MOST_RESETS):
             result = self.first(self.call(reset, None if attempt else seed))
             if result.valid:
@@ -122,6 +126,7 @@ class EnvGuard:
     def action(self, action: Floats) -> Any:
         """Converts an action in [-1, 1] to what the environment takes."""
         self.step += 1
+        self._before = self.last
         if not np.isfinite(action).all():
             raise Diverged(f"the action for {self.now()} is {action}")
         return to_bounds(action, self.spec)
@@ -144,7 +149,7 @@ class EnvGuard:
         """Handles bad values as configured and returns a result with only valid values in it."""
         try:
             valid_reward = number("reward", reward)
-            self.last = flatten(observation, self.spec)
+            self.last = self._with_frames_before(flatten(observation, self.spec))
         except InvalidValue as error:
             refusal = self.refusal(error.field, str(error))
             if self.bad_values == "raise":
@@ -152,9 +157,15 @@ class EnvGuard:
             self.faults.append(refusal.fault)
             if self.bad_values == "skip":
                 return Result(self.last, 0.0, terminated=False, truncated=True, valid=False)
-            self.last = fixed(observation, self.spec, self.last)
+            self.last = self._with_frames_before(fixed(observation, self.spec, newest(self.last, self.spec)))
             valid_reward = fixed_number(reward)
         return Result(self.last, valid_reward, terminated, truncated)
+
+    def _nothing(self) -> NDArray[Any]:
+        return np.zeros(self.spec.observation_width, self.spec.observation_dtype)
+
+    def _with_frames_before(self, flat: NDArray[Any]) -> NDArray[Any]:
+        return stacked(flat, self._before, self.spec) if self.spec.images else flat
 
     def flag(self, value: Any) -> bool:
         """Returns terminated or truncated as a bool; 0 and 1 are accepted."""
@@ -204,58 +215,3 @@ def close_quietly(env: Any, where: str) -> None:
         raise
     except BaseException as error:
         LOG.warning("%s: %s in close(); the run is not affected", where, what_happened(error))
-
-
-def name_of(env: Any) -> str:
-    """The name of an environment in messages."""
-    spec = getattr(env, "spec", None)
-    return str(spec.id) if spec else type(getattr(env, "unwrapped", env)).__name__
-
-
-def spec_of(env: Any) -> Spec:
-    """Reads the spaces of a gymnasium.Env, or of one environment of a VectorEnv; refuses those TD3 cannot work with."""
-    name, vector = name_of(env), isinstance(env, VectorEnv)
-    mode = env.metadata.get("autoreset_mode") if vector else AutoresetMode.DISABLED
-    if mode is not AutoresetMode.DISABLED:
-        raise UserError(f"the VectorEnv resets by itself ({mode}); create it with AutoresetMode.DISABLED")
-    try:
-        observations = env.single_observation_space if vector else env.observation_space
-        actions = env.single_action_space if vector else env.action_space
-    except AttributeError as error:
-        raise UserError(f"{name} is not complete ({error}); set it in the environment's __init__") from None
-    if not isinstance(actions, spaces.Box):
-        raise UserError(f"{name} has a {actions} action space; TD3 needs a continuous one (Box), as Pendulum-v1 has")
-    low = actions.low.astype(np.float64).reshape(-1)
-    high = actions.high.astype(np.float64).reshape(-1)
-    for index, (least, most) in enumerate(zip(low, high, strict=True)):
-        if not -WIDEST <= least < most <= WIDEST:
-            raise UserError(
-                f"{name} has action bounds [{least}, {most}] in dimension {index}; TD3 needs finite bounds, "
-                "low below high: set them in the environment's action_space"
-            )
-    spec = Spec(layout_of(observations), actions.shape, low, high, str(actions.dtype))
-    if not (spec.action_size and spec.observation and spec.observation_size):
-        raise UserError(f"{name} has empty actions or observations ({actions}, {observations})")
-    return spec
-
-
-def layout_of(space: gym.Space[Any], path: tuple[str | int, ...] = (), start: int = 0) -> tuple[Part, ...]:
-    """Lays out the parts of an observation in the flat vector: arrays as they are, Discrete as a one-hot vector."""
-    children: list[tuple[str | int, gym.Space[Any]]]
-    if isinstance(space, spaces.Dict):
-        children = list(space.spaces.items())
-    elif isinstance(space, spaces.Tuple):
-        children = list(enumerate(space.spaces))
-    elif isinstance(space, spaces.Discrete):
-        return (Part(path, (), start, start + int(space.n), first_choice=int(space.start)),)
-    elif isinstance(space, spaces.Box | spaces.MultiBinary):
-        return (Part(path, space.shape, start, start + int(np.prod(space.shape))),)
-    else:
-        raise UserError(
-            f"the observation space holds {space}, which T3D cannot flatten; "
-            "use Box, Discrete, MultiBinary, or Dict and Tuple of these"
-        )
-    parts: list[Part] = []
-    for key, child in children:
-        parts += layout_of(child, (*path, key), parts[-1].stop if parts else start)
-    return tuple(parts)

@@ -30,7 +30,7 @@ from t3d.modules import (
     with_full_path,
 )
 from t3d.world.dm import DmControl
-from t3d.world.factory import CheckedFactory
+from t3d.world.factory import CheckedFactory, accepted
 from t3d.world.guard import EnvFactory, GymEnv
 from t3d.world.mujoco_log import redirect_warnings
 
@@ -156,12 +156,11 @@ def _call(make: Callable[..., Any], env_id: str, **keywords: Any) -> Any:
         signature = inspect.signature(make)
     except ValueError:  # callables written in C often have no signature
         raise UserError(f"{env_id} is not a function or class that makes environments") from None
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    accepted = {key: value for key, value in keywords.items() if takes_all or key in signature.parameters}
+    used = accepted(make, keywords)
     try:
-        signature.bind(**accepted)
+        signature.bind(**used)
     except TypeError as error:
         raise UserError(f"{env_id} must be callable without arguments: {error}; give them defaults") from None
-    env = make(**accepted)
+    env = make(**used)
     redirect_warnings()  # it may have imported MuJoCo itself
     return env

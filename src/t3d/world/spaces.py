@@ -1,4 +1,4 @@
-"""Observations to flat vectors, actions to the environment's own bounds: arrays only, no simulator.
+"""Observations to flat arrays, actions to the environment's own bounds: arrays only, no simulator.
 
 Only plain, finite, sane numbers are accepted; for anything else the error names the part it was found in.
 """
@@ -26,48 +26,66 @@ class InvalidValue(ValueError):
 
 
 def flatten(observation: Any, spec: Spec) -> NDArray[Any]:
-    """Copies an observation, whose buffer may be reused, into a flat vector; raises InvalidValue for bad values.
+    """Copies an observation, whose buffer may be reused, into a flat array; raises InvalidValue for bad values.
 
-    With images it returns bytes: those of the vector, then one frame.
+    Without images that is a vector; with images the bytes of the vector and one frame.
     """
     if spec.images:
-        vector = flatten(observation, spec._replace(images=())) if spec.observation else np.empty(0, np.float32)
-        images = [_image(observation, image) for image in spec.images]
-        return np.concatenate([vector.view(np.uint8), *images])
+        flat = np.empty(4 * spec.observation_size + spec.frame_size, np.uint8)
+        vector, frames = split(flat, spec)
+        for part in spec.observation:
+            vector[part.start : part.stop] = _part(observation, part)
+        for image in spec.images:
+            _pixels(frames, image)[:] = _to_bytes(image, _valid(image, _channels_first(observation, image)))
+        return flat
     if len(spec.observation) == 1:
         return _part(observation, spec.observation[0]).astype(np.float32)
-    flat = np.empty(spec.observation_size, np.float32)
+    vector = np.empty(spec.observation_size, np.float32)
     for part in spec.observation:
-        flat[part.start : part.stop] = _part(observation, part)
-    return flat
+        vector[part.start : part.stop] = _part(observation, part)
+    return vector
 
 
-def _image(observation: Any, image: Image) -> NDArray[np.uint8]:
-    channels, height, width = image.shape
-    shape = (height, width, channels) if image.channels_last else image.shape
-    values = _plain(observation, Part(image.path, shape, image.start, image.stop))
-    if image.channels_last:
-        values = values.transpose(2, 0, 1)
-    return (np.rint(255 * values) if image.is_float else values).astype(np.uint8).reshape(-1)
+def split(flat: NDArray[Any], spec: Spec) -> tuple[Floats, NDArray[np.uint8]]:
+    """The vector in a flat observation with images and the bytes of its frames; both are views."""
+    return flat[: 4 * spec.observation_size].view(np.float32), flat[4 * spec.observation_size :]
+
+
+def stacked(flat: NDArray[Any], before: NDArray[Any] | None, spec: Spec) -> NDArray[np.uint8]:
+    """Puts the frames of the observation before, without the oldest, in front of the frame of the one that follows.
+
+    At the start of an episode there is none before: its first frame stands for the older ones.
+    """
+    vector_bytes = 4 * spec.observation_size
+    if before is None:
+        return np.concatenate([flat, *[flat[vector_bytes:]] * (spec.stack - 1)])
+    older = before[vector_bytes + spec.frame_size :]
+    return np.concatenate([flat[:vector_bytes], older, flat[vector_bytes:]])
+
+
+def newest(observation: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    """An observation with only the newest of its frames; without images, as it is."""
+    if spec.stack == 1:
+        return observation
+    return np.concatenate([observation[: 4 * spec.observation_size], observation[-spec.frame_size :]])
 
 
 class FrameStack:
-    """Keeps the newest frames of an episode, and stacks them behind the vector of the newest observation."""
+    """Stacks the frames of one episode after the other."""
 
     def __init__(self, spec: Spec) -> None:
-        self._spec = spec
-        self._frames: list[NDArray[np.uint8]] = []  # oldest first
+        self.spec = spec
+        self._newest: NDArray[np.uint8] | None = None
 
-    def begin(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """Stacks the first observation of an episode: its frame stands for older ones too."""
-        self._frames = [flat[4 * self._spec.observation_size :]] * self._spec.stack
-        return self.add(flat)
+    def begin(self, flat: NDArray[Any]) -> NDArray[np.uint8]:
+        """Starts an episode with its first observation, as flatten returns it."""
+        self._newest = stacked(flat, None, self.spec)
+        return self._newest
 
-    def add(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """Stacks the next observation of the episode."""
-        split = 4 * self._spec.observation_size
-        self._frames = [*self._frames[1:], flat[split:]]
-        return np.concatenate([flat[:split], *self._frames])
+    def add(self, flat: NDArray[Any]) -> NDArray[np.uint8]:
+        """Adds the next observation of the episode."""
+        self._newest = stacked(flat, self._newest, self.spec)
+        return self._newest
 
 
 def number(name: str, value: Any) -> float:
@@ -77,11 +95,16 @@ def number(name: str, value: Any) -> float:
     return float(_sane(name, _numbers(name, value, ()).reshape(1))[0])
 
 
-def fixed(observation: Any, spec: Spec, last: Floats) -> Floats:
+def fixed(observation: Any, spec: Spec, last: NDArray[Any]) -> NDArray[Any]:
     """Repairs an observation: clips values that are too large and takes the rest from the last valid observation."""
     flat = last.copy()
+    vector, frame = split(flat, spec) if spec.images else (flat, flat[:0])
+    for image in spec.images:
+        pixels = _pixels(frame, image)
+        with suppress(InvalidValue):
+            pixels[:] = _to_bytes(image, _clipped_image(_channels_first(observation, image), pixels))
     for part in spec.observation:
-        values = flat[part.start : part.stop]
+        values = vector[part.start : part.stop]
         with suppress(InvalidValue):
             plain = _plain(observation, part)
             values[:] = _clipped(plain.reshape(-1), values) if part.first_choice is None else _one_hot(part, plain)
@@ -151,13 +174,17 @@ def _part(observation: Any, part: Part) -> NDArray[np.float64]:
 
 
 def _plain(observation: Any, part: Part) -> NDArray[np.float64]:
+    return _numbers(part.name, _inside(observation, part), part.shape)
+
+
+def _inside(observation: Any, part: Part | Image) -> Any:
     value = observation
     for key in part.path:
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
             raise InvalidValue(part.name, f"is missing from {observation!r:.60}") from None
-    return _numbers(part.name, value, part.shape)
+    return value
 
 
 def _one_hot(part: Part, value: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -180,3 +207,39 @@ def _sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
 def _clipped(flat: NDArray[np.float64], last: Floats) -> NDArray[np.float64]:
     clipped = np.where(np.abs(flat) <= ABSURD, flat, np.clip(flat, -FIXED_TO, FIXED_TO))
     return np.where(np.isnan(flat), last, clipped)
+
+
+def _pixels(frame: NDArray[np.uint8], image: Image) -> NDArray[np.uint8]:
+    """A view of an image in a frame."""
+    return frame[image.start : image.stop].reshape(image.shape)
+
+
+def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
+    """Finds an image in an observation and returns it as (channels, height, width); it must be of the right type."""
+    value = _inside(observation, image)
+    if not isinstance(value, np.ndarray):
+        raise InvalidValue(image.name, f"is {type(value).__name__} {value!r:.60}, not an array")
+    if value.dtype.kind != "f" if image.is_float else value.dtype != np.uint8:
+        raise InvalidValue(image.name, f"is of type {value.dtype} instead of {'float' if image.is_float else 'uint8'}")
+    channels, height, width = image.shape
+    shape = (height, width, channels) if image.channels_last else image.shape
+    if value.shape != shape and not (channels == 1 and value.shape == (height, width)):
+        raise InvalidValue(image.name, f"has shape {value.shape} instead of {shape}; images must keep their size")
+    three = value.reshape(shape)
+    return three.transpose(2, 0, 1) if image.channels_last else three
+
+
+def _valid(image: Image, pixels: NDArray[Any]) -> NDArray[Any]:
+    if image.is_float:
+        valid = (pixels >= 0) & (pixels <= 1)  # False for NaN too
+        if not valid.all():
+            raise InvalidValue(image.name, f"holds {pixels[~valid][0]}; images of floats must lie between 0 and 1")
+    return pixels
+
+
+def _clipped_image(pixels: NDArray[Any], last: NDArray[np.uint8]) -> NDArray[Any]:
+    return np.where(np.isnan(pixels), last / 255, pixels.clip(0, 1)) if pixels.dtype.kind == "f" else pixels
+
+
+def _to_bytes(image: Image, pixels: NDArray[Any]) -> NDArray[Any]:
+    return np.rint(pixels * 255) if image.is_float else pixels

@@ -10,18 +10,18 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.types import Floats, Part, Spec
+from t3d.types import Spec
 from t3d.world.doctor.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
 from t3d.world.guard import EnvGuard, GymEnv
-from t3d.world.spaces import random_action
+from t3d.world.spaces import random_action, split
+from t3d.world.spec import size_of
 
 SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core
 LARGE, SMALL = 100.0, 1e-3  # chosen: networks learn best with inputs and targets of about one
 REPLAYED = 20  # steps played twice to see whether the seed determines everything
 ENOUGH = 100  # observations needed before a value that never changed is reported; chosen
 MOST_NAMED = 4  # of the values that never changed; chosen
-CHANNELS = (1, 3, 4)  # of an image
-IMAGE_SIDE = 32  # smallest side of a 2-D uint8 array that is taken for an image; chosen
+MANY = 1000  # values of an array with several axes that may have been meant to be an image; chosen
 
 
 def _outside_its_space(trial: Trial) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _not_repeatable(trial: Trial) -> Iterator[str]:
         yield "the same seed and actions give other observations; draw from self.np_random, or runs cannot be repeated"
 
 
-def _replay(env: GymEnv, guard: EnvGuard) -> list[Floats]:
+def _replay(env: GymEnv, guard: EnvGuard) -> list[NDArray[Any]]:
     """Returns the first observations of an episode with a fixed seed and actions; fewer of them if steps are slow."""
     rng, started = np.random.default_rng(1), time.monotonic()
     seen = [reset(env, guard, seed=1)[1]]
@@ -105,31 +105,34 @@ def _replay(env: GymEnv, guard: EnvGuard) -> list[Floats]:
     return seen
 
 
-def images(space: gym.Space[Any], spec: Spec) -> Iterator[str]:
-    """Reports the parts of an observation that are images, for which T3D has no network."""
+def images(spec: Spec) -> Iterator[str]:
+    """Says what is done with images, and whether motion can be seen in them."""
+    if spec.images:
+        chosen = " and ".join(f"{image.name} {size_of(image)}" for image in spec.images)
+        many = len(spec.images) > 1
+        frames = f", {spec.stack} frames stacked" if spec.stack > 1 else ""
+        values = spec.observation_size
+        beside = f"; the vector of {values:,} values beside {'them' if many else 'it'} as it is" if values else ""
+        still = "" if spec.stack > 1 else "; one frame cannot show motion: if that matters, use --env.frame-stack 3"
+        yield f"{chosen} {'are encoded as images' if many else 'is encoded as an image'}{frames}{beside}{still}"
     for part in spec.observation:
-        if _is_image(space, part):
+        if part.stop - part.start >= MANY and len(part.shape) > 1:
             sides = " x ".join(map(str, part.shape))
             yield (
-                f"{part.name} is an image of {sides}; T3D has no convolutional network yet and flattens it to "
-                f"{part.stop - part.start:,} values"
+                f"{part.name} of {sides} is not recognised as an image and is flattened to {part.stop - part.start:,} "
+                "values; an image is uint8, or floats with bounds 0 and 1, of 32 to 128 pixels each way"
             )
 
 
-def _is_image(space: gym.Space[Any], part: Part) -> bool:
-    inner: Any = space
-    for key in part.path:
-        inner = inner[key]
-    shape = part.shape
-    if inner.dtype != np.uint8 or len(shape) not in (2, 3):
-        return False
-    if len(shape) == 2:
-        return min(shape) >= IMAGE_SIDE
-    return shape[0] in CHANNELS or shape[2] in CHANNELS
-
-
 def _images(trial: Trial) -> Iterator[str]:
-    yield from images(trial.env.observation_space, trial.guard.spec)
+    yield from images(trial.guard.spec)
+
+
+def _still_images(trial: Trial) -> Iterator[str]:
+    if trial.observed >= ENOUGH:
+        for image in trial.guard.spec.images:
+            if not trial.changed[image]:
+                yield f"{image.name} never changed in {trial.steps} steps; check what the camera sees"
 
 
 def _never_changes(trial: Trial) -> Iterator[str]:
@@ -138,7 +141,8 @@ def _never_changes(trial: Trial) -> Iterator[str]:
     trial = play(trial.env, trial.guard, episodes=MOST_STEPS)  # longer, because a foot may rarely touch the ground
     constant = _constant(trial)
     for seed in (1, 2):  # what differs between episodes may be constant within them
-        constant &= reset(trial.env, trial.guard, seed=seed)[1] == trial.least
+        first = reset(trial.env, trial.guard, seed=seed)[1]
+        constant &= (split(first, trial.guard.spec)[0] if trial.guard.spec.images else first) == trial.least
     indices = np.flatnonzero(constant)
     if len(indices):
         named = ", ".join(map(str, indices[:MOST_NAMED]))
@@ -147,11 +151,11 @@ def _never_changes(trial: Trial) -> Iterator[str]:
 
 
 def _constant(trial: Trial) -> NDArray[np.bool_]:
-    """Marks the values that have not changed; not the border of an image, nor choices that did not occur."""
+    """Marks the values that have not changed, but not choices that did not occur."""
     constant: NDArray[np.bool_] = trial.least == trial.most
     for part in trial.guard.spec.observation:
         mine = constant[part.start : part.stop]
-        if _is_image(trial.env.observation_space, part) or (part.first_choice is not None and not mine.all()):
+        if part.first_choice is not None and not mine.all():
             mine[:] = False
     return constant
 
@@ -166,7 +170,7 @@ def _slow(trial: Trial) -> Iterator[str]:
 def _badly_scaled(trial: Trial) -> Iterator[str]:
     remedy = "scale it, or try --normalise-observations"
     each = np.maximum(np.abs(trial.least), np.abs(trial.most))
-    largest, reward = each.max(), trial.largest_reward
+    largest, reward = each.max(initial=0), trial.largest_reward
     if largest > LARGE:
         yield f"observation value {int(each.argmax())} reaches {largest:.3g}; {remedy}"
     if 0 < largest < SMALL:
@@ -187,6 +191,7 @@ CHECKS: list[Callable[[Trial], Iterator[str]]] = [
     _no_time_limit,
     _not_repeatable,
     _images,
+    _still_images,
     _never_changes,
     _slow,
     _badly_scaled,

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.types import Floats
 from t3d.world.guard import EnvGuard, GymEnv, Result
-from t3d.world.spaces import random_action
+from t3d.world.spaces import newest, random_action, split
 
 MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: training should start without a noticeable delay
 
@@ -35,21 +36,36 @@ class Trial:
         self.odd_flags: list[Any] = []
         self.observed = 0  # valid observations
         self.least = self.most = np.zeros(guard.spec.observation_size, np.float32)  # of each value, over all of them
+        self.changed = dict.fromkeys(guard.spec.images, False)
+        self._first_frame = np.zeros(0, np.uint8)
         self.largest_reward = 0.0
         self.endings: list[Ending] = []
         self.seconds: list[float] = []
 
-    def see(self, raw: Any, flat: Floats) -> None:
+    def see(self, raw: Any, flat: NDArray[Any]) -> None:
         """Takes an observation, as returned and as checked; one that the guard refused or fixed is only counted."""
         if len(self.guard.faults) > self.bad_values:
             self.bad_values = len(self.guard.faults)
             return
         self.newest = [*self.newest[-1:], raw]
-        self.least = np.minimum(self.least, flat) if self.observed else flat
-        self.most = np.maximum(self.most, flat) if self.observed else flat
+        vector = self._without_images(flat)
+        self.least = np.minimum(self.least, vector) if self.observed else vector
+        self.most = np.maximum(self.most, vector) if self.observed else vector
         self.observed += 1
         if not self.outside and not self.env.observation_space.contains(raw):
             self.outside = _how_outside(raw, self.env.observation_space)
+
+    def _without_images(self, flat: NDArray[Any]) -> Floats:
+        """Returns the vector of an observation, and notes which of its images have changed."""
+        spec = self.guard.spec
+        if not spec.images:
+            return flat
+        vector, frame = split(newest(flat, spec), spec)
+        first = self._first_frame = self._first_frame if self.observed else frame
+        for image in spec.images:
+            mine = slice(image.start, image.stop)
+            self.changed[image] = self.changed[image] or not np.array_equal(first[mine], frame[mine])
+        return vector
 
     def step(self, rng: np.random.Generator) -> Result:
         """Takes one random action."""
@@ -79,7 +95,7 @@ def play(env: GymEnv, guard: EnvGuard, episodes: int = EPISODES) -> Trial:
     return trial
 
 
-def reset(env: GymEnv, guard: EnvGuard, seed: int) -> tuple[Any, Floats]:
+def reset(env: GymEnv, guard: EnvGuard, seed: int) -> tuple[Any, NDArray[Any]]:
     """Starts an episode; returns its first observation, as returned by the environment and as checked."""
     raw: list[Any] = []
 

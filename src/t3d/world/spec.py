@@ -1,0 +1,126 @@
+"""What an environment observes and does: its spaces, and where each part of an observation is in T3D's flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from t3d.errors import UserError
+from t3d.types import Image, Part, Spec
+
+Path = tuple[str | int, ...]
+WIDEST = 1e9  # action bounds beyond this stand for infinity
+SMALLEST_SIDE, LARGEST_SIDE = 32, 128  # pixels of an image that is encoded; chosen
+MOST_CHANNELS = 12  # four stacked RGB frames; chosen
+USUAL_CHANNELS = (1, 3, 4)  # arrays of bytes with these that are too small or too large for an image are refused
+TINY_SIDE = 8  # with fewer pixels an array of bytes is a table, not an image; chosen
+
+
+def name_of(env: Any) -> str:
+    """The name of an environment in messages."""
+    spec = getattr(env, "spec", None)
+    return str(spec.id) if spec else type(getattr(env, "unwrapped", env)).__name__
+
+
+def spec_of(env: Any, frame_stack: int = 1) -> Spec:
+    """Reads the spaces of a gymnasium.Env, or of one environment of a VectorEnv; refuses those TD3 cannot work with."""
+    name, vector = name_of(env), isinstance(env, VectorEnv)
+    mode = env.metadata.get("autoreset_mode") if vector else AutoresetMode.DISABLED
+    if mode is not AutoresetMode.DISABLED:
+        raise UserError(f"the VectorEnv resets by itself ({mode}); create it with AutoresetMode.DISABLED")
+    try:
+        observations = env.single_observation_space if vector else env.observation_space
+        actions = env.single_action_space if vector else env.action_space
+    except AttributeError as error:
+        raise UserError(f"{name} is not complete ({error}); set it in the environment's __init__") from None
+    if not isinstance(actions, spaces.Box):
+        raise UserError(f"{name} has a {actions} action space; TD3 needs a continuous one (Box), as Pendulum-v1 has")
+    low = actions.low.astype(np.float64).reshape(-1)
+    high = actions.high.astype(np.float64).reshape(-1)
+    for index, (least, most) in enumerate(zip(low, high, strict=True)):
+        if not -WIDEST <= least < most <= WIDEST:
+            raise UserError(
+                f"{name} has action bounds [{least}, {most}] in dimension {index}; TD3 needs finite bounds, "
+                "low below high: set them in the environment's action_space"
+            )
+    parts, images = layout_of(observations)
+    spec = Spec(parts, actions.shape, low, high, str(actions.dtype), images, frame_stack)
+    if not (spec.action_size and spec.observation_width):
+        raise UserError(f"{name} has empty actions or observations ({actions}, {observations})")
+    if frame_stack > 1 and not images:
+        raise UserError(
+            f"env.frame_stack={frame_stack} stacks images, and {name} observes none; leave it at 1, "
+            "or observe rendered images with --env.pixels 84"
+        )
+    return spec
+
+
+def layout_of(space: gym.Space[Any]) -> tuple[tuple[Part, ...], tuple[Image, ...]]:
+    """Lays out an observation: images in a frame; the rest in a vector, Discrete as a one-hot vector."""
+    parts: list[Part] = []
+    images: list[Image] = []
+    for path, leaf in _leaves(space):
+        image = _image_of(leaf, path, images[-1].stop if images else 0)
+        if image is not None:
+            images.append(image)
+            continue
+        start = parts[-1].stop if parts else 0
+        if isinstance(leaf, spaces.Discrete):
+            parts.append(Part(path, (), start, start + int(leaf.n), first_choice=int(leaf.start)))
+        else:
+            parts.append(Part(path, leaf.shape, start, start + prod(leaf.shape)))
+    return tuple(parts), tuple(images)
+
+
+def _leaves(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yields the spaces inside Dict and Tuple, however nested, and the keys and indices that lead to them."""
+    if isinstance(space, spaces.Dict):
+        for key, child in space.spaces.items():
+            yield from _leaves(child, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, child in enumerate(space.spaces):
+            yield from _leaves(child, (*path, index))
+    elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete):
+        yield path, space
+    else:
+        raise UserError(
+            f"the observation space holds {space}, which T3D cannot flatten; "
+            "use Box, Discrete, MultiBinary, or Dict and Tuple of these"
+        )
+
+
+def _image_of(space: gym.Space[Any], path: Path, start: int) -> Image | None:
+    """Recognises an image by its type and shape; refuses one of bytes that the encoder cannot take."""
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+        return None
+    is_bytes = space.dtype == np.uint8
+    is_float = np.dtype(space.dtype).kind == "f" and bool((space.low == 0).all() and (space.high == 1).all())
+    channels_last = len(space.shape) == 2 or space.shape[2] < space.shape[0]
+    height, width = space.shape[:2] if channels_last else space.shape[1:]
+    channels = 1 if len(space.shape) == 2 else space.shape[2 if channels_last else 0]
+    image = Image(path, (channels, height, width), start, start + prod(space.shape), channels_last, is_float)
+    sides = min(height, width), max(height, width)
+    if not (is_bytes or is_float) or channels > MOST_CHANNELS:
+        return None
+    if sides[0] >= SMALLEST_SIDE and sides[1] <= LARGEST_SIDE:
+        return image
+    least = SMALLEST_SIDE if len(space.shape) == 2 else TINY_SIDE
+    if is_bytes and channels in USUAL_CHANNELS and sides[0] >= least:
+        raise UserError(
+            f"{image.name} is an image of {size_of(image)}, and images must have {SMALLEST_SIDE} to {LARGEST_SIDE} "
+            "pixels each way; resize it with gymnasium.wrappers.ResizeObservation, or use --env.pixels 84 if the "
+            "environment can be rendered"
+        )
+    return None
+
+
+def size_of(image: Image) -> str:
+    """The size of an image for people: height x width x channels."""
+    channels, height, width = image.shape
+    return f"{height} x {width} x {channels}"
