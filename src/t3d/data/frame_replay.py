@@ -84,20 +84,19 @@ class FrameReplay(Replay):
         s, a, r, terminated, s2 = super().gather(index, last)
         slots = self.frames.slots(index)
         slots2 = slots if last is None else self.frames.slots(last)
-        states = self._states_for(index.shape)
-        for words, vector, which in zip(states, (s, s2), (slots[:-1], slots2[1:]), strict=True):
-            width = vector.shape[-1] * 4 // words.itemsize
-            words[:, :width] = vector.reshape(len(words), -1).contiguous().view(words.dtype)
-            self.frames.ring.gather(which, words[:, width:])
-        s, s2 = (words.view(torch.uint8).view(*index.shape, -1) for words in states)
+        states, ring = self._states_for(index.shape), self.frames.ring
+        for state, vector, which in zip(states, (s, s2), (slots[:-1], slots2[1:]), strict=True):
+            size = 4 * vector.shape[-1]
+            state[:, :size] = vector.reshape(len(state), -1).view(torch.uint8)
+            ring.gather(which, state.view(ring.word)[:, size // ring.words.itemsize :])
+        s, s2 = (state.view(*index.shape, -1) for state in states)
         return s, a, r, terminated, s2
 
     def _states_for(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """Memory for s and s2 as words, taken once: taking it again for each batch costs more than filling it."""
+        """Memory for s and s2, taken once: taking it again for each batch costs more than filling it."""
         if shape not in self._states:
-            ring = self.frames.ring
-            size = shape.numel(), self.spec.observation_width // ring.words.itemsize
-            s, s2 = (torch.empty(size, dtype=ring.word, device=ring.words.device) for _ in range(2))
+            size, device = (shape.numel(), self.spec.observation_width), self.rows.device
+            s, s2 = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
             self._states[shape] = s, s2
         return self._states[shape]
 

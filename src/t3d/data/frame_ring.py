@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from itertools import pairwise
+from collections.abc import Sequence
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -48,16 +48,19 @@ class FrameRing:
         """Where a member's frames of these numbers are."""
         return member * self.capacity + numbers % self.capacity
 
-    def write(self, slots: NDArray[np.int64], frames: Bytes) -> None:
-        """Writes frames (K, frame_size) into different slots (K,); to a GPU in one asynchronous copy."""
+    def write(self, slots: NDArray[np.int64], frames: Sequence[Bytes] | Bytes) -> None:
+        """Writes frames into different slots (K,); to a GPU in one asynchronous copy."""
         device = self.words.device
-        if self._file is not None:
-            _write_runs(self._file, slots, frames)
-        elif device.type == "cpu":
-            self.words.view(torch.uint8).numpy()[slots] = frames
-        else:
-            new = sendable(frames, device).to(device, non_blocking=True).view(self.word)
+        if device.type != "cpu":
+            new = sendable(np.stack(list(frames)), device).to(device, non_blocking=True).view(self.word)
             self.words.index_copy_(0, sendable(slots, device).to(device, non_blocking=True), new)
+            return
+        array = self.words.view(torch.uint8).numpy()
+        for slot, frame in zip(slots.tolist(), frames, strict=True):
+            if self._file is None:
+                array[slot] = frame
+            else:
+                _write(self._file, slot * len(frame), frame)
 
     def read(self, slots: NDArray[np.int64]) -> Bytes:
         """Reads the frames in some slots."""
@@ -97,16 +100,13 @@ def _open_file(folder: Path, size: int) -> BinaryIO:
     return file
 
 
-def _write_runs(file: BinaryIO, slots: NDArray[np.int64], frames: Bytes) -> None:
+def _write(file: BinaryIO, offset: int, frame: Bytes) -> None:
     """Writes to the file and not to its mapped memory, where a full disk would end the process."""
-    starts = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]
+    rest = memoryview(frame.tobytes())
     try:
-        for start, stop in pairwise(starts):
-            rest = memoryview(frames[start:stop].tobytes())
-            offset = int(slots[start]) * frames.shape[1]
-            while rest:
-                done = os.pwrite(file.fileno(), rest, offset)
-                rest, offset = rest[done:], offset + done
+        while rest:
+            done = os.pwrite(file.fileno(), rest, offset)
+            rest, offset = rest[done:], offset + done
     except OSError as error:
         raise FramesNotWritten(
             f"the images of the replay could not be written to disk: {in_words(error)}; make room there, use a smaller "

@@ -32,6 +32,10 @@ class Seen(NamedTuple):
     numbers: list[int]
     frames: list[Bytes]
 
+    def owned(self) -> Seen:
+        """The same with copies of frames that are views, of a block that is about to go."""
+        return self._replace(frames=[frame if frame.base is None else frame.copy() for frame in self.frames])
+
 
 class Frames:
     """The frames of all members, the numbers (M, rows, stack + 1) of each row's, and the oldest row that has all."""
@@ -58,21 +62,21 @@ class Frames:
 
     def add(self, *blocks: tuple[int, int, Origins, Bytes, Bytes]) -> None:
         """Stores what is new in blocks of transitions: (member, first row, origins, frames of s, frames of s2)."""
-        slots, frames, places = [], [], []
+        slots, frames, places = list[Numbers](), list[Bytes](), list[Numbers]()
         for member, first, origins, s, s2 in blocks:
             before = self.written[member]
             numbers, new = self._numbered(member, origins, s, s2)
             new = new[-self.ring.capacity :]  # a longer block overwrites itself
             self.written[member] = int(numbers[-1, -1]) + 1
             slots.append(self.ring.slots(member, np.arange(self.written[member] - len(new), self.written[member])))
-            frames.append(np.stack(new))
+            frames += new
             stop = first + len(numbers)
             kept = np.arange(max(first, stop - self.rows), stop) % self.rows
             self.numbers[member, kept] = numbers[-self.rows :]
             places.append(member * self.rows + kept)
             if self._gone(before) != self._gone(self.written[member]):
                 self._lose_rows(member, stop)
-        self.ring.write(np.concatenate(slots), np.concatenate(frames))
+        self.ring.write(np.concatenate(slots), frames)
         self._send(np.concatenate(places))
 
     def slots(self, index: Tensor) -> Tensor:
@@ -116,7 +120,7 @@ class Frames:
                 continue
             numbers = self.numbers[member, (first + place) % self.rows, 1:]
             frames = self.ring.read(self.ring.slots(member, numbers))
-            self._seen[member][env] = Seen(episode, step, numbers.tolist(), list(frames))
+            self._seen[member][env] = Seen(episode, step, numbers.tolist(), list(frames)).owned()
         self._on_device[member].copy_(torch.from_numpy(self.numbers[member]))
 
     def state(self) -> State:
@@ -139,16 +143,19 @@ class Frames:
         for place, (env, episode, step, ending) in enumerate(origins.tolist()):
             before = seen.get(env)
             if before is None or (before.episode, before.step) != (episode, step - 1):
-                before = Seen(episode, step, [-1] * self.stack, [s[place].copy()] * self.stack)
+                before = Seen(episode, step, [-1] * self.stack, [s[place]] * self.stack)
             stack, frames = before.numbers, before.frames
             if stack[0] < written + len(new) - self._oldest_shared or stack[0] < 0:
                 stack = _stored(stack, frames, new, written)
             numbers.append([*stack, written + len(new)])
-            new.append(s2[place].copy())
+            new.append(s2[place])
             if env != UNKNOWN and ending == GOES_ON:
                 seen[env] = Seen(episode, step, numbers[-1][1:], [*frames[1:], new[-1]])
             else:
                 seen.pop(env, None)
+        for env in np.unique(origins[:, 0]).tolist():
+            if env in seen:
+                seen[env] = seen[env].owned()
         return np.array(numbers, np.int64), new
 
     def _gone(self, written: int) -> int:

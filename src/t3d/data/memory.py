@@ -109,6 +109,8 @@ class Memory:
 
 def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
     if not spec.images:
+        if cfg.replay.frames_on_disk:
+            raise UserError("replay.frames_on_disk=true, and the observations hold no images; leave it off")
         return Replay(spec, rows_needed(cfg), len(cfg.members), device)
     if cfg.normalise_observations:
         raise UserError(

@@ -28,7 +28,7 @@ from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, sync_folder, to_json
 from t3d.store.flatten import joined, split
 from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
-from t3d.store.segments import new_bytes, rows_of, shared_segments, write_segments
+from t3d.store.segments import contents_of, new_bytes, rows_of, shared_segments, write_segments
 from t3d.types import UNKNOWN, Floats, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
@@ -72,7 +72,7 @@ class Checkpoint(NamedTuple):
             count = segment.stop - segment.first
             origins = np.full((count, 4), UNKNOWN, np.int32)
             if segment.file.name not in self.damaged:
-                intact = self._contents(segment, replay)
+                intact = contents_of(segment, self._read(segment.file), replay)
                 origins = intact.get("origins", origins)  # added in the course of format 2
                 if replay.frames is not None:
                     replay.frames.put(member, intact["numbers"], intact["frames"])
@@ -87,17 +87,6 @@ class Checkpoint(NamedTuple):
                 numbers = np.resize(intact["numbers"], (count, replay.frames.stack + 1))
                 replay.frames.put_numbers(member, segment.first + gone, numbers[gone:])
         replay.rebuild(member, first, stop)
-
-    def _contents(self, segment: Segment, replay: Replay) -> dict[str, NDArray[Any]]:
-        """Returns the arrays of a segment, whose shapes and types fit the replay."""
-        found, count = safetensors.numpy.load(self._read(segment.file)), segment.stop - segment.first
-        _refuse_other(found, "rows", (count, replay.rows.shape[2]), "float32", segment)
-        if "origins" in found:
-            _refuse_other(found, "origins", (count, 4), "int32", segment)
-        if replay.frames is not None:
-            _refuse_other(found, "numbers", (count, replay.frames.stack + 1), "int64", segment)
-            _refuse_other(found, "frames", (len(found["frames"]), replay.frames.frame_size), "uint8", segment)
-        return found
 
     def read_rows(self, segment: Segment) -> Floats:
         """Returns the rows in a segment."""
@@ -237,14 +226,6 @@ def _prune(root: Path) -> None:
         for file in (root / "replay").iterdir():
             if SEGMENT_NAME.fullmatch(file.name) and file.name not in wanted:
                 file.unlink()
-
-
-def _refuse_other(
-    found: dict[str, NDArray[Any]], name: str, shape: tuple[int, int], dtype: str, segment: Segment
-) -> None:
-    array = found[name]
-    if array.shape != shape or str(array.dtype) != dtype:
-        raise Refused(f"{segment.file.name} holds {name} of {array.dtype} {array.shape} instead of {dtype} {shape}")
 
 
 def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:

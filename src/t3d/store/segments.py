@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import safetensors.numpy
+from numpy.typing import NDArray
 
+from t3d.files import Refused
 from t3d.store.manifest import Segment, write_file
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
@@ -34,6 +36,22 @@ def write_segments(
             name = f"{serial:06}-{owner}-{first}-{end}.safetensors"
             yield Segment(seed, first, end, write_file(folder / name, content, written))
             first = end
+
+
+def contents_of(segment: Segment, content: bytes, replay: Replay) -> dict[str, NDArray[Any]]:
+    """Returns the arrays of a segment; their shapes and types must fit the replay."""
+    found, count = safetensors.numpy.load(content), segment.stop - segment.first
+    expected = {"rows": ("float32", (count, replay.rows.shape[2]))}
+    if "origins" in found:  # added in the course of format 2
+        expected["origins"] = "int32", (count, 4)
+    if replay.frames is not None:
+        expected["numbers"] = "int64", (count, replay.frames.stack + 1)
+        expected["frames"] = "uint8", (len(found["frames"]), replay.frames.frame_size)
+    for name, (dtype, shape) in expected.items():
+        array = found[name]
+        if array.shape != shape or str(array.dtype) != dtype:
+            raise Refused(f"{segment.file.name} holds {name} of {array.dtype} {array.shape} instead of {dtype} {shape}")
+    return found
 
 
 def rows_of(replay: Replay) -> int:
