@@ -22,6 +22,10 @@ class NobodyLeft(UserError):
     """Every worker process has failed too often; the run is saved."""
 
 
+class FramesNotWritten(UserError):
+    """The disk did not take the replay's images, so that transitions that were collected are lost."""
+
+
 class OwnSignal(BaseException):
     """An exception that T3D raises through an environment's code, which must neither catch it nor be blamed for it."""
 

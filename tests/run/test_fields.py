@@ -71,6 +71,7 @@ NEEDS: dict[str, dict[str, Any]] = {  # fields that do nothing, or are refused, 
     "replay.importance_updates": {"replay.sampling": "proportional"},
 }
 COVERED = {
+    "replay.frames_on_disk": "data/test_frames.py::test_a_file_is_memory",
     "seeds": "run/test_run.py::test_same_seed_same_bits_other_seed_other_bits",
     "sweep": "run/test_sweeps.py::test_a_member_is_the_single_run_with_its_values_and_seed_to_the_last_bit",
     "total_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",

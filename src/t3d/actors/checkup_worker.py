@@ -114,8 +114,6 @@ def spec_from_json(fields: dict[str, Any]) -> Spec:
     )
     return Spec(
         observation=tuple(Part(**part) for part in parts),
-        images=tuple(Image(**image) for image in images),
-        stack=fields["stack"],
         action_shape=tuple(fields["action_shape"]),
         action_low=np.array(fields["action_low"], np.float64),
         action_high=np.array(fields["action_high"], np.float64),

@@ -134,7 +134,7 @@ class ReplayConfig:
     importance_exponent: float = 0.4
     """How far importance weights correct sampling=proportional (β); 1: fully."""
     frames_on_disk: bool = False
-    """Keep the images in a file of the run's folder instead of memory, for replays larger than memory."""
+    """Keep images in a temporary file under run.root instead of memory, for replays larger than memory."""
     importance_updates: int = 0
     """Updates until that exponent has risen to 1 in a straight line; 0: it stays as it is."""
 

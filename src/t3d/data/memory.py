@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from t3d.config import Config
-from t3d.data import priorities, replay
+from t3d.data import frames, priorities, replay
+from t3d.data.frame_replay import FrameReplay
 from t3d.data.normaliser import Normaliser
 from t3d.data.prioritised import PrioritisedSampler
 from t3d.data.replay import Replay
 from t3d.data.reward_scaler import RewardScaler
 from t3d.data.samplers import Sampler, UniformSampler
+from t3d.errors import UserError
 from t3d.files import to_count
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
@@ -29,7 +32,7 @@ class Memory:
 
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
         seeds = [member.seed for member in cfg.members]
-        self.replay = Replay(spec, rows_needed(cfg), len(seeds), device)
+        self.replay = _replay(spec, cfg, device)
         self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
         gamma = cfg.td3.gamma if gamma is None else gamma
@@ -79,8 +82,10 @@ class Memory:
         return snapshot if self.normaliser is None else self.normaliser.put_into(snapshot)
 
     def state(self) -> State:
-        """Everything except the rows of the replay, which are saved in segments."""
+        """Everything except the rows and frames of the replay, which are saved in segments."""
+        of_frames = {} if self.replay.frames is None else {"frames": self.replay.frames.state()}
         return {
+            **of_frames,
             "added": list(self.added),
             "sampler": self.sampler.state(),
             "normaliser": {} if self.normaliser is None else self.normaliser.state(),
@@ -91,7 +96,10 @@ class Memory:
         """Restores what state() returned; the rows of the replay are put back separately."""
         if len(state["added"]) != len(self.added):
             raise ValueError(f"it holds {len(state['added'])} members")
-        self.replay.set_added([to_count(count) for count in state["added"]])
+        added = [to_count(count) for count in state["added"]]
+        if self.replay.frames is not None:
+            self.replay.frames.restore(state["frames"], added)
+        self.replay.set_added(added)
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])
@@ -99,13 +107,31 @@ class Memory:
             self.reward_scaler.restore(state["reward_scaler"])
 
 
+def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
+    if not spec.images:
+        if cfg.replay.frames_on_disk:
+            raise UserError("replay.frames_on_disk=true, and the observations hold no images; leave it off")
+        return Replay(spec, rows_needed(cfg), len(cfg.members), device)
+    if cfg.normalise_observations:
+        raise UserError(
+            "normalise_observations=true is for vectors, and these observations hold images, which are scaled as they "
+            "are encoded; leave it off"
+        )
+    folder = Path(cfg.run.root) if cfg.replay.frames_on_disk else None
+    return FrameReplay(spec, rows_needed(cfg), len(cfg.members), device, cfg.env.num_envs, folder)
+
+
 def rows_needed(cfg: Config) -> int:
     """Rows to allocate: at most total_steps, because a shorter run never fills the replay's capacity."""
     return min(cfg.replay.capacity, cfg.total_steps)
 
 
-def bytes_needed(spec: Spec, cfg: Config) -> int:
-    """The memory that the replay takes, with priorities if there are any."""
-    rows, members = rows_needed(cfg), len(cfg.members)
-    for_priorities = 0 if cfg.replay.sampling == "uniform" else priorities.bytes_needed(members, rows)
-    return replay.bytes_needed(spec, rows, members) + for_priorities
+def bytes_needed(spec: Spec, cfg: Config, rows: int | None = None) -> int:
+    """The memory that the replay takes, or would with other rows, with priorities and frames if there are any."""
+    rows, members = rows_needed(cfg) if rows is None else rows, len(cfg.members)
+    needed = replay.bytes_needed(spec._replace(images=()), rows, members)
+    if cfg.replay.sampling != "uniform":
+        needed += priorities.bytes_needed(members, rows)
+    if spec.images:
+        needed += frames.bytes_needed(spec, rows, members, cfg.env.num_envs, on_disk=cfg.replay.frames_on_disk)
+    return needed

@@ -61,6 +61,7 @@ class PrioritisedSampler:
         self._gamma = gamma_for_each(cfg.gamma if gamma is None else gamma, shape, device)
         self._ones = torch.ones(shape, device=device, dtype=torch.float32)
         self._member = torch.arange(members, device=device).unsqueeze(1)
+        self._oldest = [0] * members  # the first transition of each member that has a priority
 
     def sample(self) -> Batch:
         """Draws rows by priority, and from each as many steps as its episode has, at most n_step."""
@@ -80,6 +81,8 @@ class PrioritisedSampler:
         where = sendable(np.stack([np.concatenate(members), np.concatenate(rows)]), device)
         member, row = where.to(device, non_blocking=True)
         self.tree.set(member, row, self.highest.index_select(0, member))
+        for one, _, _ in blocks:
+            self._forget(one)
 
     def feedback(self, index: Tensor, td: Tensor) -> None:
         """Sets priorities by the largest error of any critic; of n-step returns they are the first row's."""
@@ -118,6 +121,16 @@ class PrioritisedSampler:
             newest = torch.from_numpy(saved[len(saved) - len(rows) :].copy())
             self.tree.priorities[member].index_copy_(0, rows, newest.to(rows.device))
         self.tree.rebuild()
+        self._oldest = [self.replay.kept(member)[0] for member in range(len(self.highest))]
+
+    def _forget(self, member: int) -> None:
+        """Takes the priorities of transitions that have left although their rows are not overwritten."""
+        first, stop = self.replay.kept(member)
+        left = np.arange(max(self._oldest[member], stop - self.replay.capacity), first) % self.replay.capacity
+        self._oldest[member] = first
+        if len(left):
+            rows = sendable(left, self.highest.device).to(self.highest.device, non_blocking=True)
+            self.tree.set(self._member[member], rows, torch.zeros_like(rows, dtype=torch.float32))
 
     def _rows(self, member: int) -> Tensor:
         """The rows of a member's transitions, in the order they arrived."""

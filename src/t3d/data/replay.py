@@ -5,19 +5,27 @@ A transition is one row of floats [s, a, r, terminated, s2], so adding is one wr
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.data.links import BYTES_PER_ROW, Links
 from t3d.tensors import sendable
 from t3d.types import Floats, Origins, Rollout, Spec, row_sizes
 
+if TYPE_CHECKING:
+    from t3d.data.frames import Frames
+
 BYTES_PER_VALUE = 4  # float32
 
 
 class Replay:
     """Ring buffers (M, capacity, width) of float32, allocated once. Observations are stored unscaled."""
+
+    frames: Frames | None = None  # what FrameReplay keeps beside the rows
 
     def __init__(self, spec: Spec, capacity: int, members: int, device: torch.device | str = "cpu") -> None:
         self.capacity = capacity
@@ -42,12 +50,15 @@ class Replay:
         where = sendable(np.concatenate(places), device).to(device, non_blocking=True)
         self.rows.view(-1, self.rows.shape[-1]).index_copy_(0, where, new)
         self.links.add(*((one.member, one.origins, self.added[one.member]) for one in rollouts))
-        filled = np.minimum(self.added, self.capacity).astype(np.float64)
-        self.size.copy_(sendable(filled, device), non_blocking=True)
+        self._set_size()
 
     def kept(self, member: int) -> tuple[int, int]:
         """The first and one past the last transition that a member still holds, counted from the start of the run."""
         return max(0, self.added[member] - self.capacity), self.added[member]
+
+    def pick(self, u: Tensor) -> Tensor:
+        """Turns uniform draws (M, B) from [0, 1) into rows of the transitions kept."""
+        return (u * self.size.unsqueeze(1)).long()
 
     def read(self, member: int, first: int, stop: int) -> Floats:
         """Reads the rows of transitions first to stop, counted from the start of the run."""
@@ -60,6 +71,14 @@ class Replay:
         found: Origins = self.links.origins[member, np.arange(first, stop) % self.capacity]
         return found
 
+    def contents(self, member: int, first: int, stop: int) -> dict[str, NDArray[Any]]:
+        """Reads what a segment holds of transitions first to stop."""
+        return {"rows": self.read(member, first, stop), "origins": self.origins(member, first, stop)}
+
+    def content_bytes(self, member: int, first: int, stop: int) -> int:
+        """The bytes of contents."""
+        return (stop - first) * (self.rows[member, :1].nbytes + self.links.origins[member, :1].nbytes)
+
     def put(self, member: int, first: int, rows: Floats, origins: Origins) -> None:
         """Writes back what read returned, into a replay of this or another capacity; links are derived afterwards."""
         places = np.arange(first, first + len(rows)) % self.capacity
@@ -70,18 +89,34 @@ class Replay:
     def set_added(self, added: list[int]) -> None:
         """Sets the number of transitions ever added, per member."""
         self.added[:] = added
-        self.size.copy_(torch.tensor([min(count, self.capacity) for count in added]))
+        self._set_size()
+
+    def rebuild(self, member: int, first: int, stop: int) -> None:
+        """Derives a member's links anew from the transitions that were put back."""
+        self.links.rebuild(member, first, stop)
 
     def rewards(self, index: Tensor) -> Tensor:
         """Gathers the rewards of rows index (M, B)."""
         return self.rows[..., sum(self.columns[:2])].gather(1, index)
 
-    def gather(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Gathers rows index (M, B) of each member as s, a, r, terminated, s2."""
+    def gather(self, index: Tensor, last: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Gathers s, a, r of rows index (M, B) of each member, and terminated, s2 of rows last, if they are others."""
+        s, a, r, terminated, s2 = self._columns(index)
+        if last is not None:
+            *_, terminated, s2 = self._columns(last)
+        return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
+
+    def _columns(self, index: Tensor) -> tuple[Tensor, ...]:
         members, batch = index.shape
         rows = self.rows.view(-1, self.rows.shape[-1]).index_select(0, (self._first + index).view(-1))
-        s, a, r, terminated, s2 = torch.split(rows.view(members, batch, rows.shape[-1]), self.columns, dim=-1)
-        return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
+        return torch.split(rows.view(members, batch, rows.shape[-1]), self.columns, dim=-1)
+
+    def _set_size(self) -> None:
+        kept = [self.kept(member) for member in range(len(self.added))]
+        self._to_device(self.size, np.array([stop - first for first, stop in kept], np.float64))
+
+    def _to_device(self, tensor: Tensor, values: NDArray[Any]) -> None:
+        tensor.copy_(sendable(values, tensor.device), non_blocking=True)
 
 
 def bytes_needed(spec: Spec, capacity: int, members: int) -> int:

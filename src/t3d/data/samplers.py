@@ -47,7 +47,7 @@ class UniformSampler:
 
     def sample(self) -> Batch:
         """Draws rows, and from each as many steps as its episode has, at most n_step."""
-        index = (self._streams.uniform() * self.replay.size.unsqueeze(1)).long()  # (M, B)
+        index = self.replay.pick(self._streams.uniform())  # (M, B)
         return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
 
     def added(self, *blocks: tuple[int, int, int]) -> None:
@@ -78,14 +78,15 @@ def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n
     A row whose episode ends, was cut or has not gone further yet uses the steps there are; its discount is gamma to
     the power of their number.
     """
-    s, a, r, terminated, s2 = replay.gather(index)
-    discount, last = gamma, index
+    if n == 1:
+        s, a, r, terminated, s2 = replay.gather(index)
+        return Batch(s, a, r, s2, terminated, gamma, weight, index)
+    discount, last, r = gamma, index, replay.rewards(index)
     for _ in range(n - 1):
         following = replay.links.next.gather(1, last)
         goes_on = following >= 0
         last = torch.where(goes_on, following.long(), last)
         r = r + torch.where(goes_on, discount * replay.rewards(last), 0)
         discount = torch.where(goes_on, discount * gamma, discount)
-    if n > 1:
-        _, _, _, terminated, s2 = replay.gather(last)
+    s, a, _, terminated, s2 = replay.gather(index, last)
     return Batch(s, a, r, s2, terminated, discount, weight, index)

@@ -99,15 +99,26 @@ def replay_device(cfg: Config, spec: Spec) -> str:
             "free; make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
         )
     room[cfg.device] -= learning
+    if spec.images and cfg.replay.frames_on_disk:
+        room = {"cpu": room["cpu"]}
     needed = bytes_needed(spec, cfg)
     fitting = [device for device, free in room.items() if needed <= free]
     if not fitting:
         most = max(room.values())
         raise UserError(
             f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "
-            f"replay.capacity={int(rows_needed(cfg) * 0.9 * most / needed)} would fit, or train fewer seeds at once"
+            f"{_smaller_replay(cfg, spec, most)}, or train fewer seeds at once"
         )
     return fitting[0]
+
+
+def _smaller_replay(cfg: Config, spec: Spec, free: int) -> str:
+    """Says which capacity takes nine tenths of the memory that is free, and what else helps."""
+    one = bytes_needed(spec, cfg, rows=1)
+    rows = 1 + int((rows_needed(cfg) - 1) * (0.9 * free - one) / (bytes_needed(spec, cfg) - one))
+    fits = f"replay.capacity={rows} would fit" if rows >= cfg.td3.batch_size else "not even a batch would fit"
+    on_disk = ", --replay.frames-on-disk keeps images out of memory"
+    return fits + (on_disk if spec.images and not cfg.replay.frames_on_disk else "")
 
 
 def _free_bytes(device: str) -> int:

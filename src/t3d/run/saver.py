@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from t3d.actors.governor import passed
-from t3d.errors import Diverged, EnvironmentFailed, UserError, as_sentence
+from t3d.errors import Diverged, EnvironmentFailed, FramesNotWritten, UserError, as_sentence
 from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import Refused, in_words, shown
 from t3d.run.parts import Parts
@@ -56,7 +56,7 @@ class Saver:
         try:
             yield
         except (EnvironmentFailed, UserError) as error:
-            self._consistent = not isinstance(error, Diverged)
+            self._consistent = not isinstance(error, Diverged | FramesNotWritten)
             raise
         self._consistent = True
 

@@ -3,7 +3,8 @@
     checkpoints/000007-step-70000/manifest.json        every file below with its size and SHA-256; written last
                                   state.json           counters, random streams, plain values
                                   state.safetensors    networks, moments, statistics, actions of the episodes in flight
-    checkpoints/replay/000003-seed-0-30000-40000.safetensors   rows of the replay, written once and shared
+    checkpoints/replay/000003-seed-0-30000-40000.safetensors   rows of the replay, written once and shared; with images
+                                                               also the frames that these rows consist of
 
 A checkpoint is written under a temporary name, flushed to disk, and renamed. Older ones are removed afterwards.
 Everything in a state has a name, so a state may grow without a new format.
@@ -27,7 +28,7 @@ from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, sync_folder, to_json
 from t3d.store.flatten import joined, split
 from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
-from t3d.store.segments import new_bytes, shared_segments, write_segments
+from t3d.store.segments import contents_of, new_bytes, rows_of, shared_segments, write_segments
 from t3d.types import UNKNOWN, Floats, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
@@ -66,23 +67,26 @@ class Checkpoint(NamedTuple):
         first, stop = replay.kept(member)
         mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
         _refuse_gaps(mine, first, stop)
-        intact: Floats | None = None
+        intact: dict[str, NDArray[Any]] = {}
         for segment in sorted(mine, key=lambda one: one.file.name in self.damaged):
             count = segment.stop - segment.first
             origins = np.full((count, 4), UNKNOWN, np.int32)
             if segment.file.name not in self.damaged:
-                found = safetensors.numpy.load(self._read(segment.file))
-                intact = _expected(found, "rows", (count, replay.rows.shape[2]), "float32", segment)
-                if "origins" in found:  # added in the course of format 2
-                    origins = _expected(found, "origins", (count, 4), "int32", segment)
-            if intact is None:
+                intact = contents_of(segment, self._read(segment.file), replay)
+                origins = intact.get("origins", origins)  # added in the course of format 2
+                if replay.frames is not None:
+                    replay.frames.put(member, intact["numbers"], intact["frames"])
+            if not intact:
                 raise Refused(
                     f"no intact segment of the replay of {seed if isinstance(seed, str) else f'seed {seed}'} is left"
                 )
             gone = max(0, first - segment.first)  # overwritten by now
-            rows = np.resize(intact, (count, replay.rows.shape[2]))
+            rows = np.resize(intact["rows"], (count, replay.rows.shape[2]))
             replay.put(member, segment.first + gone, rows[gone:], origins[gone:])
-        replay.links.rebuild(member, first, stop)
+            if replay.frames is not None:
+                numbers = np.resize(intact["numbers"], (count, replay.frames.stack + 1))
+                replay.frames.put_numbers(member, segment.first + gone, numbers[gone:])
+        replay.rebuild(member, first, stop)
 
     def read_rows(self, segment: Segment) -> Floats:
         """Returns the rows in a segment."""
@@ -116,7 +120,8 @@ def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint
     temporary = path.with_suffix(".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     plain, arrays = split(state)
-    shared = shared_segments(root / "replay", () if before is None or before.damaged else before.segments)
+    usable = () if before is None or before.damaged else before.segments
+    shared = shared_segments(root / "replay", usable, rows_of(replay))
     _check_space(root, sum(array.nbytes for array in arrays.values()) + new_bytes(state["seeds"], replay, shared))
     written: list[Path] = []
     try:
@@ -221,15 +226,6 @@ def _prune(root: Path) -> None:
         for file in (root / "replay").iterdir():
             if SEGMENT_NAME.fullmatch(file.name) and file.name not in wanted:
                 file.unlink()
-
-
-def _expected(
-    found: dict[str, NDArray[Any]], name: str, shape: tuple[int, int], dtype: str, segment: Segment
-) -> NDArray[Any]:
-    array = found[name]
-    if array.shape != shape or str(array.dtype) != dtype:
-        raise Refused(f"{segment.file.name} holds {name} of {array.dtype} {array.shape} instead of {dtype} {shape}")
-    return array
 
 
 def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import safetensors.numpy
+from numpy.typing import NDArray
 
+from t3d.files import Refused
 from t3d.store.manifest import Segment, write_file
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
     from t3d.data.replay import Replay
 
 SEGMENT_ROWS = 10_000  # chosen: a checkpoint at the default interval has just one to write for each seed
+SEGMENT_FRAME_BYTES = 2**30  # with images a segment has fewer rows if their newest frames are more than this; chosen
 
 
 def write_segments(
@@ -27,26 +30,49 @@ def write_segments(
                 first = segment.stop
                 yield segment
         while first < stop:
-            end = min(stop, first + SEGMENT_ROWS)
-            arrays = {"rows": replay.read(member, first, end), "origins": replay.origins(member, first, end)}
-            content = safetensors.numpy.save(arrays)
+            end = min(stop, first + rows_of(replay))
+            content = safetensors.numpy.save(replay.contents(member, first, end))
             owner = seed if isinstance(seed, str) else f"seed-{seed}"
             name = f"{serial:06}-{owner}-{first}-{end}.safetensors"
             yield Segment(seed, first, end, write_file(folder / name, content, written))
             first = end
 
 
-def shared_segments(folder: Path, before: Sequence[Segment]) -> list[Segment]:
+def contents_of(segment: Segment, content: bytes, replay: Replay) -> dict[str, NDArray[Any]]:
+    """Returns the arrays of a segment; their shapes and types must fit the replay."""
+    found, count = safetensors.numpy.load(content), segment.stop - segment.first
+    expected = {"rows": ("float32", (count, replay.rows.shape[2]))}
+    if "origins" in found:  # added in the course of format 2
+        expected["origins"] = "int32", (count, 4)
+    if replay.frames is not None:
+        expected["numbers"] = "int64", (count, replay.frames.stack + 1)
+        expected["frames"] = "uint8", (len(found["frames"]), replay.frames.frame_size)
+    for name, (dtype, shape) in expected.items():
+        array = found[name]
+        if array.shape != shape or str(array.dtype) != dtype:
+            raise Refused(f"{segment.file.name} holds {name} of {array.dtype} {array.shape} instead of {dtype} {shape}")
+    return found
+
+
+def rows_of(replay: Replay) -> int:
+    """Returns how many rows a full segment has."""
+    if replay.frames is None:
+        return SEGMENT_ROWS
+    return min(SEGMENT_ROWS, max(1, SEGMENT_FRAME_BYTES // replay.frames.frame_size))
+
+
+def shared_segments(folder: Path, before: Sequence[Segment], rows: int) -> list[Segment]:
     """Returns the full segments of the checkpoint before; none if one is missing: then all are written again."""
-    full = [segment for segment in before if segment.stop - segment.first == SEGMENT_ROWS]
+    full = [segment for segment in before if segment.stop - segment.first == rows]
     sizes = [path.stat().st_size if path.is_file() else -1 for path in (folder / one.file.name for one in full)]
     return full if sizes == [segment.file.size for segment in full] else []
 
 
 def new_bytes(seeds: list[int | str], replay: Replay, shared: list[Segment]) -> int:
     """Returns how much write_segments will write, without the few bytes of each file's header."""
-    rows = 0
+    total, rows = 0, rows_of(replay)
     for member, seed in enumerate(seeds):
         first, stop = replay.kept(member)
-        rows += stop - max([first, *(segment.stop for segment in shared if segment.seed == seed)])
-    return rows * (replay.rows[0, :1].nbytes + replay.links.origins[0, :1].nbytes)
+        first = max([first, *(segment.stop for segment in shared if segment.seed == seed)])
+        total += sum(replay.content_bytes(member, start, min(stop, start + rows)) for start in range(first, stop, rows))
+    return total
