@@ -1,0 +1,90 @@
+"""Whole runs on images: they resume to the last bit, act in processes, and are evaluated, saved and recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import helpers
+import t3d
+from image_worlds import Dot
+from run_folders import assert_equal
+from t3d.config import Config
+from t3d.events import End, Eval, Start
+from test_resume import broken_off
+
+SMALL: dict[str, Any] = {
+    "total_steps": 260,
+    "env": {"id": "image_worlds:Dot", "frame_stack": 3},
+    "td3": {"batch_size": 8, "actor_hidden": [8], "critic_hidden": [8], "encoder_channels": 4, "encoder_features": 6},
+    "eval": {"every_steps": 130, "episodes": 2},
+    "checkpoint": {"every_steps": 60},
+    "threads": 1,
+}
+
+
+def config(tmp_path: Path, name: str, **changes: Any) -> Config:
+    cfg = helpers.small_config(**SMALL, run={"root": str(tmp_path), "name": name})
+    return t3d.merge(cfg, changes)
+
+
+SPLITS: dict[str, dict[str, Any]] = {
+    "one seed": {},
+    "two seeds and environments, n-step, a wrapped ring": {
+        **{"seeds": [0, 1], "env": {"num_envs": 2}, "replay": {"capacity": 90, "n_step": 3}},
+    },
+    "priorities, scaled rewards, a vector and two cameras": {
+        **{"env": {"id": "image_worlds:TwoCameras"}, "replay": {"sampling": "proportional"}, "scale_rewards": True},
+    },
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_resumed_run_equals_a_straight_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str) -> None:
+    changes = SPLITS[split]
+    list(t3d.train(config(tmp_path, "straight", **changes)))
+    killed = broken_off(monkeypatch, config(tmp_path, "stopped", **changes), 190, kill=True)
+    for broken in (killed, tmp_path / "stopped"):
+        list(t3d.resume(broken))
+        assert_equal(tmp_path / "straight", broken)
+
+
+def test_actor_processes_send_images_and_the_policy_file_acts_on_them(tmp_path: Path) -> None:
+    events = list(t3d.train(config(tmp_path, "run", actors="local:2", seeds=[0, 1], td3={"encoder_channels": 32, "actor_hidden": [32]})))
+    assert isinstance(events[-1], End) and events[-1].reason == "finished"
+    start = next(event for event in events if isinstance(event, Start))
+    assert start.config["engine"] == "eager" and "images" in start.engine_reason
+    assert len([event for event in events if isinstance(event, Eval)]) == 6
+    policy = t3d.load_policy(tmp_path / "run" / "last" / "seed-1")
+    env = Dot()
+    seen, _ = env.reset(seed=0)
+    policy.reset()
+    first = policy(seen)
+    assert first.shape == (1,) and np.array_equal(policy(seen), first), "the same picture three times, as at the start"
+    for _ in range(3):
+        moved = policy(env.step(np.ones(1))[0])
+    policy.reset()
+    assert not np.array_equal(moved, first) and np.array_equal(policy(seen), first)
+
+
+def test_an_actor_process_that_takes_turns_is_one_process_to_the_last_bit(tmp_path: Path) -> None:
+    list(t3d.train(config(tmp_path, "inline")))
+    list(t3d.train(config(tmp_path, "local", actors="local:1", max_ahead=1)))
+    ours, theirs = (t3d.load_policy(tmp_path / name / "last" / "seed-0").sha256 for name in ("inline", "local"))
+    assert ours == theirs
+
+
+@pytest.mark.slow
+def test_the_dot_is_moved_to_the_middle_by_what_is_seen(tmp_path: Path) -> None:
+    """With the encoder that the critics train, and worse with one that stays as it was drawn."""
+    learned = {}
+    for name, channels in (("trained", 16),):
+        cfg = t3d.merge(t3d.preset("quick"), {"env": {"id": "image_worlds:Dot"}, "total_steps": 3000})
+        td3 = {"encoder_channels": channels, "batch_size": 64}
+        cfg = t3d.merge(cfg, {"td3": td3, "run": {"root": str(tmp_path), "name": name}})
+        evals = [event.mean_return for event in t3d.train(cfg) if isinstance(event, Eval)]
+        learned[name] = max(evals)
+    assert learned["trained"] > -3, learned
