@@ -110,4 +110,5 @@ def _bytes_of(member: int, origins: Origins, later: Any, count: int, salt: int) 
     mixed = (mixed[:, None] * np.uint64(1000) + np.arange(count, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return (mixed >> np.uint64(56)).astype(np.uint8)
+    found: Bytes = (mixed >> np.uint64(56)).astype(np.uint8)
+    return found

@@ -105,5 +105,8 @@ def test_a_batch_of_images_is_assembled_in_less_than_a_hundred_microseconds_on_a
     for _ in range(20):
         index.random_(0, 50_000)
         torch.cuda.synchronize()
-        seconds.append(timeit.timeit(lambda: (graph.replay(), torch.cuda.synchronize()), number=1))
+        started = timeit.default_timer()
+        graph.replay()
+        torch.cuda.synchronize()
+        seconds.append(timeit.default_timer() - started)
     assert np.median(seconds) < 100e-6

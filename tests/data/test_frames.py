@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from numpy.typing import NDArray
 
 import helpers
 from image_rollouts import Player, image_spec
@@ -47,7 +48,7 @@ def wrong(replay: FrameReplay, players: list[Player], n: int) -> list[str]:
             goes_on = following >= 0
             r = r + np.where(goes_on, discount * history.r[following], 0).astype(np.float32)
             last, discount = np.where(goes_on, following, last), np.where(goes_on, discount * GAMMA, discount)
-        expected = {
+        expected: dict[str, NDArray[Any]] = {
             "s": history.s[numbers],
             "a": history.a[numbers],
             "r": r,
@@ -225,7 +226,9 @@ def test_an_environment_that_was_silent_while_the_ring_went_round_goes_on_with_i
     rng = np.random.default_rng(0)
     slow, fast = (Player(rng, spec, 0, 1, (10, 10), 0) for _ in range(2))
     replay = FrameReplay(spec, 50, 1, "cpu", 2)
-    replay.add(slow.play(4))
+    block = slow.play(4)
+    replay.add(block)
+    block.rows[:] = 0  # whoever made it may use the memory again
     for _ in range(5):
         block = fast.play(40)
         replay.add(block._replace(origins=block.origins + np.array([1, 0, 0, 0], np.int32)))
@@ -367,7 +370,7 @@ def test_recorded_sampling_follows_what_is_added(sampling: str) -> None:
     player, memory = Player(rng, spec, 0, 2, (1, 4)), Memory(spec, cfg, "cuda")
     assert memory.capture_safe
     memory.add(player.play(50))
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         for _ in range(3):
             memory.sample()
