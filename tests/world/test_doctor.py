@@ -19,8 +19,8 @@ from t3d.errors import UserError
 from t3d.events import Note
 from t3d.world.doctor import examine
 from t3d.world.doctor.checks import images
-from t3d.world.guard import spec_of
 from t3d.world.make import env_factory
+from t3d.world.spec import spec_of
 from worlds import Sound, broken
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_images_are_recognised(space: Any, shape: tuple[int, int, int], channels
     for path, whole in {(): space, ("a", 1): gym.spaces.Dict(a=gym.spaces.Tuple([Box(-1, 1, (2,)), space]))}.items():
         parts, (image,) = layout_of(whole)
         assert (image.path, image.shape, image.channels_last) == (path, shape, channels_last)
-        assert (image.start, image.stop, image.is_float) == (0, np.prod(shape), space.dtype != np.uint8)
+        assert (image.start, image.stop) == (0, prod(shape)) and image.is_float is bool(space.dtype != np.uint8)
         assert [part.shape for part in parts] == ([(2,)] if path else [])
 
 
@@ -338,7 +339,7 @@ def test_any_environment_that_renders_can_be_observed_as_images(env_id: str) -> 
     seen = [[one.reset(1, 0), *(one.step(action).observation for _ in range(5))] for one in (env, again)]
     assert all(np.array_equal(a, b) for a, b in zip(*seen, strict=True)), "the seed decides what is seen"
     assert np.std(seen[0][-1]) > 5 and not np.array_equal(seen[0][0], seen[0][-1]), "there is something, and it moves"
-    for_people = env.gym.render()
+    for_people: Any = env.gym.render()
     assert min(for_people.shape[:2]) > 100, "people see more"
     again.close()
     before = env.step(action).observation

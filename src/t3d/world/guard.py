@@ -149,7 +149,7 @@ class EnvGuard:
         """Handles bad values as configured and returns a result with only valid values in it."""
         try:
             valid_reward = number("reward", reward)
-            self.last = self._with_frames_before(flatten(observation, self.spec))
+            flat = flatten(observation, self.spec)
         except InvalidValue as error:
             refusal = self.refusal(error.field, str(error))
             if self.bad_values == "raise":
@@ -157,15 +157,13 @@ class EnvGuard:
             self.faults.append(refusal.fault)
             if self.bad_values == "skip":
                 return Result(self.last, 0.0, terminated=False, truncated=True, valid=False)
-            self.last = self._with_frames_before(fixed(observation, self.spec, newest(self.last, self.spec)))
+            flat = fixed(observation, self.spec, newest(self.last, self.spec))
             valid_reward = fixed_number(reward)
+        self.last = stacked(flat, self._before, self.spec) if self.spec.images else flat
         return Result(self.last, valid_reward, terminated, truncated)
 
     def _nothing(self) -> NDArray[Any]:
         return np.zeros(self.spec.observation_width, self.spec.observation_dtype)
-
-    def _with_frames_before(self, flat: NDArray[Any]) -> NDArray[Any]:
-        return stacked(flat, self._before, self.spec) if self.spec.images else flat
 
     def flag(self, value: Any) -> bool:
         """Returns terminated or truncated as a bool; 0 and 1 are accepted."""
