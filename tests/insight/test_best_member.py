@@ -55,7 +55,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose curve praises seed 0, while seed 5 plays best."""
     root = tmp_path_factory.mktemp("runs")
     cfg = small_config(
-        total_steps=120, seeds=[*BIASES], env={"id": "test_best_member:Target"}, run={"root": str(root), "name": "three"}
+        total_steps=120,
+        seeds=[*BIASES],
+        env={"id": "test_best_member:Target"},
+        run={"root": str(root), "name": "three"},
     )
     list(t3d.train(cfg))
     events = [json.loads(line) for line in (root / "three" / "events.jsonl").read_text().splitlines()]

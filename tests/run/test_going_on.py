@@ -274,7 +274,7 @@ def test_overlapping_pieces_of_the_replay_are_refused(stopped: Path) -> None:
     rows = checkpoint.read_rows(one)
     half = len(rows) // 2
     file = write_file(stopped / "checkpoints" / "replay" / "forged.safetensors", save({"rows": rows[:half]}), [])
-    forged = checkpoint._replace(segments=(Segment(one.seed, 0, half, file), Segment(one.seed, 0, half, file)))
+    forged = checkpoint._replace(segments=(Segment(one.member, 0, half, file), Segment(one.member, 0, half, file)))
     replay = Replay(helpers.make_spec(3, 1), 300, members=1)
     replay.set_added([2 * half])
     with pytest.raises(Refused, match="have gaps or overlaps"):
