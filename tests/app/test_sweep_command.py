@@ -8,6 +8,8 @@ import pytest
 
 from t3d.app.cli import main
 from t3d.app.train import parse
+from t3d.store.catalogue import read_entry
+from t3d.store.reader import open_run
 
 SIZES = ["--preset", "quick", "--total-steps", "150", "--random-steps", "100", "--eval.every-steps", "100"]
 SIZES += ["--eval.episodes", "2", "--eval.max-steps", "20", "--no-video"]
@@ -63,6 +65,13 @@ def test_a_mistake_is_a_sentence(
     assert words in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
+def test_help_does_not_break_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "td3.gamma=0.98,0.99: trains" in capsys.readouterr().out
+
+
 def test_training_ends_with_a_table_and_every_command_knows_the_members(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,10 +89,19 @@ def test_training_ends_with_a_table_and_every_command_knows_the_members(
     assert main(command) == 0 and "already finished" in capsys.readouterr().out
 
     assert main(["runs", "--root", str(tmp_path)]) == 0
-    assert "4 = 2 values x 2 seeds" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "4 = 2 values x 2 seeds" in listed and "of a sweep the highest mean of last ones" in listed
+    run = open_run(tmp_path / "a")
+    last = [run.evals[member][-1].mean_return for member in run.cfg.members]
+    assert read_entry(run.path).best_return == pytest.approx(max(sum(last[:2]), sum(last[2:])) / 2)
+    assert main(["runs", "--root", str(tmp_path), "--search", "gamma 0.98"]) == 0
+    assert "1 run in" in capsys.readouterr().out
+    assert main(["runs", "--root", str(tmp_path), "--search", "critic_lr"]) == 0
+    assert "None of the 1 runs" in capsys.readouterr().out
     assert main(["runs", "show", str(tmp_path / "a")]) == 0
     shown = capsys.readouterr().out
     assert "highest" in shown and "gamma-0.98-seed-1" in shown and "sweep td3.gamma=0.9,0.98" in shown
+    assert shown.count("td3.gamma=0.9,0.98") == 1, "the sweep is printed once"
     assert "td3.gamma  " not in shown.partition("Settings that differ")[2], "the preset's value is not used"
 
     chosen = ["--seed", "gamma-0.9-seed-1"]

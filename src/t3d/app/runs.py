@@ -16,7 +16,7 @@ from rich.text import Text
 
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
-from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, print_sweep, table
+from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, noun, swept
 from t3d.errors import UserError, did_you_mean
@@ -177,7 +177,7 @@ def _show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Me
     if swept(entry.members):
         print_sweep(entry.members, evals, stopped, console)
     made = _results(entry, evals, stopped)
-    if console.measure(made).maximum > console.width:
+    if not fits(made, console):
         made = _results(entry, evals, stopped, narrow=True)
     console.print(made)
 

@@ -18,6 +18,7 @@ from t3d.store.members import highest, last_means, trained
 from t3d.store.reader import best_of
 
 SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "sweep", "run.root", "run.name", "device", "engine", "threads")
+UNLIMITED = 10_000  # characters; wider than any table
 WIDEST_HEAD = 14  # characters; longer names of swept settings are broken at an underscore
 
 
@@ -30,6 +31,12 @@ def table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
         made.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
         made.columns[-1].overflow = "fold" if is_text else "ellipsis"
     return made
+
+
+def fits(made: Table, console: Console) -> bool:
+    """Whether a table can be printed without folding or cutting anything."""
+    unlimited = console.options.update(width=UNLIMITED)
+    return console.measure(made, options=unlimited).maximum <= console.width
 
 
 def clean(text: str, style: str = "") -> Text:
@@ -52,8 +59,7 @@ def print_sweep(
     seeds = "one seed each" if count == 1 else f"mean over {counted(count, 'seed')}, ± std over seeds"
     console.print(Text(f"\nReturn by {', '.join(swept(members))}: {seeds}", "bold"), soft_wrap=True)
     full = sweep_table(members, evals, diverged)
-    fits = console.measure(full).maximum <= console.width
-    console.print(full if fits else sweep_table(members, evals, diverged, with_best=False))
+    console.print(full if fits(full, console) else sweep_table(members, evals, diverged, with_best=False))
 
 
 def sweep_table(
