@@ -189,7 +189,8 @@ def test_what_a_line_is_the_mean_of_is_true(
     plot_curves([three_values(*[[1, 2]] * 6, lost=[0, 4, 5])], tmp_path / "lost.png")
     lines = ["gamma=0.9 (1 of 2 seeds)", "gamma=0.9: seed 0 diverged", "gamma=0.97", "gamma=0.99: seeds 0, 1 diverged"]
     assert labels(drawn) == lines and len(bands) == 1, "one seed has no band"
-    drawn.clear(), bands.clear()
+    drawn.clear()
+    bands.clear()
     single = run_of(("td3.tau=0.1,0.2",), (0,), lambda place: [1, place])
     plot_curves([single], tmp_path / "single.png")
     assert labels(drawn) == ["tau=0.1", "tau=0.2"] and legends[-1][1] == "one seed each" and not bands
@@ -213,11 +214,8 @@ def test_many_lines_have_their_legend_beside_the_axes_and_no_bands(
 
 @pytest.mark.filterwarnings("error")
 def test_of_very_many_combinations_the_best_twelve_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, titles = plotted(monkeypatch), []
-    set_title = matplotlib.axes.Axes.set_title
-    monkeypatch.setattr(
-        matplotlib.axes.Axes, "set_title", lambda self, text: (titles.append(text), set_title(self, text))
-    )
+    drawn, titles = plotted(monkeypatch), list[str]()
+    monkeypatch.setattr(matplotlib.axes.Axes, "set_title", lambda _, text: titles.append(text))
     values = ",".join(str(one / 100) for one in range(30))
     run = run_of((f"td3.tau={values}",), (0, 1), lambda place: [0, place, -1 if place < 4 else 60 - place])
     plot_curves([run], tmp_path / "many.png")
