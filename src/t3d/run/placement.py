@@ -13,6 +13,7 @@ from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
 from t3d.config import Config
+from t3d.config.sweeps import noun
 from t3d.data.memory import bytes_needed, rows_needed
 from t3d.data.replay import BYTES_PER_VALUE
 from t3d.errors import UserError
@@ -61,7 +62,7 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tup
 
     An engine that was asked for by name and refuses is an error; one that computes something else is not used.
     """
-    candidates, seeds = FASTEST_FIRST[cfg.device], [member.seed for member in cfg.members]
+    candidates, seeds = FASTEST_FIRST[cfg.device], cfg.member_seeds
     if cfg.engine != "auto":
         if why := ENGINES[cfg.engine].refuses(rule, cfg.td3, coefficients):
             raise UserError(f"engine {cfg.engine} {why}; use --engine auto")
@@ -82,8 +83,7 @@ def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: 
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     elif cfg.device == "cpu":
-        seeds = [member.seed for member in cfg.members]
-        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, seeds, rule, coefficients))
+        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients))
     return torch.get_num_threads()
 
 
@@ -91,10 +91,11 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
     learning = len(cfg.members) * rule_of(cfg.rule).parameters(spec, cfg.td3) * BYTES_PER_VALUE * COPIES_IN_LEARNING
+    fewer = f"train fewer {noun(cfg.members)}s at once"
     if learning > room[cfg.device]:
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "
-            "free; make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
+            f"free; make td3.actor_hidden and td3.critic_hidden smaller, or {fewer}"
         )
     room[cfg.device] -= learning
     needed = bytes_needed(spec, cfg)
@@ -103,7 +104,7 @@ def replay_device(cfg: Config, spec: Spec) -> str:
         most = max(room.values())
         raise UserError(
             f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "
-            f"replay.capacity={int(rows_needed(cfg) * 0.9 * most / needed)} would fit, or train fewer seeds at once"
+            f"replay.capacity={int(rows_needed(cfg) * 0.9 * most / needed)} would fit, or {fewer}"
         )
     return fitting[0]
 

@@ -17,22 +17,21 @@ SEGMENT_ROWS = 10_000  # chosen: a checkpoint at the default interval has just o
 
 
 def write_segments(
-    folder: Path, serial: int, seeds: list[int | str], replay: Replay, shared: list[Segment], written: list[Path]
+    folder: Path, serial: int, members: list[str], replay: Replay, shared: list[Segment], written: list[Path]
 ) -> Iterator[Segment]:
     """Yields the segments that hold the replay: full ones of earlier checkpoints, and the rest, written now."""
-    for member, seed in enumerate(seeds):
-        first, stop = replay.kept(member)
+    for place, member in enumerate(members):
+        first, stop = replay.kept(place)
         for segment in shared:
-            if segment.seed == seed and segment.stop > first:
+            if segment.member == member and segment.stop > first:
                 first = segment.stop
                 yield segment
         while first < stop:
             end = min(stop, first + SEGMENT_ROWS)
-            arrays = {"rows": replay.read(member, first, end), "origins": replay.origins(member, first, end)}
+            arrays = {"rows": replay.read(place, first, end), "origins": replay.origins(place, first, end)}
             content = safetensors.numpy.save(arrays)
-            owner = seed if isinstance(seed, str) else f"seed-{seed}"
-            name = f"{serial:06}-{owner}-{first}-{end}.safetensors"
-            yield Segment(seed, first, end, write_file(folder / name, content, written))
+            name = f"{serial:06}-{member}-{first}-{end}.safetensors"
+            yield Segment(member, first, end, write_file(folder / name, content, written))
             first = end
 
 
@@ -43,10 +42,10 @@ def shared_segments(folder: Path, before: Sequence[Segment]) -> list[Segment]:
     return full if sizes == [segment.file.size for segment in full] else []
 
 
-def new_bytes(seeds: list[int | str], replay: Replay, shared: list[Segment]) -> int:
+def new_bytes(members: list[str], replay: Replay, shared: list[Segment]) -> int:
     """Returns how much write_segments will write, without the few bytes of each file's header."""
     rows = 0
-    for member, seed in enumerate(seeds):
-        first, stop = replay.kept(member)
-        rows += stop - max([first, *(segment.stop for segment in shared if segment.seed == seed)])
+    for place, member in enumerate(members):
+        first, stop = replay.kept(place)
+        rows += stop - max([first, *(segment.stop for segment in shared if segment.member == member)])
     return rows * (replay.rows[0, :1].nbytes + replay.links.origins[0, :1].nbytes)
