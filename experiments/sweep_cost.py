@@ -22,7 +22,7 @@ from t3d.algo.coefficients import for_members
 from t3d.algo.engines.verify import FixedBatch, random_batch
 from t3d.algo.learner import Learner
 from t3d.algo.td3 import coefficients_of
-from t3d.app.tables import sweep_table
+from t3d.app.tables import print_sweep
 from t3d.bench.updates import HALF_CHEETAH
 from t3d.config import Config, Member, TD3Config, merge
 from t3d.events import End
@@ -38,7 +38,7 @@ def main() -> None:
         base = merge(t3d.preset("quick"), {"env": {"id": "Pendulum-v1"}, "threads": 1, "run": {"root": root}})
         swept = train(base, "sweep", engine="eager", **SWEEP)
         run = open_run(Path(root) / "sweep")
-        Console(width=100).print(sweep_table(run.cfg.members, run.evals, run.stopped))
+        print_sweep(run.cfg.members, run.evals, run.stopped, Console(width=100))
         plot_curves([run], PICTURE)
         seconds = {"one run of six members, eager": swept}
         values = [run.cfg.members[first : first + 2] for first in (0, 2, 4)]

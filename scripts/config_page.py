@@ -10,8 +10,7 @@ import typing
 from itertools import pairwise
 from typing import Any, Literal
 
-from t3d.app.plain_console import plain
-from t3d.config import Config, algorithm, settings
+from t3d.config import Config, algorithm, plain, settings
 
 INTRODUCTION = """\
 # Settings

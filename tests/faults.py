@@ -266,7 +266,12 @@ def save_for_ever(root: Path) -> None:
     while True:
         number += 1
         replay.add(saver_rows(number))
-        state = {"seeds": [0], "number": number, "added": list(replay.added), "array": np.full(20_000, number, "f4")}
+        state = {
+            "members": ["seed-0"],
+            "number": number,
+            "added": list(replay.added),
+            "array": np.full(20_000, number, "f4"),
+        }
         before, _ = checkpoints.save(root, number, state, replay, before)
         say(str(number))
 
@@ -290,7 +295,7 @@ def saved_number(checkpoint: Checkpoint) -> int:
     replay = saver_replay()
     replay.rows.fill_(-1)
     replay.set_added(state["added"])
-    checkpoint.fill(replay, 0, 0)
+    checkpoint.fill(replay, 0, "seed-0")
     first, stop = replay.kept(0)
     expected = np.arange(first, stop)[:, None] // ROWS_A_SAVE + 1
     assert (replay.read(0, first, stop) == expected).all()

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib.axes
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 import t3d
@@ -51,8 +53,8 @@ def everything(folder: Path) -> dict[str, Any]:
     rows = {}
     for segment in checkpoint.segments:
         arrays = load_file(checkpoint.path.parent / "replay" / segment.file.name)
-        rows |= {f"{name} of {segment.seed} from {segment.first}": array for name, array in arrays.items()}
-    assert {segment.seed for segment in checkpoint.segments} == set(state["seeds"])
+        rows |= {f"{name} of {segment.member} from {segment.first}": array for name, array in arrays.items()}
+    assert {segment.member for segment in checkpoint.segments} == set(state["members"])
     del state["logs"], state["progress"]["seconds"], state["config"]["run"]
     plain, arrays = split(state)
     return {"plain": plain, **arrays, **rows, "events": told(folder), "metrics": tabled(folder)}
@@ -84,3 +86,16 @@ def assert_equal(straight: Path, resumed: Path, but: tuple[str, ...] = ()) -> No
             assert value.tobytes() == second[name].tobytes(), name
         else:
             assert value == second[name], name
+
+
+def plotted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, list[float]]]:
+    """Fills with the label and the values of each line that is plotted from now on."""
+    drawn: list[tuple[str | None, list[float]]] = []
+    plot = matplotlib.axes.Axes.plot
+
+    def noted(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        drawn.append((keywords.get("label"), list(arguments[1])))
+        return plot(self, *arguments, **keywords)
+
+    monkeypatch.setattr(matplotlib.axes.Axes, "plot", noted)
+    return drawn

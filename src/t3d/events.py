@@ -198,7 +198,7 @@ class End(Event):
     reason: str  # finished | stopped | failed
     text: str = ""  # what failed
     saved: bool = True  # whether a checkpoint holds the final state
-    diverged: list[int | str] = field(default_factory=list)  # seeds that have stopped; in a sweep members' names
+    diverged: list[str] = field(default_factory=list)  # names of members that have stopped
     updates: int
     seconds: float
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_td3 import CFG as ORACLE_CFG
@@ -22,7 +23,8 @@ from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import TD3, Rule
 from t3d.algo.td3 import coefficients_of
 from t3d.config import TD3Config
-from t3d.events import End, Resumed, Start
+from t3d.events import End, Note, Resumed, Start
+from t3d.store.checkpoint import newest
 from t3d.types import Batch, Draws
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -183,3 +185,34 @@ def test_a_run_with_residual_networks_is_captured_says_why_and_goes_on(tmp_path:
     events = list(t3d.resume(tmp_path / "gpu"))
     assert isinstance(events[0], Resumed) and events[0].config["engine"] == "capture" and events[0].notes == []
     assert isinstance(events[-1], End) and (events[-1].updates, events[-1].reason) == (200, "finished")
+
+
+def critics_of_sweep(root: Path, engine: str, device: str = "cuda") -> np.ndarray[Any, Any]:
+    """What the members of a sweep have learned after twenty updates: (values, seeds, parameters)."""
+    cfg = helpers.small_config(
+        device=device,
+        engine=engine,
+        seeds=[0, 1],
+        sweep=["td3.gamma=0.5,0.99", "td3.critic_lr=0.001,0.01"],
+        scale_rewards=True,
+        replay={"n_step": 3},
+        total_steps=120,
+        run={"root": str(root), "name": engine},
+    )
+    start, *events = t3d.train(cfg)
+    assert isinstance(start, Start) and start.config["engine"] == engine
+    assert not [event for event in events if isinstance(event, Note) and "is not used" in event.text]
+    assert isinstance(events[-1], End) and (events[-1].reason, events[-1].updates) == ("finished", 20)
+    checkpoint, _ = newest(root / engine / "checkpoints")
+    assert checkpoint is not None
+    critics: np.ndarray[Any, Any] = checkpoint.state()["learner"]["critic"].reshape(4, 2, -1)
+    return critics
+
+
+@pytest.mark.parametrize("engine", ["graph", "capture"])
+def test_a_whole_run_with_a_sweep_gives_each_member_what_eager_gives_it(tmp_path: Path, engine: str) -> None:
+    ours, eager = critics_of_sweep(tmp_path, engine), critics_of_sweep(tmp_path, "eager")
+    for value in range(4):
+        distances = np.abs(ours[value] - eager).mean(axis=-1)  # (values, seeds): to each member with the same seed
+        others = np.delete(distances, value, axis=0)
+        assert (10 * distances[value] < others.min(axis=0)).all(), (value, distances)

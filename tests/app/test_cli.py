@@ -20,7 +20,7 @@ from t3d.app.train import parse
 from t3d.config import Config, Member, TD3Config, diff
 from t3d.config.presets import PRESETS, preset
 from t3d.errors import UserError
-from t3d.insight.best_seed import known_choice
+from t3d.insight.best_member import known_choice
 from t3d.store.reader import open_run
 from t3d.world.make import env_factory
 

@@ -121,7 +121,7 @@ def edit(path: Path, old: str, new: str) -> None:
     ("old", "new", "words"),
     [
         ("gamma = 0.99", "gamma = 0.95", "td3.gamma=0.95 (it was started with 0.99)"),
-        ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=(4, 8) (it was started with (4, 7))"),
+        ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=4 8 (it was started with 4 7)"),
         ("num_envs = 1", "num_envs = 2", "env.num_envs=2 (it was started with 1)"),
         ('engine = "auto"', 'engine = "eager"', "engine=eager (it was started with fused)"),
     ],
@@ -274,11 +274,11 @@ def test_overlapping_pieces_of_the_replay_are_refused(stopped: Path) -> None:
     rows = checkpoint.read_rows(one)
     half = len(rows) // 2
     file = write_file(stopped / "checkpoints" / "replay" / "forged.safetensors", save({"rows": rows[:half]}), [])
-    forged = checkpoint._replace(segments=(Segment(one.seed, 0, half, file), Segment(one.seed, 0, half, file)))
+    forged = checkpoint._replace(segments=(Segment(one.member, 0, half, file), Segment(one.member, 0, half, file)))
     replay = Replay(helpers.make_spec(3, 1), 300, members=1)
     replay.set_added([2 * half])
     with pytest.raises(Refused, match="have gaps or overlaps"):
-        forged.fill(replay, 0, one.seed)
+        forged.fill(replay, 0, one.member)
 
 
 # A full disk

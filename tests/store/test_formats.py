@@ -1,6 +1,6 @@
-"""R23: runs of earlier versions are refused in a sentence, and listed all the same.
+"""R23: runs of earlier formats are refused in a sentence, and listed all the same; early ones of this format resume.
 
-tests/fixtures holds one run folder for each earlier checkpoint format.
+tests/fixtures holds one run folder for each checkpoint format, that of the newest one from when it was young.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import t3d
 from faults import contents_of
 from t3d.app.cli import main
 from t3d.errors import UserError
+from t3d.events import End, Eval
 from t3d.store.catalogue import catalogue
 from t3d.store.checkpoint import newest
 from t3d.store.manifest import FORMAT
@@ -37,8 +39,26 @@ def refusal_of(run: Path) -> str:
     return REFUSAL.format(run=re.escape(str(run)), number=run.name.rpartition("-")[2])
 
 
-def test_there_is_a_fixture_of_every_earlier_format() -> None:
-    assert [path.name for path in sorted(FIXTURES.iterdir())] == NAMES
+def test_there_is_a_fixture_of_every_format() -> None:
+    assert [path.name for path in sorted(FIXTURES.iterdir())] == [*NAMES, f"checkpoint-format-{FORMAT}"]
+
+
+def test_a_checkpoint_that_names_members_by_their_seeds_alone_is_resumed(tmp_path: Path) -> None:
+    """It has three seeds and was saved at step 40, after seed 2 had diverged."""
+    run = shutil.copytree(FIXTURES / f"checkpoint-format-{FORMAT}", tmp_path / "run")
+    before, _ = newest(run / "checkpoints")
+    assert before is not None and before.state()["seeds"] == [3, 1, 2] and [*before.state()["stopped"]] == ["2"]
+    assert [segment.member for segment in before.segments] == ["seed-3", "seed-1", "seed-2"]
+    events = list(t3d.resume(run))
+    assert {event.seed for event in events if isinstance(event, Eval)} == {3, 1}
+    end = events[-1]
+    assert isinstance(end, End) and (end.reason, end.step, end.diverged) == ("finished", 60, ["seed-2"])
+    after, _ = newest(run / "checkpoints")
+    assert after is not None and after.state()["members"] == ["seed-3", "seed-1", "seed-2"]
+    for segment in after.segments:
+        old = next(one for one in before.segments if one.member == segment.member)
+        rows = before.read_rows(old)
+        assert np.array_equal(after.read_rows(segment)[: len(rows)], rows)
 
 
 def test_an_early_checkpoint_is_refused_in_a_sentence_and_left_as_it_was(early_run: Path) -> None:

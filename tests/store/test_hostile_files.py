@@ -151,7 +151,7 @@ MANIFESTS = {
     "segments of 2^62": lambda m: {"segments": [[s, a, b + 2**62, f] for s, a, b, f in m["segments"]]},
     "segments before the beginning": lambda m: {"segments": [[s, a - 2**62, b, f] for s, a, b, f in m["segments"]]},
     "segments backwards": lambda m: {"segments": [[s, b, a, f] for s, a, b, f in m["segments"]]},
-    "segments of another seed": lambda m: {"segments": [[s + 1, a, b, f] for s, a, b, f in m["segments"]]},
+    "segments of another seed": lambda m: {"segments": [[f"{s}1", a, b, f] for s, a, b, f in m["segments"]]},
     "segments of 10^400": lambda m: {"segments": [[s, a, 10**400, f] for s, a, b, f in m["segments"]]},
     "step in words": lambda m: {"step": "many"},
     "step is a list": lambda m: {"step": []},

@@ -43,7 +43,7 @@ STATE_PLACES = list(
             "logs": {"events.jsonl": 0, "metrics.csv": 0},
             "memory": {"added": [0], "normaliser": 0, "sampler": 0},
             "progress": {"evaluated": 0, "log_due": 0, "seconds": 0, "step": 0, "best": 0},
-            "seeds": [0],
+            "members": [0],
             "versions": {"t3d": 0},
         }
     )

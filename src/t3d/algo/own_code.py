@@ -20,6 +20,7 @@ from t3d.algo.rules import Rule
 from t3d.algo.td3 import td3_init
 from t3d.architectures import KINDS, Architecture, actor_architecture, critic_architecture, numpy_operations
 from t3d.config import Config, TD3Config
+from t3d.config.sweeps import swept
 from t3d.errors import UserError
 from t3d.modules import is_own, where_it_failed
 from t3d.types import Spec
@@ -156,7 +157,7 @@ def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
 
 def check_own_sweep(cfg: Config, spec: Spec, rule: Rule) -> None:
     """Raises a UserError if a rule of the user's own mixes up numbers that differ between members."""
-    if is_own(cfg.rule) and cfg.sweep:
+    if is_own(cfg.rule) and swept(cfg.members):
         with _blamed(f"the rule {cfg.rule}"):
             _try_sweep(rule, spec, cfg)
 
@@ -176,7 +177,9 @@ def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:
             alone.update(_member_of(batch, place), _member_of(draws, place))
         ours = dict(named_tensors(together.agent))
         for name, expected in named_tensors(alone.agent):
-            given = ours[name].view(len(SEEDS), -1)[place].view_as(expected) if expected.ndim else expected
+            if not expected.ndim:  # one number for all members, which cannot be compared with one member's
+                continue
+            given = ours[name].view(len(SEEDS), -1)[place].view_as(expected)
             if not torch.allclose(given, expected, atol=TOLERANCE):
                 raise Wrong(f"with numbers that differ between members, {name} is not what a member learns alone")
 

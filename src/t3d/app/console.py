@@ -14,9 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from t3d.app.plain_console import PlainConsole, labelled, plain
+from t3d.app.live_table import live_table
+from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.signals import STOPPING, SignalRequests
-from t3d.config import Config, Member, diff, merge
+from t3d.app.tables import SHOWN_ELSEWHERE
+from t3d.config import Config, Member, diff, merge, plain
 from t3d.config.presets import preset
 from t3d.config.sweeps import swept
 from t3d.events import (
@@ -36,16 +38,7 @@ from t3d.events import (
 )
 from t3d.files import shown
 
-COLUMNS = {
-    "evaluation": "eval",
-    "best": "best",
-    "last episode": "episode",
-    "critic loss": "critic_loss",
-    "actor loss": "actor_loss",
-    "Q": "q_mean",
-}
 LINES_AROUND_ROWS = 9
-SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "device", "threads", "engine", "run.root", "run.name")
 
 
 class View:
@@ -55,6 +48,7 @@ class View:
         self.console, self.requested = console, requested
         self.rows: list[dict[str, Any]] = []  # by member
         self.members: tuple[Member, ...] = ()
+        self.stopped: set[int] = set()  # members that have diverged
         self.acting: ActingEvent | None = None
         self.random_steps = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
@@ -94,6 +88,8 @@ class View:
                 self._show_start(event)
             case Resumed():
                 self._show_resume(event)
+            case SeedStopped(member=int(member)):
+                self.stopped.add(member)
             case EpisodeEnd():
                 row["episode"] = event.total_reward
             case Update():
@@ -117,7 +113,7 @@ class View:
         self.random_steps = cfg["random_steps"]
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
-        sweep = "".join(f", sweep {text}" for text in settings.sweep)
+        sweep = f", sweep {plain(settings.sweep)}" if settings.sweep else ""
         _print_changes(settings, self.console)
         title = f"{settings.rule_title} on {settings.env.title}"
         show(f"{title}, preset {cfg['preset']}, seeds {seeds}{sweep}", style="bold", soft_wrap=True)
@@ -160,18 +156,11 @@ class View:
 
     def _display(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
-        table = Table(expand=True, caption=f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates")
-        who = "member" if swept(self.members) else "seed"
-        table.add_column(who, justify="right")
-        for name in COLUMNS:
-            table.add_column(name, justify="right", min_width=8)
-        room = max(1, self.console.height - LINES_AROUND_ROWS)
-        for member, row in list(zip(self.members, self.rows, strict=True))[:room]:
-            table.add_row(str(member.key), *(_number(row.get(field)) for field in COLUMNS.values()))
+        caption = f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates"
         if self.acting is not None:
-            table.caption = f"{table.caption}\n{acting_in_words(self.acting)}"
-        if len(self.rows) > room:
-            table.caption = f"{table.caption}; {len(self.rows) - room} more {who}s"
+            caption = f"{caption}\n{acting_in_words(self.acting)}"
+        room = max(1, self.console.height - LINES_AROUND_ROWS)
+        table = live_table(self.members, self.rows, self.stopped, room, caption)
         if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)
@@ -230,7 +219,3 @@ def acting_in_words(event: ActingEvent) -> str:
         f"(p99 {event.age_p99}); ring buffers {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
         f"learner {event.learner_waited:.0%}"
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"

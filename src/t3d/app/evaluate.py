@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 from rich.table import Table
 
-from t3d.app.best_seed import best_member
+from t3d.app.best_member import best_member
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError

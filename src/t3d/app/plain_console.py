@@ -30,8 +30,3 @@ class PlainConsole(Console):
 def labelled(label: str, style: str, text: str) -> Text:
     """Returns a coloured label followed by the text."""
     return Text.assemble((label, style), " ", printable(text))
-
-
-def plain(value: Any) -> str:
-    """Formats a setting as it is typed on the command line."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole, labelled, plain
-from t3d.config import Config, diff
+from t3d.app.plain_console import PlainConsole, labelled
+from t3d.config import Config, diff, plain
 from t3d.config.presets import PRESETS, preset
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from t3d.app.best_seed import best_member
+from t3d.app.best_member import best_member
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole, plain
-from t3d.app.tables import clean, figure, sweep_table, table
-from t3d.config import Member
-from t3d.config.sweeps import by_values, swept
+from t3d.app.plain_console import PlainConsole
+from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, table
+from t3d.config import Member, plain
+from t3d.config.sweeps import by_values, counted, noun, swept
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped
 from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry
@@ -26,10 +27,11 @@ from t3d.store.reader import Unreadable, best_of, damage_in_words, locate, read_
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
 RESUMABLE = ("stopped", "failed", "died")
-SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "run.root", "run.name", "device", "engine", "threads")
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
 NARROW = 100  # characters; below this the list omits some columns
 IF_NARROW = ("seeds", "steps", "return", "status")
+SETTINGS = ("setting", "default", "this run")
+WORDS = ("name", "environment", "preset", "seeds", "status")
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
@@ -40,7 +42,7 @@ class RunsArgs:
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
     search: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
-    """List only runs whose name, environment, preset or status contains all these words."""
+    """List only runs whose name, environment, preset, sweep or status contains all these words."""
     sort: Literal["time", "return", "name", "steps"] = "time"
     """Newest first, highest return first, by name, or most steps first."""
 
@@ -65,7 +67,7 @@ SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether th
 
 COLUMNS: dict[str, Callable[[Entry], Text]] = {
     "preset": lambda entry: clean(entry.preset),
-    "seeds": lambda entry: clean(f"{_members(entry)}{_diverged(entry)}"),
+    "seeds": lambda entry: clean(_members(entry)),
     "steps": lambda entry: clean(f"{_short(entry.step)}/{_short(entry.total_steps)}"),
     "return": lambda entry: clean(figure(entry.best_return)),
     "status": lambda entry: clean(entry.status, COLOURS.get(entry.status, "")),
@@ -101,7 +103,8 @@ def _chosen(entries: list[Entry], args: RunsArgs) -> list[Entry]:
 
 
 def _searched(entry: Entry) -> str:
-    return "\n".join([entry.path.name, entry.env, entry.preset, entry.status]).lower()
+    sweep = [str(word) for word in entry.config.get("sweep", [])]
+    return "\n".join([entry.path.name, entry.env, entry.preset, entry.status, *sweep]).lower()
 
 
 def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> None:
@@ -112,14 +115,13 @@ def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> No
         console.print(clean(f"None of the {of} runs in {args.root} matches {args.search!r}."))
         return
     columns = COLUMNS if console.width >= NARROW else {name: COLUMNS[name] for name in IF_NARROW}
-    made = table("", "name", "environment", *columns)
-    made.columns[0].overflow = made.columns[1].overflow = "fold"
+    made = table("", "name", "environment", *columns, words=WORDS)
     made.columns[1].max_width = max(11, console.width // 4)
     for entry in entries:
         env = clean(_env(entry.env))
         made.add_row(clean(entry.path.name, "bold"), env, *(cell(entry) for cell in columns.values()))
     console.print(made)
-    sweeps = ", of a sweep that of its best value" if any(swept(entry.members) for entry in entries) else ""
+    sweeps = ", of a sweep the highest mean of last ones" if any(swept(entry.members) for entry in entries) else ""
     number = f"{len(entries)} of {of} runs" if len(entries) < of else f"{of} runs" if of > 1 else "1 run"
     console.print(clean(f"{number} in {args.root}; return: mean over seeds of their best evaluations{sweeps}", "dim"))
 
@@ -172,22 +174,31 @@ def _show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Me
     if not evals:
         console.print("\nNo evaluation yet.")
         return
-    is_sweep = bool(swept(entry.members))
-    if is_sweep:
-        console.print(sweep_table(entry.members, evals, stopped))
-    who = "member" if is_sweep else "seed"
-    made = table("Mean return in evaluation", who, "before", "best", "at step", "last", "at step")
+    if swept(entry.members):
+        print_sweep(entry.members, evals, stopped, console)
+    made = _results(entry, evals, stopped)
+    if not fits(made, console):
+        made = _results(entry, evals, stopped, narrow=True)
+    console.print(made)
+
+
+def _results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Member], *, narrow: bool = False) -> Table:
+    """Returns a row for each member; if narrow, only its best and last returns."""
+    who = noun(entry.members)
+    kept = ["best", "last"] if narrow else ["before", "best", "at step", "last", "at step"]
+    made = table("Mean return in evaluation", who, *kept, words=["member"])
     for member in entry.members:
-        name = f"{member.key} (diverged)" if member in stopped else str(member.key)
-        made.add_row(name, *_result_cells(evals.get(member, [])))
+        name = f"{member.name if member.values else member.seed}{' (diverged)' if member in stopped else ''}"
+        cells = _result_cells(evals.get(member, []))
+        made.add_row(name, *([cells[1], cells[3]] if narrow else cells))
     living = [column for member, column in evals.items() if member not in stopped]
-    if len(evals) > 1 and living and not is_sweep:
+    if len(evals) > 1 and living and who == "seed":
         kinds = [[column[0], best_of(column), column[-1]] for column in living]
-        before, best, last = (fmean(one.mean_return for one in kind) for kind in zip(*kinds, strict=True))
+        before, best, last = (figure(fmean(one.mean_return for one in kind)) for kind in zip(*kinds, strict=True))
         made.add_section()
         name = f"mean of {len(living)}" if stopped else "mean"
-        made.add_row(name, figure(before), figure(best), "", figure(last), "")
-    console.print(made)
+        made.add_row(name, *([best, last] if narrow else [before, best, "", last, ""]))
+    return made
 
 
 def _result_cells(evals: list[Eval]) -> list[str]:
@@ -203,7 +214,7 @@ def _show_settings(entry: Entry, console: Console) -> None:
     if not differing:
         console.print("\nAll settings are the defaults.")
         return
-    made = table("Settings that differ from the defaults", "setting", "default", "this run")
+    made = table("Settings that differ from the defaults", *SETTINGS, words=SETTINGS)
     for key, (default, value) in differing.items():
         made.add_row(clean(key), "-" if default is None else plain(default), clean(plain(value)))
     console.print(made)
@@ -211,7 +222,7 @@ def _show_settings(entry: Entry, console: Console) -> None:
 
 def _show_files(entry: Entry, console: Console) -> None:
     stored = contents(entry.path)
-    made = table("Files", "name", "files", "size")
+    made = table("Files", "name", "files", "size", words=["name"])
     for name, (files, size) in stored.items():
         made.add_row(clean(name), str(files) if name.endswith("/") else "", _size(size))
     made.add_section()
@@ -226,14 +237,13 @@ def _env(name: str) -> str:
     return name or "defined in Python"
 
 
-def _diverged(entry: Entry) -> str:
-    return f", {len(entry.diverged)} diverged" if entry.diverged else ""
-
-
 def _members(entry: Entry) -> str:
-    """Formats what a run trains: its seeds, and in a sweep how many combinations of values have them."""
-    combinations = len(by_values(entry.members))
-    return f"{combinations} values x {_seeds(entry.seeds)}" if combinations > 1 else _seeds(entry.seeds)
+    """Formats what a run trains: its seeds, or of a sweep how many members those and its values make."""
+    combinations, fields = len(by_values(entry.members)), swept(entry.members)
+    what = "values" if len(fields) == 1 else "combinations"
+    seeds = counted(len(entry.seeds), "seed")
+    said = f"{len(entry.members)} = {combinations} {what} x {seeds}" if fields else _seeds(entry.seeds)
+    return said + (f"; {len(entry.diverged)} diverged" if entry.diverged else "")
 
 
 def _seeds(seeds: tuple[int, ...]) -> str:

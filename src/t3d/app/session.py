@@ -18,11 +18,13 @@ from t3d.app.console import View, acting_in_words
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.safe_output import printable
 from t3d.app.signals import SKIPPING, SignalRequests, handling_signals
-from t3d.app.tables import sweep_table
+from t3d.app.tables import print_sweep
 from t3d.config import Config, Member
+from t3d.config.sweeps import swept
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
+from t3d.store.members import trained
 from t3d.store.reader import Run, best_of, open_run
 
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
@@ -73,18 +75,21 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
     for member, stopped in run.stopped.items():
         text = f"at step {stopped.step:,} and stopped: {stopped.text}"
         console.print(labelled(f"  {member.title} diverged", "red", text), soft_wrap=True)
-    if run.cfg.sweep:
-        console.print(sweep_table(run.cfg.members, run.evals, run.stopped))
+    if swept(run.cfg.members):
+        print_sweep(run.cfg.members, run.evals, run.stopped, console)
+        worse = [member for member, evals in run.evals.items() if _is_worse(evals)]
+        if worse:
+            _advise(f"Training made {len(worse)} of {len(run.evals)} members worse than untrained.", run.cfg, console)
         return
     for member, evals in run.evals.items():
-        trained = [one for one in evals if one.updates > 0]
-        if not trained:
+        if not trained(evals):
             untrained = f"mean return {evals[-1].mean_return:,.1f} before training, not evaluated since"
             console.print(f"  {member.title}: {untrained}", soft_wrap=True)
             continue
         console.print(_returns(member, evals), soft_wrap=True)
-        if best_of(trained).mean_return < evals[0].mean_return and evals[0].updates == 0:
-            console.print(_advice(member, run.cfg), soft_wrap=True)
+        if _is_worse(evals):
+            verdict = f"Training made {member.title} worse: its best policy is the untrained one."
+            _advise(verdict, run.cfg, console)
 
 
 def _returns(member: Member, evals: list[Eval]) -> Text:
@@ -97,11 +102,17 @@ def _returns(member: Member, evals: list[Eval]) -> Text:
     )
 
 
-def _advice(member: Member, cfg: Config) -> Text:
+def _is_worse(evals: list[Eval]) -> bool:
+    """Whether no trained policy has reached the return of the untrained one."""
+    later = trained(evals)
+    return bool(later) and evals[0].updates == 0 and best_of(later).mean_return < evals[0].mean_return
+
+
+def _advise(worse: str, cfg: Config, console: PlainConsole) -> None:
     """Suggests what to try when nothing was learned, leaving out what the run already does."""
     pink = "" if cfg.noise.kind == "pink" else "; a good first try is --noise.kind pink --noise.exploration-noise 0.3"
-    worse = f"  Training made {member.title} worse: its best policy is the untrained one."
-    return labelled(worse, "yellow", f'See "When it does not learn" in docs/own-environment.md{pink}')
+    advice = f'See "When it does not learn" in docs/own-environment.md{pink}'
+    console.print(labelled(f"  {worse}", "yellow", advice), soft_wrap=True)
 
 
 def _plot(run: Run, console: PlainConsole) -> None:
@@ -118,7 +129,7 @@ def _plot(run: Run, console: PlainConsole) -> None:
 
 
 def _best_member(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> Member:
-    from t3d.app.best_seed import best_member  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.app.best_member import best_member  # noqa: PLC0415 (imports Gymnasium)
     from t3d.world.evaluate import Stopped  # noqa: PLC0415
 
     def check_stop() -> None:
@@ -132,7 +143,7 @@ def _best_member(run: Run, end: End, console: PlainConsole, stop: threading.Even
 
 def _record(run: Run, member: Member, console: PlainConsole, stop: threading.Event) -> None:
     """Records in a separate process: graphics libraries need settings before their import, and may crash."""
-    chosen = ["--seed", str(member.key)] if run.evals else []
+    chosen = ["--seed", member.name] if run.evals else []
     command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--steps", str(VIDEO_STEPS)]
     console.print(f"  recording {VIDEO_STEPS} steps of the best policy (--no-video skips this) ...")
     with (

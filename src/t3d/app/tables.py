@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from t3d.config import Member
-from t3d.config.sweeps import by_values, swept
+from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
+from t3d.store.members import highest, last_means, trained
 from t3d.store.reader import best_of
 
-TEXT_COLUMNS = ("name", "environment", "preset", "seeds", "status", "setting", "default", "this run", "member")
+SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "sweep", "run.root", "run.name", "device", "engine", "threads")
+UNLIMITED = 10_000  # characters; wider than any table
+WIDEST_HEAD = 14  # characters; longer names of swept settings are broken at an underscore
 
 
-def table(title: str, *columns: str) -> Table:
-    """Returns a table without a frame, with right-aligned numbers."""
+def table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
+    """Returns a table without a frame: numbers are right-aligned, the columns of words are folded if they are long."""
     made = Table(title=f"\n{title}" if title else None, title_justify="left", title_style="bold")
     made.box, made.show_edge, made.pad_edge, made.padding = box.SIMPLE_HEAD, False, False, (0, 0, 0, 1)
     for name in columns:
-        words = name in TEXT_COLUMNS
-        made.add_column(name, justify="left" if words else "right", no_wrap=not words, overflow="ellipsis")
+        is_text = name in words
+        made.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
+        made.columns[-1].overflow = "fold" if is_text else "ellipsis"
     return made
+
+
+def fits(made: Table, console: Console) -> bool:
+    """Whether a table can be printed without folding or cutting anything."""
+    unlimited = console.options.update(width=UNLIMITED)
+    return console.measure(made, options=unlimited).maximum <= console.width
 
 
 def clean(text: str, style: str = "") -> Text:
@@ -39,24 +51,42 @@ def figure(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
-def sweep_table(members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member]) -> Table:
-    """Returns the returns of a sweep: a row for each combination of values, the best last returns marked."""
-    title = "Mean return over seeds, ± std over seeds"
-    made = table(title, *swept(members), "seeds", "best", "last", "")
-    groups = by_values(members)
-    living = {
-        values: [evals[one] for one in group if one in evals and one not in diverged]
-        for values, group in groups.items()
-    }
-    lasts = {values: fmean(one[-1].mean_return for one in columns) for values, columns in living.items() if columns}
-    highest = max(lasts, key=lambda values: lasts[values], default=None)
-    for values, group in groups.items():
-        count = sum(one in diverged for one in group)
-        seeds = f"{len(group)}, {count} diverged" if count else str(len(group))
-        cells = [_over_seeds(living[values], best_of), _over_seeds(living[values], lambda one: one[-1])]
-        mark, style = ("highest", "bold") if values == highest else ("", "")
-        made.add_row(*(f"{value!r}".removesuffix(".0") for _, value in values), seeds, *cells, mark, style=style)
+def print_sweep(
+    members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member], console: Console
+) -> None:
+    """Prints the returns of a sweep: what is in the table and, if it fits, the best returns too."""
+    count = len(members) // len(by_values(members))
+    seeds = "one seed each" if count == 1 else f"mean over {counted(count, 'seed')}, ± std over seeds"
+    console.print(Text(f"\nReturn by {', '.join(swept(members))}: {seeds}", "bold"), soft_wrap=True)
+    full = sweep_table(members, evals, diverged)
+    console.print(full if fits(full, console) else sweep_table(members, evals, diverged, with_best=False))
+
+
+def sweep_table(
+    members: Sequence[Member],
+    evals: Mapping[Member, list[Eval]],
+    diverged: Collection[Member],
+    *,
+    with_best: bool = True,
+) -> Table:
+    """Returns a row for each combination of values, the one with the highest mean of its last returns marked."""
+    made = table("", *map(_head, swept(members)), *(["best"] if with_best else []), "last", "")
+    marked = highest(last_means(members, evals, diverged))
+    for values, group in by_values(members).items():
+        living = [evals[one] for one in group if one in evals and one not in diverged]
+        lost = sum(one in diverged for one in group)
+        mark = f"{lost} diverged" if lost else "highest" if values == marked else ""
+        best = [_over_seeds(list(filter(None, map(trained, living))), best_of)] if with_best else []
+        cells = [*best, _over_seeds(living, lambda column: column[-1]), mark]
+        made.add_row(*(value_text(value) for _, value in values), *cells, style="bold" if values == marked else "")
+    made.columns[-1].justify = "left"
     return made
+
+
+def _head(field: str) -> str:
+    """Returns the last part of a setting's name, in several lines if it is long."""
+    lines = textwrap.wrap(short(field).replace("_", "_ "), WIDEST_HEAD, break_long_words=False)
+    return "\n".join(line.replace("_ ", "_") for line in lines)
 
 
 def _over_seeds(columns: list[list[Eval]], chosen: Callable[[list[Eval]], Eval]) -> str:

@@ -16,11 +16,13 @@ import tyro
 from t3d.app.flags import is_flag, read_known
 from t3d.app.session import show
 from t3d.app.signals import SignalRequests
-from t3d.config import Config, NoiseConfig, load_toml, merge
+from t3d.config import Config, NoiseConfig, load_toml, merge, plain
 from t3d.config.presets import preset
-from t3d.config.sweeps import EXAMPLE
+from t3d.config.sweeps import FORM, swept
 from t3d.errors import NothingLeft, UserError
 from t3d.events import Event
+
+NUMBERS = re.compile(r"[-+.,\deE]+")  # values of a sweep that were torn off by a space
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,17 @@ def parse(arguments: list[str]) -> TrainArgs:
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     args, rest = read_known(TrainArgs, arguments, "t3d train", TrainArgs(base), words="ENV")
+    _refuse_swept_flags(arguments, args.cfg)
     return dataclasses.replace(args, cfg=_with_env(args.cfg, base, rest))
+
+
+def _refuse_swept_flags(arguments: list[str], cfg: Config) -> None:
+    """Refuses a flag for a setting that the sweep overrides; values of presets and files just lose."""
+    given = {word.partition("=")[0].removeprefix("--").replace("-", "_"): word for word in arguments if is_flag(word)}
+    for name in swept(cfg.members):
+        if name in given:
+            flag = given[name].partition("=")[0]
+            raise UserError(f"{flag} contradicts --sweep {plain(cfg.sweep)}; give only one of them")
 
 
 def _with_env(cfg: Config, base: Config, rest: list[str]) -> Config:
@@ -124,11 +136,14 @@ def _join_sweeps(arguments: list[str]) -> list[str]:
         if flag != "--sweep":
             others.append(word)
             continue
-        words = [value] if value else []
-        while rest and "=" in rest[0] and not is_flag(rest[0]):
+        if not value and (not rest or is_flag(rest[0])):
+            raise UserError(f"--sweep has no value; {FORM}")
+        words = [value or rest.pop(0)]
+        while rest and not is_flag(rest[0]) and ("=" in rest[0] or NUMBERS.fullmatch(rest[0])):
             words.append(rest.pop(0))
-        if not words:
-            raise UserError(f"--sweep has no value; give FIELD=VALUE,VALUE,..., e.g. {EXAMPLE}")
+        for one in words:
+            if "=" not in one or one.endswith(("=", ",")):
+                raise UserError(f"--sweep cannot read {one!r}; {FORM}")
         sweeps += words
     return [*others, "--sweep", *sweeps] if sweeps else others
 

@@ -1,7 +1,7 @@
 """Settings: the dataclasses, merging, TOML files and presets."""
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
-from t3d.config.merging import diff, dotted, flat, merge, to_dict
+from t3d.config.merging import diff, dotted, flat, merge, plain, to_dict
 from t3d.config.settings import (
     MOST_SEEDS,
     CheckpointConfig,
@@ -33,6 +33,7 @@ __all__ = [
     "load_config",
     "load_toml",
     "merge",
+    "plain",
     "to_dict",
     "to_toml",
 ]

@@ -56,3 +56,8 @@ def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         out |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
     return out
+
+
+def plain(value: Any) -> str:
+    """Formats a setting as it is typed on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

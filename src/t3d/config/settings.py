@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
-from t3d.config.sweeps import Member, by_values, members_of, parse_all
-from t3d.config.validation import check_range, convert, declared_types
-from t3d.errors import UserError
+from t3d.config.sweeps import CAN_BE_SWEPT, Member, Sweep, members_of, parse_all, refuse_field, refuse_same_members
+from t3d.config.validation import check_range, convert, is_setting
+from t3d.errors import UserError, did_you_mean
 
 MOST_ACTORS = 1024  # processes; chosen
 MOST_SEEDS = 1000  # chosen
@@ -144,7 +144,7 @@ class Config:
     seeds: tuple[int, ...] = (0,)
     """One policy is trained per seed, all in one run."""
     sweep: tuple[str, ...] = ()
-    """Train every seed with each of several values, e.g. td3.gamma=0.98,0.99; these win over the setting itself."""
+    """E.g. td3.gamma=0.98,0.99: trains every seed with each value; overrides the setting."""
     total_steps: int = 1_000_000
     """Environment steps per seed."""
     random_steps: int = 25_000
@@ -221,16 +221,32 @@ class Config:
 
     def _check_sweep(self) -> None:
         """Normalises the sweep and checks its values like those of the settings themselves."""
-        object.__setattr__(self, "sweep", tuple(map(str, parse_all(self.sweep))))
-        numbers = [f"td3.{name}" for name, hint in declared_types(TD3Config).items() if hint is float]
-        for values, (member, *_) in by_values(self.members).items():
-            if all(name in numbers for name, _ in values):  # run/sweep.py refuses the others by name
-                self.td3_of(member)
+        object.__setattr__(self, "sweep", tuple(map(str, self._sweeps)))
+        for name, values in self._sweeps:
+            if not is_setting(self, name):
+                hint = did_you_mean(name if "." in name else f"td3.{name}", CAN_BE_SWEPT)
+                raise UserError(f"there is no setting {name}{hint}")
+            if self.rule == "td3" or name == "seeds":  # another rule's are known when it is imported
+                refuse_field(name, CAN_BE_SWEPT)
+            for value in values if name in CAN_BE_SWEPT else ():
+                self.td3_of(Member(0, ((name, value),)))
+        if self.rule == "td3":
+            refuse_same_members(self._sweeps, self.td3)
+        _ = self.members  # raises if they are too many
+
+    @cached_property
+    def _sweeps(self) -> list[Sweep]:
+        return parse_all(self.sweep)
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
         """What the run trains, in the order in which every array has them."""
-        return members_of(self.seeds, self.sweep, MOST_SEEDS)
+        return members_of(self.seeds, self._sweeps, MOST_SEEDS)
+
+    @property
+    def member_seeds(self) -> list[int]:
+        """The seed of each member."""
+        return [member.seed for member in self.members]
 
     def td3_of(self, member: Member) -> TD3Config:
         """The settings of the algorithm with a member's values."""

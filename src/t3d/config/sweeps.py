@@ -6,14 +6,22 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t3d.errors import UserError
 
 Values = tuple[tuple[str, float], ...]  # fields, e.g. td3.gamma, and their values
 EXAMPLE = "td3.gamma=0.98,0.99"
+FORM = f"write FIELD=V1,V2 with commas and no spaces, e.g. {EXAMPLE}"
 FIELD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?")  # its last part is in file names, so nothing else may be
 MOST_FIELDS = 3  # chosen: members' names are file names
+CAN_BE_SWEPT = tuple(  # the numbers that TD3's update reads; with a rule of one's own, those that its update reads
+    f"td3.{name}"
+    for name in (
+        *("gamma", "tau", "actor_lr", "critic_lr", "target_noise", "target_noise_clip"),
+        *("weight_decay", "max_grad_norm", "pre_activation_penalty"),
+    )
+)
 
 
 class Member(NamedTuple):
@@ -25,17 +33,12 @@ class Member(NamedTuple):
     @property
     def name(self) -> str:
         """As in file names: seed-0, or gamma-0.98-seed-0."""
-        return "-".join([*(f"{_last(field)}-{_text(value)}" for field, value in self.values), f"seed-{self.seed}"])
+        return "-".join([*(f"{short(field)}-{value_text(value)}" for field, value in self.values), f"seed-{self.seed}"])
 
     @property
     def title(self) -> str:
         """In words: seed 0, or td3.gamma=0.98, seed 0."""
         return ", ".join([*filter(None, [setting(self.values)]), f"seed {self.seed}"])
-
-    @property
-    def key(self) -> int | str:
-        """How files and users name it: by its seed, which is enough without a sweep, or by its name."""
-        return self.name if self.values else self.seed
 
 
 class Sweep(NamedTuple):
@@ -45,26 +48,26 @@ class Sweep(NamedTuple):
     values: tuple[float, ...]
 
     def __str__(self) -> str:
-        return f"{self.field}={','.join(map(_text, self.values))}"
+        return f"{self.field}={','.join(map(value_text, self.values))}"
 
 
-def parse(text: str) -> Sweep:
+def parse(word: str) -> Sweep:
     """Reads FIELD=V1,V2,..."""
-    field, _, listed = text.partition("=")
-    field, words = field.strip().replace("-", "_"), [word.strip() for word in listed.split(",")]
+    field, _, listed = word.partition("=")
+    field, words = field.strip().replace("-", "_"), [one.strip() for one in listed.split(",")]
     if not FIELD.fullmatch(field) or not all(words):
-        raise UserError(f"sweep={text!r} is not of the form FIELD=VALUE,VALUE,..., e.g. {EXAMPLE}")
-    values = tuple(_number(word, field) for word in words)
+        raise UserError(f"sweep={word!r} cannot be read; {FORM}")
+    values = tuple(_number(one, field) for one in words)
     if len(values) < 2:
-        raise UserError(f"sweep={text!r} has one value; give at least two, or set {field} itself")
+        raise UserError(f"sweep={word!r} has one value; give at least two, or set {field} itself")
     if len(set(values)) < len(values):
-        raise UserError(f"sweep={text!r} has a value twice; give each only once")
+        raise UserError(f"sweep={word!r} has a value twice; give each only once")
     return Sweep(field, values)
 
 
-def parse_all(texts: Iterable[str]) -> list[Sweep]:
+def parse_all(words: Iterable[str]) -> list[Sweep]:
     """Reads the sweeps of a run, each of a different field."""
-    sweeps = [parse(text) for text in texts]
+    sweeps = [parse(word) for word in words]
     fields = [sweep.field for sweep in sweeps]
     twice = [field for field in fields if fields.count(field) > 1]
     if twice:
@@ -74,17 +77,36 @@ def parse_all(texts: Iterable[str]) -> list[Sweep]:
     return sweeps
 
 
-def members_of(seeds: Sequence[int], texts: Iterable[str], most: int) -> tuple[Member, ...]:
+def refuse_field(field: str, can: Iterable[str]) -> None:
+    """Refuses to sweep a setting that is not among those that can be swept."""
+    if field == "seeds":
+        raise UserError("seeds cannot be swept; use --seeds 0 1")
+    if field not in can:
+        raise UserError(f"{field} cannot be swept; these can: {', '.join(can)}")
+
+
+def refuse_same_members(sweeps: Iterable[Sweep], td3: Any) -> None:
+    """Refuses to sweep the limit of target noise where there is none, or the noise where its limit is 0."""
+    values, fields = dict(sweeps), ("td3.target_noise", "td3.target_noise_clip")
+    for field, other in (fields, fields[::-1]):
+        if field in values and 0 in values.get(other, (getattr(td3, short(other)),)):
+            raise UserError(
+                f"{field} changes nothing where {other}=0, so members would be the same; "
+                f"leave it out of the sweep, or give {other} a value above 0"
+            )
+
+
+def members_of(seeds: Sequence[int], sweeps: Sequence[Sweep], most: int) -> tuple[Member, ...]:
     """Returns a member for each combination of values and each seed, the seeds of a combination together."""
-    sweeps = parse_all(texts)
-    count = len(seeds) * math.prod(len(sweep.values) for sweep in sweeps)
-    if count > most:
+    combinations = math.prod(len(sweep.values) for sweep in sweeps)
+    if combinations * len(seeds) > most:
         raise UserError(
-            f"the sweep has {count:,} members, {len(seeds):,} of each combination; a run has at most {most:,}"
+            f"the sweep makes {combinations * len(seeds):,} members ({combinations:,} combinations x "
+            f"{counted(len(seeds), 'seed')}); a run has at most {most:,}"
         )
     fields = [sweep.field for sweep in sweeps]
-    combinations = product(*(sweep.values for sweep in sweeps))
-    return tuple(Member(seed, tuple(zip(fields, values, strict=True))) for values in combinations for seed in seeds)
+    each = product(*(sweep.values for sweep in sweeps))
+    return tuple(Member(seed, tuple(zip(fields, values, strict=True))) for values in each for seed in seeds)
 
 
 def by_values(members: Iterable[Member]) -> dict[Values, list[Member]]:
@@ -96,13 +118,33 @@ def by_values(members: Iterable[Member]) -> dict[Values, list[Member]]:
 
 
 def swept(members: Iterable[Member]) -> list[str]:
-    """Returns the fields in which members differ."""
+    """Returns the fields in which members differ; none if the run is not a sweep."""
     return list(dict.fromkeys(field for member in members for field, _ in member.values))
+
+
+def noun(members: Iterable[Member]) -> str:
+    """What to call them: seed, in a sweep member."""
+    return "member" if swept(members) else "seed"
+
+
+def counted(count: int, what: str) -> str:
+    """Formats a number of things: 1 seed, 2 seeds."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def setting(values: Values) -> str:
     """Formats a member's values: td3.gamma=0.98, td3.tau=0.01."""
-    return ", ".join(f"{field}={_text(value)}" for field, value in values)
+    return ", ".join(f"{field}={value_text(value)}" for field, value in values)
+
+
+def short(field: str) -> str:
+    """The last part of a setting's name: gamma for td3.gamma."""
+    return field.rpartition(".")[2]
+
+
+def value_text(value: float) -> str:
+    """Formats a swept value, in full."""
+    return repr(value).removesuffix(".0")
 
 
 def _number(word: str, field: str) -> float:
@@ -113,11 +155,3 @@ def _number(word: str, field: str) -> float:
     if not math.isfinite(value):
         raise UserError(f"sweep: {field}={word} is not a number; only numbers can be swept, e.g. {EXAMPLE}")
     return value
-
-
-def _text(value: float) -> str:
-    return repr(value).removesuffix(".0")
-
-
-def _last(field: str) -> str:
-    return field.rpartition(".")[2]

@@ -30,6 +30,13 @@ def declared_types(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
+def is_setting(cfg: Any, name: str) -> bool:
+    """Whether there is a setting of this name, e.g. td3.gamma."""
+    section, _, last = name.rpartition(".")
+    owner = getattr(cfg, section, None) if section else cfg
+    return dataclasses.is_dataclass(owner) and last in declared_types(type(owner))  # type: ignore[arg-type]
+
+
 def _as_declared(value: Any, hint: Any) -> Any:
     """Converts lists and ranges to tuples, NumPy values to Python's, and 1 to 1.0 where a float is declared."""
     if isinstance(value, np.generic | np.ndarray):

@@ -31,7 +31,7 @@ class Memory:
     """Stores rollouts; the source of the learner's batches."""
 
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
-        seeds = [member.seed for member in cfg.members]
+        seeds = cfg.member_seeds
         self.replay = _replay(spec, cfg, device)
         self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None

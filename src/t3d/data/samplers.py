@@ -68,7 +68,7 @@ class UniformSampler:
 def gamma_for_each(gamma: Coefficient, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Returns gamma for every row of a batch (M, B)."""
     if isinstance(gamma, Tensor):
-        return gamma.unsqueeze(1).expand(shape)  # a view, which follows if it moves
+        return gamma.to(device, torch.float32).unsqueeze(1).expand(shape)
     return torch.full(shape, gamma, device=device, dtype=torch.float32)
 
 

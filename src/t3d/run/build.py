@@ -19,12 +19,12 @@ from t3d.algo.own_code import check_own_code, check_own_sweep
 from t3d.algo.rules import rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
+from t3d.run.coefficients import coefficients_of_members
 from t3d.run.parts import Counters, Loaded, Parts
 from t3d.run.placement import choose_engine, replay_device, set_tf32_for_process, set_threads
 from t3d.run.publish import DirectPublisher, PipelinedPublisher
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
-from t3d.run.sweep import coefficients_of_members, for_batches
 from t3d.store.best import BestPolicies
 from t3d.store.folder import RunFolder, create_folder, set_aside
 from t3d.store.lock import Lock
@@ -73,13 +73,13 @@ def assemble(
     replay_on = replay_device(cfg, spec)
     rule = rule_of(cfg.rule, spec)
     check_own_code(cfg, spec, rule)
-    coefficients, seeds = coefficients_of_members(cfg, rule), [member.seed for member in cfg.members]
+    coefficients = coefficients_of_members(cfg, rule)
     check_own_sweep(cfg, spec, rule)
     engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
     cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine, coefficients))
-    memory = Memory(spec, cfg, replay_on, for_batches(coefficients.gamma, replay_on))
+    memory = Memory(spec, cfg, replay_on, coefficients.gamma)
     learner = Learner(
-        spec, cfg.td3, seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
+        spec, cfg.td3, cfg.member_seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
     )
     best = BestPolicies(len(cfg.members))
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), reason)

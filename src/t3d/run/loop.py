@@ -139,7 +139,7 @@ def _run(training: Training, start: list[Event], requests: Requests) -> Iterator
             reason=reason,
             text=text or "; ".join(filter(None, problems)),
             saved=not saver.unsaved,
-            diverged=[parts.cfg.members[member].key for member in parts.stopped],
+            diverged=[parts.cfg.members[member].name for member in parts.stopped],
             updates=parts.learner.updates,
             seconds=parts.counters.seconds,
         )

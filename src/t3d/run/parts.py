@@ -13,6 +13,7 @@ from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collector, Evaluator
 from t3d.algo.learner import Learner
 from t3d.config import Config, to_dict
+from t3d.config.sweeps import noun
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import Event, SeedStopped
@@ -21,6 +22,7 @@ from t3d.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.folder import LOGS, RunFolder, versions
+from t3d.store.members import stored_name
 from t3d.types import State
 from t3d.world.compatibility import difference, outline
 
@@ -91,9 +93,8 @@ class Parts:
         return [member for member in range(len(self.cfg.members)) if member not in self.stopped]
 
     @property
-    def _keys(self) -> list[int | str]:
-        """How a checkpoint names the members."""
-        return [member.key for member in self.cfg.members]
+    def _names(self) -> list[str]:
+        return [member.name for member in self.cfg.members]
 
     @property
     def added(self) -> list[int]:
@@ -117,7 +118,7 @@ class Parts:
         """Raises if all members have diverged; their stops have been told by now."""
         if not self.living:
             *others, last = self.stopped.values()
-            all_of = "all seeds have diverged; the last one: " if others else ""
+            all_of = f"all {noun(self.cfg.members)}s have diverged; the last one: " if others else ""
             raise Diverged(f"{all_of}{last} at step {self.counters.step}")
 
     def stop_diverged(self) -> list[Event]:
@@ -148,7 +149,7 @@ class Parts:
     def state(self) -> State:
         """Returns everything that determines how the run continues, except the rows of the replay."""
         return {
-            "seeds": self._keys,
+            "members": self._names,
             "spec": outline(self.collector.spec),
             "config": to_dict(self.cfg),
             "versions": versions(),
@@ -158,7 +159,7 @@ class Parts:
             "memory": self.memory.state(),
             "collector": self.collector.state(),
             "evaluator": self.evaluator.state(),
-            "stopped": {str(self._keys[member]): why for member, why in self.stopped.items()},
+            "stopped": {self._names[member]: why for member, why in self.stopped.items()},
         }
 
     def restore(self, loaded: Loaded, stop: threading.Event) -> list[str]:
@@ -166,17 +167,18 @@ class Parts:
         checkpoint, state = loaded
         try:
             self._refuse_another_run(loaded)
-            for member, key in enumerate(self._keys):
-                if str(key) in state.get("stopped", {}):  # added in the course of format 2
-                    self.stopped[member] = str(state["stopped"][str(key)])
+            stopped = {stored_name(said): str(why) for said, why in state.get("stopped", {}).items()}
+            for member, name in enumerate(self._names):
+                if name in stopped:
+                    self.stopped[member] = stopped[name]
                     self.collector.stop(member)
                     self.evaluator.stop(member)
             self.counters.restore(state["progress"])
             self.best.restore(state["best"], self.learner.shipped.architecture)
             self.learner.restore(state["learner"])
             self.memory.restore(state["memory"])
-            for member, key in enumerate(self._keys):
-                checkpoint.fill(self.memory.replay, member, key)
+            for member, name in enumerate(self._names):
+                checkpoint.fill(self.memory.replay, member, name)
             notes = self.collector.restore(state["collector"], stop)
             if not self.collector.keeps_episodes:
                 self.memory.replay.links.end_episodes()
@@ -191,8 +193,9 @@ class Parts:
         now = outline(self.collector.spec)
         if changed := difference(state["spec"], now):
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
-        if state["seeds"] != self._keys:
-            raise ValueError(f"it holds seeds {state['seeds']}")
+        held = [stored_name(said) for said in state.get("members") or state["seeds"]]
+        if held != self._names:
+            raise ValueError(f"it holds {', '.join(held)}")
 
     def _refuse_contradictions(self, collector: State) -> None:
         counts, updates = [collector[one.name]["taken"] for one in self.cfg.members], self.learner.updates

@@ -13,6 +13,7 @@ from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
 from t3d.config import Config
+from t3d.config.sweeps import noun
 from t3d.data.memory import bytes_needed, rows_needed
 from t3d.data.replay import BYTES_PER_VALUE
 from t3d.errors import UserError
@@ -62,7 +63,7 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tup
 
     An engine that was asked for by name and refuses is an error; one that computes something else is not used.
     """
-    candidates, seeds = FASTEST_FIRST[cfg.device], [member.seed for member in cfg.members]
+    candidates, seeds = FASTEST_FIRST[cfg.device], cfg.member_seeds
     if cfg.engine != "auto":
         if why := ENGINES[cfg.engine].refuses(rule, cfg.td3, coefficients):
             raise UserError(f"engine {cfg.engine} {why}; use --engine auto")
@@ -83,8 +84,7 @@ def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: 
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     elif cfg.device == "cpu":
-        seeds = [member.seed for member in cfg.members]
-        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, seeds, rule, coefficients))
+        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients))
     return torch.get_num_threads()
 
 
@@ -93,10 +93,11 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
     learned = len(cfg.members) * rule_of(cfg.rule, spec).parameters(spec, cfg.td3)
     learning = learned * BYTES_PER_VALUE * COPIES_IN_LEARNING
+    fewer = f"train fewer {noun(cfg.members)}s at once"
     if learning > room[cfg.device]:
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "
-            "free; make td3.actor_hidden and td3.critic_hidden smaller, or train fewer seeds at once"
+            f"free; make td3.actor_hidden and td3.critic_hidden smaller, or {fewer}"
         )
     room[cfg.device] -= learning
     if spec.images and cfg.replay.frames_on_disk:
@@ -107,7 +108,7 @@ def replay_device(cfg: Config, spec: Spec) -> str:
         most = max(room.values())
         raise UserError(
             f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "
-            f"{_smaller_replay(cfg, spec, most)}, or train fewer seeds at once"
+            f"{_smaller_replay(cfg, spec, most)}, or {fewer}"
         )
     return fitting[0]
 

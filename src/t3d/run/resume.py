@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from t3d.config import Config, diff, load_config, merge
+from t3d.config import Config, diff, load_config, merge, plain
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS
 from t3d.modules import is_own
@@ -121,7 +121,7 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
     """Applies the edits of config.toml to what a run was started with; most settings cannot be changed."""
     edits = diff(written, started)
     refused = [
-        f"{key}={now} (it was started with {then})"
+        f"{key}={plain(now)} (it was started with {plain(then)})"
         for key, (then, now) in edits.items()
         if not (
             key in CHANGEABLE or key.startswith("run.") or LEFT_TO_MACHINE.get(key) == now or _moved(key, then, now)
@@ -179,6 +179,6 @@ def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
     for key, (then, now) in diff(cfg, started).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
             raise UserError(
-                f"{path} was started with {key}={then}, and this command says {now}; leave it as it was, "
+                f"{path} was started with {key}={plain(then)}, and this command says {plain(now)}; leave it as it was, "
                 "or choose another --run.name"
             )

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import psutil
 
 from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
-from t3d.config.sweeps import by_values, members_of
+from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
-from t3d.events import Eval, Resumed, Start
+from t3d.events import Eval, Resumed, SeedStopped, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
-from t3d.store.members import evals_by_member
+from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
 from t3d.world.policy import described
 
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     diverged: tuple[Member, ...]  # those that have stopped, as far as its end says
     step: int
     total_steps: int
-    best_return: float | None  # mean over seeds of each one's best evaluation; of a sweep, that of its best value
+    best_return: float | None  # mean over seeds of their best evaluations; of a sweep the highest of last ones
     status: str  # finished | stopped | failed | running | died
     failure: str
     started: datetime
@@ -88,8 +88,8 @@ def read_entry(path: Path) -> Entry:
         seeds = tuple(to_count(seed) for seed in config["seeds"])
         status = _status(session, last)
         members = _members(path, seeds, config)
-        stopped = list(last.get("diverged", [])) if last["event"] == "end" else []
-        diverged = tuple(member for member in members if member.key in stopped)
+        stopped = [stored_name(one) for one in last.get("diverged", [])] if last["event"] == "end" else []
+        diverged = tuple(member for member in members if member.name in stopped)
         return Entry(
             path=path,
             config=config,
@@ -172,22 +172,25 @@ def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta
 
 def _members(path: Path, seeds: tuple[int, ...], config: dict[str, Any]) -> tuple[Member, ...]:
     try:
-        return members_of(seeds, [str(text) for text in config.get("sweep", [])], MOST_SEEDS)
+        return members_of(seeds, parse_all(str(word) for word in config.get("sweep", [])), MOST_SEEDS)
     except UserError as error:
         raise Unreadable(path, f"its events.jsonl is not T3D's ({error})") from None
 
 
 def _best_return(path: Path, members: tuple[Member, ...], diverged: tuple[Member, ...]) -> float | None:
-    """Reads the notes beside the best policies, which is cheap, or the evaluations where some are missing."""
+    """Reads the notes beside the best policies, which is cheap; the evaluations of a sweep, or if notes are missing."""
+    if swept(members):
+        events = read_log(path, kinds=(Eval, SeedStopped)).events
+        means = last_means(members, evals_by_member(events, members), stopped_members(events, members))
+        return max(means.values(), default=None)
     living = [member for member in members if member not in diverged]
-    noted = {member: _noted(path / "best" / f"{member.name}.json") for member in living}
-    known = {member: value for member, value in noted.items() if value is not None}
+    noted = [_noted(path / "best" / f"{member.name}.json") for member in living]
+    known = [value for value in noted if value is not None]
     if len(known) < len(living):
         evals = evals_by_member(read_log(path, kinds=(Eval,)).events, members)
-        known = {member: best_of(evals[member]).mean_return for member in living if member in evals}
-    means = [statistics.fmean(known[member] for member in same) for same in by_values(known).values()]
-    highest = max(means, default=math.nan)
-    return highest if math.isfinite(highest) else None
+        known = [best_of(evals[member]).mean_return for member in living if member in evals]
+    mean = statistics.fmean(known) if known else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def _noted(file: Path) -> float | None:

@@ -62,10 +62,10 @@ class Checkpoint(NamedTuple):
         plain = json.loads(content["state.json"])
         return joined(plain, safetensors.numpy.load(content["state.safetensors"]))
 
-    def fill(self, replay: Replay, member: int, seed: int | str) -> None:
+    def fill(self, replay: Replay, place: int, member: str) -> None:
         """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""
-        first, stop = replay.kept(member)
-        mine = [segment for segment in self.segments if segment.seed == seed and segment.stop > first]
+        first, stop = replay.kept(place)
+        mine = [segment for segment in self.segments if segment.member == member and segment.stop > first]
         _refuse_gaps(mine, first, stop)
         intact: dict[str, NDArray[Any]] = {}
         for segment in sorted(mine, key=lambda one: one.file.name in self.damaged):
@@ -75,18 +75,16 @@ class Checkpoint(NamedTuple):
                 intact = contents_of(segment, self._read(segment.file), replay)
                 origins = intact.get("origins", origins)  # added in the course of format 2
                 if replay.frames is not None:
-                    replay.frames.put(member, intact["numbers"], intact["frames"])
+                    replay.frames.put(place, intact["numbers"], intact["frames"])
             if not intact:
-                raise Refused(
-                    f"no intact segment of the replay of {seed if isinstance(seed, str) else f'seed {seed}'} is left"
-                )
+                raise Refused(f"no intact segment of the replay of {member} is left")
             gone = max(0, first - segment.first)  # overwritten by now
             rows = np.resize(intact["rows"], (count, replay.rows.shape[2]))
-            replay.put(member, segment.first + gone, rows[gone:], origins[gone:])
+            replay.put(place, segment.first + gone, rows[gone:], origins[gone:])
             if replay.frames is not None:
                 numbers = np.resize(intact["numbers"], (count, replay.frames.stack + 1))
-                replay.frames.put_numbers(member, segment.first + gone, numbers[gone:])
-        replay.rebuild(member, first, stop)
+                replay.frames.put_numbers(place, segment.first + gone, numbers[gone:])
+        replay.rebuild(place, first, stop)
 
     def read_rows(self, segment: Segment) -> Floats:
         """Returns the rows in a segment."""
@@ -122,11 +120,11 @@ def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint
     plain, arrays = split(state)
     usable = () if before is None or before.damaged else before.segments
     shared = shared_segments(root / "replay", usable, rows_of(replay))
-    _check_space(root, sum(array.nbytes for array in arrays.values()) + new_bytes(state["seeds"], replay, shared))
+    _check_space(root, sum(array.nbytes for array in arrays.values()) + new_bytes(state["members"], replay, shared))
     written: list[Path] = []
     try:
         temporary.mkdir()
-        segments = tuple(write_segments(root / "replay", serial, state["seeds"], replay, shared, written))
+        segments = tuple(write_segments(root / "replay", serial, state["members"], replay, shared, written))
         contents = {"state.json": to_json(plain), "state.safetensors": safetensors.numpy.save(arrays)}
         files = tuple(write_file(temporary / name, content, written) for name, content in contents.items())
         manifest = Manifest(step, files, segments)
@@ -238,9 +236,9 @@ def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:
 
 def _lacks_only_rows(checkpoint: Checkpoint, problems: dict[str, Exception]) -> bool:
     own = {file.name for file in checkpoint.files}
-    seeds = {segment.seed for segment in checkpoint.segments}
-    intact = {segment.seed for segment in checkpoint.segments if segment.file.name not in problems}
-    return not problems.keys() & own and seeds == intact
+    members = {segment.member for segment in checkpoint.segments}
+    intact = {segment.member for segment in checkpoint.segments if segment.file.name not in problems}
+    return not problems.keys() & own and members == intact
 
 
 def _refuse_links(root: Path) -> None:

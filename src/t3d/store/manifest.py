@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from t3d.errors import UserError
 from t3d.files import Refused, read, sealed, unsealed, write_new
+from t3d.store.members import stored_name
 
 FORMAT = 2
 MAX_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
@@ -25,7 +26,7 @@ class File(NamedTuple):
 class Segment(NamedTuple):
     """A file with the rows of one member's transitions first to stop, counted from the start of the run."""
 
-    seed: int | str  # in a sweep the member's name
+    member: str  # its name
     first: int
     stop: int
     file: File
@@ -57,8 +58,8 @@ def read_manifest(path: Path) -> Manifest:
         )
     files = tuple(_file(*entry) for entry in fields["files"])
     segments = tuple(
-        Segment(seed if isinstance(seed, str) else int(seed), int(first), int(stop), _file(*entry))
-        for seed, first, stop, entry in fields["segments"]
+        Segment(stored_name(member), int(first), int(stop), _file(*entry))
+        for member, first, stop, entry in fields["segments"]
     )
     return Manifest(int(fields["step"]), files, segments)
 

@@ -1,10 +1,12 @@
-"""Sorts the events of a run by the members that they are about."""
+"""Members in what is stored of a run: whose evaluations those are, and which combination of a sweep is the best."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import fmean
 
 from t3d.config import Member
+from t3d.config.sweeps import Values, by_values, swept
 from t3d.events import Eval, Event, SeedStopped
 
 
@@ -29,3 +31,46 @@ def member_of(event: Event, members: Sequence[Member]) -> Member | None:
     if type(place) is not int or not 0 <= place < len(members) or members[place].seed != event.seed:
         return None
     return members[place]
+
+
+def last_means(
+    members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member]
+) -> dict[Values, float]:
+    """Returns the mean over seeds of the last evaluations, by which the combinations of a sweep are compared.
+
+    A combination is left out if one of its seeds has diverged or was not evaluated since training began.
+    """
+    compared = {one for one in members if one not in diverged and trained(evals.get(one, []))}
+    return {
+        values: fmean(evals[member][-1].mean_return for member in group)
+        for values, group in by_values(members).items()
+        if compared.issuperset(group)
+    }
+
+
+def highest(means: Mapping[Values, float]) -> Values | None:
+    """Returns the combination with the highest mean; none if two are equal."""
+    ranked = sorted(means, key=means.__getitem__, reverse=True)
+    tied = len(ranked) > 1 and means[ranked[0]] == means[ranked[1]]
+    return ranked[0] if ranked and not tied else None
+
+
+def contenders(
+    members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member]
+) -> list[Member]:
+    """Returns those that the best member is chosen from: in a sweep the seeds of the highest combination."""
+    if not swept(members):
+        return [*evals]
+    living = [member for member in evals if member not in diverged] or [*evals]
+    chosen = highest(last_means(members, evals, diverged))
+    return [member for member in living if member.values == chosen] or living
+
+
+def trained(evals: Iterable[Eval]) -> list[Eval]:
+    """Returns the evaluations of policies that have been updated."""
+    return [one for one in evals if one.updates > 0]
+
+
+def stored_name(said: object) -> str:
+    """Returns the name of a member as a file says it: early files of format 2 say only its seed."""
+    return f"seed-{said}" if str(said).isdecimal() else str(said)

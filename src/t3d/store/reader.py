@@ -6,23 +6,25 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.architectures import own_network
 from t3d.config import Config, Member, load_config
+from t3d.config.sweeps import noun
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
-from t3d.store.members import evals_by_member, stopped_members
+from t3d.store.members import contenders, evals_by_member, stopped_members
 from t3d.world.policy import SavedPolicy, UnknownNetwork, load_policy
 
 LOG = logging.getLogger("t3d.runs")
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
+MOST_NAMED = 3  # members that a message lists
 LARGEST = 1e300  # returns beyond this cannot be averaged or plotted
 
 
@@ -61,26 +63,35 @@ class Run(NamedTuple):
     evals: dict[Member, list[Eval]]  # in order
     stopped: Mapping[Member, SeedStopped] = MappingProxyType({})  # those that have diverged
 
+    @property
+    def contenders(self) -> list[Member]:
+        """The members that the best one is chosen from."""
+        return contenders(self.cfg.members, self.evals, self.stopped)
+
     def best_member(self) -> Member:
-        """Returns the member with the highest evaluation; insight/best_seed.py compares on fresh episodes."""
+        """Returns the contender with the highest evaluation; insight/best_member.py compares on fresh episodes."""
         if not self.evals:
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
-        return max(self.evals, key=lambda member: best_of(self.evals[member]).mean_return)
+        return max(self.contenders, key=lambda member: best_of(self.evals[member]).mean_return)
 
     def member(self, asked: int | str) -> Member:
-        """Returns the member asked for, by its seed or, in a sweep, by its name, if it was evaluated."""
-        members = {str(member.key): member for member in self.cfg.members}
-        if str(asked) not in members:
-            same_seed = [member.name for member in self.cfg.members if str(member.seed) == str(asked)]
-            if same_seed:
-                raise UserError(f"seed {asked} of {self.path} is that of several members: {', '.join(same_seed)}")
-            what = "member" if self.cfg.sweep else "seed"
-            raise UserError(f"{self.path} has no {what} {asked}; its {what}s: {', '.join(members)}")
-        member = members[str(asked)]
-        if member not in self.evals:
-            known = ", ".join(str(one.key) for one in self.evals) or "none yet"
-            raise UserError(f"{self.path} has no evaluation of {member.title}; it has: {known}")
-        return member
+        """Returns the member asked for, by its name or, where that is enough, its seed, if it was evaluated."""
+        found = [member for member in self.cfg.members if str(asked) in (member.name, str(member.seed))]
+        if not found:
+            what = noun(self.cfg.members)
+            raise UserError(f"{self.path} has no {what} {asked}; its {what}s: {self._named(self.cfg.members)}")
+        if len(found) > 1:
+            raise UserError(f"several members have seed {asked}: {self._named(found)}; choose one by name")
+        if found[0] not in self.evals:
+            known = self._named([*self.evals]) or "none yet"
+            raise UserError(f"{self.path} has no evaluation of {found[0].title}; it has: {known}")
+        return found[0]
+
+    def _named(self, members: Sequence[Member]) -> str:
+        """Lists at most three members."""
+        names = [member.name if member.values else str(member.seed) for member in members]
+        more = f" and {len(names) - MOST_NAMED} more (t3d runs show {self.path} lists them)"
+        return ", ".join(names[:MOST_NAMED]) + (more if len(names) > MOST_NAMED else "")
 
     def env_id(self, given: str | None) -> str:
         """Returns the environment asked for, or the one it was trained on."""

@@ -20,21 +20,20 @@ SEGMENT_FRAME_BYTES = 2**30  # with images a segment has fewer rows if their new
 
 
 def write_segments(
-    folder: Path, serial: int, seeds: list[int | str], replay: Replay, shared: list[Segment], written: list[Path]
+    folder: Path, serial: int, members: list[str], replay: Replay, shared: list[Segment], written: list[Path]
 ) -> Iterator[Segment]:
     """Yields the segments that hold the replay: full ones of earlier checkpoints, and the rest, written now."""
-    for member, seed in enumerate(seeds):
-        first, stop = replay.kept(member)
+    for place, member in enumerate(members):
+        first, stop = replay.kept(place)
         for segment in shared:
-            if segment.seed == seed and segment.stop > first:
+            if segment.member == member and segment.stop > first:
                 first = segment.stop
                 yield segment
         while first < stop:
             end = min(stop, first + rows_of(replay))
-            content = safetensors.numpy.save(replay.contents(member, first, end))
-            owner = seed if isinstance(seed, str) else f"seed-{seed}"
-            name = f"{serial:06}-{owner}-{first}-{end}.safetensors"
-            yield Segment(seed, first, end, write_file(folder / name, content, written))
+            content = safetensors.numpy.save(replay.contents(place, first, end))
+            name = f"{serial:06}-{member}-{first}-{end}.safetensors"
+            yield Segment(member, first, end, write_file(folder / name, content, written))
             first = end
 
 
@@ -68,11 +67,11 @@ def shared_segments(folder: Path, before: Sequence[Segment], rows: int) -> list[
     return full if sizes == [segment.file.size for segment in full] else []
 
 
-def new_bytes(seeds: list[int | str], replay: Replay, shared: list[Segment]) -> int:
+def new_bytes(members: list[str], replay: Replay, shared: list[Segment]) -> int:
     """Returns how much write_segments will write, without the few bytes of each file's header."""
     total, rows = 0, rows_of(replay)
-    for member, seed in enumerate(seeds):
-        first, stop = replay.kept(member)
-        first = max([first, *(segment.stop for segment in shared if segment.seed == seed)])
-        total += sum(replay.content_bytes(member, start, min(stop, start + rows)) for start in range(first, stop, rows))
+    for place, member in enumerate(members):
+        first, stop = replay.kept(place)
+        first = max([first, *(segment.stop for segment in shared if segment.member == member)])
+        total += sum(replay.content_bytes(place, start, min(stop, start + rows)) for start in range(first, stop, rows))
     return total

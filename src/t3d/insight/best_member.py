@@ -1,4 +1,4 @@
-"""Chooses the best seed of a run, or member of a sweep: each one's best policy plays the same fresh episodes.
+"""Chooses the best seed of a run, in a sweep of its highest combination: best policies play the same fresh episodes.
 
 The learning curves cannot tell, because each one's highest evaluation is the luckiest of many.
 """
@@ -46,7 +46,7 @@ def known_choice(run: Run) -> Choice | None:
     basis = _basis(run, _policies(run))
     try:
         fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
-        returns = {member: float(fields["mean_returns"][str(member.key)]) for member in run.evals}
+        returns = {member: float(fields["mean_returns"][member.name]) for member in run.contenders}
         is_current = fields["basis"] == basis
     except CORRUPT_ERRORS:
         return None
@@ -57,7 +57,7 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
     """Evaluates every member and saves the result; whatever before_a_step raises aborts it."""
     policies = _policies(run)
     returns = _mean_returns(run, policies, before_a_step)
-    means = {str(member.key): mean for member, mean in returns.items()}
+    means = {member.name: mean for member, mean in returns.items()}
     fields = {"basis": _basis(run, policies), "mean_returns": means}
     with suppress(OSError, Refused):  # then it is played again next time
         refuse_link(run.path / "best")
@@ -89,7 +89,7 @@ def _mean_returns(
 
 
 def _policies(run: Run) -> dict[Member, SavedPolicy]:
-    return {member: run.policy(member) for member in run.evals}
+    return {member: run.policy(member) for member in run.contenders}
 
 
 def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:
@@ -99,5 +99,5 @@ def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:
         "eval_seed": run.cfg.eval.seed,
         "episodes": fresh_episodes(run),
         "max_steps": run.cfg.eval.max_steps,
-        "policies": {str(member.key): policy.sha256 for member, policy in policies.items()},
+        "policies": {member.name: policy.sha256 for member, policy in policies.items()},
     }

@@ -17,7 +17,7 @@ from faults import rewrite_policy
 from helpers import small_config
 from t3d.app.cli import main
 from t3d.config import Member
-from t3d.insight.best_seed import known_choice, play_choice
+from t3d.insight.best_member import known_choice, play_choice
 from t3d.seeds import derive
 from t3d.store.reader import Run, open_run
 
@@ -55,7 +55,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose curve praises seed 0, while seed 5 plays best."""
     root = tmp_path_factory.mktemp("runs")
     cfg = small_config(
-        total_steps=120, seeds=[*BIASES], env={"id": "test_best_seed:Target"}, run={"root": str(root), "name": "three"}
+        total_steps=120,
+        seeds=[*BIASES],
+        env={"id": "test_best_member:Target"},
+        run={"root": str(root), "name": "three"},
     )
     list(t3d.train(cfg))
     events = [json.loads(line) for line in (root / "three" / "events.jsonl").read_text().splitlines()]
@@ -151,19 +154,19 @@ def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], m
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("t3d.insight.best_seed.evaluate", interrupted)
+    monkeypatch.setattr("t3d.insight.best_member.evaluate", interrupted)
     out = evaluated(run, capsys)
     assert "skipped: seed 0 has the best evaluation" in out and "seed 0, best policy" in out
     assert known_choice(run) is None
 
 
-@pytest.mark.parametrize("env_id", ["nothing_here:make", "test_best_seed:broken", ""])
+@pytest.mark.parametrize("env_id", ["nothing_here:make", "test_best_member:broken", ""])
 def test_where_the_environment_cannot_be_made_the_curve_decides(
     run: Run, env_id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    toml = (run.path / "config.toml").read_text().replace('"test_best_seed:Target"', f'"{env_id}"')
+    toml = (run.path / "config.toml").read_text().replace('"test_best_member:Target"', f'"{env_id}"')
     (run.path / "config.toml").write_text(toml)
-    out = evaluated(run, capsys, "--env", "test_best_seed:Target")
+    out = evaluated(run, capsys, "--env", "test_best_member:Target")
     assert "cannot choose on fresh episodes: " in out and "seed 0 has the best evaluation" in out
     assert "seed 0, best policy" in out
 
@@ -175,7 +178,7 @@ def broken() -> Any:
 def test_training_chooses_before_it_names_the_best_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--total-steps", "120", "--random-steps", "100", "--td3.batch-size", "8", "--eval.episodes", "2"]
     flags = [*sizes, "--seeds", "0", "1", "--no-video", "--run.root", str(tmp_path), "--run.name", "two"]
-    assert main(["train", "test_best_seed:Target", *flags]) == 0
+    assert main(["train", "test_best_member:Target", *flags]) == 0
     out = capsys.readouterr().out
     choice = known_choice(open_run(tmp_path / "two"))
     assert choice is not None and f"seed {choice.member.seed} is the best of 2 seeds" in out
