@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_the_mark_is_given_only_where_it_means_something() -> None:
 @pytest.mark.parametrize(("sweep", "has_best"), [(LONGEST, False), (LONGEST[1:], True), (("td3.tau=0.1,0.2",), True)])
 def test_the_table_fits_into_80_columns_with_every_digit(sweep: tuple[str, ...], has_best: bool) -> None:
     run = run_of(sweep, range(5), lambda place: [0, -12_345.6 - place, -12_345.6 + 1000 * place])
-    console = Console(width=80, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=io.StringIO())
     print_sweep(run.cfg.members, run.evals, run.stopped, console)
     out = console.export_text()
     title, *rows = out.strip().splitlines()
@@ -98,7 +99,7 @@ def test_the_table_fits_into_80_columns_with_every_digit(sweep: tuple[str, ...],
 def test_while_it_trains_a_row_is_a_combination_and_the_mean_of_its_seeds() -> None:
     members = Config(seeds=(0, 1, 2), sweep=LONGEST).members
     newest = [{"eval": -1000.5 - place, "q_mean": 2.0 * place} for place in range(len(members))]
-    console = Console(width=80, height=50, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    console = Console(width=80, height=50, record=True, file=io.StringIO())
     console.print(live_table(members, newest, {1, 3, 4, 5}, room=7, caption="speed"))
     out = console.export_text()
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "0." in line]
@@ -109,7 +110,7 @@ def test_while_it_trains_a_row_is_a_combination_and_the_mean_of_its_seeds() -> N
 
 
 def test_without_a_sweep_a_row_is_a_seed() -> None:
-    console = Console(width=80, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(live_table(Config(seeds=(3, 5)).members, [{"eval": 1.0}, {"episode": 2.5}], (), 9, ""))
     out = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
     assert ["3", "1", "-", "-", "-", "-", "-"] in out and ["5", "-", "-", "2.5", "-", "-", "-"] in out
@@ -234,7 +235,7 @@ def test_no_warning_of_matplotlib_reaches_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sweep", [LONGEST, ("td3.tau=0.1,0.2",)])
 def test_runs_show_folds_names_and_drops_columns_only_if_it_must(sweep: tuple[str, ...]) -> None:
     run = run_of(sweep, (0, 1), lambda place: [0, -12_345.6 - place, -12_345.6 + 1000 * place])
-    console = Console(width=80, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=io.StringIO())
     entry: Any = SimpleNamespace(members=run.cfg.members)
     _show_results(entry, run.evals, set(), console)
     _, _, table = console.export_text().partition("Mean return in evaluation")

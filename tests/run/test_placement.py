@@ -49,3 +49,14 @@ def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
         requests = Requests(threading.Event(), threading.Event())
         memory = assemble(resolve(cfg), requests, env_factory("Pendulum-v1"), opened).parts.memory
     assert isinstance(memory, Memory) and memory.replay.capacity == 300
+
+
+@pytest.mark.parametrize(("sweep", "who"), [([], "seeds"), (["td3.gamma=0.9,0.99"], "members")])
+@pytest.mark.parametrize("free", [0, 2**17], ids=["networks", "replay"])
+def test_what_does_not_fit_into_memory_names_what_to_train_fewer_of(
+    sweep: list[str], who: str, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("t3d.run.placement._free_bytes", lambda device: free)
+    cfg = helpers.small_config(device="cpu", total_steps=10**5, sweep=sweep)
+    with pytest.raises(UserError, match=f"or train fewer {who} at once$"):
+        replay_device(cfg, helpers.make_spec())
