@@ -30,7 +30,7 @@ def saved(root: Path, longest: int = 30, savings: int = 9) -> tuple[Checkpoint, 
     replay, before = FrameReplay(SPEC, CAPACITY, 1, "cpu", ENVS), None
     for number in range(1, savings + 1):
         replay.add(player.play(70, 3))
-        state = {"seeds": [0], "added": list(replay.added), "frames": replay.frames.state()}
+        state = {"members": ["seed-0"], "added": list(replay.added), "frames": replay.frames.state()}
         before, _ = checkpoints.save(root, number, state, replay, before)
     assert before is not None
     return before, replay, player
@@ -40,7 +40,7 @@ def filled(checkpoint: Checkpoint, capacity: int = CAPACITY) -> FrameReplay:
     replay, state = FrameReplay(SPEC, capacity, 1, "cpu", ENVS), checkpoint.state()
     replay.frames.restore(state["frames"], state["added"])
     replay.set_added(state["added"])
-    checkpoint.fill(replay, 0, 0)
+    checkpoint.fill(replay, 0, "seed-0")
     return replay
 
 
