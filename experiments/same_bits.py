@@ -114,7 +114,8 @@ def hashed(checkpoints: Path) -> dict[str, str]:
     for seed in {seed for seed, *_ in manifest["segments"]}:
         mine = sorted((first, file[0]) for owner, first, _, file in manifest["segments"] if owner == seed)
         rows = [safetensors.numpy.load_file(checkpoints / "replay" / file)["rows"] for _, file in mine]
-        arrays[f"replay of seed {seed}"] = np.concatenate(rows)
+        name = seed if isinstance(seed, str) else f"seed-{seed}"  # as it was once
+        arrays[f"replay of {name}"] = np.concatenate(rows)
     found = {name: f"{array.dtype} {array.shape} {digest(array.tobytes())}" for name, array in arrays.items()}
     with (checkpoints.parent / "metrics.csv").open(newline="") as file:
         rows = [{key: value for key, value in row.items() if key not in TIMES} for row in csv.DictReader(file)]
