@@ -67,8 +67,7 @@ def test_acting_on_images_takes_less_than_ten_milliseconds() -> None:
 
 @pytest.mark.slow
 def test_a_batch_of_images_is_assembled_in_less_than_ten_milliseconds() -> None:
-    """256 pairs of stacks of three frames 84 x 84 x 3, with a vector and without, on one thread; we measured 4.5 to
-    4.8 ms on a busy Intel Xeon."""
+    """256 pairs of stacks of three frames 84 x 84 x 3, with a vector and without, on one thread; we measured 5.3 ms."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -82,7 +81,7 @@ def test_a_batch_of_images_is_assembled_in_less_than_ten_milliseconds() -> None:
                 replay.add(player.play(500))
             index = torch.randint(0, 10_000, (30, 1, 256))
             seconds = [timeit.timeit(partial(replay.gather, one), number=1) for one in index]
-            assert min(seconds) < 10e-3
+            assert np.median(seconds) < 10e-3
     finally:
         torch.set_num_threads(threads)
 
