@@ -22,6 +22,7 @@ from t3d.data.frame_replay import FrameReplay
 from t3d.data.memory import Memory, bytes_needed
 from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.errors import FramesNotWritten, UserError
+from t3d.random_streams import Counted
 from t3d.run.placement import replay_device
 from t3d.run.saver import Saver
 from t3d.types import Spec
@@ -388,3 +389,22 @@ def test_recorded_sampling_follows_what_is_added(sampling: str) -> None:
         assert (numbers < stop).all()
         assert np.array_equal(batch.s[0].cpu().numpy(), player.history().s[numbers])
     assert stop - first < 500 < stop
+
+
+@pytest.mark.parametrize("changes", [{}, {"replay": {"n_step": 3}}, {"replay": {"sampling": "proportional"}}], ids=str)
+def test_what_is_compiled_for_a_gpu_can_be_traced_whole(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as a machine without one can tell; it gives the batch that is not compiled."""
+    monkeypatch.setattr("t3d.data.samplers.open_streams", Counted)
+    memory = Memory(image_spec(2, 1, 3, (3, 32, 32)), helpers.small_config(**changes), "cpu")
+    frames = memory.replay.frames
+    assert frames is not None
+    frames.ring.in_place = False  # as on a GPU
+    memory.add(Player(np.random.default_rng(0), image_spec(2, 1, 3, (3, 32, 32)), 0, 1, (5, 50)).play(200))
+    state = memory.state()
+    plain = [part.clone() for part in memory.sample()]
+    memory.restore(state)
+    compiled = torch.compile(memory.sample, fullgraph=True, dynamic=False, backend="aot_eager")()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(compiled, plain, strict=True))
+    torch.compiler.reset()

@@ -281,7 +281,7 @@ class Logged(PrioritisedSampler):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         device = self.highest.device
-        self.log = torch.zeros(100, *self._ones.shape, dtype=torch.int64, device=device)
+        self.log = torch.zeros(100, *self._weight.shape, dtype=torch.int64, device=device)
         self.count = torch.zeros(1, dtype=torch.int64, device=device)
 
     def sample(self) -> Batch:

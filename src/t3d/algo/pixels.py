@@ -15,10 +15,10 @@ from torch import Tensor
 
 from t3d.algo.adam import AdamState, adam_init
 from t3d.algo.coefficients import rowwise
-from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, value_function
+from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES
 from t3d.algo.networks import Actor, Critic, ImageActor, gradients, initial
-from t3d.algo.td3 import Coefficients, optimise, penalty, polyak, td3_draws
-from t3d.architectures import actor_architecture, critic_architecture
+from t3d.algo.td3 import Coefficients, new_critics, optimise, penalty, polyak, td3_draws
+from t3d.architectures import actor_architecture
 from t3d.config import TD3Config
 from t3d.encoders import Encoder
 from t3d.seeds import derive
@@ -49,9 +49,7 @@ def pixels_init(
     network, actor_seeds = actor_architecture(spec, cfg), [derive(seed, "actor") for seed in seeds]
     policy = ImageActor(network, initial(network, actor_seeds, dtype).to(device))
     # Step 3: the critics, each with an initialisation of its own, and their targets.
-    network, each = critic_architecture(spec, cfg), range(cfg.critics)
-    critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in each]
-    critic = Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds), value_function(cfg))
+    critic = new_critics(spec, cfg, seeds, device, dtype)
 
     adams = [adam_init(stack.flat) for stack in (policy.encoder, policy.actor, critic)]
     return PixelAgent(policy, policy.actor.copy(), critic, critic.copy(), *adams)

@@ -66,11 +66,18 @@ def td3_init(
     network, actor_seeds = actor_architecture(spec, cfg), [derive(seed, "actor") for seed in seeds]
     actor = Actor(network, initial(network, actor_seeds, dtype).to(device))
     # Step 3: the critics, each with an initialisation of its own, and their targets.
-    network, each = critic_architecture(spec, cfg), range(cfg.critics)
-    critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in each]
-    critic = Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds), value_function(cfg))
+    critic = new_critics(spec, cfg, seeds, device, dtype)
 
     return Agent(actor, actor.copy(), critic, critic.copy(), adam_init(actor.flat), adam_init(critic.flat))
+
+
+def new_critics(
+    spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: torch.device | str, dtype: torch.dtype
+) -> Critic:
+    """Creates each member's critics, none like another."""
+    network = critic_architecture(spec, cfg)
+    critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in range(cfg.critics)]
+    return Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds), value_function(cfg))
 
 
 def td3_update(

@@ -36,6 +36,7 @@ class FrameRing:
             word for word in WORDS if spec.frame_size % word[0] == 4 * spec.observation_size % word[0] == 0
         )
         shape = members * self.capacity, spec.frame_size // item
+        self.in_place = torch.device(device).type == "cpu"  # saves a copy there; Dynamo cannot compile it for a GPU
         self._file: BinaryIO | None = None
         if folder is None:
             self.words = torch.empty(shape, dtype=self.word, device=device)
@@ -72,7 +73,11 @@ class FrameRing:
         """Copies the frames in slots (stack, N) to out (N, words of a stack); out may be a part of wider rows."""
         size = self.words.shape[1]
         for place, frame in enumerate(slots):
-            torch.index_select(self.words, 0, frame, out=out[:, place * size : (place + 1) * size])
+            part = out[:, place * size : (place + 1) * size]
+            if self.in_place:
+                torch.index_select(self.words, 0, frame, out=part)
+            else:
+                part.copy_(self.words.index_select(0, frame))
 
 
 def frames_needed(spec: Spec, rows: int, envs: int) -> int:

@@ -14,9 +14,8 @@ from torch import Tensor
 from t3d.config import ReplayConfig, TD3Config
 from t3d.data.priorities import SumTree
 from t3d.data.replay import Replay
-from t3d.data.samplers import gamma_for_each, n_step_batch
+from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.files import to_count
-from t3d.random_streams import open_streams
 from t3d.tensors import put, sendable
 from t3d.types import Batch, Coefficient, State
 
@@ -38,10 +37,8 @@ KINDS = {
 }
 
 
-class PrioritisedSampler:
+class PrioritisedSampler(UniformSampler):
     """Samples stored transitions in proportion to their priorities; each member has its own, and its own stream."""
-
-    capture_safe = True
 
     def __init__(
         self,
@@ -51,23 +48,21 @@ class PrioritisedSampler:
         gamma: Coefficient | None = None,
         how: ReplayConfig | None = None,
     ) -> None:
-        self.replay, self._how = replay, how or ReplayConfig(sampling="proportional")
+        super().__init__(replay, cfg, seeds, gamma, how)
+        self._how = how or ReplayConfig(sampling="proportional")
         self._kind = KINDS[self._how.sampling]
-        members, shape, device = len(seeds), (len(seeds), cfg.batch_size), replay.rows.device
+        members, device = len(seeds), replay.rows.device
         self.tree = SumTree(members, replay.capacity, device)
         self.highest = torch.ones(members, device=device, dtype=torch.float32)  # priority of new transitions
         self.updates = torch.zeros((), device=device, dtype=torch.float64)  # a tensor, for CUDA graphs
-        self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
-        self._gamma = gamma_for_each(cfg.gamma if gamma is None else gamma, shape, device)
-        self._ones = torch.ones(shape, device=device, dtype=torch.float32)
         self._member = torch.arange(members, device=device).unsqueeze(1)
         self._oldest = [0] * members  # the first transition of each member that has a priority
 
     def sample(self) -> Batch:
         """Draws rows by priority, and from each as many steps as its episode has, at most n_step."""
         index = self.tree.find(self._streams.uniform())
-        weight = self._importance(index) if self._kind.weighted else self._ones
-        return n_step_batch(self.replay, index, self._gamma, weight, self._how.n_step)
+        weight = self._importance(index) if self._kind.weighted else self._weight
+        return n_step_batch(self.replay, index, self._gamma, weight, self.n_step)
 
     def added(self, *blocks: tuple[int, int, int]) -> None:
         """Gives new transitions the highest priority, so that each is likely to be drawn soon."""
@@ -97,7 +92,7 @@ class PrioritisedSampler:
     def state(self) -> State:
         """Streams, counter and the priorities of each member's transitions, in the order they arrived."""
         return {
-            "streams": self._streams.state(),
+            **super().state(),
             "updates": int(self.updates),
             "highest": self.highest.to("cpu", copy=True).numpy(),
             "priorities": {
@@ -108,7 +103,7 @@ class PrioritisedSampler:
 
     def restore(self, state: State) -> None:
         """Restores what state() returned, perhaps from a replay of another capacity, once transitions are counted."""
-        self._streams.restore(state["streams"])
+        super().restore(state)
         self.updates.fill_(to_count(state["updates"]))
         put(self.highest, state["highest"], "the highest priority")
         self.tree.priorities.zero_()
