@@ -31,7 +31,7 @@ import t3d
 from t3d.events import End, Resumed, Start, Update
 from t3d.store.reader import open_run
 
-EVALUATIONS = 10  # of a training, besides the one before it
+TABLE1 = Path(__file__).parent.parent / "docs" / "table1"
 FOUR_TASKS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
 
 
@@ -82,6 +82,10 @@ class Study(NamedTuple):
     variants: dict[str, dict[str, Any]]
     steps: int = 100_000
     seeds: int = 5
+    evaluations: int = 10  # of a training, besides the one before it
+    tf32: bool = False
+    default_from_table1: bool = False  # compares with the trainings of experiments/table1.py: ten seeds, TF32, 1M steps
+    compared_at: tuple[int, ...] = ()  # steps, besides the end
     beside_paper: bool = False  # shows the authors' curves, too
 
 
@@ -92,8 +96,20 @@ STUDIES = {
     ),
     "n-step": Study(["HalfCheetah-v5", "Hopper-v5"], {"1-step": {}, "3-step": {"replay": {"n_step": 3}}}),
     "screen": Study(["HalfCheetah-v5", "Walker2d-v5"], CHANGES),
-    "finalists": Study(FOUR_TASKS, {"default": {}, **FINALISTS}, steps=300_000),
-    "plus": Study(FOUR_TASKS, {"default": {}, "plus": {"preset": "plus"}}, 1_000_000, 10, beside_paper=True),
+    "finalists": Study(
+        FOUR_TASKS, {"default": {}, **FINALISTS}, 300_000, evaluations=6, tf32=True, default_from_table1=True
+    ),
+    "plus": Study(
+        FOUR_TASKS,
+        {"default": {}, "plus": {"preset": "plus"}},
+        1_000_000,
+        seeds=10,
+        evaluations=20,
+        tf32=True,
+        default_from_table1=True,
+        compared_at=(300_000,),
+        beside_paper=True,
+    ),
 }
 
 
@@ -123,7 +139,8 @@ def main() -> None:
         return
     if not args.draw:
         train_all(args, study)
-    report = variants_report.Report(args.study, results(args, study), [*study.variants], study.beside_paper)
+    found = results(args, study)
+    report = variants_report.Report(args.study, found, [*study.variants], study.compared_at, study.beside_paper)
     print(*variants_report.tables(report), sep="\n")
     if args.draw:
         variants_report.draw(report, args.docs)
@@ -170,7 +187,8 @@ def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
         "seeds": list(range(study.seeds)),
         "total_steps": study.steps,
         "actors": args.actors,
-        "eval": {"every_steps": max(1, study.steps // EVALUATIONS)},
+        "tf32": study.tf32,
+        "eval": {"every_steps": max(1, study.steps // study.evaluations)},
         "log": {"every_steps": max(1, study.steps // 100)},
         "checkpoint": {"every_steps": max(10_000, study.steps // 4)},
         "run": {"root": str(root), "name": f"{task}-{name}"},
@@ -227,9 +245,33 @@ def result_file(args: argparse.Namespace, task: str, name: str) -> Path:
 def results(args: argparse.Namespace, study: Study) -> list[dict[str, Any]]:
     """Reads the results in the order of the study, new ones and those in docs."""
     here, there = result_file(args, "", "").parent, args.docs / "variants" / args.study
-    names = [f"{task}-{name}.json" for task in study.tasks for name in study.variants]
-    found = [next((path / name for path in (here, there) if (path / name).exists()), None) for name in names]
-    return [json.loads(file.read_text()) for file in found if file is not None]
+    found = []
+    for task, name in product(study.tasks, study.variants):
+        if name == "default" and study.default_from_table1:
+            found.append(default_of_table1(task, study.steps))
+            continue
+        files = [path / f"{task}-{name}.json" for path in (here, there)]
+        found += [json.loads(file.read_text()) for file in files if file.exists()][:1]
+    return found
+
+
+def default_of_table1(task: str, steps: int) -> dict[str, Any]:
+    """Returns the beginning of a training of experiments/table1.py as a result of this script."""
+    table = json.loads((TABLE1 / f"{task}.json").read_text())
+    settings = table["settings"]
+    wanted = sum(step <= steps * 1.001 for step in table["steps"])  # evaluations happen at the next step of all seeds
+    curves = [[*zip(table["steps"][:wanted], one, strict=False)] for one in table["returns"]]
+    return {
+        "task": task,
+        "variant": "default",
+        "steps": table["steps"][-1],
+        "engine": settings["engine"],
+        "actors": settings["actors"],
+        "seconds": table["seconds"],
+        "machine": table["machine"],
+        "versions": table["versions"],
+        "evaluations": dict(zip(settings["seeds"], curves, strict=True)),
+    }
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from table1 import TASKS, paper_curve
 
 LAST = 3  # evaluations whose mean is the return at the end
+CLOSE = 1.001  # evaluations at steps whose ratio is smaller belong together: each waits for the slowest seed
 RESAMPLES = 10_000
 Array = NDArray[np.float64]
 
@@ -21,6 +22,7 @@ class Report(NamedTuple):
     study: str
     found: list[dict[str, Any]]
     names: list[str]
+    compared_at: tuple[int, ...]  # steps, besides the end
     beside_paper: bool
 
     @property
@@ -35,6 +37,19 @@ class Report(NamedTuple):
         """Returns a task's results by variant, best first."""
         mine = [one for one in self.found if one["task"] == task]
         return {one["variant"]: one for one in sorted(mine, key=lambda one: -float(ends(one).mean()))}
+
+    def until(self, steps: float) -> Report:
+        """Returns the same without evaluations after these steps, or after the last that all of a task's trainings have."""
+        found = []
+        for task in self.tasks:
+            mine = [one for one in self.found if one["task"] == task]
+            last = min(steps, *(curves_of(one)[0][-1] for one in mine)) * CLOSE
+            found += [{**one, "evaluations": cut(one["evaluations"], last)} for one in mine]
+        return self._replace(found=found)
+
+
+def cut(evaluations: dict[str, Any], last: float) -> dict[str, Any]:
+    return {seed: [(step, value) for step, value in curve if step <= last] for seed, curve in evaluations.items()}
 
 
 def ends(result: dict[str, Any]) -> Array:
@@ -59,6 +74,15 @@ def tables(report: Report) -> list[str]:
     """Returns the results as tables in Markdown: over all tasks, then one for each."""
     if not report.found:
         return ["There are no results yet."]
+    lines = []
+    for steps in report.compared_at:
+        lines += [f"After {steps:,} steps:", "", *tables_of(report.until(steps))]
+    if report.compared_at:
+        lines += ["At the end, or where the first of a task's trainings was stopped:", ""]
+    return [*lines, *tables_of(report.until(float("inf"))), *conditions(report.found)]
+
+
+def tables_of(report: Report) -> list[str]:
     lines = overall(report) if len(report.tasks) > 1 else []
     for task in report.tasks:
         mine = report.of_task(task)
@@ -71,7 +95,7 @@ def tables(report: Report) -> list[str]:
             *authors_row(report, task),
             "",
         ]
-    return [*lines, *conditions(report.found)]
+    return lines
 
 
 def row(one: dict[str, Any], base: dict[str, Any] | None) -> str:
@@ -82,9 +106,10 @@ def row(one: dict[str, Any], base: dict[str, Any] | None) -> str:
     if base is not None and base is not one:
         apart = interval(resampled(values, rng) - resampled(ends(base), rng))
         difference = f"{values.mean() - ends(base).mean():+,.0f} [{apart[0]:+,.0f}, {apart[1]:+,.0f}]"
-    if base is not None:
-        cost = f"{base['steps_per_second'] / one['steps_per_second']:.2f} ×"
-    return f"| {' | '.join([*cells, difference, one['engine'], format(one['steps_per_second'], ',.0f'), cost])} |"
+    speed = one.get("steps_per_second")  # unknown for what another script has trained
+    if base is not None and speed and base.get("steps_per_second"):
+        cost = f"{base['steps_per_second'] / speed:.2f} ×"
+    return f"| {' | '.join([*cells, difference, one['engine'], f'{speed:,.0f}' if speed else '', cost])} |"
 
 
 def diverged(one: dict[str, Any]) -> str:
@@ -113,9 +138,10 @@ def overall(report: Report) -> list[str]:
         rng = np.random.default_rng(0)  # draws the seeds of each task on their own
         ratios = [resampled(ours, rng) / resampled(base, rng) for ours, base in pairs]
         low, high = interval(np.mean(ratios, axis=0))
-        speeds = [mine[report.base]["steps_per_second"] / mine[name]["steps_per_second"] for mine in by_task]
+        speeds = [(mine[report.base].get("steps_per_second"), mine[name].get("steps_per_second")) for mine in by_task]
+        cost = f"{np.mean([base / ours for base, ours in speeds]):.2f} ×" if all(map(all, speeds)) else ""
         within = "" if name == report.base else f" [{low:.2f}, {high:.2f}]"
-        rows.append((ratio, f"| {name} | {ratio:.2f}{within} | {np.mean(speeds):.2f} × |"))
+        rows.append((ratio, f"| {name} | {ratio:.2f}{within} | {cost} |"))
     return [
         "**All tasks**",
         "",
