@@ -39,7 +39,7 @@ class Report(NamedTuple):
         return {one["variant"]: one for one in sorted(mine, key=lambda one: -float(ends(one).mean()))}
 
     def until(self, steps: float) -> Report:
-        """Returns the same without evaluations after these steps, or after the last that all of a task's trainings have."""
+        """Returns the same without evaluations after these steps or after the last that all of a task have."""
         found = []
         for task in self.tasks:
             mine = [one for one in self.found if one["task"] == task]
@@ -154,7 +154,7 @@ def overall(report: Report) -> list[str]:
 
 def conditions(found: list[dict[str, Any]]) -> list[str]:
     def all_of(values: Iterable[Any]) -> str:
-        return ", ".join(dict.fromkeys(str(value) for value in values))
+        return "; ".join(dict.fromkeys(str(value) for value in values))
 
     ran = [f"{len(one['evaluations'])} seeds, actors {one['actors']}, {one.get('jobs', 1)} at a time" for one in found]
     versions = [f"T3D {one['versions']['t3d']}, torch {one['versions']['torch']}" for one in found]

@@ -170,7 +170,7 @@ class Config:
     tf32: bool = False
     """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, with reduced precision."""
     preset: str = "default"
-    """Named settings to start from: default, paper, quick, bullet, box2d, dm, pixels; t3d presets lists them."""
+    """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
