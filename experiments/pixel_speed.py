@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import traceback
@@ -32,14 +33,13 @@ from t3d.algo.learner import Learner
 from t3d.algo.networks import initial
 from t3d.algo.rules import PIXELS
 from t3d.architectures import actor_architecture
-from t3d.bench.command import BenchArgs
-from t3d.bench.measure import machine
 from t3d.bench.updates import Run, repeated, timed_in_turns
 from t3d.config import TD3Config, merge
 from t3d.config.presets import preset
 from t3d.data.memory import Memory
 from t3d.run.placement import set_tf32_for_process
 from t3d.snapshots import PolicySnapshot
+from t3d.store.folder import versions
 from t3d.types import Image, Rollout, Spec, row_sizes
 from t3d.world.policy import MemberPolicy
 
@@ -65,12 +65,14 @@ def main() -> int:
             print_tables(json.loads(file.read_text())["rows"])
         return 0
     set_tf32_for_process(False)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    about = {"machine": {"system": platform.platform(), "gpu": gpu}, "versions": versions()}
     found: list[Row] = []
     for row in rows(args):
         found.append(row)
         print(json.dumps(row), flush=True)
         if args.json:
-            args.json.write_text(json.dumps({**machine(BenchArgs()), "rows": found}, indent=1) + "\n")
+            args.json.write_text(json.dumps({**about, "rows": found}, indent=1) + "\n")
     print_tables(found)
     return int(any("failed" in row for row in found))
 
