@@ -75,7 +75,7 @@ FINALISTS = {  # what the screen and the sweep in docs/sweeps.md found, and fewe
 }
 
 
-# Found on a CPU with images of 32 pixels, one seed: docs/images.md
+# Chosen after tries on a CPU with images of 32 pixels: docs/images.md
 PENDULUM_FROM_PIXELS: dict[str, Any] = {
     "preset": "pixels",
     "env": {"pixels": 84},
