@@ -75,6 +75,18 @@ FINALISTS = {  # what the screen and the sweep in docs/sweeps.md found, and fewe
 }
 
 
+# Chosen after tries on a CPU with images of 32 pixels: docs/images.md
+PENDULUM_FROM_PIXELS: dict[str, Any] = {
+    "preset": "pixels",
+    "env": {"pixels": 84},
+    "random_steps": 1_000,
+    "updates_per_step": 1.0,
+    "scale_rewards": True,
+    "td3": {"actor_lr": 1e-3, "critic_lr": 1e-3, "gamma": 0.98, "pre_activation_penalty": 1e-3},
+    "noise": {"kind": "pink", "exploration_noise": 0.3, "final_noise": 0.0, "decay_steps": 0},
+}
+
+
 class Study(NamedTuple):
     """Settings by the name of the variant, all compared with the first."""
 
@@ -109,6 +121,18 @@ STUDIES = {
         default_from_table1=True,
         compared_at=(300_000,),
         beside_paper=True,
+    ),
+    "pixels-pendulum": Study(  # an action is repeated twice, as in the preset pixels
+        ["Pendulum-v1"],
+        {"states": {"preset": "quick", "env": {"action_repeat": 2}}, "pixels": PENDULUM_FROM_PIXELS},
+        steps=10_000,
+        seeds=3,
+    ),
+    "pixels-cartpole": Study(  # 200,000 frames
+        ["dm:cartpole-swingup"],
+        {"pixels": {"preset": "pixels", "env": {"pixels": 84}, "eval": {"episodes": 5}}},
+        steps=100_000,
+        seeds=3,
     ),
 }
 

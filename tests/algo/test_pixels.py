@@ -32,7 +32,7 @@ from t3d.config.presets import preset
 from t3d.encoders import encoder_of
 from t3d.errors import UserError
 from t3d.run.placement import choose_engine
-from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.snapshots import PolicySnapshot
 from t3d.types import Spec
 from t3d.world.policy import MemberPolicy
 
@@ -339,18 +339,6 @@ def test_convolutions_that_leave_nothing_are_refused_in_a_sentence() -> None:
     for build in (actor_architecture, critic_architecture):
         with pytest.raises(UserError, match=words):
             build(CAMERA, cfg)
-
-
-def test_the_vector_beside_images_is_scaled_and_they_are_not() -> None:
-    actor = random_actor(CAMERA, SMALL, 1)
-    s = observations(CAMERA, (1, 4), torch.Generator().manual_seed(0))
-    mean, std = np.array([[0.5, -1.0]], np.float32), np.array([[2.0, 0.25]], np.float32)
-    snapshot = PolicySnapshot(0, actor.architecture, actor.flat.numpy(), Scaling(mean, std))
-    by_hand = s.clone()
-    for row in by_hand[0]:
-        vector = (np.frombuffer(row[:8].numpy().tobytes(), np.float32) - mean[0]) / std[0]
-        row[:8] = torch.from_numpy(np.frombuffer(vector.tobytes(), np.uint8).copy())
-    np.testing.assert_allclose(MemberPolicy(snapshot, 0)(s[0].numpy()), actor(by_hand)[0].detach(), atol=5e-6)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,13 @@ def test_a_policy_with_right_hashes_that_lies_is_refused_in_a_sentence(stem: Pat
         t3d.load_policy(stem)
 
 
+def test_a_policy_that_scales_the_vector_beside_images_is_refused(stem: Path) -> None:
+    """No run writes one: normalise_observations is refused with images."""
+    rewrite_policy(stem, {}, {"mean": np.zeros(2, np.float32), "std": np.ones(2, np.float32)})
+    with pytest.raises(UserError, match="scales observations that hold images"):
+        t3d.load_policy(stem)
+
+
 def test_huge_images_that_agree_are_refused_before_memory_is_taken(stem: Path) -> None:
     """Convolutions with long strides can make little of very much."""
     side, strides = 2**20, [4] * 9

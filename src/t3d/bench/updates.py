@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from t3d.types import Batch, Part, Spec
 HALF_CHEETAH = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))
 REPLAY_ROWS = 100_000
 
-Run = Callable[[int], object]  # makes the given number of updates
+Run = Callable[[int], object]  # makes the given number of updates, or of anything else
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,22 @@ def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict
     """Yields a row for each engine, timed in turns for about the given seconds each."""
     torch.set_num_threads(case.threads)
     runs = {engine: _runner(engine, case) for engine in engines}
-    each = {engine: _updates_within(run, 0.05, case) for engine, run in runs.items()}
-    times: dict[str, list[float]] = {engine: [] for engine in engines}
-    until = time.monotonic() + seconds * len(engines)
-    while time.monotonic() < until or len(times[engines[-1]]) < 3:
-        for engine, run in runs.items():
-            times[engine].append(_seconds(run, each[engine], case) / each[engine])
-    for engine, values in times.items():
-        yield {
-            "what": "update",
-            "engine": engine,
-            **vars(case),
-            "ms_best": round(1000 * min(values), 4),
-            "ms_median": round(1000 * statistics.median(values), 4),
-        }
+    for engine, figures in timed_in_turns(runs, seconds, case.device).items():
+        yield {"what": "update", "engine": engine, **vars(case), **figures}
+
+
+def timed_in_turns(runs: Mapping[str, Run], seconds: float, device: str) -> dict[str, dict[str, float]]:
+    """Returns the best and the median time of one repetition of each, timed in turns for about the given seconds."""
+    each = {name: _repetitions_within(run, 0.05, device) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    until = time.monotonic() + seconds * len(runs)
+    while time.monotonic() < until or min(map(len, times.values())) < 3:
+        for name, run in runs.items():
+            times[name].append(_seconds(run, each[name], device) / each[name])
+    return {
+        name: {"ms_best": round(1000 * min(values), 4), "ms_median": round(1000 * statistics.median(values), 4)}
+        for name, values in times.items()
+    }
 
 
 def growth_cases(base: Case) -> list[Case]:
@@ -77,17 +79,17 @@ def growth_cases(base: Case) -> list[Case]:
 
 def _runner(engine: str, case: Case) -> Run:
     if engine == "floor":
-        return _repeated(Floor(HALF_CHEETAH, case.cfg, case.seeds, case.device))
+        return repeated(Floor(HALF_CHEETAH, case.cfg, case.seeds, case.device))
     batch = random_batch(HALF_CHEETAH, case.cfg, case.seeds, case.device)
     if engine == "oracle":
-        return _repeated(_oracles(batch, case))
+        return repeated(_oracles(batch, case))
     source = _full_memory(case) if ENGINES[engine].is_recorded else None  # a graph includes the sampling
     learner = Learner(HALF_CHEETAH, case.cfg, range(case.seeds), case.device, engine=engine, source=source)
     if source is not None:
         learner.record()
         return learner.run
     draws = learner.draw()
-    return _repeated(lambda: learner.update(batch, draws))
+    return repeated(lambda: learner.update(batch, draws))
 
 
 def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
@@ -115,7 +117,9 @@ def _full_memory(case: Case) -> Memory:
     return memory
 
 
-def _repeated(one: Callable[[], object]) -> Run:
+def repeated(one: Callable[[], object]) -> Run:
+    """Returns what calls a function the given number of times."""
+
     def run(n: int) -> None:
         for _ in range(n):
             one()
@@ -123,15 +127,15 @@ def _repeated(one: Callable[[], object]) -> Run:
     return run
 
 
-def _updates_within(run: Run, seconds: float, case: Case) -> int:
-    """Returns an even number of updates that takes about the given time; warms up on the way."""
-    _seconds(run, 10, case)
-    return max(2, int(seconds / (_seconds(run, 10, case) / 10)) // 2 * 2)
+def _repetitions_within(run: Run, seconds: float, device: str) -> int:
+    """Returns an even number of repetitions that takes about the given time; warms up on the way."""
+    _seconds(run, 10, device)
+    return max(2, int(seconds / (_seconds(run, 10, device) / 10)) // 2 * 2)
 
 
-def _seconds(run: Run, n: int, case: Case) -> float:
+def _seconds(run: Run, n: int, device: str) -> float:
     started = time.perf_counter()
     run(n)
-    if case.device == "cuda":
+    if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - started

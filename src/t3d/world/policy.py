@@ -21,7 +21,7 @@ from t3d.encoders import encoder_from
 from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.types import Floats, Image, Part, Spec, floats_in
+from t3d.types import Floats, Image, Part, Spec
 from t3d.world.spaces import FrameStack, InvalidValue, flatten, to_bounds
 
 FORMAT = 3  # formats 1 and 2 had no architecture
@@ -45,19 +45,13 @@ class MemberPolicy:
         self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
 
     def __call__(self, observations: NDArray[Any]) -> Floats:
-        x = observations if self.scaling is None else _scaled(observations, *self.scaling)
+        x = observations
+        if self.scaling is not None:  # of vectors only
+            mean, std = self.scaling
+            x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
         with np.errstate(over="ignore", invalid="ignore"):  # of a policy that has diverged; whoever acts notices
             action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
         return action
-
-
-def _scaled(observations: NDArray[Any], mean: Floats, std: Floats) -> NDArray[Any]:
-    """Scales vectors; of observations with images, which are bytes, the vector in front."""
-    if observations.dtype == np.float32:
-        scaled: Floats = np.clip((observations - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
-        return scaled
-    vector, frames = observations[:, : mean.nbytes], observations[:, mean.nbytes :]
-    return np.concatenate([_scaled(floats_in(vector), mean, std).view(np.uint8), frames], axis=1)
 
 
 class SavedPolicy:
@@ -239,6 +233,8 @@ def _snapshot(
         if array.shape != shapes[name] or array.dtype != np.float32 or not np.isfinite(array).all():
             raise Refused(f"{name!r:.60} does not hold finite float32 values of shape {shapes[name]}")
     scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
+    if scaling is not None and spec.images:
+        raise Refused("it scales observations that hold images, which no run of T3D does")
     if scaling is not None and not (scaling.std > 0).all():
         raise Refused("it scales observations by a standard deviation of 0 or less")
     return PolicySnapshot(to_count(about["updates"]), architecture, tensors["actor"][None], scaling)
