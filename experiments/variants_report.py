@@ -138,8 +138,9 @@ def overall(report: Report) -> list[str]:
         rng = np.random.default_rng(0)  # draws the seeds of each task on their own
         ratios = [resampled(ours, rng) / resampled(base, rng) for ours, base in pairs]
         low, high = interval(np.mean(ratios, axis=0))
-        speeds = [(mine[report.base].get("steps_per_second"), mine[name].get("steps_per_second")) for mine in by_task]
-        cost = f"{np.mean([base / ours for base, ours in speeds]):.2f} ×" if all(map(all, speeds)) else ""
+        speeds = [[mine[one].get("steps_per_second", np.nan) for one in (report.base, name)] for mine in by_task]
+        times = np.mean([base / ours for base, ours in speeds])  # not a number if another script trained the base
+        cost = f"{times:.2f} ×" if np.isfinite(times) else ""
         within = "" if name == report.base else f" [{low:.2f}, {high:.2f}]"
         rows.append((ratio, f"| {name} | {ratio:.2f}{within} | {cost} |"))
     return [
