@@ -55,6 +55,20 @@ def test_a_resumed_run_equals_a_straight_one(tmp_path: Path, monkeypatch: pytest
         assert_equal(tmp_path / "straight", broken)
 
 
+@pytest.mark.parametrize(
+    "replay",
+    [{}, {"capacity": 250}, {"capacity": 130}, {"sampling": "proportional", "capacity": 250}],
+    ids=["never full", "full later", "full by then", "priorities"],
+)
+def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: Path, replay: dict[str, Any]) -> None:
+    """With episodes so short that a transition takes one and a half frames."""
+    changes = {"env": {"id": "image_worlds:Brief"}, "eval": {"every_steps": 100}, "replay": replay}
+    list(t3d.train(config(tmp_path, "long", **changes, total_steps=300)))
+    list(t3d.train(config(tmp_path, "short", **changes, total_steps=200)))
+    list(t3d.resume(tmp_path / "short", total_steps=300))
+    assert_equal(tmp_path / "long", tmp_path / "short", but=("config", "replay_bytes"))
+
+
 def test_actor_processes_send_images_and_the_policy_file_acts_on_them(tmp_path: Path) -> None:
     events = list(
         t3d.train(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
 from t3d.config import Config
 from t3d.config.sweeps import noun
-from t3d.data.memory import bytes_needed, rows_needed
+from t3d.data.memory import bytes_needed
 from t3d.data.replay import BYTES_PER_VALUE
 from t3d.errors import UserError
 from t3d.types import Spec
@@ -115,9 +116,9 @@ def replay_device(cfg: Config, spec: Spec) -> str:
 
 def _smaller_replay(cfg: Config, spec: Spec, free: int) -> str:
     """Says which capacity takes nine tenths of the memory that is free, and what else helps."""
-    one = bytes_needed(spec, cfg, rows=1)
-    rows = 1 + int((rows_needed(cfg) - 1) * (0.9 * free - one) / (bytes_needed(spec, cfg) - one))
-    fits = f"replay.capacity={rows} would fit" if rows >= cfg.td3.batch_size else "not even a batch would fit"
+    room = range(1, cfg.replay.capacity)
+    capacity = bisect_right(room, 0.9 * free, key=lambda capacity: bytes_needed(spec, cfg, capacity))
+    fits = f"replay.capacity={capacity} would fit" if capacity >= cfg.td3.batch_size else "not even a batch would fit"
     on_disk = ", --replay.frames-on-disk keeps images out of memory"
     return fits + (on_disk if spec.images and not cfg.replay.frames_on_disk else "")
 
