@@ -312,13 +312,15 @@ def doubled(parameters, x, ops):
 def different(parameters, x, ops):
     return mlp(parameters, x, ops) * (1.001 if x.ndim == 2 else 1)
 good, wrong = Kind(mlp_layout, doubled), Kind(mlp_layout, different)
-vectors, images = TD3._replace(), PIXELS._replace()
+vectors, images, unshifted = TD3._replace(), PIXELS._replace(), PIXELS._replace(draws=TD3.draws)
 """
 
 
 def test_a_network_of_ones_own_follows_the_encoder_and_is_tried_as_ever(tmp_path: Path) -> None:
     (tmp_path / "own_for_images.py").write_text(OWN)
-    names = {name: f"{tmp_path}/own_for_images.py:{name}" for name in ("good", "wrong", "vectors", "images")}
+    names = {
+        name: f"{tmp_path}/own_for_images.py:{name}" for name in ("good", "wrong", "vectors", "images", "unshifted")
+    }
 
     def check(changes: dict[str, Any]) -> None:
         cfg = merge(Config(td3=SMALL), changes)
@@ -329,8 +331,13 @@ def test_a_network_of_ones_own_follows_the_encoder_and_is_tried_as_ever(tmp_path
     with pytest.raises(UserError, match="wrong cannot be used: NumPy, with which policies act, and torch differ"):
         check({"td3": {"actor_network": names["wrong"]}})
     check({"rule": names["images"]})
-    with pytest.raises(UserError, match=r"creates TD3's networks for vectors, and .* images; base it on PIXELS"):
-        check({"rule": names["vectors"]})
+    for rule in (names["vectors"], f"{Path(__file__).parents[1] / 'ddpg.py'}:DDPG"):
+        with pytest.raises(
+            UserError, match=r"cannot be used: its networks are for vectors, and .* images; base it on PIXELS of \S+$"
+        ):
+            check({"rule": rule})
+    with pytest.raises(UserError, match=r"unshifted cannot be used: it takes no notice of td3.image_shift"):
+        check({"rule": names["unshifted"], "td3": {"image_shift": 3}})
 
 
 def test_convolutions_that_leave_nothing_are_refused_in_a_sentence() -> None:
