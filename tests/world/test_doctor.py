@@ -277,6 +277,26 @@ def test_the_command_speaks_of_environments_and_of_the_machine(capsys: pytest.Ca
         assert words in out
 
 
+def test_the_command_tries_what_is_observed_as_in_training(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MUJOCO_GL", "egl"), ("SDL_VIDEODRIVER", "dummy"), ("SDL_NO_SIGNAL_HANDLERS", "1")):
+        monkeypatch.setenv(name, value)
+    assert main(["doctor", "Pendulum-v1", "--env.pixels", "64", "--env.frame-stack=3"]) == 0
+    out = capsys.readouterr().out
+    assert "observation 64 x 64 x 3 is encoded as an image, 3 frames stacked" in out
+    assert "\nobservation image 64 x 64 x 3; action size 1" in out
+    for words, error in {
+        "Pendulum-v1 --env.pixels 64 --env.camera side": "Pendulum-v1 has no cameras to choose from",
+        "Pendulum-v1 --env.frame-stack 3": "env.frame_stack=3 stacks images, and Pendulum-v1 observes none",
+        "Pendulum-v1 --env.pixels 8": "env.pixels=8 is too small",
+        "Pendulum-v1 --env.pixel 64": "unknown flag --env.pixel, did you mean --env.pixels?",
+        "--env.pixels 64": "are about an environment: t3d doctor ENV",
+    }.items():
+        assert main(["doctor", *words.split()]) == 2
+        assert error in capsys.readouterr().err
+
+
 RENDERED = {
     "def render(self):\n        return None": "; videos can be recorded",
     "pass": "no videos can be recorded: it has no render()",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +40,9 @@ STILL = np.zeros(1, np.float32)
 
 @pytest.fixture(autouse=True)
 def graphics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", "egl"))  # so that no test leaves it set
+    """Chosen as by T3D, so that no test leaves it set."""
+    for name, value in (("MUJOCO_GL", "egl"), ("SDL_VIDEODRIVER", "dummy"), ("SDL_NO_SIGNAL_HANDLERS", "1")):
+        monkeypatch.setenv(name, os.environ.get(name, value))
 
 
 def channels_first(image: Any) -> NDArray[np.uint8]:
@@ -561,6 +564,27 @@ def test_a_machine_without_graphics_gets_a_sentence(backend: str) -> None:
     )
     (said,) = finished.stdout.splitlines()
     assert said.count("HalfCheetah-v5") == 1 and "apt-get install libegl1 libgl1" in said
+
+
+DRAWN = """
+import os, signal
+from t3d.config import EnvConfig
+from t3d.world.make import env_factory
+from t3d.world.pixels import open_env
+open_env(env_factory("Pendulum-v1"), EnvConfig(pixels=32)).reset(seed=0)
+print("drawn", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print("still here")
+"""
+
+
+def test_what_draws_without_a_screen_says_nothing_and_can_still_be_terminated() -> None:
+    chosen = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER", "SDL_NO_SIGNAL_HANDLERS")
+    environment = {name: value for name, value in os.environ.items() if name not in chosen}
+    finished = subprocess.run(
+        [sys.executable, "-c", DRAWN], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (finished.stdout, finished.stderr, finished.returncode) == ("drawn\n", "", -signal.SIGTERM)
 
 
 def test_repeated_actions_are_rendered_once() -> None:
