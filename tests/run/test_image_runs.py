@@ -93,9 +93,7 @@ def test_actor_processes_send_images_and_the_policy_file_acts_on_them(tmp_path: 
     assert not np.array_equal(moved, first) and np.array_equal(policy(seen), first)
 
 
-def test_the_file_of_a_policy_says_how_its_images_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("MUJOCO_GL", "egl"), ("SDL_VIDEODRIVER", "dummy"), ("SDL_NO_SIGNAL_HANDLERS", "1")):
-        monkeypatch.setenv(name, value)
+def test_the_file_of_a_policy_says_how_its_images_are_drawn(tmp_path: Path) -> None:
     env = {"id": "Pendulum-v1", "pixels": 32, "action_repeat": 2}
     list(t3d.train(config(tmp_path, "run", env=env, total_steps=40, random_steps=30)))
     policy = t3d.load_policy(tmp_path / "run" / "last" / "seed-0")

@@ -38,13 +38,6 @@ Box = gym.spaces.Box
 STILL = np.zeros(1, np.float32)
 
 
-@pytest.fixture(autouse=True)
-def graphics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chosen as by T3D, so that no test leaves it set."""
-    for name, value in (("MUJOCO_GL", "egl"), ("SDL_VIDEODRIVER", "dummy"), ("SDL_NO_SIGNAL_HANDLERS", "1")):
-        monkeypatch.setenv(name, os.environ.get(name, value))
-
-
 def channels_first(image: Any) -> NDArray[np.uint8]:
     """Pixel by pixel, as slow as it is plain."""
     height, width, channels = image.shape
