@@ -1,4 +1,7 @@
-"""For all tests: one torch thread per process, because they run side by side, and no network but loopback (R22)."""
+"""For all tests: one torch thread per process, because they run side by side, and no network but loopback (R22).
+
+Graphics are chosen first: which tests import MuJoCo before others draw depends on their order.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from t3d.world.graphics import choose_graphics
+
+choose_graphics()
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 

@@ -16,6 +16,7 @@ class Dot(gym.Env[Any, Any]):
     """A dot that is to be moved to the middle, left or right by the action; the reward is minus its distance."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    limit = LIMIT
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
@@ -33,7 +34,7 @@ class Dot(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.t += 1
         self.place = float(np.clip(self.place + FASTEST * float(action[0]), 0, SIDE - DOT))
-        return self.observe(), -self.distance, False, self.t >= LIMIT, {}
+        return self.observe(), -self.distance, False, self.t >= self.limit, {}
 
     @property
     def distance(self) -> float:
@@ -53,6 +54,12 @@ class Dot(gym.Env[Any, Any]):
 
     def render(self) -> Any:
         return self.picture().repeat(5, 0).repeat(5, 1)
+
+
+class Brief(Dot):
+    """Its episodes have two steps, and so three frames."""
+
+    limit = 2
 
 
 class ChannelsFirst(Dot):

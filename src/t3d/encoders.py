@@ -45,6 +45,17 @@ class Encoder(NamedTuple):
         return sum(self.channels * self._shrunk(height) * self._shrunk(width) for _, height, width in self.images)
 
     @property
+    def activations(self) -> int:
+        """Values that it computes of one observation: its pixels, and what each convolution returns."""
+        found = 0
+        for channels, height, width in self.images:
+            found += self.stack * channels * height * width
+            for count in range(1, len(self.strides) + 1):
+                shorter = self._replace(strides=self.strides[:count])
+                found += self.channels * shorter._shrunk(height) * shorter._shrunk(width)
+        return found
+
+    @property
     def layers(self) -> list[tuple[int, int]]:
         """Inputs and outputs of each convolution as a product of matrices, image by image."""
         found = []

@@ -26,6 +26,10 @@ class FramesNotWritten(UserError):
     """The disk did not take the replay's images, so that transitions that were collected are lost."""
 
 
+class NotRendered(UserError):
+    """An environment drew no image; caused by what its own render() raised, if it did."""
+
+
 class OwnSignal(BaseException):
     """An exception that T3D raises through an environment's code, which must neither catch it nor be blamed for it."""
 

@@ -29,6 +29,11 @@ Coefficient = Union[float, "Tensor"]  # a number that updates read: for all memb
 State = dict[str, Any]  # what a part needs to resume exactly: arrays and plain values by name, nested
 
 
+def name_at(path: tuple[str | int, ...]) -> str:
+    """What is at these keys and indices of an observation, for messages."""
+    return "observation" + "".join(f"[{key!r}]" for key in path)
+
+
 class Part(NamedTuple):
     """One array of an observation and its place in the flat vector."""
 
@@ -40,7 +45,7 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "observation" + "".join(f"[{key!r}]" for key in self.path)
+        return name_at(self.path)
 
 
 class Image(NamedTuple):
@@ -55,7 +60,7 @@ class Image(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "observation" + "".join(f"[{key!r}]" for key in self.path)
+        return name_at(self.path)
 
 
 class Spec(NamedTuple):
@@ -71,9 +76,8 @@ class Spec(NamedTuple):
     action_high: NDArray[np.float64]  # (action_size,)
     action_dtype: str = "float32"
     images: tuple[Image, ...] = ()
-    stack: int = (
-        1  # frames in an observation; before the first step of an episode its first frame stands for older ones
-    )
+    # Frames in an observation; before the first step of an episode its first frame stands for older ones.
+    stack: int = 1
 
     @property
     def observation_size(self) -> int:
@@ -283,6 +287,6 @@ class Requests(NamedTuple):
 
 
 class Policy(Protocol):
-    """Flat observations (N, observation_size) to actions (N, action_size) in [-1, 1]."""
+    """Flat observations (N, observation_width) to actions (N, action_size) in [-1, 1]."""
 
-    def __call__(self, observations: Floats, /) -> Floats: ...
+    def __call__(self, observations: NDArray[Any], /) -> Floats: ...

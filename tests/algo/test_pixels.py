@@ -27,7 +27,7 @@ from t3d.algo.pixels import pixels_init, pixels_update, shifted, whole_pixels
 from t3d.algo.rules import PIXELS, TD3, rule_of
 from t3d.algo.td3 import coefficients_of
 from t3d.architectures import actor_architecture, architecture, critic_architecture
-from t3d.config import Config, TD3Config, merge
+from t3d.config import Config, TD3Config, diff, merge
 from t3d.config.presets import preset
 from t3d.encoders import encoder_of
 from t3d.errors import UserError
@@ -146,7 +146,12 @@ MUTATIONS = [
     ("4: s2 is shifted like s", "shifted(s2, pixels[..., 2:], encoder)", "shifted(s2, pixels[..., :2], encoder)"),
     ("5: s is encoded for the target", "s2 = agent.policy.encode(s2)", "s2 = agent.policy.encode(s)"),
     ("5: online actor for the target", "agent.actor_target(s2)", "actor(s2)"),
+    ("6: noise is not clipped", "draws.target_noise).clamp(-clip, clip)", "draws.target_noise)"),
+    ("6: no noise", "a2 = (pi2 + eps).clamp(-1, 1)", "a2 = pi2"),
+    ("6: actions out of bounds", "a2 = (pi2 + eps).clamp(-1, 1)", "a2 = pi2 + eps"),
     ("7: online critics for the target", "agent.critic_target(s2, a2)", "agent.critic(s2, a2)"),
+    ("8: the first critic's value", "AGGREGATES[cfg.aggregate](q2, draws, cfg)", "q2[:, 0]"),
+    ("8: the mean of the critics", "AGGREGATES[cfg.aggregate](q2, draws, cfg)", "q2.mean(1)"),
     ("9: nothing bootstraps", "discount * (1 - terminated)", "discount * (0 * terminated)"),
     ("9: gamma for the discount", "y = r + discount *", "y = r + cfg.gamma *"),
     ("10: s2 for s", "s = agent.policy.encode(s)", "s = agent.policy.encode(batch.s2)"),
@@ -162,6 +167,8 @@ MUTATIONS = [
         "for_encoder, coefficients.actor_lr",
     ),
     ("13: the state is encoded again", "s = s.detach()", "s = agent.policy.encode(batch.s).detach()"),
+    ("13: another critic", "OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)", "agent.critic(s, pi)[:, 1]"),
+    ("13: descent", "actor_loss = -q_pi.mean(dim=-1)", "actor_loss = q_pi.mean(dim=-1)"),
     ("14: the actor's target never moves", "polyak(agent.actor_target, actor, coefficients.tau)", "pass"),
     ("15: the critics' targets never move", "polyak(agent.critic_target, agent.critic, coefficients.tau)", "pass"),
 ]
@@ -312,13 +319,15 @@ def doubled(parameters, x, ops):
 def different(parameters, x, ops):
     return mlp(parameters, x, ops) * (1.001 if x.ndim == 2 else 1)
 good, wrong = Kind(mlp_layout, doubled), Kind(mlp_layout, different)
-vectors, images = TD3._replace(), PIXELS._replace()
+vectors, images, unshifted = TD3._replace(), PIXELS._replace(), PIXELS._replace(draws=TD3.draws)
 """
 
 
 def test_a_network_of_ones_own_follows_the_encoder_and_is_tried_as_ever(tmp_path: Path) -> None:
     (tmp_path / "own_for_images.py").write_text(OWN)
-    names = {name: f"{tmp_path}/own_for_images.py:{name}" for name in ("good", "wrong", "vectors", "images")}
+    names = {
+        name: f"{tmp_path}/own_for_images.py:{name}" for name in ("good", "wrong", "vectors", "images", "unshifted")
+    }
 
     def check(changes: dict[str, Any]) -> None:
         cfg = merge(Config(td3=SMALL), changes)
@@ -329,8 +338,13 @@ def test_a_network_of_ones_own_follows_the_encoder_and_is_tried_as_ever(tmp_path
     with pytest.raises(UserError, match="wrong cannot be used: NumPy, with which policies act, and torch differ"):
         check({"td3": {"actor_network": names["wrong"]}})
     check({"rule": names["images"]})
-    with pytest.raises(UserError, match=r"creates TD3's networks for vectors, and .* images; base it on PIXELS"):
-        check({"rule": names["vectors"]})
+    for rule in (names["vectors"], f"{Path(__file__).parents[1] / 'ddpg.py'}:DDPG"):
+        with pytest.raises(
+            UserError, match=r"cannot be used: its networks are for vectors, and .* images; base it on PIXELS of \S+$"
+        ):
+            check({"rule": rule})
+    with pytest.raises(UserError, match=r"unshifted cannot be used: it takes no notice of td3.image_shift"):
+        check({"rule": names["unshifted"], "td3": {"image_shift": 3}})
 
 
 def test_convolutions_that_leave_nothing_are_refused_in_a_sentence() -> None:
@@ -356,10 +370,44 @@ def test_every_setting_for_images_changes_what_is_learned(field: str, value: Any
     assert not torch.equal(*learned)
 
 
-def test_the_preset_is_what_it_says() -> None:
+DRQ_V2: dict[str, Any] = {  # what DrQ-v2 has for its tasks of medium difficulty
+    "env.frame_stack": 3,
+    "env.action_repeat": 2,
+    "replay.n_step": 3,
+    "updates_per_step": 0.5,
+    "td3.batch_size": 256,
+    "td3.actor_lr": 1e-4,
+    "td3.critic_lr": 1e-4,
+    "td3.tau": 0.01,
+    "td3.gamma": 0.99,
+    "td3.target_noise_clip": 0.3,
+    "td3.critics": 2,
+    "td3.aggregate": "min",
+    "td3.encoder_channels": 32,
+    "td3.encoder_features": 50,
+    "td3.image_shift": 4,
+    "noise.kind": "gaussian",
+    "noise.exploration_noise": 1.0,
+    "noise.final_noise": 0.1,
+}
+OTHERWISE: dict[str, Any] = {  # and where the preset differs
+    "td3.encoder_strides": ((2, 1, 1, 1), (2, 2, 2, 1)),
+    "td3.actor_hidden": ((1024, 1024), (256, 256)),
+    "td3.critic_hidden": ((1024, 1024), (256, 256)),
+    "td3.policy_delay": (1, 2),
+}
+
+
+def test_the_preset_is_drq_v2_where_it_does_not_say_otherwise() -> None:
+    def setting(name: str) -> Any:
+        section, _, last = name.rpartition(".")
+        return getattr(getattr(cfg, section) if section else cfg, last)
+
     cfg = preset("pixels")
-    assert (cfg.env.frame_stack, cfg.replay.n_step, cfg.td3.batch_size, cfg.td3.critic_lr) == (3, 3, 256, 1e-4)
-    assert (cfg.noise.exploration_noise, cfg.noise.final_noise, cfg.replay.capacity) == (1.0, 0.1, 100_000)
+    assert {name: setting(name) for name in DRQ_V2} == DRQ_V2
+    assert {name: setting(name) for name in OTHERWISE} == {name: ours for name, (_, ours) in OTHERWISE.items()}
+    changed = {name for name in diff(cfg, Config()) if name not in ("preset", "total_steps", "random_steps")}
+    assert changed - {*DRQ_V2, *OTHERWISE} == {"replay.capacity", "noise.decay_steps"}, "chosen"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

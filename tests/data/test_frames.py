@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -62,12 +63,6 @@ def wrong(replay: FrameReplay, players: list[Player], n: int) -> list[str]:
             if not np.array_equal(ours, value) or ours.dtype != value.dtype:
                 found.append(f"member {member}: {name} of {np.unique(np.nonzero(ours != value)[0])} from {first}")
     return found
-
-
-def knows_all(replay: FrameReplay, players: list[Player]) -> bool:
-    """Whether the last transition of every environment is kept: only then a resumed replay knows how to go on."""
-    newest = [{env: number for number, (env, *_) in enumerate(player.origins.tolist())} for player in players]
-    return all(number >= replay.kept(member)[0] for member, one in enumerate(newest) for number in one.values())
 
 
 def resumed(replay: FrameReplay, spec: Spec, capacity: int, envs: int, folder: Path | None = None) -> FrameReplay:
@@ -129,8 +124,7 @@ def test_lean_is_naive(
     replay = FrameReplay(spec, capacity, members, device, envs)
     for one in ["block", *what]:
         if one == "resume":
-            if knows_all(replay, players):
-                replay = resumed(replay, spec, capacity, envs)
+            replay = resumed(replay, spec, capacity, envs)
         elif one == "abandon":
             for player in players:
                 player.abandon()
@@ -156,7 +150,7 @@ def test_a_hundred_thousand_episodes() -> None:
         for _ in range(int(rng.integers(1, 12))):
             for _ in range(int(rng.integers(1, 40))):
                 replay.add(player.play(int(rng.integers(1, 200)), int(rng.integers(1, 9))))
-            if rng.random() < 0.3 and knows_all(replay, [player]):
+            if rng.random() < 0.3:
                 replay = resumed(replay, spec, capacity, envs)
             assert wrong(replay, [player], int(rng.integers(1, 6))) == []
             checked += int(replay.size[0])
@@ -188,8 +182,7 @@ def test_short_episodes_leave_early_and_are_not_drawn() -> None:
     cfg = merge(
         Config(),
         {
-            "total_steps": 300,
-            "random_steps": 0,
+            "replay": {"capacity": 300},
             "td3": {"batch_size": 256, "critic_loss": "huber"},
             "env": {"num_envs": 2},
         },
@@ -207,6 +200,34 @@ def test_short_episodes_leave_early_and_are_not_drawn() -> None:
         player.origins = player.origins[:0]
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=some.integers(0, 2**32),
+    stack=some.integers(1, 8),
+    envs=some.integers(1, 5),
+    capacity=some.sampled_from([1, 7, 50, 300, 2000]),
+    steps=some.integers(1, 400),
+    lengths=some.sampled_from([(1, 1), (1, 2), (1, 30), (50, 50)]),
+    runs=some.sampled_from([1, 40]),
+)
+def test_what_is_kept_does_not_depend_on_how_long_a_run_will_be(
+    seed: int, stack: int, envs: int, capacity: int, steps: int, lengths: tuple[int, int], runs: int
+) -> None:
+    spec, rng = image_spec(0, 1, stack), np.random.default_rng(seed)
+    short, long = (FrameReplay(spec, capacity, 1, "cpu", envs, None, most) for most in (steps, None))
+    player = Player(rng, spec, 0, envs, lengths)
+    while short.added[0] < steps:
+        block = player.play(min(int(rng.integers(1, 90)), steps - short.added[0]), runs)
+        short.add(block)
+        long.add(block)
+        first, stop = short.kept(0)
+        assert (first, stop) == long.kept(0) and short.frames.state()["written"] == long.frames.state()["written"]
+        ours, theirs = (one.gather(torch.arange(first, stop).unsqueeze(0) % one.capacity) for one in (short, long))
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert short.frames.ring.capacity <= long.frames.ring.capacity
+    assert short.frames.ring.words.nbytes <= (stack + 1) * 2 * steps * spec.frame_size
+
+
 def test_all_that_is_kept_is_drawn_equally_often() -> None:
     spec = image_spec(0, 1, 2)
     player = Player(np.random.default_rng(0), spec, 0, 1, (1, 1), 0)
@@ -222,7 +243,8 @@ def test_all_that_is_kept_is_drawn_equally_often() -> None:
     assert drawn.sum() == 100_000 and ((drawn - expected) ** 2 / expected).sum() < 2 * (stop - first)
 
 
-def test_an_environment_that_was_silent_while_the_ring_went_round_goes_on_with_its_stack() -> None:
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_an_environment_that_was_silent_while_the_ring_went_round_goes_on_with_its_stack(is_resumed: bool) -> None:
     spec = image_spec(0, 1, 3)
     rng = np.random.default_rng(0)
     slow, fast = (Player(rng, spec, 0, 1, (10, 10), 0) for _ in range(2))
@@ -233,6 +255,7 @@ def test_an_environment_that_was_silent_while_the_ring_went_round_goes_on_with_i
     for _ in range(5):
         block = fast.play(40)
         replay.add(block._replace(origins=block.origins + np.array([1, 0, 0, 0], np.int32)))
+    replay = resumed(replay, spec, 50, 2) if is_resumed else replay
     replay.add(slow.play(3))
     index = torch.arange(204, 207).unsqueeze(0) % 50
     s, *_, s2 = replay.gather(index)
@@ -267,7 +290,10 @@ def test_contents_put_back_are_the_same_also_in_a_replay_of_another_capacity(cap
             blocks = [player.play(70) for player in players]
             replay.add(*blocks)
             new.add(*blocks)
-        assert np.array_equal(replay.frames.numbers, new.frames.numbers) and replay.frames.first == new.frames.first
+        assert (
+            np.array_equal(replay.frames.numbers, new.frames.numbers)
+            and replay.frames.oldest_whole == new.frames.oldest_whole
+        )
         assert torch.equal(replay.frames.ring.words, new.frames.ring.words)
     assert wrong(new, players, 3) == []
 
@@ -279,11 +305,12 @@ def test_contents_put_back_are_the_same_also_in_a_replay_of_another_capacity(cap
 )
 def test_numbers_of_frames_that_cannot_be_are_refused(numbers: list[list[int]]) -> None:
     replay = FrameReplay(image_spec(0, 1, 2), 10, 1)
-    replay.frames.restore({"written": [5], "first": [0]}, [1])
+    nothing = replay.frames.state()["seen"]
+    replay.frames.restore({"written": [5], "first": [0], "seen": nothing}, [1])
     with pytest.raises(ValueError, match="numbers of frames"):
         replay.frames.put(0, np.array(numbers, np.int64), np.zeros((3, 4), np.uint8))
     with pytest.raises(ValueError, match="begin after"):
-        replay.frames.restore({"written": [5], "first": [1]}, [1])
+        replay.frames.restore({"written": [5], "first": [1], "seen": nothing}, [1])
 
 
 def test_a_file_is_memory(tmp_path: Path) -> None:
@@ -302,8 +329,17 @@ def test_a_file_is_memory(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = image_spec(0, 1, 3)
-    with pytest.raises(UserError, match=r"images of the replay need .* GiB and the disk of .* smaller replay.capacity"):
-        FrameReplay(image_spec(0, 1, 3, (1, 10**6, 10**6)), 10**5, 1, folder=tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Mock(free=10**6))
+    words = (
+        r"images of the replay need .* GiB and the disk of .* GiB free; replay.capacity=(\d+) would fit there, or use"
+    )
+    with pytest.raises(UserError, match=words) as refused:
+        FrameReplay(spec, 10**6, 2, "cpu", 3, tmp_path)
+    fits = int(str(refused.value).partition("replay.capacity=")[2].split()[0])
+    ring = FrameReplay(spec, fits, 2, "cpu", 3, tmp_path).frames.ring
+    assert 0.89 * 10**6 < ring.words.nbytes <= 0.9 * 10**6
+    with pytest.raises(UserError, match=r"GiB free; use another run.root"):
+        FrameReplay(image_spec(0, 1, 3, (1, 10**3, 10**3)), 10**5, 1, folder=tmp_path)
     replay = FrameReplay(spec, 10, 1, folder=tmp_path)
 
     def full(*arguments: Any) -> int:
@@ -332,12 +368,12 @@ def test_memory_is_counted_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -
     assert bytes_needed(spec, cfg) == replay.rows.nbytes + host + frames.ring.words.nbytes
     on_disk = merge(cfg, {"replay": {"frames_on_disk": True}})
     assert bytes_needed(spec, on_disk) == replay.rows.nbytes + host
-    monkeypatch.setattr("t3d.run.placement._free_bytes", lambda device: 2**26)
+    monkeypatch.setattr("t3d.run.placement._free_bytes", lambda device: 2**28)  # of which updates need a part
     asked = merge(cfg, {"device": "cpu", "total_steps": 10**6, "replay": {"capacity": 10**6}})
     with pytest.raises(UserError, match=r"replay.capacity=\d+ would fit, --replay.frames-on-disk") as refused:
         replay_device(asked, spec)
     fits = int(str(refused.value).partition("replay.capacity=")[2].split()[0])
-    assert 0.8 * 2**26 < bytes_needed(spec, merge(asked, {"replay": {"capacity": fits}})) < 2**26
+    assert 0.8 * 2**28 < bytes_needed(spec, merge(asked, {"replay": {"capacity": fits}})) < 2**28
     assert replay_device(on_disk, spec) == "cpu"
 
 

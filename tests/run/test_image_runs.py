@@ -15,9 +15,11 @@ import t3d
 from image_worlds import Dot
 from run_folders import assert_equal
 from t3d.algo.rules import PIXELS
-from t3d.config import Config
+from t3d.config import Config, EnvConfig
 from t3d.events import End, Eval, Start
 from t3d.run import build
+from t3d.world.make import env_factory
+from t3d.world.pixels import open_env
 
 SMALL: dict[str, Any] = {
     "total_steps": 260,
@@ -55,6 +57,20 @@ def test_a_resumed_run_equals_a_straight_one(tmp_path: Path, monkeypatch: pytest
         assert_equal(tmp_path / "straight", broken)
 
 
+@pytest.mark.parametrize(
+    "replay",
+    [{}, {"capacity": 250}, {"capacity": 130}, {"sampling": "proportional", "capacity": 250}],
+    ids=["never full", "full later", "full by then", "priorities"],
+)
+def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: Path, replay: dict[str, Any]) -> None:
+    """With episodes so short that a transition takes one and a half frames."""
+    changes = {"env": {"id": "image_worlds:Brief"}, "eval": {"every_steps": 100}, "replay": replay}
+    list(t3d.train(config(tmp_path, "long", **changes, total_steps=300)))
+    list(t3d.train(config(tmp_path, "short", **changes, total_steps=200)))
+    list(t3d.resume(tmp_path / "short", total_steps=300))
+    assert_equal(tmp_path / "long", tmp_path / "short", but=("config", "replay_bytes"))
+
+
 def test_actor_processes_send_images_and_the_policy_file_acts_on_them(tmp_path: Path) -> None:
     events = list(
         t3d.train(
@@ -77,6 +93,20 @@ def test_actor_processes_send_images_and_the_policy_file_acts_on_them(tmp_path: 
     assert not np.array_equal(moved, first) and np.array_equal(policy(seen), first)
 
 
+def test_the_file_of_a_policy_says_how_its_images_are_drawn(tmp_path: Path) -> None:
+    env = {"id": "Pendulum-v1", "pixels": 32, "action_repeat": 2}
+    list(t3d.train(config(tmp_path, "run", env=env, total_steps=40, random_steps=30)))
+    policy = t3d.load_policy(tmp_path / "run" / "last" / "seed-0")
+    about = {name: policy.about[name] for name in ("env", "pixels", "camera", "action_repeat")}
+    assert about == {"env": "Pendulum-v1", "pixels": 32, "camera": "", "action_repeat": 2}
+    drawn = open_env(env_factory(about["env"]), EnvConfig(pixels=about["pixels"], camera=about["camera"]))
+    assert policy(drawn.reset(seed=0)[0]).shape == (1,)
+    with pytest.raises(t3d.UserError, match=r"has shape \(3,\) instead of \(32, 32, 3\)"):
+        policy(np.zeros(3, np.float32))
+    list(t3d.train(config(tmp_path, "dot", total_steps=40, random_steps=30)))
+    assert "pixels" not in t3d.load_policy(tmp_path / "dot" / "last" / "seed-0").about
+
+
 def test_an_actor_process_that_takes_turns_is_one_process_to_the_last_bit(tmp_path: Path) -> None:
     list(t3d.train(config(tmp_path, "inline")))
     list(t3d.train(config(tmp_path, "local", actors="local:1", max_ahead=1)))
@@ -95,7 +125,7 @@ def frozen_update(agent: Any, *arguments: Any) -> Any:
 @pytest.mark.slow
 def test_the_dot_is_moved_to_the_middle_by_what_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The optimum is about -1.5, standing still -11; a random encoder that stays as it is serves for comparison."""
-    best = {}
+    last = {}
     for name, rule in (("trained", PIXELS), ("frozen", PIXELS._replace(update=frozen_update))):
         monkeypatch.setattr(build, "rule_of", lambda *_, rule=rule: rule)
         changes = {
@@ -107,6 +137,7 @@ def test_the_dot_is_moved_to_the_middle_by_what_is_seen(tmp_path: Path, monkeypa
         cfg = t3d.merge(t3d.preset("quick"), {**changes, "run": {"root": str(tmp_path), "name": name}})
         started = time.monotonic()
         returns = [event.mean_return for event in t3d.train(cfg) if isinstance(event, Eval)]
-        best[name] = max(returns)
-        print(f"{name}: {returns[0]:.1f} before, {best[name]:.1f} at its best, {time.monotonic() - started:.0f} s")
-    assert best["trained"] > -4, best
+        last[name], seconds = returns[-1], time.monotonic() - started
+        print(f"{name}: {returns[0]:.1f} before, {last[name]:.1f} after training, {seconds:.0f} s")
+        assert seconds < 180
+    assert last["trained"] > -4 and last["trained"] > last["frozen"] + 5, last

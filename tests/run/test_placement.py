@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import helpers
-from t3d.algo.rules import TD3
+import t3d
+from image_rollouts import image_spec
+from t3d.algo.engines.verify import random_batch
+from t3d.algo.rules import PIXELS, TD3
 from t3d.config import Config
-from t3d.data.memory import Memory
+from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import UserError
 from t3d.run.build import assemble
-from t3d.run.placement import replay_device, resolve, set_threads
+from t3d.run.placement import batch_bytes, replay_device, resolve, set_threads
 from t3d.types import Requests
 from t3d.world.make import env_factory
 
@@ -60,3 +64,49 @@ def test_what_does_not_fit_into_memory_names_what_to_train_fewer_of(
     cfg = helpers.small_config(device="cpu", total_steps=10**5, sweep=sweep)
     with pytest.raises(UserError, match=f"or train fewer {who} at once$"):
         replay_device(cfg, helpers.make_spec())
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_what_an_update_computes_of_images_is_counted(members: int) -> None:
+    """At least what autograd keeps for the backward pass, and not many times that."""
+    cfg = helpers.small_config(seeds=list(range(members)), td3={"batch_size": 32})
+    spec = image_spec(2, 2, 3, (3, 40, 44))
+    agent = PIXELS.init(spec, cfg.td3, cfg.seeds)
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    s = random_batch(spec, cfg.td3, members, "cpu").s
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        encoded = agent.policy.encode(s)
+    assert encoded.requires_grad and sum(kept.values()) > 4 * s.numel()
+    assert sum(kept.values()) < batch_bytes(cfg, spec) < 5 * sum(kept.values())
+    assert batch_bytes(cfg, helpers.make_spec()) == 0
+
+
+def test_a_replay_of_images_leaves_room_for_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = helpers.small_config(device="cpu", total_steps=50_000, td3={"batch_size": 256})
+    spec = image_spec(0, 1, 3, (3, 84, 84))
+    networks, replay = 20 * PIXELS.parameters(spec, cfg.td3), bytes_needed(spec, cfg)
+    for free, fits in ((networks + replay, False), (networks + replay + batch_bytes(cfg, spec), True)):
+        monkeypatch.setattr("t3d.run.placement._free_bytes", lambda device, free=free: free)
+        if fits:
+            assert replay_device(cfg, spec) == "cpu"
+        else:
+            with pytest.raises(UserError, match="the replay needs"):
+                replay_device(cfg, spec)
+    monkeypatch.setattr("t3d.run.placement._free_bytes", lambda device: networks)
+    with pytest.raises(UserError, match=r"make td3.batch_size or the images smaller"):
+        replay_device(cfg, spec)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"image_shift": 2}, {"encoder_channels": 8}, {"encoder_strides": [2]}, {"encoder_features": 9}], ids=str
+)
+def test_settings_of_images_are_refused_where_there_are_none(tmp_path: Path, changes: dict[str, Any]) -> None:
+    cfg = helpers.small_config(td3=changes, run={"root": str(tmp_path)})
+    with pytest.raises(UserError, match=rf"td3.{next(iter(changes))}=\S+ is for images, and Pendulum-v1 observes none"):
+        list(t3d.train(cfg))
+    assert not list(tmp_path.iterdir())

@@ -244,8 +244,9 @@ def test_what_only_differs_between_episodes_is_fine() -> None:
         (Box(0, 255, (32, 64), np.uint8), True),
         (Box(0, 255, (31, 64), np.uint8), False),
         (Box(0, 1, (84, 84, 3), np.float32), True),
-        (Box(-1, 1, (84, 84, 3), np.float32), False),
-        (Box(0, 255, (84, 84, 3), np.int16), False),
+        (Box(-1, 1, (84, 84), np.float32), False),
+        (Box(-1, 1, (31, 31, 3), np.float32), False),
+        (Box(0, 255, (31, 31, 3), np.int16), False),
         (Box(0, 255, (20, 20, 7), np.uint8), False),
         (Box(0, 255, (64,), np.uint8), False),
     ],
@@ -275,6 +276,22 @@ def test_the_command_speaks_of_environments_and_of_the_machine(capsys: pytest.Ca
     out = capsys.readouterr().out
     for words in (t3d.__version__, "torch", "memory", "threads", "MuJoCo graphics", "extra box2d"):
         assert words in out
+
+
+def test_the_command_tries_what_is_observed_as_in_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "Pendulum-v1", "--env.pixels", "64", "--env.frame-stack=3"]) == 0
+    out = capsys.readouterr().out
+    assert "observation 64 x 64 x 3 is encoded as an image, 3 frames stacked" in out
+    assert "\nobservation image 64 x 64 x 3; action size 1" in out
+    for words, error in {
+        "Pendulum-v1 --env.pixels 64 --env.camera side": "Pendulum-v1 has no cameras to choose from",
+        "Pendulum-v1 --env.frame-stack 3": "env.frame_stack=3 stacks images, and Pendulum-v1 observes none",
+        "Pendulum-v1 --env.pixels 8": "env.pixels=8 is too small",
+        "Pendulum-v1 --env.pixel 64": "unknown flag --env.pixel, did you mean --env.pixels?",
+        "--env.pixels 64": "are about an environment: t3d doctor ENV",
+    }.items():
+        assert main(["doctor", *words.split()]) == 2
+        assert error in capsys.readouterr().err
 
 
 RENDERED = {

@@ -82,6 +82,12 @@ def test_the_first_observation_needs_no_reset(stem: Path) -> None:
     np.testing.assert_array_equal(policy(seen), fresh)
 
 
+def test_what_is_no_image_is_told_the_shape_that_is(stem: Path) -> None:
+    seen = {**observation(np.random.default_rng(0)), "camera 0": np.zeros(3, np.float32)}
+    with pytest.raises(UserError, match=r"observation\['camera 0'\] has shape \(3,\) instead of \(9, 11, 3\)"):
+        t3d.load_policy(stem)(seen)
+
+
 def test_loading_and_acting_need_no_torch(stem: Path) -> None:
     code = (
         "import sys, numpy as np\n"

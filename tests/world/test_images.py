@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from image_worlds import LIMIT, SIDE, WORLDS, Brightening, ChannelsFirst, Dot, FloatDot, Grey, TwoCameras, WithVector
+from t3d.app.cli import environment_traceback
 from t3d.config import EnvConfig
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.types import Spec
@@ -28,17 +30,12 @@ from t3d.world.doctor import examine
 from t3d.world.guard import BadValue, Environment
 from t3d.world.make import env_factory
 from t3d.world.pixels import Pixels, averaged, open_env
-from t3d.world.spaces import FrameStack, flatten
+from t3d.world.spaces import flatten, stacked
 from t3d.world.spec import layout_of, spec_of
 from worlds import Sound
 
 Box = gym.spaces.Box
 STILL = np.zeros(1, np.float32)
-
-
-@pytest.fixture(autouse=True)
-def graphics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", "egl"))  # so that no test leaves it set
 
 
 def channels_first(image: Any) -> NDArray[np.uint8]:
@@ -105,20 +102,57 @@ def test_images_are_recognised(space: Any, shape: tuple[int, int, int], channels
 @pytest.mark.parametrize(
     "space",
     [
-        Box(0, 1, (200, 200, 3), np.float32),
         Box(0, 1, (20, 20, 3), np.float32),
-        Box(0, 2, (40, 40, 3), np.float32),
-        Box(-1, 1, (40, 40, 3), np.float32),
-        Box(0, 255, (40, 40, 3), np.int32),
-        Box(0, 255, (40, 40, 13), np.uint8),
+        Box(-1, 1, (8, 8, 3), np.float32),
+        Box(0, 1, (8, 8, 1), np.uint8),
+        Box(0, 1, (30, 30), np.uint8),
+        Box(0, 255, (8, 8), np.uint8),
         Box(0, 255, (5, 5, 3), np.uint8),
         Box(0, 255, (8, 500), np.uint8),
-        Box(0, 255, (40, 40, 3, 2), np.uint8),
+        Box(0, 255, (40, 40, 17), np.uint8),
+        Box(-1, 1, (100, 100), np.float32),
+        Box(0, 255, (8, 8, 3, 2), np.uint8),
     ],
 )
 def test_other_arrays_are_flattened_as_ever(space: Any) -> None:
     (part,), images = layout_of(space)
     assert (images, part.shape, part.stop) == ((), space.shape, np.prod(space.shape))
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (Box(0, 1, (200, 200, 3), np.float32), "200 x 200 x 3, and images must have 32 to 128 pixels each way; resize"),
+        (Box(0, 255, (200, 200, 6), np.uint8), "200 x 200 x 6, and images must have 32 to 128 pixels each way; resize"),
+        (Box(0, 255, (84, 84, 16), np.uint8), "84 x 84 x 16, and images must have at most 12 channels"),
+        (Box(0, 255, (13, 40, 40), np.uint8), "40 x 40 x 13, and images must have at most 12 channels"),
+        (Box(0, 2, (40, 40, 3), np.float32), "this one is float32 with bounds 0 and 2"),
+        (
+            Box(-1, 1, (40, 40, 3), np.float32),
+            "or floats with bounds 0 and 1: this one is float32 with bounds -1 and 1",
+        ),
+        (Box(-np.inf, np.inf, (3, 40, 40), np.float64), "40 x 40 x 3, .* this one is float64 with bounds -inf and inf"),
+        (Box(0, 255, (84, 84, 3), np.float32), "this one is float32 with bounds 0 and 255"),
+        (Box(0, 255, (40, 40, 3), np.int32), "this one is int32 with bounds 0 and 255"),
+        (Box(0, 1, (40, 40, 3), np.int64), "this one is int64 with bounds 0 and 1"),
+        (Box(0, 255, (4, 84, 84, 3), np.uint8), "4 x 84 x 84 x 3, .* return the newest one only, .* --env.frame-stack"),
+        (Box(0, 255, (40, 40, 3, 2), np.uint8), "40 x 40 x 3 x 2, .* images have two or three axes"),
+        (Box(0, 1, (36, 36, 1), np.uint8), "36 x 36 x 1, and the values of this one go up to 1: .* go up to 255"),
+        (Box(0, 1, (36, 36), np.uint8), "36 x 36 x 1, and the values of this one go up to 1: .* go up to 255"),
+    ],
+)
+def test_what_is_clearly_an_image_and_cannot_be_encoded_is_refused_with_the_reason(space: Any, words: str) -> None:
+    for name, whole in ((r"observation", space), (r"observation\['eye'\]", gym.spaces.Dict(eye=space))):
+        with pytest.raises(UserError, match=f"^{name} is an image of .*{words}.*; if it is not an image, flatten it"):
+            layout_of(whole)
+
+
+def test_what_is_refused_can_be_flattened_by_a_wrapper() -> None:
+    env = Sound()
+    env.observation_space = Box(-1, 1, (40, 40, 3), np.float32)
+    with pytest.raises(UserError, match=r"gymnasium.wrappers.FlattenObservation$"):
+        spec_of(env)
+    assert spec_of(gym.wrappers.FlattenObservation(env)).observation_size == 4800
 
 
 @pytest.mark.parametrize("shape", [(210, 160, 3), (3, 84, 129), (31, 31, 3), (16, 64, 1), (1, 8, 8), (300, 200)])
@@ -169,10 +203,9 @@ def numbers(observation: NDArray[np.uint8], spec: Spec) -> list[int]:
 def test_stacks_equal_a_list_of_frames(lengths: list[int], stack: int, repeat: int, with_vector: bool) -> None:
     world = Numbered([*lengths], with_vector)
     env = Environment(world, "numbered", EnvConfig(frame_stack=stack, action_repeat=repeat))
-    single = FrameStack(env.guard.spec)
     for episode, length in enumerate(lengths):
         observation = env.reset(0, episode)
-        seen = [world.shown]
+        seen, before = [world.shown], None
         for step in range(-(-length // repeat) + 1):
             wanted = ([seen[0]] * stack + seen)[-stack:]
             assert numbers(observation, env.guard.spec) == wanted
@@ -181,7 +214,8 @@ def test_stacks_equal_a_list_of_frames(lengths: list[int], stack: int, repeat: i
             image = np.ascontiguousarray(observation[-1024:]).reshape(32, 32)
             vector = np.array([seen[-1]], np.float32)
             flat = flatten({"image": image, "vector": vector} if with_vector else image, env.guard.spec)
-            assert np.array_equal(single.add(flat) if step else single.begin(flat), observation)
+            before = stacked(flat, before if step else None, env.guard.spec)
+            assert np.array_equal(before, observation)
             if world.left == 0:
                 break
             observation = env.step(STILL).observation
@@ -433,6 +467,8 @@ def test_cameras_by_name_and_number(env_id: str) -> None:
     for unknown in ("nose", "9", "-1", "²"):
         with pytest.raises(UserError, match=rf"has no camera {unknown}.*; its cameras are 0 \("):
             open_env(env_factory(env_id), EnvConfig(pixels=32, camera=unknown))
+    with pytest.raises(UserError, match=rf"has no camera {named}s, did you mean {named}\? Its cameras are 0 \("):
+        open_env(env_factory(env_id), EnvConfig(pixels=32, camera=f"{named}s"))
 
 
 def test_a_camera_where_there_is_none_is_refused() -> None:
@@ -455,21 +491,35 @@ class Blind(Sound):
         return self.rendered
 
 
+NO_IMAGE = r"env.pixels needs a render\(\) that returns an image \(height, width, 3\) of uint8, and it returned"
+
+
 @pytest.mark.parametrize(
     ("rendered", "words"),
     [
-        (None, r"must return an image \(height, width, 3\) of uint8; it returned nothing"),
-        (np.zeros((40, 40), np.uint8), r"it returned ndarray of shape \(40, 40\) and type uint8"),
-        (np.zeros((40, 40, 3)), r"it returned ndarray of shape \(40, 40, 3\) and type float64"),
-        (np.zeros((0, 40, 3), np.uint8), r"it returned ndarray of shape \(0, 40, 3\)"),
-        ("a picture", "it returned str"),
-        (RuntimeError("the projector is broken"), "rendered here: the projector is broken"),
+        (None, "nothing"),
+        (np.zeros((40, 40), np.uint8), r"ndarray of shape \(40, 40\) and type uint8"),
+        (np.zeros((40, 40, 3)), r"ndarray of shape \(40, 40, 3\) and type float64"),
+        (np.zeros((0, 40, 3), np.uint8), r"ndarray of shape \(0, 40, 3\) and type uint8"),
+        ("a picture", "str"),
     ],
 )
 def test_a_renderer_without_an_image_is_a_sentence(rendered: Any, words: str) -> None:
     world = type("Blind", (Blind,), {"rendered": rendered})
-    with pytest.raises(EnvironmentFailed, match=rf"Blind, episode 0, step 0: Blind cannot be .*{words}"):
+    with pytest.raises(BadValue, match=rf"^Blind, episode 0, step 0: {NO_IMAGE} {words}$"):
         examine(world, EnvConfig(pixels=32))
+
+
+def test_what_a_renderer_raises_is_shown_with_its_own_traceback() -> None:
+    broken = RuntimeError("the projector is broken")
+    world = type("Blind", (Blind,), {"rendered": broken})
+    words = "^Blind, episode 0, step 0: it cannot be rendered here: the projector is broken"
+    with pytest.raises(EnvironmentFailed, match=words) as failed:
+        examine(world, EnvConfig(pixels=32))
+    assert failed.value.__cause__ is broken
+    said = environment_traceback(failed.value).splitlines()
+    assert said[-2:] == ["RuntimeError: the projector is broken", f"error: {failed.value}"]
+    assert any("in render" in line for line in said) and not any("t3d" in line for line in said[:-1])
 
 
 def test_what_cannot_be_rendered_is_refused() -> None:
@@ -506,7 +556,28 @@ def test_a_machine_without_graphics_gets_a_sentence(backend: str) -> None:
         [sys.executable, "-c", NO_GL], env=environment, capture_output=True, text=True, check=False
     )
     (said,) = finished.stdout.splitlines()
-    assert "HalfCheetah-v5" in said and "apt-get install libegl1 libgl1" in said
+    assert said.count("HalfCheetah-v5") == 1 and "apt-get install libegl1 libgl1" in said
+
+
+DRAWN = """
+import os, signal
+from t3d.config import EnvConfig
+from t3d.world.make import env_factory
+from t3d.world.pixels import open_env
+open_env(env_factory("Pendulum-v1"), EnvConfig(pixels=32)).reset(seed=0)
+print("drawn", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print("still here")
+"""
+
+
+def test_what_draws_without_a_screen_says_nothing_and_can_still_be_terminated() -> None:
+    chosen = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER", "SDL_NO_SIGNAL_HANDLERS")
+    environment = {name: value for name, value in os.environ.items() if name not in chosen}
+    finished = subprocess.run(
+        [sys.executable, "-c", DRAWN], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (finished.stdout, finished.stderr, finished.returncode) == ("drawn\n", "", -signal.SIGTERM)
 
 
 def test_repeated_actions_are_rendered_once() -> None:
@@ -579,12 +650,12 @@ def test_the_doctor_times_every_rendered_step() -> None:
 
 
 def test_an_array_that_may_have_been_meant_as_an_image_is_mentioned() -> None:
-    world = type("Large", (Sound,), {"observe": lambda self: np.full((200, 200, 3), self.t / 100, np.float32)})
-    large = world()
-    large.observation_space = Box(0, 1, (200, 200, 3), np.float32)
+    world = type("Small", (Sound,), {"observe": lambda self: np.full((20, 20, 3), self.t / 100, np.float32)})
+    small = world()
+    small.observation_space = Box(0, 1, (20, 20, 3), np.float32)
     assert any(
-        "observation of 200 x 200 x 3 is not recognised as an image and is flattened to 120,000 values" in text
-        for text in examine(lambda: large)
+        "observation of 20 x 20 x 3 is not recognised as an image and is flattened to 1,200 values" in text
+        for text in examine(lambda: small)
     )
 
 

@@ -15,15 +15,14 @@ from t3d.algo.adam import AdamState
 from t3d.algo.coefficients import for_members
 from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.networks import Stack, initial
+from t3d.algo.networks import ImageActor, Stack, initial
 from t3d.algo.rules import Rule
-from t3d.algo.td3 import td3_init
 from t3d.architectures import KINDS, Architecture, actor_architecture, critic_architecture, numpy_operations
 from t3d.config import Config, TD3Config
 from t3d.config.sweeps import swept
 from t3d.errors import UserError
 from t3d.modules import is_own, where_it_failed
-from t3d.types import Spec
+from t3d.types import Batch, Spec
 
 TOLERANCE = 1e-4  # of the largest output; float32 in another order differs by 1e-6
 SEEDS = (0, 1)
@@ -36,6 +35,7 @@ MAY_BE_IGNORED: dict[str, tuple[str, ...]] = {  # by a rule of the user's own; w
     "weight_decay": (),
     "max_grad_norm": (),
     "pre_activation_penalty": (),
+    "image_shift": (),
 }
 EXTREME: dict[str, Any] = {
     "weight_decay": 1.0,
@@ -56,11 +56,6 @@ def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
             with _blamed(f"the network {network.name}"):
                 _try_network(network.without_images, acts=acts)
     if is_own(cfg.rule):
-        if spec.images and rule.init is td3_init:
-            raise UserError(
-                f"the rule {cfg.rule} creates TD3's networks for vectors, and the observations have images; "
-                "base it on PIXELS of t3d.algo.rules instead of TD3"
-            )
         with _blamed(f"the rule {cfg.rule}"):
             learner = _try_rule(rule, spec, cfg.td3)
             _refuse_ignored(rule, spec, cfg)
@@ -118,8 +113,7 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
     _check_agent(learner)
     if not hasattr(learner.coefficients, "gamma"):
         raise Wrong("its coefficients have no gamma")
-    for _ in learner.phases:
-        trace = learner.update(batch, learner.draw())
+    trace = _cycle(learner, batch)
     for rare in rule.rare:
         rare.run(learner.agent, cfg)
     missing = [name for name in ("q", "y", "td", "losses") if getattr(trace, name, None) is None]
@@ -132,6 +126,19 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
         raise Wrong(f"td of its trace has shape {tuple(trace.td.shape)}, not (seeds, critics, batch)")
     learner.restore(learner.state())
     return learner
+
+
+def _cycle(learner: Learner, batch: Batch) -> Any:
+    """Makes one cycle of updates and returns its last trace."""
+    try:
+        for _ in learner.phases:
+            trace = learner.update(batch, learner.draw())
+    except Exception:
+        if learner.spec.images and not any(isinstance(one, ImageActor) for one in learner.agent):
+            said = "its networks are for vectors, and the observations have images"
+            raise Wrong(f"{said}; base it on PIXELS of t3d.algo.rules") from None
+        raise
+    return trace
 
 
 def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:

@@ -48,9 +48,8 @@ class Rule(NamedTuple):
     update: Callable[..., Any]  # (agent, batch, draws, cfg, coefficients, phase) -> Trace; changes the agent in place
     coefficients: Callable[[TD3Config], Any] = coefficients_of  # a NamedTuple of floats, one of them gamma
     phases: Callable[[TD3Config], Sequence[Hashable]] = td3_phases  # taken in turn; the last one's trace is complete
-    draws: Callable[[Spec, TD3Config], Any] = (
-        td3_draws  # a NamedTuple of shapes (or None); updates get normal draws of these
-    )
+    # A NamedTuple of shapes (or None); updates get normal draws of these.
+    draws: Callable[[Spec, TD3Config], Any] = td3_draws
     acting: Callable[[Agent], Actor] = lambda agent: agent.actor  # collects transitions
     shipped: Callable[[Agent], Actor] = lambda agent: agent.actor  # is evaluated and saved
     parameters: Callable[[Spec, TD3Config], int] = td3_parameters  # learned by one member

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import sys
@@ -19,14 +20,29 @@ from rich.text import Text
 
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole, labelled
+from t3d.config import EnvConfig
+from t3d.errors import UserError
 from t3d.version import __version__
 from t3d.world.doctor import examine
 from t3d.world.guard import EnvFactory, close_quietly
 from t3d.world.make import env_factory
+from t3d.world.pixels import open_env
 from t3d.world.spec import size_of, spec_of
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "safetensors", "tyro", "rich", "matplotlib", "imageio-ffmpeg")
 EXTRAS = {"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control": "dm_control"}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is observed, as in training."""
+
+    pixels: int = EnvConfig.pixels
+    """Observe rendered images of this many pixels each way."""
+    camera: str = EnvConfig.camera
+    """Camera of those images, by its name or number."""
+    frame_stack: int = EnvConfig.frame_stack
+    """Frames in an observation with images."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,7 @@ class DoctorArgs:
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
+    observed: Annotated[Observed, tyro.conf.arg(name="env")] = Observed()
 
 
 def main(arguments: list[str]) -> int:
@@ -42,11 +59,13 @@ def main(arguments: list[str]) -> int:
     args = read_flags(DoctorArgs, arguments, "t3d doctor")
     console = PlainConsole()
     if args.env is None:
+        if args.observed != Observed():
+            raise UserError("--env.pixels, --env.camera and --env.frame-stack are about an environment: t3d doctor ENV")
         console.print(_machine())
         return 0
-    make_env = env_factory(args.env)
-    warnings = examine(make_env)
-    shape, video = _shape(make_env), _video(make_env)
+    make_env, cfg = env_factory(args.env), EnvConfig(**dataclasses.asdict(args.observed))
+    warnings = examine(make_env, cfg)
+    shape, video = _shape(make_env, cfg), _video(make_env)
     for text in warnings:
         console.print(labelled("warning:", "yellow", text), soft_wrap=True)
     verdict = "no errors found" if warnings else "no problems found in a short trial with random actions"
@@ -55,9 +74,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _shape(make_env: EnvFactory) -> str:
-    env = make_env()
-    spec = spec_of(env)
+def _shape(make_env: EnvFactory, cfg: EnvConfig) -> str:
+    env = open_env(make_env, cfg)
+    spec = spec_of(env, cfg.frame_stack)
     close_quietly(env, "the environment")
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
     images = [f"{image.name} image {size_of(image)}" for image in spec.images]

@@ -65,8 +65,8 @@ def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
         if tyro.conf.Positional in extras:
             continue
         if dataclasses.is_dataclass(plain_hints[name]):
-            unnamed = any(getattr(extra, "name", None) == "" for extra in extras)
-            found |= _flags(plain_hints[name], prefix if unnamed else f"{prefix}{word}.")
+            given = next((extra.name for extra in extras if getattr(extra, "name", None) is not None), word)
+            found |= _flags(plain_hints[name], f"{prefix}{given}." if given else prefix)
             continue
         found[f"--{prefix}{word}"] = plain_hints[name]
         if plain_hints[name] is bool:

@@ -24,7 +24,7 @@ class TD3Config:
     actor_lr: float = 3e-4
     """Adam's learning rate for the actor."""
     critic_lr: float = 3e-4
-    """Adam's learning rate for the critics."""
+    """Adam's learning rate for the critics, and for the encoder of images."""
     policy_delay: int = 2
     """Critic updates per update of the actor and the target networks (d)."""
     target_noise: float = 0.2
@@ -48,9 +48,9 @@ class TD3Config:
     value_bins: int = 101
     """Number of values of a categorical critic, evenly spaced from lowest to highest."""
     weight_decay: float = 0.0
-    """Weight decay of actor and critics, decoupled from Adam as in AdamW."""
+    """Weight decay of actor, critics and encoder, decoupled from Adam as in AdamW."""
     max_grad_norm: float = 0.0
-    """Largest norm of a seed's actor gradient and of its critics' gradient; 0: not limited."""
+    """Largest norm of a seed's gradients, each for itself: actor, critics, encoder; 0: not limited."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How both learning rates fall from their initial values to lr_final of them."""
     lr_final: float = 0.1

@@ -100,7 +100,7 @@ PRESETS = {
             "random_steps": 2_000,
             "updates_per_step": 0.5,
             "env": {"frame_stack": 3, "action_repeat": 2},
-            # DrQ-v2 has 1024-1024 networks; 256-256 are chosen, because on a CPU larger ones cost more than the encoder
+            # DrQ-v2 has 1024-1024 networks; the default, 256-256, is kept: larger ones have not been tried
             "td3": {"actor_lr": 1e-4, "critic_lr": 1e-4, "tau": 0.01, "target_noise_clip": 0.3},
             "replay": {"capacity": 100_000, "n_step": 3},
             "noise": {"exploration_noise": 1.0, "final_noise": 0.1, "decay_steps": 50_000},

@@ -168,7 +168,7 @@ class Config:
     engine: Literal["auto", "eager", "fused", "graph", "capture"] = "auto"
     """auto: the fastest that computes this; fused, eager: CPU; graph (written for TD3), capture (any), eager: GPU."""
     tf32: bool = False
-    """Let a GPU round the inputs of matrix products to 10 bits (TF32): faster, with reduced precision."""
+    """Let a GPU round the inputs of matrix products and convolutions to 10 bits (TF32): faster, less precise."""
     preset: str = "default"
     """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -18,7 +18,8 @@ from t3d.types import Rollout, Spec, floats_in
 class FrameReplay(Replay):
     """A replay whose s and s2 are uint8 (M, B, observation_width), assembled from frames that are stored once.
 
-    Transitions whose frames are overwritten leave before their rows are: many short episodes have more frames.
+    Transitions whose frames are overwritten leave before their rows are: many short episodes have more frames. A run
+    of fewer steps than the capacity takes less memory.
     """
 
     frames: Frames
@@ -31,10 +32,11 @@ class FrameReplay(Replay):
         device: torch.device | str = "cpu",
         envs: int = 1,
         folder: Path | None = None,
+        steps: int | None = None,
     ) -> None:
-        super().__init__(spec._replace(images=(), stack=1), capacity, members, device)
         self.spec = spec
-        self.frames = Frames(spec, capacity, members, device, envs, folder)
+        self.frames = Frames(spec, capacity, members, device, envs, folder, steps)
+        super().__init__(spec._replace(images=(), stack=1), self.frames.rows, members, device)
         self._oldest = torch.zeros(members, 1, device=device, dtype=torch.int64)  # row of the oldest transition kept
         self._states: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # s and s2, by the shape of a batch
 
@@ -56,7 +58,7 @@ class FrameReplay(Replay):
     def kept(self, member: int) -> tuple[int, int]:
         """The first and one past the last transition that a member still holds, with all frames."""
         first, stop = super().kept(member)
-        return max(first, self.frames.first[member]), stop
+        return max(first, self.frames.oldest_whole[member]), stop
 
     def pick(self, u: Tensor) -> Tensor:
         """Turns uniform draws (M, B) from [0, 1) into rows of the transitions kept."""
@@ -76,7 +78,7 @@ class FrameReplay(Replay):
     def rebuild(self, member: int, first: int, stop: int) -> None:
         """Derives a member's links and the state of its frames from what was put back."""
         super().rebuild(member, first, stop)
-        self.frames.rebuild(member, first, stop, self.origins(member, first, stop))
+        self.frames.rebuild(member, stop)
         self._set_size()
 
     def gather(self, index: Tensor, last: Tensor | None = None) -> tuple[Tensor, ...]:

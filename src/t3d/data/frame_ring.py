@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from bisect import bisect_right
 from collections.abc import Sequence
-from math import ceil, prod
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +24,7 @@ from t3d.types import Spec
 
 Bytes = NDArray[np.uint8]
 SPARE = 0.04  # of the rows: frames beyond one for each, of which episodes of 50 steps take half; chosen
+SHARE = 128  # frames are dropped in steps of rows / 128, and a stack is shared only if it is hardly older; chosen
 WORDS = ((8, torch.int64), (4, torch.int32), (1, torch.uint8))  # frames are moved in the largest words that fit
 
 
@@ -29,9 +32,16 @@ class FrameRing:
     """Rings (M, capacity, frame_size) of bytes, as words; a slot is a frame's place among all members' frames."""
 
     def __init__(
-        self, spec: Spec, rows: int, members: int, envs: int, device: torch.device | str, folder: Path | None
+        self,
+        spec: Spec,
+        rows: int,
+        members: int,
+        envs: int,
+        device: torch.device | str,
+        folder: Path | None,
+        steps: int | None = None,
     ) -> None:
-        self.capacity = frames_needed(spec, rows, envs)
+        self.capacity = frames_needed(spec, rows, envs, steps)
         item, self.word = next(
             word for word in WORDS if spec.frame_size % word[0] == 4 * spec.observation_size % word[0] == 0
         )
@@ -41,7 +51,7 @@ class FrameRing:
         if folder is None:
             self.words = torch.empty(shape, dtype=self.word, device=device)
         else:
-            self._file = _open_file(folder, prod(shape) * item)
+            self._file = _open_file(folder, members, spec, rows, envs, steps)
             array: NDArray[Any] = np.memmap(self._file, "u1", "r+", shape=(shape[0], spec.frame_size))
             self.words = torch.from_numpy(array).view(self.word)
 
@@ -80,20 +90,45 @@ class FrameRing:
                 part.copy_(self.words.index_select(0, frame))
 
 
-def frames_needed(spec: Spec, rows: int, envs: int) -> int:
-    """Frames of a member's ring: one for each row, and some for the starts of episodes and the oldest rows' stacks."""
-    return rows + ceil(SPARE * rows) + (envs + 1) * (spec.stack + 1)
+def frames_needed(spec: Spec, rows: int, envs: int, steps: int | None = None) -> int:
+    """Frames of a member's ring: one for each row, and some for the starts of episodes and the oldest rows' stacks.
+
+    Less memory is taken if a run has too few steps to write so many, but never so little that frames are dropped which
+    a longer run would still have.
+    """
+    full = rows + ceil(SPARE * rows) + (envs + 1) * (spec.stack + 1)
+    return full if steps is None else min(full, most_frames(spec, rows, envs, steps))
 
 
-def _open_file(folder: Path, size: int) -> BinaryIO:
+def most_frames(spec: Spec, rows: int, envs: int, steps: int) -> int:
+    """The most frames that so many steps write: two each, if each begins an episode, and stacks that are stored again.
+
+    When a stack of an environment has been stored again, this does not happen to it within the next oldest_shared
+    frames: of so many, at most envs * stack are stored again.
+    """
+    frames = oldest_shared(spec, rows, envs)
+    return ceil(Fraction(2 * steps * frames, frames - envs * spec.stack))
+
+
+def oldest_shared(spec: Spec, rows: int, envs: int) -> int:
+    """How old, in frames, a stack may be that the next transition shares; an older one is stored again."""
+    return (spec.stack + 1) * envs + rows // SHARE
+
+
+def _open_file(folder: Path, members: int, spec: Spec, rows: int, envs: int, steps: int | None) -> BinaryIO:
     """Opens a file without a name, which is gone when the process is; it grows as it is written to."""
+
+    def size_of(rows: int) -> int:
+        return members * frames_needed(spec, rows, envs, steps) * spec.frame_size
+
     place = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(place).free
+    free, size = shutil.disk_usage(place).free, size_of(rows)
     if size > free:
+        fits = bisect_right(range(1, rows), 0.9 * free, key=size_of)
+        smaller = f"replay.capacity={fits} would fit there, or use " if fits else "use "
         raise UserError(
             f"the images of the replay need {size / 2**30:,.1f} GiB and the disk of {place} has "
-            f"{free / 2**30:,.1f} GiB free; replay.frames_on_disk=true needs a smaller replay.capacity there, or "
-            "another run.root"
+            f"{free / 2**30:,.1f} GiB free; {smaller}another run.root"
         )
     try:
         file = tempfile.TemporaryFile(dir=place, buffering=0)  # noqa: SIM115

@@ -15,13 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from t3d.data.frame_ring import Bytes, FrameRing, frames_needed
+from t3d.data.frame_ring import SHARE, Bytes, FrameRing, frames_needed, oldest_shared
 from t3d.files import to_count
 from t3d.tensors import sendable
 from t3d.types import GOES_ON, UNKNOWN, Origins, Spec, State
 
 Numbers = NDArray[np.int64]
-SHARE = 128  # of the rows, a part of which is what frames are dropped in, and how old shared ones may be; chosen
 
 
 class Seen(NamedTuple):
@@ -43,18 +42,21 @@ class Frames:
     def __init__(
         self,
         spec: Spec,
-        rows: int,
+        capacity: int,
         members: int,
         device: torch.device | str = "cpu",
         envs: int = 1,
         folder: Path | None = None,
+        steps: int | None = None,
     ) -> None:
-        self.ring = FrameRing(spec, rows, members, envs, device, folder)
-        self.stack, self.frame_size, self.rows = spec.stack, spec.frame_size, rows
-        self.numbers = np.zeros((members, rows, spec.stack + 1), np.int64)
+        self.ring = FrameRing(spec, capacity, members, envs, device, folder, steps)
+        self.stack, self.frame_size = spec.stack, spec.frame_size
+        self.rows = capacity if steps is None else min(capacity, steps)
+        self.numbers = np.zeros((members, self.rows, spec.stack + 1), np.int64)
         self.written = [0] * members  # frames ever written
-        self.first = [0] * members  # the oldest row that has all its frames, counted from the start of the run
-        self._oldest_shared = (spec.stack + 1) * envs + rows // SHARE
+        self.oldest_whole = [0] * members  # the oldest row that has all its frames, counted from the start of the run
+        self._oldest_shared = oldest_shared(spec, capacity, envs)
+        self._dropped_at_once = max(1, min(capacity, self.ring.capacity) // SHARE)
         self._seen: list[dict[int, Seen]] = [{} for _ in range(members)]  # by environment
         shared = torch.from_numpy(self.numbers)
         self._on_device = shared if torch.device(device).type == "cpu" else shared.to(device)
@@ -109,32 +111,49 @@ class Frames:
         """Writes back the numbers of rows from first on."""
         self.numbers[member, np.arange(first, first + len(numbers)) % self.rows] = numbers
 
-    def rebuild(self, member: int, first: int, stop: int, origins: Origins) -> None:
-        """Derives which rows have all their frames, and what each environment has seen, from what was put back."""
+    def rebuild(self, member: int, stop: int) -> None:
+        """Derives which rows have all their frames from what was put back."""
         self._lose_rows(member, stop)
-        self._seen[member] = {}
-        envs, newest = np.unique(origins[::-1, 0], return_index=True)
-        for env, place in zip(envs.tolist(), (len(origins) - 1 - newest).tolist(), strict=True):
-            _, episode, step, ending = origins[place].tolist()
-            if env == UNKNOWN or ending != GOES_ON or first + place < self.first[member]:
-                continue
-            numbers = self.numbers[member, (first + place) % self.rows, 1:]
-            frames = self.ring.read(self.ring.slots(member, numbers))
-            self._seen[member][env] = Seen(episode, step, numbers.tolist(), list(frames)).owned()
         self._on_device[member].copy_(torch.from_numpy(self.numbers[member]))
 
     def state(self) -> State:
-        """How many frames were written, and the oldest row that has all its frames, of each member."""
-        return {"written": list(self.written), "first": list(self.first)}
+        """How many frames were written, the oldest row that has all its frames, and what was seen last.
+
+        Rows do not tell what was seen last: the newest one of an environment may have lost its frames.
+        """
+        seen = [(member, env, one) for member, mine in enumerate(self._seen) for env, one in sorted(mine.items())]
+        where = np.array([(member, env, one.episode, one.step) for member, env, one in seen], np.int64)
+        numbers = np.array([one.numbers for *_, one in seen], np.int64)
+        frames = np.array([one.frames for *_, one in seen], np.uint8)
+        return {
+            "written": list(self.written),
+            "first": list(self.oldest_whole),
+            "seen": {
+                "where": where.reshape(-1, 4),
+                "numbers": numbers.reshape(-1, self.stack),
+                "frames": frames.reshape(-1, self.stack, self.frame_size),
+            },
+        }
 
     def restore(self, state: State, added: list[int]) -> None:
-        """Restores what state() returned; frames are put back separately."""
+        """Restores what state() returned; the frames of rows are put back separately."""
         written, first = ([to_count(count) for count in state[name]] for name in ("written", "first"))
         if len(written) != len(added) or len(first) != len(added):
             raise ValueError(f"it holds the frames of {len(written)} members")
         if any(oldest > max(0, stop - 1) for oldest, stop in zip(first, added, strict=True)):
             raise ValueError("its frames begin after the newest transition")
-        self.written[:], self.first[:] = written, first
+        self.written[:], self.oldest_whole[:] = written, first
+        self._restore_seen(**state["seen"])
+
+    def _restore_seen(self, where: Numbers, numbers: Numbers, frames: Bytes) -> None:
+        shapes = (len(where), 4), (len(where), self.stack), (len(where), self.stack, self.frame_size)
+        is_sound = (where.shape, numbers.shape, frames.shape) == shapes and frames.dtype == np.uint8
+        if not is_sound or not all(0 <= member < len(self.written) for member in where[:, 0].tolist()):
+            raise ValueError("what its environments have seen does not fit")
+        self._seen = [{} for _ in self.written]
+        for (member, env, episode, step), its_numbers, its_frames in zip(where.tolist(), numbers, frames, strict=True):
+            self.put(member, its_numbers[None], its_frames[np.unique(its_numbers, return_index=True)[1]])
+            self._seen[member][env] = Seen(episode, step, its_numbers.tolist(), list(its_frames)).owned()
 
     def _numbered(self, member: int, origins: Origins, s: Bytes, s2: Bytes) -> tuple[Numbers, list[Bytes]]:
         """Returns the numbers of each transition's frames, and the frames that are new."""
@@ -159,16 +178,15 @@ class Frames:
         return np.array(numbers, np.int64), new
 
     def _gone(self, written: int) -> int:
-        """The frames that count as overwritten: in steps, so that rows are seldom searched for them."""
-        step = max(1, self.rows // SHARE)
-        return -(-max(0, written - self.ring.capacity) // step) * step
+        """How many frames count as overwritten, in steps, so that rows are seldom searched for them."""
+        return -(-max(0, written - self.ring.capacity) // self._dropped_at_once) * self._dropped_at_once
 
     def _lose_rows(self, member: int, stop: int) -> None:
         """Finds the oldest row from which on all have their frames."""
-        rows = np.arange(max(self.first[member], stop - self.rows), stop)
+        rows = np.arange(max(self.oldest_whole[member], stop - self.rows), stop)
         lost = rows[self.numbers[member, rows % self.rows, 0] < self._gone(self.written[member])]
         if len(lost):
-            self.first[member] = int(lost[-1]) + 1
+            self.oldest_whole[member] = int(lost[-1]) + 1
 
     def _send(self, places: NDArray[np.int64]) -> None:
         """Copies the numbers of some rows to the GPU, if frames are there."""
@@ -192,7 +210,7 @@ def _stored(stack: list[int], frames: list[Bytes], new: list[Bytes], written: in
     return [fresh[number] for number in stack]
 
 
-def bytes_needed(spec: Spec, rows: int, members: int, envs: int, *, on_disk: bool) -> int:
-    """The memory that frames and their numbers take."""
-    frames = 0 if on_disk else frames_needed(spec, rows, envs) * spec.frame_size
-    return members * (frames + rows * (spec.stack + 1) * 8)
+def bytes_needed(spec: Spec, capacity: int, members: int, envs: int, steps: int, *, on_disk: bool) -> int:
+    """The memory that frames and their numbers take in a run of so many steps."""
+    frames = 0 if on_disk else frames_needed(spec, capacity, envs, steps) * spec.frame_size
+    return members * (frames + min(capacity, steps) * (spec.stack + 1) * 8)

@@ -118,7 +118,8 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
             "are encoded; leave it off"
         )
     folder = Path(cfg.run.root) if cfg.replay.frames_on_disk else None
-    return FrameReplay(spec, rows_needed(cfg), len(cfg.members), device, cfg.env.num_envs, folder)
+    capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.env.num_envs
+    return FrameReplay(spec, capacity, members, device, envs, folder, cfg.total_steps)
 
 
 def rows_needed(cfg: Config) -> int:
@@ -126,12 +127,14 @@ def rows_needed(cfg: Config) -> int:
     return min(cfg.replay.capacity, cfg.total_steps)
 
 
-def bytes_needed(spec: Spec, cfg: Config, rows: int | None = None) -> int:
-    """The memory that the replay takes, or would with other rows, with priorities and frames if there are any."""
-    rows, members = rows_needed(cfg) if rows is None else rows, len(cfg.members)
+def bytes_needed(spec: Spec, cfg: Config, capacity: int | None = None) -> int:
+    """The memory that the replay takes, or would with another capacity, with priorities and frames if there are any."""
+    capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.env.num_envs
+    rows = min(capacity, cfg.total_steps)
     needed = replay.bytes_needed(spec._replace(images=()), rows, members)
     if cfg.replay.sampling != "uniform":
         needed += priorities.bytes_needed(members, rows)
     if spec.images:
-        needed += frames.bytes_needed(spec, rows, members, cfg.env.num_envs, on_disk=cfg.replay.frames_on_disk)
+        on_disk = cfg.replay.frames_on_disk
+        needed += frames.bytes_needed(spec, capacity, members, envs, cfg.total_steps, on_disk=on_disk)
     return needed

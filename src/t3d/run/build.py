@@ -21,7 +21,13 @@ from t3d.config import Config
 from t3d.data.memory import Memory
 from t3d.run.coefficients import coefficients_of_members
 from t3d.run.parts import Counters, Loaded, Parts
-from t3d.run.placement import choose_engine, replay_device, set_tf32_for_process, set_threads
+from t3d.run.placement import (
+    choose_engine,
+    refuse_settings_of_images,
+    replay_device,
+    set_tf32_for_process,
+    set_threads,
+)
 from t3d.run.publish import DirectPublisher, PipelinedPublisher
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
@@ -70,6 +76,7 @@ def assemble(
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     spec = world.collector.spec
+    refuse_settings_of_images(cfg, spec)
     replay_on = replay_device(cfg, spec)
     rule = rule_of(cfg.rule, spec)
     check_own_code(cfg, spec, rule)

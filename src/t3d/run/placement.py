@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,14 +13,16 @@ import torch
 from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
-from t3d.config import Config
+from t3d.config import Config, TD3Config, plain
 from t3d.config.sweeps import noun
-from t3d.data.memory import bytes_needed, rows_needed
+from t3d.data.memory import bytes_needed
 from t3d.data.replay import BYTES_PER_VALUE
+from t3d.encoders import encoder_of
 from t3d.errors import UserError
 from t3d.types import Spec
 
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
+OF_IMAGES = ("encoder_channels", "encoder_strides", "encoder_features", "image_shift")  # in td3
 
 
 def resolve(cfg: Config) -> Config:
@@ -58,6 +61,14 @@ def with_environments(cfg: Config) -> Config:
     return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.members)))))
 
 
+def refuse_settings_of_images(cfg: Config, spec: Spec) -> None:
+    """Refuses settings that only images use where none are observed."""
+    for name in () if spec.images else OF_IMAGES:
+        value = getattr(cfg.td3, name)
+        if value != getattr(TD3Config, name):
+            raise UserError(f"td3.{name}={plain(value)} is for images, and {cfg.env.title} observes none; leave it out")
+
+
 def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tuple[EngineName, str, list[str]]:
     """Returns the engine to train with, why it is not a faster one, and notes on what is wrong with others.
 
@@ -92,12 +103,13 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
     learned = len(cfg.members) * rule_of(cfg.rule, spec).parameters(spec, cfg.td3)
-    learning = learned * BYTES_PER_VALUE * COPIES_IN_LEARNING
+    learning = learned * BYTES_PER_VALUE * COPIES_IN_LEARNING + batch_bytes(cfg, spec)
     fewer = f"train fewer {noun(cfg.members)}s at once"
     if learning > room[cfg.device]:
+        smaller = "td3.batch_size or the images" if spec.images else "td3.actor_hidden and td3.critic_hidden"
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "
-            f"free; make td3.actor_hidden and td3.critic_hidden smaller, or {fewer}"
+            f"free; make {smaller} smaller, or {fewer}"
         )
     room[cfg.device] -= learning
     if spec.images and cfg.replay.frames_on_disk:
@@ -113,11 +125,20 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     return fitting[0]
 
 
+def batch_bytes(cfg: Config, spec: Spec) -> int:
+    """What images need in an update: s and s2, as they are and shifted, and what the encoder computes, twice."""
+    encoder = encoder_of(spec, cfg.td3)
+    if encoder is None:
+        return 0
+    each = 4 * spec.observation_width + 2 * BYTES_PER_VALUE * encoder.activations
+    return len(cfg.members) * cfg.td3.batch_size * each
+
+
 def _smaller_replay(cfg: Config, spec: Spec, free: int) -> str:
     """Says which capacity takes nine tenths of the memory that is free, and what else helps."""
-    one = bytes_needed(spec, cfg, rows=1)
-    rows = 1 + int((rows_needed(cfg) - 1) * (0.9 * free - one) / (bytes_needed(spec, cfg) - one))
-    fits = f"replay.capacity={rows} would fit" if rows >= cfg.td3.batch_size else "not even a batch would fit"
+    room = range(1, cfg.replay.capacity)
+    capacity = bisect_right(room, 0.9 * free, key=lambda capacity: bytes_needed(spec, cfg, capacity))
+    fits = f"replay.capacity={capacity} would fit" if capacity >= cfg.td3.batch_size else "not even a batch would fit"
     on_disk = ", --replay.frames-on-disk keeps images out of memory"
     return fits + (on_disk if spec.images and not cfg.replay.frames_on_disk else "")
 

@@ -193,7 +193,9 @@ class RunFolder:
 
     def _save(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
         values = {"values": dict(member.values)} if member.values else {}
-        about = {"env": self.cfg.env.id, "kind": kind, "seed": member.seed, **values, "t3d": __version__, **about}
+        env = self.cfg.env
+        drawn = {"pixels": env.pixels, "camera": env.camera, "action_repeat": env.action_repeat} if env.pixels else {}
+        about = {"env": env.id, **drawn, "kind": kind, "seed": member.seed, **values, "t3d": __version__, **about}
         try:
             save_policy(self.path / kind / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
-from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, what_happened
+from t3d.errors import Diverged, EnvironmentFailed, NotRendered, OwnSignal, UserError, what_happened
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Fault, Floats, Spec
 from t3d.world.spaces import InvalidValue, fixed, fixed_number, flatten, newest, number, stacked, to_bounds
 from t3d.world.spec import spec_of
@@ -181,6 +181,10 @@ class EnvGuard:
             return method(*arguments, **keywords)
         except OwnSignal:
             raise
+        except NotRendered as error:
+            if error.__cause__ is None:
+                raise self.refusal("image", str(error)) from None
+            raise EnvironmentFailed(self.now(), error) from error.__cause__
         except BaseException as error:  # an environment may raise anything, even SystemExit or KeyboardInterrupt
             raise EnvironmentFailed(self.now(), error) from error
         finally:

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
-from t3d.errors import EnvironmentFailed, UserError, did_you_mean
+from t3d.errors import EnvironmentFailed, NotRendered, UserError, did_you_mean
 from t3d.world.dm import DmControl
 from t3d.world.factory import accepted
 from t3d.world.graphics import choose_graphics, graphics_hint
@@ -66,9 +66,10 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: GymEnv, cfg: EnvConfig) -> None:
         super().__init__(env)
         self.observation_space = gym.spaces.Box(0, 255, (cfg.pixels, cfg.pixels, 3), np.uint8)
-        self._name, self._repeat = name_of(env), cfg.action_repeat
+        self._repeat = cfg.action_repeat
         self._steps, self._frame = 0, np.zeros(self.observation_space.shape, np.uint8)
         self._renderer: Any = None  # of MuJoCo: a second one, because images for people have another size
+        self._calls_render = False  # the environment's own render(), whose errors are shown with a traceback
         self._draw = self._drawing(cfg.pixels, cfg.camera)
 
     def reset(self, **keywords: Any) -> tuple[Frame, dict[str, Any]]:
@@ -101,22 +102,25 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
     def _drawn(self) -> Frame:
         try:
             return self._draw()
-        except UserError:
+        except NotRendered:
             raise
         except Exception as error:  # graphics raise anything
-            raise UserError(f"{self._name} cannot be rendered here: {error}{graphics_hint()}") from error
+            said = f"it cannot be rendered here: {error}{graphics_hint()}"
+            raise NotRendered(said) from (error if self._calls_render else None)
 
     def _drawing(self, pixels: int, camera: str) -> Callable[[], Frame]:
         """Returns what draws an image; where the simulator allows it, in the right size and without decoration."""
         inner: Any = self.env.unwrapped
+        name = name_of(self.env)
         if isinstance(inner, DmControl):
-            number = _number(camera, inner.cameras, self._name) if camera else inner.camera
+            number = _number(camera, inner.cameras, name) if camera else inner.camera
             return lambda: inner.frame(pixels, number, dict.fromkeys(SWITCHED_OFF, False))
         if hasattr(inner, "mujoco_renderer") and "mujoco" in sys.modules:
             return self._mujoco_drawing(inner.mujoco_renderer, pixels, camera)
         if camera:
-            _number(camera, [], self._name)
-        return lambda: averaged(_checked(self.env.render(), self._name), pixels)
+            _number(camera, [], name)
+        self._calls_render = True
+        return lambda: averaged(_checked(self.env.render()), pixels)
 
     def _mujoco_drawing(self, for_people: Any, pixels: int, camera: str) -> Callable[[], Frame]:
         model = for_people.model
@@ -128,7 +132,7 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
             default_cam_config=for_people.default_cam_config,
             width=pixels,
             height=pixels,
-            camera_id=_number(asked, known, self._name) if asked else for_people.camera_id,
+            camera_id=_number(asked, known, name_of(self.env)) if asked else for_people.camera_id,
         )
 
         def draw() -> Frame:
@@ -177,14 +181,14 @@ def _areas(size: int, pixels: int) -> list[tuple[NDArray[np.int64], NDArray[np.i
     return areas
 
 
-def _checked(rendered: Any, name: str) -> Frame:
+def _checked(rendered: Any) -> Frame:
     frame = np.asarray(rendered)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or 0 in frame.shape:
         what = type(rendered).__name__
         what += f" of shape {frame.shape} and type {frame.dtype}" if isinstance(rendered, np.ndarray) else ""
-        raise UserError(
-            f"{name} cannot be observed as images: its render() must return an image (height, width, 3) of uint8; "
-            f"it returned {'nothing' if rendered is None else what}"
+        raise NotRendered(
+            "env.pixels needs a render() that returns an image (height, width, 3) of uint8, and it returned "
+            f"{'nothing' if rendered is None else what}"
         )
     return frame
 
@@ -198,4 +202,5 @@ def _number(camera: str, known: list[str], name: str) -> int:
     if not known:
         raise UserError(f"{name} has no cameras to choose from; leave out --env.camera {camera}")
     named = ", ".join(f"{index} ({one})" if one else str(index) for index, one in enumerate(known))
-    raise UserError(f"{name} has no camera {camera}{did_you_mean(camera, known)}; its cameras are {named}")
+    hint = did_you_mean(camera, known)
+    raise UserError(f"{name} has no camera {camera}{hint}{' Its' if hint else '; its'} cameras are {named}")

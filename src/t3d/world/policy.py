@@ -22,12 +22,12 @@ from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.types import Floats, Image, Part, Spec
-from t3d.world.spaces import FrameStack, InvalidValue, flatten, to_bounds
+from t3d.world.spaces import InvalidValue, flatten, stacked, to_bounds
 
 FORMAT = 3  # formats 1 and 2 had no architecture
 INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
-MOST_PIXELS = 2**26  # bytes of an observation with images; chosen
+MOST_OBSERVATION_BYTES = 2**26  # with images; chosen
 
 
 class UnknownNetwork(UserError):
@@ -65,12 +65,11 @@ class SavedPolicy:
         self.spec = spec
         self.about = about  # environment, seed, step, mean_return, ...
         self.sha256 = sha256  # of its tensors
-        self._stack = FrameStack(spec)
-        self._begins = True
+        self._before: NDArray[np.uint8] | None = None  # the observation before, whose frames are kept
 
     def reset(self) -> None:
         """Starts an episode: the next observation is its first."""
-        self._begins = True
+        self._before = None
 
     def __call__(self, observation: Any) -> NDArray[Any]:
         try:
@@ -78,8 +77,7 @@ class SavedPolicy:
         except InvalidValue as error:
             raise UserError(str(error)) from None
         if self.spec.images:
-            flat = self._stack.begin(flat) if self._begins else self._stack.add(flat)
-            self._begins = False
+            flat = self._before = stacked(flat, self._before, self.spec)
         return to_bounds(self.actor(flat[None])[0], self.spec)
 
 
@@ -252,7 +250,7 @@ def _spec(about: dict[str, Any]) -> Spec:
     )
     if not _is_contiguous(spec.observation) or not _is_contiguous(spec.images):
         raise Refused("the parts of its observations are not contiguous")
-    if not (spec.observation or spec.images) or (spec.images and spec.observation_width > MOST_PIXELS):
+    if not (spec.observation or spec.images) or (spec.images and spec.observation_width > MOST_OBSERVATION_BYTES):
         raise Refused("its observations are empty, or larger than any that T3D takes")
     low, high = spec.action_low, spec.action_high
     if not low.shape == high.shape == (spec.action_size,) or not np.isfinite([low, high]).all() or (low >= high).any():

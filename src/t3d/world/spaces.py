@@ -70,24 +70,6 @@ def newest(observation: NDArray[Any], spec: Spec) -> NDArray[Any]:
     return np.concatenate([observation[: 4 * spec.observation_size], observation[-spec.frame_size :]])
 
 
-class FrameStack:
-    """Stacks the frames of one episode after the other."""
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self._newest: NDArray[np.uint8] | None = None
-
-    def begin(self, flat: NDArray[Any]) -> NDArray[np.uint8]:
-        """Starts an episode with its first observation, as flatten returns it."""
-        self._newest = stacked(flat, None, self.spec)
-        return self._newest
-
-    def add(self, flat: NDArray[Any]) -> NDArray[np.uint8]:
-        """Adds the next observation of the episode."""
-        self._newest = stacked(flat, self._newest, self.spec)
-        return self._newest
-
-
 def number(name: str, value: Any) -> float:
     """Returns the value as one finite, sane float."""
     if isinstance(value, float) and abs(value) <= ABSURD:
@@ -219,12 +201,12 @@ def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
     value = _inside(observation, image)
     if not isinstance(value, np.ndarray):
         raise InvalidValue(image.name, f"is {type(value).__name__} {value!r:.60}, not an array")
-    if value.dtype.kind != "f" if image.is_float else value.dtype != np.uint8:
-        raise InvalidValue(image.name, f"is of type {value.dtype} instead of {'float' if image.is_float else 'uint8'}")
     channels, height, width = image.shape
     shape = (height, width, channels) if image.channels_last else image.shape
     if value.shape != shape and not (channels == 1 and value.shape == (height, width)):
         raise InvalidValue(image.name, f"has shape {value.shape} instead of {shape}; images must keep their size")
+    if value.dtype.kind != "f" if image.is_float else value.dtype != np.uint8:
+        raise InvalidValue(image.name, f"is of type {value.dtype} instead of {'float' if image.is_float else 'uint8'}")
     three = value.reshape(shape)
     return three.transpose(2, 0, 1) if image.channels_last else three
 

@@ -20,6 +20,8 @@ SMALLEST_SIDE, LARGEST_SIDE = 32, 128  # pixels of an image that is encoded; cho
 MOST_CHANNELS = 12  # four stacked RGB frames; chosen
 USUAL_CHANNELS = (1, 3, 4)  # arrays of bytes with these that are too small or too large for an image are refused
 TINY_SIDE = 8  # with fewer pixels an array of bytes is a table, not an image; chosen
+LOWEST_WHITE = 128  # bytes that never reach this are no brightness; chosen
+MOST_BESIDE_SIDES = 16  # an array with two sides of an image and this many values or fewer beside them is one; chosen
 
 
 def name_of(env: Any) -> str:
@@ -96,28 +98,65 @@ def _leaves(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, Any]
 
 
 def _image_of(space: gym.Space[Any], path: Path, start: int) -> Image | None:
-    """Recognises an image by its type and shape; refuses one of bytes that the encoder cannot take."""
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+    """Recognises an image by its type and shape; refuses one that cannot be encoded, and says why."""
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4):
         return None
-    is_bytes = space.dtype == np.uint8
-    is_float = np.dtype(space.dtype).kind == "f" and bool((space.low == 0).all() and (space.high == 1).all())
     channels_last = len(space.shape) == 2 or space.shape[2] < space.shape[0]
-    height, width = space.shape[:2] if channels_last else space.shape[1:]
+    height, width = space.shape[:2] if channels_last else space.shape[1:3]
     channels = 1 if len(space.shape) == 2 else space.shape[2 if channels_last else 0]
+    is_float = space.dtype != np.uint8
     image = Image(path, (channels, height, width), start, start + prod(space.shape), channels_last, is_float)
-    sides = min(height, width), max(height, width)
-    if not (is_bytes or is_float) or channels > MOST_CHANNELS:
-        return None
-    if sides[0] >= SMALLEST_SIDE and sides[1] <= LARGEST_SIDE:
+    why_not = _why_not_encoded(space, image)
+    if not why_not:
         return image
-    least = SMALLEST_SIDE if len(space.shape) == 2 else TINY_SIDE
-    if is_bytes and channels in USUAL_CHANNELS and sides[0] >= least:
+    if _is_clearly_an_image(space, image):
+        size = " x ".join(map(str, space.shape)) if len(space.shape) == 4 else size_of(image)
         raise UserError(
-            f"{image.name} is an image of {size_of(image)}, and images must have {SMALLEST_SIDE} to {LARGEST_SIDE} "
-            "pixels each way; resize it with gymnasium.wrappers.ResizeObservation, or use --env.pixels 84 if the "
-            "environment can be rendered"
+            f"{image.name} is an image of {size}, and {why_not}; if it is not an image, flatten it with "
+            "gymnasium.wrappers.FlattenObservation"
         )
     return None
+
+
+def _why_not_encoded(space: spaces.Box, image: Image) -> str:
+    """Says why an array cannot be encoded as an image; nothing if it can."""
+    channels, *sides = image.shape
+    low, high = space.low.min(), space.high.max()
+    if len(space.shape) == 4:
+        return "images have two or three axes: return the newest one only, and stack them with --env.frame-stack"
+    if image.is_float and (np.dtype(space.dtype).kind, space.low.max(), low, high, space.high.min()) != (
+        "f",
+        0,
+        0,
+        1,
+        1,
+    ):
+        return (
+            f"images must be uint8, or floats with bounds 0 and 1: this one is {space.dtype} with bounds {low:g} and "
+            f"{high:g}"
+        )
+    if not image.is_float and high < LOWEST_WHITE:
+        return f"the values of this one go up to {high}: images of uint8 must go up to 255"
+    if channels > MOST_CHANNELS:
+        return f"images must have at most {MOST_CHANNELS} channels"
+    if min(sides) < SMALLEST_SIDE or max(sides) > LARGEST_SIDE:
+        return (
+            f"images must have {SMALLEST_SIDE} to {LARGEST_SIDE} pixels each way; resize it with "
+            "gymnasium.wrappers.ResizeObservation, or use --env.pixels 84 if the environment can be rendered"
+        )
+    return ""
+
+
+def _is_clearly_an_image(space: spaces.Box, image: Image) -> bool:
+    """Whether an array that cannot be encoded must not be flattened in silence either, as small ones are."""
+    channels, *sides = image.shape
+    *beside, second_longest, _ = sorted(space.shape)
+    if not beside:
+        return not image.is_float and min(sides) >= SMALLEST_SIDE
+    if second_longest >= SMALLEST_SIDE and beside[-1] <= MOST_BESIDE_SIDES:
+        return True
+    is_brightness = not image.is_float and space.high.max() >= LOWEST_WHITE
+    return is_brightness and len(space.shape) == 3 and channels in USUAL_CHANNELS and min(sides) >= TINY_SIDE
 
 
 def size_of(image: Image) -> str:

@@ -120,7 +120,8 @@ def images(spec: Spec) -> Iterator[str]:
             sides = " x ".join(map(str, part.shape))
             yield (
                 f"{part.name} of {sides} is not recognised as an image and is flattened to {part.stop - part.start:,} "
-                "values; an image is uint8, or floats with bounds 0 and 1, of 32 to 128 pixels each way"
+                "values; an image is uint8, or floats with bounds 0 and 1, of 32 to 128 pixels each way and at most 12 "
+                "channels"
             )
 
 
