@@ -130,6 +130,44 @@ class StepsTaken(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Diagnosed(Event):
+    """A closer look at one member's learning, every log.diagnose_every_steps steps; docs/metrics.md explains each."""
+
+    event: ClassVar[str] = "diagnostics"
+    updates: int
+    # what the critics predict for the newest visited states and actions whose discounted return is known
+    q_predicted: float | None  # None: no such return is known yet
+    q_return: float | None
+    q_bias: float | None  # predicted minus returned
+    q_rows: int  # transitions compared
+    # over the batch of the newest update
+    disagreement: float  # standard deviation over the critics, on average
+    saturated: float  # share of the actor's action components beyond 0.99 of the range
+    constant_actions: float  # share of the action components that hardly depend on the state
+    dead_units: dict[str, float]  # by network: share of the hidden units that pass nothing
+    gradient_norms: dict[str, float]  # by network
+    weight_norms: dict[str, float]
+    td_quantiles: list[float]  # 5, 25, 50, 75 and 95 % of the TD errors
+    sampled_age: list[float]  # 5, 50 and 95 % of how many steps ago the sampled transitions were collected
+    action_counts: list[int]  # histogram of the stored actions over [-1, 1]
+    reward_counts: list[int]  # histogram of the stored rewards over reward_range
+    reward_range: list[float]
+    constant_observations: list[int]  # components that are the same in the whole batch
+    acting_share: float  # of the time since the last look: spent in acting, or in waiting for actors
+    seconds: float  # that this look took, for all members
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarm(Event):
+    """Something looks wrong: what, in a sentence, and what to try."""
+
+    event: ClassVar[str] = "alarm"
+    kind: str  # a name from t3d.measure.alarms
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SeedStopped(Event):
     """A seed has diverged: it acts, is evaluated and counts no more; the others go on."""
 
@@ -206,7 +244,7 @@ class End(Event):
 KINDS: dict[str, type[Event]] = {
     kind.event: kind
     for kind in (
-        *(Start, Resumed, EpisodeEnd, Update, StepsTaken, ActingEvent, ActorEvent, Eval),
+        *(Start, Resumed, EpisodeEnd, Update, StepsTaken, Diagnosed, Alarm, ActingEvent, ActorEvent, Eval),
         *(Saved, SaveFailed, BadValueMet, SeedStopped, Note, End),
     )
 }

@@ -123,7 +123,7 @@ PRESETS = {
             "replay": {"capacity": 100_000},
             "noise": {"kind": "pink", "exploration_noise": 0.3},
             "eval": {"every_steps": 1_000},
-            "log": {"every_steps": 250},
+            "log": {"every_steps": 250, "diagnose_every_steps": 1_000},
         },
     ),
 }

@@ -100,14 +100,17 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """How often a run reports its losses."""
+    """How often a run reports on its learning."""
 
     every_steps: int = 1_000
     """Steps between reports."""
 
+    diagnose_every_steps: int = 5_000
+    """Steps between diagnostics (docs/metrics.md); 0: none. They change nothing that is learned."""
+
     def __post_init__(self) -> None:
         convert(self, "log.")
-        check_range(self, "log.", every_steps=(1, 10**12))
+        check_range(self, "log.", every_steps=(1, 10**12), diagnose_every_steps=(0, 10**12))
 
 
 @dataclass(frozen=True)
