@@ -1,0 +1,1 @@
+"""What is measured of a training: pure functions, without files and environments."""
