@@ -53,7 +53,13 @@ def update(step: int, member: int = 0, **changes: Any) -> Update:
 
 
 def evaluated(step: int, mean: float, std: float = 50.0, member: int = 0) -> Eval:
-    figures = {"mean_return": mean, "std_return": std, "min_return": mean, "max_return": mean, "mean_length": 9.0}
+    figures: dict[str, Any] = {
+        "mean_return": mean,
+        "std_return": std,
+        "min_return": mean,
+        "max_return": mean,
+        "mean_length": 9.0,
+    }
     return Eval(
         step=step,
         member=member,
@@ -120,7 +126,7 @@ def collapsed() -> Events:
 PROVOKED: dict[str, Events] = {
     "saturated-actor": looks(diagnosed, saturated=0.95, constant_actions=1.0),
     "overestimation": growing_bias(),
-    "critics-diverging": [diagnosed(0), *looks(update, q_mean=-201.0)],
+    "critics-diverging": [diagnosed(0), *looks(update, 12, q_mean=-201.0)],
     "dead-units": looks(diagnosed, dead_units={"actor": 0.2, "critic": 0.95}),
     "evaluation-collapsed": collapsed(),
     "update-ratio": looks(acted, ratio=0.5),
@@ -152,10 +158,11 @@ NOT_ENOUGH: dict[str, Events] = {
     "a growing bias that is small": [diagnosed(step, q_bias=4.0 * step) for step in range(9)],
     "underestimation that grows": [diagnosed(step, q_bias=-100.0 * step) for step in range(9)],
     "no return is known": looks(diagnosed, q_bias=None, q_return=None, q_predicted=None),
-    "values below their limit": [diagnosed(0), *looks(update, q_mean=199.0)],
-    "no reward is known": looks(update, q_mean=1e6),
-    "only zero rewards": [diagnosed(0, reward_range=[0.0, 0.0]), *looks(update, q_mean=0.1)],
-    "large errors that do not grow": [diagnosed(0), *looks(update, td_abs_mean=9.0)],
+    "values below their limit": [diagnosed(0), *looks(update, 30, q_mean=199.0)],
+    "no reward is known": looks(update, 30, q_mean=1e6),
+    "values beyond their limit for a short time": [diagnosed(0), *looks(update, 9, q_mean=1e6), update(10)],
+    "only zero rewards": [diagnosed(0, reward_range=[0.0, 0.0]), *looks(update, 30, q_mean=0.1)],
+    "large errors that do not grow": [diagnosed(0), *looks(update, 30, td_abs_mean=9.0)],
     "two bad evaluations": [evaluated(0, 0.0), evaluated(1, 500.0), *looks(lambda n: evaluated(n + 1, 0.0), 2)],
     "it never learned much": [evaluated(0, 0.0), evaluated(1, 99.0), *looks(lambda n: evaluated(n + 1, -90.0))],
     "the summary of a run that was stopped": looks(acted, ratio=0.1, summary=True),
@@ -174,21 +181,22 @@ def test_what_is_not_enough_is_silent(history: str) -> None:
 def test_what_was_asked_for_is_no_alarm() -> None:
     scaled = merge(CFG, {"scale_rewards": True})
     assert heard(PROVOKED["large-rewards"], scaled) == []
+    assert heard(PROVOKED["critics-diverging"], scaled) == []
     undiscounted = merge(CFG, {"td3": {"gamma": 1.0}})
     assert heard(PROVOKED["critics-diverging"], undiscounted) == []
     assert heard(looks(acted, ratio=0.5), merge(CFG, {"updates_per_step": 0.5})) == []
 
 
 def test_errors_that_double_and_exceed_every_reward_are_divergence_too() -> None:
-    errors = [update(step, td_abs_mean=2.0 ** (step / 2)) for step in range(12)]
+    errors = [update(step, td_abs_mean=2.0 ** (step / 2)) for step in range(20)]
     [alarm] = heard([diagnosed(0), *errors])
     assert alarm.kind == "critics-diverging" and "has grown from" in alarm.text
 
 
 def test_the_limit_of_values_is_that_of_the_largest_reward_so_far() -> None:
     events = [diagnosed(0, reward_range=[-5.0, 1.0]), diagnosed(1, reward_range=[-2.0, 1.0])]
-    assert heard([*events, *looks(update, q_mean=499.0)]) == []
-    assert [alarm.kind for alarm in heard([*events, *looks(update, q_mean=501.0)])] == ["critics-diverging"]
+    assert heard([*events, *looks(update, 12, q_mean=499.0)]) == []
+    assert [alarm.kind for alarm in heard([*events, *looks(update, 12, q_mean=501.0)])] == ["critics-diverging"]
 
 
 def test_a_rare_huge_reward_is_a_large_reward() -> None:
@@ -205,7 +213,8 @@ def test_waiting_for_actors_is_a_slow_environment_too() -> None:
 
 
 def test_an_alarm_that_was_over_for_as_long_as_it_takes_sounds_again() -> None:
-    bad, good = {"saturated": 1.0, "constant_actions": 1.0}, {}
+    good: dict[str, Any] = {}
+    bad: dict[str, Any] = {"saturated": 1.0, "constant_actions": 1.0}
     pattern = [bad] * 3 + [good] * 2 + [bad] * 5 + [good] * 3 + [bad] * 2 + [good] + [bad] * 3
     events = [diagnosed(step, **changes) for step, changes in enumerate(pattern)]
     assert [alarm.step for alarm in heard(events)] == [2, 18]
@@ -245,7 +254,7 @@ def test_a_member_has_its_own_limit_in_a_sweep() -> None:
     swept = merge(Config(), {"seeds": [7], "sweep": ["td3.gamma=0.9,0.99"]})
     events: Events = []
     for member in (0, 1):
-        both = [diagnosed(0, member=member), *looks(update, q_mean=150.0, member=member)]
+        both = [diagnosed(0, member=member), *looks(update, 12, q_mean=150.0, member=member)]
         events += [dataclasses.replace(event, seed=7) for event in both]
     assert [alarm.member for alarm in heard(events, swept)] == [0]
 

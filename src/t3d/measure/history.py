@@ -21,7 +21,7 @@ class History:
     first: Eval | None = None
     best: Eval | None = None
     largest_return: float = 0.0  # discounted, that critics were compared with
-    largest_reward: float = 0.0
+    largest_reward: float = 0.0  # of those in batches that diagnostics looked at
 
     def add(self, event: Event) -> None:
         """Remembers an event."""

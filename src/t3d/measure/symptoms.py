@@ -75,10 +75,10 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     )
 
 
-def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config) -> Finding | None:
+def critics_diverging(event: Update, history: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """Values beyond what rewards allow, or errors larger than any reward that keep doubling."""
     largest = history.largest_reward
-    if not (largest > 0 and td3.gamma < 1):
+    if cfg.scale_rewards or not (largest > 0 and td3.gamma < 1):  # diagnostics report rewards unscaled
         return None
     limit = largest / (1 - td3.gamma)
     errors = [number(one.td_abs_mean) for one in history.newest(Update)]
@@ -86,14 +86,14 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
     advice = f"lower learning rates, {rates} (now {td3.critic_lr:g} and {td3.actor_lr:g}); then a lower --td3.gamma."
     if abs(number(event.q_mean)) > limit:
         return Finding(
-            f"the critics diverge: their mean value is {_figure(event.q_mean)}, and no return can be beyond {_figure(limit)} "
-            f"(the largest reward so far, {_figure(largest)}, / (1 - gamma)).",
+            f"the critics diverge: their mean value is {_figure(event.q_mean)}, and no return can be beyond "
+            f"{_figure(limit)} (the largest reward so far, {_figure(largest)}, / (1 - gamma)).",
             advice,
         )
     if len(errors) == NEWEST and errors[-1] > largest and errors[-1] > 2 * errors[0]:
         return Finding(
-            f"the critics diverge: their mean error has grown from {_figure(errors[0])} to {_figure(errors[-1])} within "
-            f"{NEWEST} reports and is larger than any reward ({_figure(largest)}).",
+            f"the critics diverge: their mean error has grown from {_figure(errors[0])} to {_figure(errors[-1])} "
+            f"within {NEWEST} reports and is larger than any reward ({_figure(largest)}).",
             advice,
         )
     return None
@@ -212,7 +212,7 @@ def _lower(rate: float) -> str:
 SYMPTOMS = (
     Symptom("saturated-actor", saturated_actor, (Diagnosed,), 3),
     Symptom("overestimation", overestimation, (Diagnosed,), 3),
-    Symptom("critics-diverging", critics_diverging, (Update,), 3),
+    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # meanwhile diagnostics see more rewards
     Symptom("dead-units", dead_units, (Diagnosed,), 3),
     Symptom("evaluation-collapsed", evaluation_collapsed, (Eval,), 3),
     Symptom("update-ratio", update_ratio, (ActingEvent,), 5),
