@@ -1,1 +1,1 @@
-"""What is measured of a training: pure functions, without files and environments."""
+"""Figures about learning: pure functions over tensors and arrays."""
