@@ -22,6 +22,7 @@ class History:
     best: Eval | None = None
     largest_return: float = 0.0  # discounted, that critics were compared with
     largest_reward: float = 0.0  # of those in batches that diagnostics looked at
+    never_changed: set[int] | None = None  # components of the observation, in all those batches; None: before the first
 
     def add(self, event: Event) -> None:
         """Remembers an event."""
@@ -31,6 +32,8 @@ class History:
             self.best = event if self.best is None or event.mean_return > self.best.mean_return else self.best
         if isinstance(event, Diagnosed):
             self.largest_return = max(self.largest_return, abs(number(event.q_return)))
+            constant = set(event.constant_observations)
+            self.never_changed = constant if self.never_changed is None else self.never_changed & constant
             self.largest_reward = max([self.largest_reward, *(abs(number(end)) for end in event.reward_range)])
 
     def newest(self, kind: type[Kind]) -> list[Kind]:

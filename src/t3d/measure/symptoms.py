@@ -156,17 +156,16 @@ def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __
 
 
 def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Config) -> Finding | None:
-    """The same components of the observation have had the same value in several batches."""
-    looks = history.newest(Diagnosed)
-    always = set.intersection(*(set(look.constant_observations) for look in looks))
-    if len(looks) < NEWEST or not always:
+    """Components of the observation have been the same in every batch that was looked at."""
+    constant = sorted(history.never_changed or ())
+    if not constant:
         return None
-    named = ", ".join(map(str, sorted(always)[:5])) + (f" and {len(always) - 5} more" if len(always) > 5 else "")
-    values = "value" if len(always) == 1 else "values"
+    named = ", ".join(map(str, constant[:5])) + (f" and {len(constant) - 5} more" if len(constant) > 5 else "")
     return Finding(
-        f"observation {values} {named} (counted from 0) did not change in any of {NEWEST} batches, so the agent learns "
-        "nothing from that.",
-        "check that step() and reset() set it, or leave it out; t3d doctor looks at the environment alone.",
+        f"observation {'value' if len(constant) == 1 else 'values'} {named} (counted from 0) did not change in any batch "
+        "that was looked at, so the agent learns nothing from that.",
+        "check that reset() and step() set it (t3d doctor looks at the environment alone), or leave it out. If it is meant "
+        "to be so, it does no harm.",
     )
 
 
@@ -176,7 +175,7 @@ def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config
     if cfg.scale_rewards or not (abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD):
         return None
     seen = f"{_figure(mean)} a step on average" + (
-        f", and up to {_figure(history.largest_reward)}" if history.largest_reward else ""
+        f", and as large as {_figure(history.largest_reward)}" if history.largest_reward else ""
     )
     return Finding(
         f"rewards are very large: {seen}. The learning rates are made for rewards of about 1; with these the critics' "
@@ -217,7 +216,7 @@ SYMPTOMS = (
     Symptom("evaluation-collapsed", evaluation_collapsed, (Eval,), 3),
     Symptom("update-ratio", update_ratio, (ActingEvent,), 5),
     Symptom("slow-environment", slow_environment, (Diagnosed, ActingEvent), 3, of_environment=True),
-    Symptom("constant-observation", constant_observation, (Diagnosed,), 1, of_environment=True),
+    Symptom("constant-observation", constant_observation, (Diagnosed,), 5, of_environment=True),
     Symptom("large-rewards", large_rewards, (EpisodeEnd,), 10, of_environment=True),
     Symptom("time-limit-terminates", time_limit_terminates, (EpisodeEnd,), EPISODES - 1, of_environment=True),
 )
