@@ -162,10 +162,10 @@ def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Con
         return None
     named = ", ".join(map(str, constant[:5])) + (f" and {len(constant) - 5} more" if len(constant) > 5 else "")
     return Finding(
-        f"observation {'value' if len(constant) == 1 else 'values'} {named} (counted from 0) did not change in any batch "
-        "that was looked at, so the agent learns nothing from that.",
-        "check that reset() and step() set it (t3d doctor looks at the environment alone), or leave it out. If it is meant "
-        "to be so, it does no harm.",
+        f"observation {'value' if len(constant) == 1 else 'values'} {named} (counted from 0) did not change in any of "
+        "the batches that were looked at, so the agent learns nothing from that.",
+        "check that reset() and step() set it (t3d doctor looks at the environment alone), or leave it out. If it is "
+        "meant to be so, it does no harm.",
     )
 
 
