@@ -157,6 +157,9 @@ NOT_ENOUGH: dict[str, Events] = {
     "a large bias that does not grow": looks(diagnosed, q_bias=70.0),
     "a growing bias that is small": [diagnosed(step, q_bias=4.0 * step) for step in range(9)],
     "underestimation that grows": [diagnosed(step, q_bias=-100.0 * step) for step in range(9)],
+    "critics that follow falling returns slowly": [
+        diagnosed(step, q_predicted=-20.0 * step, q_return=-60.0 * step, q_bias=40.0 * step) for step in range(9)
+    ],
     "no return is known": looks(diagnosed, q_bias=None, q_return=None, q_predicted=None),
     "values below their limit": [diagnosed(0), *looks(update, 30, q_mean=199.0)],
     "no reward is known": looks(update, 30, q_mean=1e6),
@@ -246,7 +249,7 @@ def test_advice_does_not_repeat_what_is_set() -> None:
     [one] = heard(growing_bias(), merge(CFG, {"td3": {"critics": 1}}))
     assert "--td3.critics 2" in one.advice
     [two] = heard(growing_bias())
-    assert "--td3.critics" not in two.advice and "--td3.critic-lr 1e-4 (now 0.0003)" in two.advice
+    assert "--td3.critics 2" not in two.advice and "--td3.critic-lr 1e-4 (now 0.0003)" in two.advice
     [three] = heard(PROVOKED["saturated-actor"], merge(CFG, {"normalise_observations": True, "td3": {"actor_lr": 1.0}}))
     assert "--normalise-observations" not in three.advice and "--td3.actor-lr 3e-4 (now 1)" in three.advice
 

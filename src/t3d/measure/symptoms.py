@@ -43,32 +43,30 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
     """Components of the action stay at a limit whatever the state; being at the limits often is healthy."""
     if not (number(event.saturated) >= STUCK and number(event.constant_actions) >= STUCK):
         return None
-    normalise = "" if cfg.normalise_observations else ", --normalise-observations if observations are large"
+    normalise = "--normalise-observations if they are not of about 1, otherwise " * (not cfg.normalise_observations)
     return Finding(
-        f"the actor is stuck: {event.constant_actions:.0%} of the action's components are the same whatever the state, "
-        f"and {event.saturated:.0%} of its actions are at a limit of their range. There its tanh passes almost no "
+        f"the actor is saturated: {event.constant_actions:.0%} of the action's components are the same whatever it "
+        f"observes, and {event.saturated:.0%} of them are at a limit of their range. There its tanh passes almost no "
         "gradient, so it cannot learn its way back.",
-        f"a lower learning rate of the actor, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g})"
-        f"{normalise}, or --td3.pre-activation-penalty 0.001, and start again.",
+        f"{normalise}a lower learning rate, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g}), or "
+        "--td3.pre-activation-penalty 0.001; and start again.",
     )
 
 
 def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config) -> Finding | None:
-    """The critics predict far more than the returns that follow, and ever more."""
-    biases = [number(one.q_bias) for one in history.newest(Diagnosed)]
-    half = NEWEST // 2
-    growing = len(biases) == NEWEST and fmean(biases[half:]) > fmean(biases[:half])
-    if not (growing and biases[-1] > TOO_HIGH * history.largest_return):
+    """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
+    looks = history.newest(Diagnosed)
+    predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
+    if not (_rises(predicted) and _rises(biases) and biases[-1] > TOO_HIGH * history.largest_return):
         return None
-    advice = (
-        f"slower critics, --td3.critic-lr {_lower(td3.critic_lr)} (now {td3.critic_lr:g}), or --td3.target-noise 0.3."
-    )
+    rate = f"--td3.critic-lr {_lower(td3.critic_lr)} (now {td3.critic_lr:g})"
+    advice = f"slower critics, {rate}, or more of them, --td3.critics 5."
     if td3.critics == 1:
         advice = "two critics, --td3.critics 2: TD3 takes the smaller of their values, which prevents this."
     elif td3.aggregate != "min":
         advice = "the smallest of the critics' values, --td3.aggregate min."
     return Finding(
-        f"the critics overestimate, more and more: they predict returns of {_figure(number(event.q_predicted))} where "
+        f"the critics overestimate, more and more: they predict returns of {_figure(predicted[-1])} where "
         f"{_figure(number(event.q_return))} followed, too high by {_figure(biases[-1])} ({NEWEST - 1} looks ago by "
         f"{_figure(biases[0])}). The actor then prefers actions that only look good.",
         advice,
@@ -196,6 +194,12 @@ def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD
         "let step() return truncated=True and terminated=False at the time limit (gymnasium.wrappers.TimeLimit does). "
         "If the deadline is part of the task, put the remaining time into the observation.",
     )
+
+
+def _rises(values: list[float]) -> bool:
+    """Whether the newer half is above the older one, on average; it takes as many as are remembered."""
+    half = NEWEST // 2
+    return len(values) == NEWEST and fmean(values[half:]) > fmean(values[:half])
 
 
 def _figure(value: float) -> str:
