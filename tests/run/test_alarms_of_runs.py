@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium.wrappers import TransformReward
 
 import helpers
 import t3d
 from run_folders import assert_equal, told
+from t3d.algo.learner import Learner
+from t3d.algo.networks import layers_of
 from t3d.app.cli import main
 from t3d.config import Config, merge
-from t3d.events import Alarm, EpisodeEnd, Eval, Event
+from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event
 from t3d.measure.alarms import Watch
 from t3d.run.watching import watch_over
 from t3d.store.reader import read_events
+from worlds import Sound
 
 
 class Impatient(gym.Wrapper[Any, Any, Any, Any]):
@@ -45,8 +51,9 @@ def lavish() -> gym.Env[Any, Any]:
 
 
 def small(root: Path, name: str, **changes: Any) -> Config:
+    env = {"id": "", "name": "world"}
     cfg = helpers.small_config(
-        env={"id": "", "name": "world"}, run={"root": str(root), "name": name}, checkpoint={"every_steps": 60}
+        env=env, threads=1, run={"root": str(root), "name": name}, checkpoint={"every_steps": 60}
     )
     return merge(cfg, changes)
 
@@ -92,9 +99,83 @@ def test_a_policy_that_collapses_is_told(tmp_path: Path) -> None:
     assert alarm.step == bad[2], "at the third bad one"
 
 
+def looked_at(tmp_path: Path, **changes: Any) -> Config:
+    """A run with diagnostics every 20 steps, after 100 random ones."""
+    looks = {"log": {"every_steps": 10, "diagnose_every_steps": 20}, "env": {"id": "Pendulum-v1"}}
+    return merge(small(tmp_path, "run", **looks), changes)
+
+
+def test_an_actor_that_learns_far_too_fast_is_saturated(tmp_path: Path) -> None:
+    found = alarms(list(t3d.train(looked_at(tmp_path, td3={"actor_lr": 1.0}))))
+    assert "saturated-actor" in [alarm.kind for alarm in found]
+    assert "--td3.actor-lr 3e-4 (now 1)" in next(alarm.advice for alarm in found if alarm.kind == "saturated-actor")
+
+
+def test_a_value_that_never_changes_is_told_by_its_number(tmp_path: Path) -> None:
+    class Stuck(Sound):
+        def observe(self) -> Any:
+            return np.array([self.place[0], 0.5], np.float32)
+
+    cfg = merge(looked_at(tmp_path), {"env": {"id": ""}})
+    [alarm] = [one for one in alarms(list(t3d.train(cfg, make_env=Stuck))) if one.kind == "constant-observation"]
+    assert alarm.step == 200 - 20 and "observation value 1 (counted from 0)" in alarm.text, "at the fifth look"
+
+
+def test_an_environment_that_is_slower_than_learning_is_told_with_the_flag_that_helps(tmp_path: Path) -> None:
+    class Slow(Sound):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.05)
+            return super().step(action)
+
+    changes = {"env": {"id": ""}, "random_steps": 20, "total_steps": 70, "eval": {"episodes": 1, "max_steps": 1}}
+    cfg = merge(looked_at(tmp_path), {**changes, "log": {"every_steps": 5, "diagnose_every_steps": 10}})
+    [alarm] = alarms(list(t3d.train(cfg, make_env=Slow)))
+    assert alarm.kind == "slow-environment" and alarm.member is None and "--actors local:" in alarm.advice
+
+
+def spoilt(cfg: Config, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Learner], None]) -> list[Alarm]:
+    """The alarms of a run whose agent is changed at the first update, and at every look from then on."""
+    learners, found = helpers.caught(monkeypatch, Learner), list[Event]()
+    for event in t3d.train(cfg):
+        found.append(event)
+        if isinstance(event, Diagnosed):
+            spoil(learners[0])
+    return alarms(found)
+
+
+def add_to_last_bias(learner: Learner, amount: float) -> None:
+    for stack in (learner.agent.critic, learner.agent.critic_target):
+        layers_of(stack.architecture, stack.flat)[-1][1].add_(amount)
+
+
+def test_critics_that_predict_more_and_more_overestimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = looked_at(tmp_path, td3={"gamma": 0.5}, total_steps=400)
+    found = spoilt(cfg, monkeypatch, lambda learner: add_to_last_bias(learner, 1.5))
+    assert [alarm.kind for alarm in found] == ["overestimation"]
+
+
+def test_critics_beyond_what_rewards_allow_diverge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = looked_at(tmp_path, td3={"gamma": 0.9})
+    found = spoilt(cfg, monkeypatch, lambda learner: add_to_last_bias(learner, -1e4))
+    assert "critics-diverging" in [alarm.kind for alarm in found]
+    assert "overestimation" not in [alarm.kind for alarm in found], "they predict too little"
+
+
+def test_units_that_pass_nothing_are_told_with_the_name_of_their_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(learner: Learner) -> None:
+        for _, bias in layers_of(learner.agent.actor.architecture, learner.agent.actor.flat)[:-1]:
+            bias.fill_(-1e3)
+
+    found = [alarm for alarm in spoilt(looked_at(tmp_path), monkeypatch, kill) if alarm.kind == "dead-units"]
+    assert len(found) == 1 and "100% of the hidden units of the actor" in found[0].text
+    assert "--td3.actor-lr" in found[0].advice
+
+
 @pytest.mark.parametrize("step", [100, 195, 230], ids=["while it counts", "just before it sounds", "after it sounded"])
-@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_a_resumed_run_writes_the_same_alarms(tmp_path: Path, step: int, kill: bool) -> None:
+def test_a_resumed_run_writes_the_same_alarms(tmp_path: Path, step: int) -> None:
+    """Whether it was killed or asked to stop."""
     both = {"seeds": [3, 1], "eval": {"every_steps": 60}}
     list(t3d.train(small(tmp_path, "straight", **both), make_env=impatient))
     stop = threading.Event()
@@ -102,10 +183,10 @@ def test_a_resumed_run_writes_the_same_alarms(tmp_path: Path, step: int, kill: b
         if event.step >= step and not stop.is_set():
             shutil.copytree(tmp_path / "stopped", tmp_path / "killed")
             stop.set()
-    broken = tmp_path / ("killed" if kill else "stopped")
-    list(t3d.resume(broken, make_env=impatient))
-    assert_equal(tmp_path / "straight", broken)
-    assert [line["step"] for line in told(broken) if line["event"] == "alarm"] == [200]
+    for broken in (tmp_path / "killed", tmp_path / "stopped"):
+        list(t3d.resume(broken, make_env=impatient))
+        assert_equal(tmp_path / "straight", broken)
+        assert [line["step"] for line in told(broken) if line["event"] == "alarm"] == [200]
 
 
 WRONG: dict[str, list[Any]] = {
