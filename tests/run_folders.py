@@ -69,6 +69,7 @@ def everything(folder: Path) -> dict[str, Any]:
 
 def told(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line.get("kind") != "slow-environment"]  # an alarm that depends on time
     for line in lines:
         line.get("config", {}).pop("run", None)
     return [{key: value for key, value in line.items() if key not in CHANGING} for line in lines]

@@ -55,3 +55,5 @@ def test_a_histogram_counts_every_value_in_its_bin() -> None:
     assert len(counts) == 20 and sum(counts) == 6
     assert (counts[0], counts[10], counts[19]) == (2, 3, 1)
     assert sum(figures.histogram(np.full(5, 3.0), 3, 3)) == 5, "all equal"
+    almost = np.array([1.0, np.nextafter(np.float32(1), np.float32(2))], np.float32)
+    assert sum(figures.histogram(almost, *almost.tolist())) == 2, "almost equal"

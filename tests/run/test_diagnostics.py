@@ -68,7 +68,7 @@ def diagnosed(events: Any) -> list[Diagnosed]:
 def left_by(folder: Path) -> dict[str, Any]:
     """Everything that a run has come to, without its diagnostics and what says whether it has some."""
     left = everything(folder)
-    left["events"] = [event for event in left["events"] if event["event"] != "diagnostics"]
+    left["events"] = [event for event in left["events"] if event["event"] not in ("diagnostics", "alarm")]
     del left["events"][0]["config"], left["plain"]["config"], left["plain"]["progress"]["diagnosis_due"]
     return left
 

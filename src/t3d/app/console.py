@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from t3d.app import alarms
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.signals import STOPPING, SignalRequests
@@ -24,6 +25,7 @@ from t3d.config.sweeps import swept
 from t3d.events import (
     ActingEvent,
     ActorEvent,
+    Alarm,
     BadValueMet,
     EpisodeEnd,
     Eval,
@@ -186,6 +188,8 @@ def _line_for(event: Event, who: str) -> Text | None:
             )
         case ActorEvent():
             line = labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
+        case Alarm():
+            line = labelled(f"{alarms.heading(event, who)}:", "yellow", alarms.words(event))
         case Note():
             line = labelled("note:", "yellow", event.text)
     return line

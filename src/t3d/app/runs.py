@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from t3d.app import alarms
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, noun, swept
 from t3d.errors import UserError, did_you_mean
-from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped
+from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
 from t3d.store.catalogue import Entry, catalogue, changes, contents, read_entry
 from t3d.store.members import evals_by_member, stopped_members
 from t3d.store.reader import Unreadable, best_of, damage_in_words, locate, read_log
@@ -147,10 +148,12 @@ def _show(entry: Entry, console: Console) -> None:
         console.print("Its process is gone and never wrote an end: killed, out of memory, or the machine crashed.")
     if entry.checkpoint and entry.status in RESUMABLE:
         console.print(clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
-    log = read_log(entry.path, kinds=(Eval, Note, ActorEvent, SeedStopped))
+    log = read_log(entry.path, kinds=(Eval, Note, Alarm, ActorEvent, SeedStopped))
     damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
     for text in [*_notes(log.events), *damage]:
         console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
+    for text in alarms.summary(log.events, entry.members):
+        console.print(clean(text, "yellow"), soft_wrap=True)
     stopped = stopped_members(log.events, entry.members)
     for member, event in stopped.items():
         console.print(

@@ -49,5 +49,5 @@ def ages(index: Tensor, added: Sequence[int], capacity: int) -> Tensor:
 
 def histogram(values: NDArray[np.floating], low: float, high: float) -> list[int]:
     """Counts values in BINS bins of equal width from low to high."""
-    counts: list[int] = np.histogram(values, BINS, (low, high))[0].tolist()
+    counts: list[int] = np.histogram(values.astype(np.float64), BINS, (low, high))[0].tolist()
     return counts

@@ -20,6 +20,7 @@ from t3d.run.parts import Parts
 from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
 from t3d.run.resume import BadValues, Changes, load
+from t3d.run.watching import watch_over
 from t3d.store.folder import rooted
 from t3d.store.lock import Lock
 from t3d.types import Requests
@@ -114,9 +115,10 @@ def _start_events(training: Training) -> list[Event]:
 def _run(training: Training, start: list[Event], requests: Requests) -> Iterator[Event]:
     """Drives the training, writes its events and yields them; however it ends, an end event is written."""
     parts, _, reporter, saver, _ = training
-    reason, text = "stopped", ""
+    reason, text, watch = "stopped", "", watch_over(parts.cfg, saver.folder.path)
     try:
-        for events in chain([start], _training(training, requests)):
+        for happened in chain([start], _training(training, requests)):
+            events = watch.with_alarms(happened)
             for event in events:
                 saver.folder.write(event)
             yield from events

@@ -15,9 +15,10 @@ from t3d.architectures import own_network
 from t3d.config import Config, Member, load_config
 from t3d.config.sweeps import noun
 from t3d.errors import UserError, did_you_mean
-from t3d.events import ActorEvent, Eval, Event, Note, SeedStopped, from_line
-from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
+from t3d.events import Eval, Event, SeedStopped, from_line
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain
 from t3d.store.members import contenders, evals_by_member, stopped_members
+from t3d.store.values import check_values
 from t3d.world.policy import SavedPolicy, UnknownNetwork, load_policy
 
 LOG = logging.getLogger("t3d.runs")
@@ -25,7 +26,6 @@ MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds on
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
 MOST_NAMED = 3  # members that a message lists
-LARGEST = 1e300  # returns beyond this cannot be averaged or plotted
 
 
 class Unreadable(UserError):
@@ -246,15 +246,7 @@ def _last(log: io.BufferedReader) -> dict[str, Any]:
 
 def _parse(line: bytes) -> Event | None:
     """Parses an event, if its values can be shown, compared and plotted: a file may say anything, and NaN is null."""
-    event, valid = from_line(line.decode()), True
-    if isinstance(event, Eval):
-        for count in (event.step, event.seed, event.updates):
-            to_count(count)
-        valid = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
-    elif isinstance(event, Note):
-        valid = isinstance(event.text, str)
-    elif isinstance(event, ActorEvent):
-        valid = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
-    if not valid:
-        raise Refused("its values are not what they should be")
+    event = from_line(line.decode())
+    if event is not None:
+        check_values(event)
     return event

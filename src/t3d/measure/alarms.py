@@ -1,0 +1,78 @@
+"""Watches the events of a run and says what looks wrong, in plain words and with what to try.
+
+The state of a watch is a function of the events it has seen: no clock, no randomness. So a resumed run rebuilds it by
+reading its log again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from t3d.config import Config, TD3Config
+from t3d.events import Alarm, Event, SeedStopped
+from t3d.measure.history import History
+from t3d.measure.symptoms import SYMPTOMS, Symptom
+
+SEEN = (*dict.fromkeys(kind for symptom in SYMPTOMS for kind in symptom.looks_at), SeedStopped)  # by a watch
+
+
+@dataclass
+class Bell:
+    """Rings once when something has held for several looks in a row, and again only after it was over for as long."""
+
+    ringing: bool = False
+    contrary: int = 0  # looks in a row that contradict `ringing`
+
+    def look(self, holds: bool, looks: int) -> bool:
+        """Takes one look; returns whether it rings now."""
+        self.contrary = 0 if holds == self.ringing else self.contrary + 1
+        if self.contrary < looks:
+            return False
+        self.ringing, self.contrary = holds, 0
+        return holds
+
+
+@dataclass
+class Watch:
+    """Sees the events of one run, in order; members do not influence each other."""
+
+    cfg: Config
+    histories: dict[int | None, History] = field(default_factory=dict)  # by member; None: the whole run
+    bells: dict[tuple[str, int | None], Bell] = field(default_factory=dict)  # by kind of alarm and member
+    stopped: set[int | None] = field(default_factory=set)  # members that have diverged
+
+    def __post_init__(self) -> None:
+        self._td3: dict[int | None, TD3Config] = {None: self.cfg.td3}
+        self._td3.update((place, self.cfg.td3_of(member)) for place, member in enumerate(self.cfg.members))
+
+    def with_alarms(self, events: Iterable[Event]) -> list[Event]:
+        """Returns the events, each followed by the alarms that it sets off."""
+        return [one for event in events for one in (event, *self.see(event))]
+
+    def see(self, event: Event) -> list[Alarm]:
+        """Takes note of an event; returns the alarms that it sets off."""
+        if isinstance(event, SeedStopped):
+            self.stopped.add(event.member)
+        looks = [symptom for symptom in SYMPTOMS if isinstance(event, symptom.looks_at)]
+        if not looks:
+            return []
+        history = self.histories.setdefault(event.member, History())
+        history.add(event)
+        return [alarm for symptom in looks for alarm in self._look(symptom, event, history)]
+
+    def _look(self, symptom: Symptom, event: Event, history: History) -> list[Alarm]:
+        """Looks for one symptom; the environment's own in one member only, because all have the same environment."""
+        whose = (event.member, event.seed)
+        if symptom.of_environment:
+            if event.member not in (None, self._first_living()):
+                return []
+            whose = (None, None)
+        found = symptom.find(event, history, self.cfg, self._td3[event.member])
+        bell = self.bells.setdefault((symptom.kind, whose[0]), Bell())
+        if not bell.look(found is not None, symptom.looks) or found is None:
+            return []
+        return [Alarm(step=event.step, member=whose[0], seed=whose[1], kind=symptom.kind, **found._asdict())]
+
+    def _first_living(self) -> int | None:
+        return next((member for member in range(len(self.cfg.members)) if member not in self.stopped), None)

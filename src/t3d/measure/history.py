@@ -1,0 +1,46 @@
+"""What alarms remember of one member: its newest events and a few extremes."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from t3d.events import Diagnosed, Eval, Event
+
+NEWEST = 4  # events of a kind that are remembered: enough to see growth in spite of noise; chosen
+
+Kind = TypeVar("Kind", bound=Event)
+
+
+@dataclass
+class History:
+    """What is remembered of one member."""
+
+    events: dict[type[Event], deque[Event]] = field(default_factory=dict)
+    first: Eval | None = None
+    best: Eval | None = None
+    largest_return: float = 0.0  # discounted, that critics were compared with
+    largest_reward: float = 0.0  # of those in batches that diagnostics looked at
+    never_changed: set[int] | None = None  # components of the observation, in all those batches; None: before the first
+
+    def add(self, event: Event) -> None:
+        """Remembers an event."""
+        self.events.setdefault(type(event), deque(maxlen=NEWEST)).append(event)
+        if isinstance(event, Eval):
+            self.first = self.first or event
+            self.best = event if self.best is None or event.mean_return > self.best.mean_return else self.best
+        if isinstance(event, Diagnosed):
+            self.largest_return = max(self.largest_return, abs(number(event.q_return)))
+            constant = set(event.constant_observations)
+            self.never_changed = constant if self.never_changed is None else self.never_changed & constant
+            self.largest_reward = max([self.largest_reward, *(abs(number(end)) for end in event.reward_range)])
+
+    def newest(self, kind: type[Kind]) -> list[Kind]:
+        """Returns the newest events of a kind, in order."""
+        return [event for event in self.events.get(kind, ()) if isinstance(event, kind)]
+
+
+def number(value: float | None) -> float:
+    """Returns a figure, or NaN, which is neither above nor below anything, if there is none."""
+    return float("nan") if value is None else value

@@ -1,0 +1,226 @@
+"""What alarms look for: a table, and one small function for each over the newest events of a member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from t3d.config import Config, TD3Config
+from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
+from t3d.measure.history import NEWEST, History, number
+
+# Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
+STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
+TOO_HIGH = 0.5  # of the largest return known
+MOSTLY_DEAD = 0.9  # of a network's hidden units
+LOST = 0.75  # of what training had gained
+RATIO = 1.25  # times too many or too few updates
+SLOW = 0.75  # of the time: acting takes three times as long as learning
+LARGE_MEAN = 100.0  # reward of a step, on average; the doctor's limit
+LARGE_REWARD = 1000.0  # of a single step: LunarLander has 100 for a crash, and learns
+EPISODES = 20  # that a fall or a goal would not all end after the same number of steps
+
+
+class Finding(NamedTuple):
+    """What looks wrong, in a sentence or two, and what to try."""
+
+    text: str
+    advice: str
+
+
+class Symptom(NamedTuple):
+    """One row of the table: what to look for, in which events, and for how many in a row it must hold."""
+
+    kind: str
+    find: Callable[[Any, History, Config, TD3Config], Finding | None]  # the event is one of looks_at
+    looks_at: tuple[type[Event], ...]
+    looks: int
+    of_environment: bool = False  # the same for all members, and so told once
+
+
+def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
+    """Components of the action stay at a limit whatever the state; being at the limits often is healthy."""
+    if not (number(event.saturated) >= STUCK and number(event.constant_actions) >= STUCK):
+        return None
+    normalise = "--normalise-observations if they are not of about 1, otherwise " * (not cfg.normalise_observations)
+    return Finding(
+        f"the actor is saturated: {event.constant_actions:.0%} of the action's components are the same whatever it "
+        f"observes, and {event.saturated:.0%} of them are at a limit of their range. There its tanh passes almost no "
+        "gradient, so it cannot learn its way back.",
+        f"{normalise}a lower learning rate, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g}), or "
+        "--td3.pre-activation-penalty 0.001; and start again.",
+    )
+
+
+def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config) -> Finding | None:
+    """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
+    looks = history.newest(Diagnosed)
+    predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
+    if not (_rises(predicted) and _rises(biases) and biases[-1] > TOO_HIGH * history.largest_return):
+        return None
+    rate = f"--td3.critic-lr {_lower(td3.critic_lr)} (now {td3.critic_lr:g})"
+    advice = f"slower critics, {rate}, or more of them, --td3.critics 5."
+    if td3.critics == 1:
+        advice = "two critics, --td3.critics 2: TD3 takes the smaller of their values, which prevents this."
+    elif td3.aggregate != "min":
+        advice = "the smallest of the critics' values, --td3.aggregate min."
+    return Finding(
+        f"the critics overestimate, more and more: they predict returns of {_figure(predicted[-1])} where "
+        f"{_figure(number(event.q_return))} followed, too high by {_figure(biases[-1])} ({NEWEST - 1} looks ago by "
+        f"{_figure(biases[0])}). The actor then prefers actions that only look good.",
+        advice,
+    )
+
+
+def critics_diverging(event: Update, history: History, cfg: Config, td3: TD3Config) -> Finding | None:
+    """Values beyond what rewards allow, or errors larger than any reward that keep doubling."""
+    largest = history.largest_reward
+    if cfg.scale_rewards or not (largest > 0 and td3.gamma < 1):  # diagnostics report rewards unscaled
+        return None
+    limit = largest / (1 - td3.gamma)
+    errors = [number(one.td_abs_mean) for one in history.newest(Update)]
+    rates = f"--td3.critic-lr {_lower(td3.critic_lr)} --td3.actor-lr {_lower(td3.actor_lr)}"
+    advice = f"lower learning rates, {rates} (now {td3.critic_lr:g} and {td3.actor_lr:g}); then a lower --td3.gamma."
+    if abs(number(event.q_mean)) > limit:
+        return Finding(
+            f"the critics diverge: their mean value is {_figure(event.q_mean)}, and no return can be beyond "
+            f"{_figure(limit)} (the largest reward so far, {_figure(largest)}, / (1 - gamma)).",
+            advice,
+        )
+    if len(errors) == NEWEST and errors[-1] > largest and errors[-1] > 2 * errors[0]:
+        return Finding(
+            f"the critics diverge: their mean error has grown from {_figure(errors[0])} to {_figure(errors[-1])} "
+            f"within {NEWEST} reports and is larger than any reward ({_figure(largest)}).",
+            advice,
+        )
+    return None
+
+
+def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
+    """Most of a network's hidden units pass nothing, whatever the input."""
+    name, share = max(event.dead_units.items(), key=lambda one: number(one[1]), default=("", 0.0))
+    if not number(share) >= MOSTLY_DEAD:
+        return None
+    which = "actor" if "actor" in name else "critic"
+    rate = td3.actor_lr if which == "actor" else td3.critic_lr
+    normalise = "" if cfg.normalise_observations else ", --normalise-observations"
+    return Finding(
+        f"{share:.0%} of the hidden units of the {name} are dead: they pass 0 for every state of a batch and get no "
+        "gradient any more. The rest of the network has to do all the work.",
+        f"a lower learning rate, --td3.{which}-lr {_lower(rate)} (now {rate:g}){normalise}, or --td3.{which}-network "
+        "layer_norm, and start again: dead units do not recover.",
+    )
+
+
+def evaluation_collapsed(event: Eval, history: History, _: Config, td3: TD3Config) -> Finding | None:
+    """The policy has lost most of what training had gained, and not just by chance."""
+    first, best = history.first, history.best
+    if first is None or best is None:
+        return None
+    gained, spread = best.mean_return - first.mean_return, max(first.std_return, best.std_return)
+    if not (gained > 2 * spread and event.mean_return < best.mean_return - LOST * gained):
+        return None
+    rates = f"--td3.actor-lr {_lower(td3.actor_lr)} --td3.critic-lr {_lower(td3.critic_lr)}"
+    return Finding(
+        f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at step "
+        f"{best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
+        f"lower learning rates, {rates} (now {td3.actor_lr:g} and {td3.critic_lr:g}), a larger --replay.capacity if it "
+        "is full, and other alarms first if there are any.",
+    )
+
+
+def update_ratio(event: ActingEvent, _: History, cfg: Config, __: TD3Config) -> Finding | None:
+    """The learner makes far more or far fewer updates for each step than asked for."""
+    wanted, ratio = cfg.updates_per_step, number(event.ratio)
+    if event.summary or not wanted or not (ratio > RATIO * wanted or ratio < wanted / RATIO):
+        return None
+    return Finding(
+        f"{ratio:.3g} updates are made for each step, and updates_per_step={wanted:g} are asked for.",
+        "fewer actors, --actors local:N, and a lower --max-ahead, so that neither side runs away from the other.",
+    )
+
+
+def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __: TD3Config) -> Finding | None:
+    """Learning mostly waits for the environment."""
+    share = number(event.learner_waited if isinstance(event, ActingEvent) else event.acting_share)
+    if not share > SLOW:
+        return None
+    if cfg.local_actors:
+        text = f"the learner waits for transitions {share:.0%} of its time: the environments are the bottleneck."
+        return Finding(text, f"more actors, if there are cores for them: --actors local:{2 * cfg.local_actors}.")
+    text = f"{share:.0%} of the time goes into acting, so the environment is much slower than learning from it."
+    return Finding(text, "processes that act while this one learns, as many as there are cores: --actors local:4.")
+
+
+def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Config) -> Finding | None:
+    """Components of the observation have been the same in every batch that was looked at."""
+    constant = sorted(history.never_changed or ())
+    if not constant:
+        return None
+    named = ", ".join(map(str, constant[:5])) + (f" and {len(constant) - 5} more" if len(constant) > 5 else "")
+    return Finding(
+        f"observation {'value' if len(constant) == 1 else 'values'} {named} (counted from 0) did not change in any of "
+        "the batches that were looked at, so the agent learns nothing from that.",
+        "check that reset() and step() set it (t3d doctor looks at the environment alone), or leave it out. If it is "
+        "meant to be so, it does no harm.",
+    )
+
+
+def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config) -> Finding | None:
+    """Rewards are so large that the critics' values and gradients are out of proportion to the learning rates."""
+    mean = number(event.total_reward) / max(1, event.length)
+    if cfg.scale_rewards or not (abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD):
+        return None
+    seen = f"{_figure(mean)} a step on average" + (
+        f", and as large as {_figure(history.largest_reward)}" if history.largest_reward else ""
+    )
+    return Finding(
+        f"rewards are very large: {seen}. The learning rates are made for rewards of about 1; with these the critics' "
+        "values and errors are so large that learning is slow or fails.",
+        "--scale-rewards (divides them by the spread of the returns), or smaller rewards in the environment.",
+    )
+
+
+def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD3Config) -> Finding | None:
+    """Episodes terminate at exactly the same length again and again, as a time limit would end them."""
+    endings = [(one.terminated, one.length) for one in history.newest(EpisodeEnd)[-2:]]
+    if endings != [(True, event.length)] * 2 or event.length == 1:
+        return None
+    return Finding(
+        f"each of the last {EPISODES} episodes was terminated after exactly {event.length:,} steps: probably a time "
+        "limit that the environment reports as termination. Termination means that no reward can follow, so the "
+        "critics learn wrong values: the reward seems to stop at states that look like any other.",
+        "let step() return truncated=True and terminated=False at the time limit (gymnasium.wrappers.TimeLimit does). "
+        "If the deadline is part of the task, put the remaining time into the observation.",
+    )
+
+
+def _rises(values: list[float]) -> bool:
+    """Whether the newer half is above the older one, on average; it takes as many as are remembered."""
+    half = NEWEST // 2
+    return len(values) == NEWEST and fmean(values[half:]) > fmean(values[:half])
+
+
+def _figure(value: float) -> str:
+    """Formats a figure without an exponent where that is readable."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.3g}"
+
+
+def _lower(rate: float) -> str:
+    """Suggests a learning rate: a third of this one, at most the default."""
+    return f"{min(rate / 3, 3e-4) or 3e-4:.0e}".replace("e-0", "e-")
+
+
+SYMPTOMS = (
+    Symptom("saturated-actor", saturated_actor, (Diagnosed,), 3),
+    Symptom("overestimation", overestimation, (Diagnosed,), 3),
+    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # meanwhile diagnostics see more rewards
+    Symptom("dead-units", dead_units, (Diagnosed,), 3),
+    Symptom("evaluation-collapsed", evaluation_collapsed, (Eval,), 3),
+    Symptom("update-ratio", update_ratio, (ActingEvent,), 5),
+    Symptom("slow-environment", slow_environment, (Diagnosed, ActingEvent), 3, of_environment=True),
+    Symptom("constant-observation", constant_observation, (Diagnosed,), 5, of_environment=True),
+    Symptom("large-rewards", large_rewards, (EpisodeEnd,), 10, of_environment=True),
+    Symptom("time-limit-terminates", time_limit_terminates, (EpisodeEnd,), EPISODES - 1, of_environment=True),
+)
