@@ -33,5 +33,5 @@ class Governor:
 
 
 def passed(every: int, before: int, after: int) -> bool:
-    """Whether a multiple of `every` lies between the two steps, `after` included."""
-    return after // every > before // every
+    """Whether a multiple of `every` lies between the two steps, `after` included; of 0 none does."""
+    return every > 0 and after // every > before // every

@@ -45,6 +45,7 @@ class Learner:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}; it needs a value for each of {self.members}")
         self.phases = rule.phases(cfg)
         self.updates = 0
+        self.newest: tuple[Batch, Any] | None = None  # what the newest update of run read: valid until the next one
         self._update = ENGINES[engine].create(rule, self.agent, cfg, self.coefficients)
         self._graphs: Graphs | None = None
         self._source, self._staged = source, None
@@ -80,14 +81,15 @@ class Learner:
 
     def _launch(self, what: Block | Single) -> Any:
         if self._graphs is None:
-            batch = self._next_batch()
-            trace = self.update(batch, self.draw())
+            batch, draws = self.newest = self._next_batch(), self.draw()
+            trace = self.update(batch, draws)
             self._give_feedback(batch, trace)
             return trace
         if self._staged is not None:
             self._staged.refill()
         self.updates += what.updates if isinstance(what, Block) else 1
-        trace = self._graphs.launch(what)
+        batch, draws, trace = self._graphs.launch(what)
+        self.newest = batch, draws
         if self._staged is not None:
             self._give_feedback(self._staged.batch, trace)
         return trace
@@ -106,12 +108,12 @@ class Learner:
         sample = source.sample if staged is None else lambda: staged.batch
         drawn = compiled_if_possible(lambda: (sample(), self.draw()))
 
-        def step(phase: Hashable) -> Any:
+        def step(phase: Hashable) -> tuple[Batch, Any, Any]:
             batch, draws = drawn()
             trace = self._update(batch, draws, phase)
             if staged is None:
                 self._give_feedback(batch, trace)
-            return trace
+            return batch, draws, trace
 
         self._graphs = Graphs(step, self.phases, blocks=staged is None)
         self.restore(state)

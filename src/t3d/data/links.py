@@ -42,6 +42,14 @@ class Links:
         """(M, capacity) int32: the row of the previous transition."""
         return self._on_device[..., 1]
 
+    def back(self, member: int, row: int, most: int) -> list[int]:
+        """Returns a row and those before it in its episode, at most so many, latest first."""
+        previous, found = self._links[member, :, 1], list[int]()
+        while row >= 0 and len(found) < most:
+            found.append(row)
+            row = int(previous[row])
+        return found
+
     def add(self, *blocks: tuple[int, Origins, int]) -> None:
         """Links new transitions, of which a member's last is its stop-th: (member, origins, stop)."""
         changed = [

@@ -68,7 +68,10 @@ class Memory:
 
     def sample(self) -> Batch:
         """Samples a batch for one update (step 4)."""
-        batch = self.sampler.sample()
+        return self.prepare(self.sampler.sample())
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Scales stored transitions for the networks."""
         if self.normaliser is not None:
             batch = self.normaliser.normalised(batch)
         return batch if self.reward_scaler is None else self.reward_scaler.scaled(batch)

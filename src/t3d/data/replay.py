@@ -99,6 +99,12 @@ class Replay:
         """Gathers the rewards of rows index (M, B)."""
         return self.rows[..., sum(self.columns[:2])].gather(1, index)
 
+    def rewards_of(self, member: int, rows: NDArray[np.int64]) -> list[float]:
+        """Reads the rewards of some rows (K,) of a member."""
+        where = torch.from_numpy(rows).to(self.rows.device)
+        found: list[float] = self.rows[member, :, sum(self.columns[:2])].index_select(0, where).tolist()
+        return found
+
     def gather(self, index: Tensor, last: Tensor | None = None) -> tuple[Tensor, ...]:
         """Gathers s, a, r of rows index (M, B) of each member, and terminated, s2 of rows last, if they are others."""
         s, a, r, terminated, s2 = self._columns(index)

@@ -235,7 +235,7 @@ def _collect(training: Training) -> list[Event]:
     """Collects the next transitions and adds them to the memory."""
     parts, before = training.parts, training.parts.counters.step
     with training.saver.changing():
-        collected = parts.collector.poll()
+        collected = training.reporter.diagnostics.timed(parts.collector.poll)
         parts.memory.add(*collected.rollouts)
         parts.counters.step = min(parts.added)
         stopped: list[Event] = [parts.stop(member, why) for member, why in collected.diverged if member in parts.living]

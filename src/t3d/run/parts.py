@@ -37,6 +37,7 @@ class Counters:
     evaluated: int = -1  # step of the newest evaluation, and of the newest submitted
     submitted: int = -1
     log_due: bool = False
+    diagnosis_due: bool = False
     started: float = field(default_factory=time.monotonic)  # of this process, less the time that earlier ones took
 
     @property
@@ -46,12 +47,13 @@ class Counters:
 
     def state(self) -> State:
         """Returns the counters as plain values."""
-        kept = {"step": self.step, "evaluated": self.evaluated, "submitted": self.submitted, "log_due": self.log_due}
-        return {**kept, "seconds": self.seconds}
+        kept = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "seconds")
+        return {name: getattr(self, name) for name in kept}
 
     def restore(self, state: State) -> None:
         """Restores what state() returned."""
         self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
+        self.diagnosis_due = bool(state.get("diagnosis_due", False))  # added in the course of format 2
         self.evaluated = to_count(state["evaluated"], least=-1)
         self.submitted = to_count(state["submitted"], least=self.evaluated)
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:

@@ -14,6 +14,7 @@ from t3d.actors.protocols import Collected
 from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
 from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, Note, StepsTaken, Update
+from t3d.run.diagnostics import Diagnostics
 from t3d.run.parts import Parts
 from t3d.types import Evaluation, Fault
 
@@ -25,7 +26,7 @@ class Reporter:
     """Reports what happens in a run; remembers its last report, for the speeds."""
 
     def __init__(self, parts: Parts) -> None:
-        self.parts = parts
+        self.parts, self.diagnostics = parts, Diagnostics(parts)
         self._started = self._last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
         self._totals_at_start = self._last_totals = parts.collector.totals()
@@ -41,10 +42,11 @@ class Reporter:
         events += parts.stop_diverged()
         events += update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)
         events += self._outside_support(trace.y[parts.living]) if parts.cfg.td3.critic_loss == "categorical" else []
+        events += self.diagnostics.look(trace) if parts.counters.diagnosis_due else []
         events += self._acting(*self._last, self._last_totals)
         self._last_totals = parts.collector.totals()
         self._last, self._last_at = (step, parts.learner.updates), now
-        parts.counters.log_due = False
+        parts.counters.log_due = parts.counters.diagnosis_due = False
         return events
 
     def _outside_support(self, y: Tensor) -> list[Event]:
@@ -68,7 +70,9 @@ class Reporter:
             events += [EpisodeEnd(step=now, member=member, seed=seed, **one._asdict()) for one in rollout.episodes]
             events += [self.bad_value(fault, member) for fault in rollout.faults]
         events += [ActorEvent(step=step, **news._asdict()) for news in collected.news]
-        parts.counters.log_due = parts.counters.log_due or passed(parts.cfg.log.every_steps, before, step)
+        counters, log = parts.counters, parts.cfg.log
+        counters.log_due = counters.log_due or passed(log.every_steps, before, step)
+        counters.diagnosis_due = counters.diagnosis_due or passed(log.diagnose_every_steps, before, step)
         return events
 
     def bad_value(self, fault: Fault, member: int | None) -> BadValueMet:

@@ -17,7 +17,7 @@ from t3d.algo.engines.launches import Block, Single, block_length
 CYCLES_A_LAUNCH = 4  # through all phases; chosen: a launch then takes the GPU longer than Python
 WARM_UP_CALLS = 2
 
-Step = Callable[[Hashable], Any]  # samples, draws and performs the update of a phase
+Step = Callable[[Hashable], Any]  # samples, draws and performs the update of a phase; returns tensors to be kept
 
 
 class Graphs:
@@ -30,21 +30,21 @@ class Graphs:
         self._block = Recorded(step, list(phases) * CYCLES_A_LAUNCH) if self.block else None
 
     def launch(self, what: Block | Single) -> Any:
-        """Performs one launch; returns the trace of its last update, valid until the next launch."""
+        """Performs one launch; returns what its last step returned, valid until the next launch."""
         recorded = self._singles[what.phase] if isinstance(what, Single) else self._block
         assert recorded is not None  # noqa: S101 (there are no launches of blocks that were not recorded)
         recorded.graph.replay()
-        return recorded.trace
+        return recorded.result
 
 
 class Recorded:
-    """A CUDA graph of some updates, and the trace of the last one."""
+    """A CUDA graph of some updates, and what the last one returned."""
 
     def __init__(self, step: Step, phases: Sequence[Hashable]) -> None:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             for phase in phases:
-                self.trace = step(phase)
+                self.result = step(phase)
 
 
 def _warm_up(step: Step, phases: Sequence[Hashable]) -> None:

@@ -1,0 +1,1 @@
+"""Figures about learning: pure functions over tensors and arrays."""

@@ -1,0 +1,198 @@
+"""A closer look at learning, on a schedule. It reads what an update used and a copy of the agent, and changes nothing.
+
+Gradients, dead units and the bias of the critics come from the rule's own update, made on that copy: so every rule has
+them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from t3d.algo.learner import Learner, named_tensors
+from t3d.events import Diagnosed, Event
+from t3d.measure import figures
+from t3d.measure.networks import dead_units, first_moments, gradient, networks, norms, watch
+from t3d.measure.returns import NO_RETURNS, as_batch, newest_returns
+from t3d.run.parts import Parts
+from t3d.types import Batch
+
+ROWS, ROWS_OF_IMAGES = 1_000, 256  # of each member, at most, for the bias of the critics; chosen
+OF_TD, OF_AGE = (0.05, 0.25, 0.5, 0.75, 0.95), (0.05, 0.5, 0.95)  # quantiles
+
+Figures = dict[str, list[Any]]  # by the name of the event's field: a value for each member
+Result = TypeVar("Result")
+
+
+class Diagnostics:
+    """Makes `diagnostics` events; remembers how long acting took since the last ones."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._copy: AgentCopy | None = None  # made at the first look
+        self._acted, self._last_at = 0.0, time.monotonic()
+
+    def timed(self, acting: Callable[[], Result]) -> Result:
+        """Calls what acts, or waits for actors, and notes how long it takes."""
+        started = time.monotonic()
+        result = acting()
+        self._acted += time.monotonic() - started
+        return result
+
+    def look(self, trace: Any) -> list[Event]:
+        """Reports on each living member after an update, of which this is the trace, in host memory."""
+        parts, started = self.parts, time.monotonic()
+        share = self._acted / max(started - self._last_at, 1e-9)
+        self._copy = self._copy or AgentCopy(parts.learner, parts.cfg.member_seeds)
+        found = (
+            self._of_batch(trace) | self._of_networks(self._copy) | self._of_values(self._copy)
+        )  # overwrites batches
+        self._acted, self._last_at = 0.0, time.monotonic()
+        return [
+            Diagnosed(
+                step=parts.counters.step,
+                member=member,
+                seed=parts.cfg.members[member].seed,
+                updates=parts.learner.updates,
+                acting_share=share,
+                seconds=self._last_at - started,
+                **{name: values[member] for name, values in found.items()},
+            )
+            for member in parts.living
+        ]
+
+    def _of_batch(self, trace: Any) -> Figures:
+        """What the newest update read and returned."""
+        learner, memory = self.parts.learner, self.parts.memory
+        batch, _ = read_by_newest(learner)
+        pi = getattr(trace, "pi", None)
+        if pi is None:
+            with torch.no_grad():
+                pi = learner.acting(batch.s).cpu()
+        rewards = memory.replay.rewards(batch.index.to(memory.device)).cpu().numpy()
+        ranges = [[float(one.min()), float(one.max())] for one in rewards]
+        ages = figures.ages(batch.index.cpu(), memory.added, memory.replay.capacity)
+        vectors = batch.s
+        if learner.spec.images:
+            vectors = batch.s[..., : 4 * learner.spec.observation_size].contiguous().view(torch.float32)
+        return {
+            "disagreement": figures.disagreement(trace.q).tolist(),
+            "saturated": figures.saturated(pi).tolist(),
+            "constant_actions": figures.constant_actions(pi).tolist(),
+            "td_quantiles": figures.quantiles(trace.td, OF_TD),
+            "sampled_age": figures.quantiles(ages, OF_AGE),
+            "action_counts": [figures.histogram(one, -1, 1) for one in batch.a.cpu().numpy()],
+            "reward_counts": [figures.histogram(one, *of) for one, of in zip(rewards, ranges, strict=True)],
+            "reward_range": ranges,
+            "constant_observations": figures.constant_observations(vectors),
+        }
+
+    def _of_networks(self, copy: AgentCopy) -> Figures:
+        """What the newest update would do to the agent now."""
+        learner = self.parts.learner
+        copy.refresh()
+        before = first_moments(copy.agent)
+        copy.update(*read_by_newest(learner))
+        after = first_moments(copy.agent)
+        members = learner.members
+        gradients = {name: norms(gradient(moment, after[name]), members) for name, moment in before.items()}
+        weights = {name: norms(one.flat, members) for name, one in networks(learner.agent).items()}
+        return {
+            "dead_units": by_member(copy.dead_units(), members),
+            "gradient_norms": by_member(gradients, members),
+            "weight_norms": by_member(weights, members),
+        }
+
+    def _of_values(self, copy: AgentCopy) -> Figures:
+        """What the critics predict, and what followed.
+
+        A transition with the whole rest of its episode is a many-step one, so that the q of an update of it is the
+        prediction, and its y the return. y is computed without rewards, which are added here: a rule may clip them.
+        """
+        parts, learner, memory = self.parts, self.parts.learner, self.parts.memory
+        most = ROWS_OF_IMAGES if learner.spec.images else ROWS
+        gammas = for_each(learner.coefficients.gamma, learner.members)
+        found = [
+            newest_returns(memory.replay, member, gamma, most) if member in parts.living else NO_RETURNS
+            for member, gamma in enumerate(gammas)
+        ]
+        rows = [len(one.rows) for one in found]
+        batch = memory.prepare(as_batch(memory.replay, found, most))
+        batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
+        copy.refresh()
+        trace = copy.update(batch._replace(r=torch.zeros_like(batch.r)), copy.no_draws(most))
+        predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, most)
+        means = [
+            [mean(values[:count]) for values, count in zip(table.detach(), rows, strict=True)]
+            for table in (predicted, returned)
+        ]
+        bias = [None if p is None or r is None else p - r for p, r in zip(*means, strict=True)]
+        return {"q_predicted": means[0], "q_return": means[1], "q_bias": bias, "q_rows": rows}
+
+
+class AgentCopy:
+    """A second agent, to try updates on."""
+
+    def __init__(self, learner: Learner, seeds: list[int]) -> None:
+        self.learner = learner
+        self._like = learner.acting.flat
+        self.agent = learner.rule.init(learner.spec, learner.cfg, seeds, self._like.device, self._like.dtype)
+        self._networks = networks(self.agent)
+        self._forwards = {
+            name: watch(one) for name, one in self._networks.items() if one.architecture.activation == "relu"
+        }
+
+    def refresh(self) -> None:
+        """Makes it what the agent is now."""
+        for (_, mine), (_, theirs) in zip(named_tensors(self.agent), named_tensors(self.learner.agent), strict=True):
+            mine.copy_(theirs)
+        for forwards in self._forwards.values():
+            forwards.clear()
+
+    def update(self, batch: Batch, draws: Any) -> Any:
+        """Updates it with a batch of any size; returns the trace."""
+        learner = self.learner
+        cfg = replace(learner.cfg, batch_size=batch.r.shape[1])
+        return learner.rule.update(self.agent, batch, draws, cfg, learner.coefficients, learner.phases[-1])
+
+    def no_draws(self, batch_size: int) -> Any:
+        """The draws of an update without noise."""
+        shapes = self.learner.rule.draws(self.learner.spec, replace(self.learner.cfg, batch_size=batch_size))
+        zeros = (None if shape is None else self._like.new_zeros(self.learner.members, *shape) for shape in shapes)
+        return type(shapes)(*zeros)
+
+    def dead_units(self) -> dict[str, list[float]]:
+        """The share of dead units of each ReLU network, from the first forward pass of its whole stack."""
+        found = {}
+        for name, forwards in self._forwards.items():
+            whole = [one for one in forwards if one and len(one[0]) == len(self._networks[name].flat)]
+            if whole:
+                found[name] = dead_units(whole[0], self.learner.members)
+        return found
+
+
+def read_by_newest(learner: Learner) -> tuple[Batch, Any]:
+    """The batch and the draws of the newest update."""
+    if learner.newest is None:
+        raise ValueError("there has been no update of a sampled batch")
+    return learner.newest
+
+
+def by_member(values: dict[str, list[float]], members: int) -> list[dict[str, float]]:
+    """Turns lists by name into a dict for each member."""
+    return [{name: each[member] for name, each in values.items()} for member in range(members)]
+
+
+def for_each(coefficient: float | Tensor, members: int) -> list[float]:
+    """A coefficient of each member."""
+    return coefficient.tolist() if isinstance(coefficient, Tensor) else [coefficient] * members
+
+
+def mean(values: Tensor) -> float | None:
+    """The mean, if there are values."""
+    return float(values.double().mean()) if len(values) else None
