@@ -97,7 +97,7 @@ def test_a_claim_is_an_ordinary_run_whose_members_have_names(name: str, tmp_path
 
 def test_whole_numbers_are_swept_only_by_rules_that_read_them() -> None:
     cfg = claim_config("overestimation", "Pendulum-v1", "runs")
-    assert [cfg.td3_of(member).critics for member in cfg.members] == [1] * 5 + [2] * 5
+    assert [cfg.td3_of(member).critics for member in cfg.members] == [1] * 8 + [2] * 8
     with pytest.raises(UserError, match="critics cannot be swept"):
         merge(cfg, {"rule": "td3"})
     with pytest.raises(UserError, match=r"td3.critics=1.5 is not an integer"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.padding import Padding
@@ -29,7 +29,10 @@ INDENT = 4
 
 @dataclass(frozen=True)
 class ExplainArgs:
-    """Explain one real update of TD3 in fifteen steps, with its numbers, here and as a page (explain.html)."""
+    """Explain one real update of TD3 in fifteen steps, with its numbers, here and as a page (explain.html).
+
+    With --claim, train the small comparison that shows a claim of the paper, and draw the picture.
+    """
 
     what: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")] = None
     """A run's folder or name under --root; or an environment, on which a small run is trained first."""
@@ -38,12 +41,17 @@ class ExplainArgs:
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Explain an update of this seed, in a sweep of the member of this name, e.g. gamma-0.98-seed-0."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
-    """The page; default: explain.html in the run's folder, or here for an environment."""
+    """The page; default: explain.html in the run's folder, or here for an environment. With --claim the picture."""
+    claim: Literal["overestimation", "smoothing", "delay"] | None = None
+    """Single against twin critics, with and without target policy smoothing, or policy delay 1 against 2, on ENV
+    (default: Pendulum-v1, a few minutes)."""
 
 
 def main(arguments: list[str]) -> int:
     """Explains, and prints the path of the page."""
     args = read_flags(ExplainArgs, arguments, "t3d explain")
+    if args.claim is not None:
+        return _claim(args.claim, args)
     if args.what is None:
         raise UserError("name a run or an environment, e.g. t3d explain runs/<name>, or t3d explain Pendulum-v1")
     console = PlainConsole()
@@ -55,6 +63,16 @@ def main(arguments: list[str]) -> int:
         run = _train(args.what, Path(folder), args.root, console)
         _explain(run, args, args.out or Path("explain.html"), console)
     return 0
+
+
+def _claim(name: str, args: ExplainArgs) -> int:
+    from t3d.app.claim import ENV, show_claim  # noqa: PLC0415
+    from t3d.insight.claims import claim_config  # noqa: PLC0415 (imports torch)
+
+    if args.seed is not None:
+        raise UserError("--claim trains several seeds and compares them all; leave --seed out")
+    out = followed(args.out) if args.out else None
+    return show_claim(name, claim_config(name, args.what or ENV, str(args.root)), out)
 
 
 def is_run(text: str, root: Path) -> bool:
