@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import helpers
 import t3d
@@ -15,9 +18,16 @@ from run_folders import events_of
 from t3d.algo.coefficients import for_members
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import TD3, Rule
-from t3d.config import TD3Config, merge
+from t3d.app.cli import main
+from t3d.config import Config, TD3Config, merge, to_toml
 from t3d.errors import UserError
+from t3d.events import Diagnosed, Event, to_line
+from t3d.insight import claims
+from t3d.insight.claim_picture import findings, plot_claim, verdict
 from t3d.insight.claims import CLAIMS, CRITICS, DELAY, claim_config
+from t3d.run.reporter import eval_event
+from t3d.store.reader import open_run
+from t3d.types import Batch, Draws, Evaluation
 
 UPDATES = 12
 SPEC = helpers.make_spec()
@@ -31,16 +41,13 @@ def learned(rule: Rule, cfgs: list[TD3Config], seeds: list[int], member: int | N
     coefficients = for_members([rule.coefficients(cfg) for cfg in cfgs]) if together else None
     learner = Learner(SPEC, cfgs[0], seeds, dtype=FLOAT, rule=rule, coefficients=coefficients)
     for batch, draws in helpers.random_batches(SPEC, SMALL, 2, UPDATES):
-        batch, draws = (batch, draws) if member is None else helpers.member_of(batch, draws, member)
-        learner.update(batch, draws)
+        learner.update(*((batch, draws) if member is None else helpers.member_of(batch, draws, member)))
     return learner
 
 
 def of_member(learner: Learner, member: int) -> dict[str, torch.Tensor]:
     return {
-        name: tensor.view(learner.members, -1)[member]
-        for name, tensor in named_tensors(learner.agent)
-        if tensor.ndim
+        name: tensor.view(learner.members, -1)[member] for name, tensor in named_tensors(learner.agent) if tensor.ndim
     }
 
 
@@ -63,14 +70,20 @@ def test_a_member_is_a_run_of_td3_with_its_value(rule: Rule, field: str, member:
 def test_delays_and_critics_do_make_a_difference() -> None:
     for rule, field in ((CRITICS, "critics"), (DELAY, "policy_delay")):
         cfgs = [replace(SMALL, **{field: value}) for value in (1, 2)]  # type: ignore[arg-type]
-        same_seeds = learned(rule, cfgs, [5, 5], None)
-        batch_free = [of_member(same_seeds, member)["actor"] for member in (0, 1)]
-        assert not torch.allclose(*batch_free, atol=1e-4)
+        coefficients = for_members([rule.coefficients(cfg) for cfg in cfgs])
+        learner = Learner(SPEC, cfgs[0], [5, 5], dtype=FLOAT, rule=rule, coefficients=coefficients)
+        for batch, draws in helpers.random_batches(SPEC, SMALL, 1, UPDATES):
+            twice = Batch(*(part.repeat_interleave(2, 0) for part in batch))
+            learner.update(twice, Draws(draws.target_noise.repeat_interleave(2, 0)))
+        first, second = (of_member(learner, member)["actor"] for member in (0, 1))
+        assert not torch.allclose(first, second, rtol=0, atol=1e-6)
 
 
 def test_an_actor_of_delay_three_moves_at_every_third_update() -> None:
     cfgs = [replace(SMALL, policy_delay=value) for value in (1, 3)]
-    learner = Learner(SPEC, cfgs[0], [5, 6], rule=DELAY, coefficients=for_members([DELAY.coefficients(c) for c in cfgs]))
+    learner = Learner(
+        SPEC, cfgs[0], [5, 6], rule=DELAY, coefficients=for_members([DELAY.coefficients(c) for c in cfgs])
+    )
     moved = []
     for batch, draws in helpers.random_batches(SPEC, SMALL, 2, 6, torch.float32):
         before = learner.agent.actor.flat.clone()
@@ -93,6 +106,66 @@ def test_a_claim_is_an_ordinary_run_whose_members_have_names(name: str, tmp_path
     assert events[-1].reason == "finished"  # type: ignore[attr-defined]
     resumed = list(t3d.resume(tmp_path / "run", total_steps=200))
     assert resumed[-1].reason == "finished"  # type: ignore[attr-defined]
+
+
+def told(step: int, member: int, cfg: Config, bias: float) -> Diagnosed:
+    """A diagnosis in which only the bias matters."""
+    nothing: dict[str, Any] = {field.name: [] for field in dataclasses.fields(Diagnosed) if field.init}
+    seed = cfg.members[member].seed
+    about = {"step": step, "member": member, "seed": seed, "q_predicted": bias - 50, "q_return": -50, "q_bias": bias}
+    return Diagnosed(**{**nothing, **about})
+
+
+def test_findings_are_means_over_the_end_of_training(tmp_path: Path) -> None:
+    cfg = merge(claim_config("smoothing", "Pendulum-v1", "runs"), {"seeds": [3, 8], "total_steps": 10_000})
+    late = {0: 12.0, 1: 14.0, 2: -1.0, 3: 1.0}  # by member
+    events: list[Event] = [
+        told(step, member, cfg, late[member] if step >= 7_000 else 500.0)
+        for step in (2_000, 6_999, 7_000, 10_000)
+        for member in late
+    ]
+    for step in (0, 7_000):
+        for member in late:
+            returns, lengths = np.array([-100.0 * (1 + member // 2)]), np.array([200])
+            evaluation = Evaluation(step, member, helpers.snapshot_for(SPEC, 4), returns, lengths)
+            events.append(eval_event(evaluation, cfg, best=False))
+    (tmp_path / "events.jsonl").write_text("".join(to_line(event) + "\n" for event in events), encoding="utf-8")
+    (tmp_path / "config.toml").write_text(to_toml(cfg), encoding="utf-8")
+    first, without, with_noise, verdict_of_it = findings(open_run(tmp_path), "smoothing")
+    assert first == "From step 7,000 on:"
+    assert "no smoothing: values are +13.0 off" in without and "(+12.0 to +14.0 over 2 seeds)" in without
+    assert (
+        "smoothing: values are +0.0 off" in with_noise and without.endswith("-100.0") and with_noise.endswith("-200.0")
+    )
+    assert verdict_of_it == verdict(np.array([12.0, 14.0]), np.array([-1.0, 1.0]))
+    plot_claim(open_run(tmp_path), "smoothing", tmp_path / "claim.png")
+    with Image.open(tmp_path / "claim.png") as image:
+        assert image.width > 1000
+
+
+def test_a_verdict_needs_more_than_chance() -> None:
+    low, high, wide = np.array([-1.0, 0.0, 1.0]), np.array([4.0, 5.0, 6.0]), np.array([-20.0, 5.0, 30.0])
+    error = np.sqrt(1 / 3 + 1 / 3)  # both variances are 1, each mean is of three seeds
+    assert f"agrees with the claim: the values of the first are higher, by 5 ± {error:.2g}" in verdict(high, low)
+    assert "opposite of the claim" in verdict(low, high)
+    assert "no clear difference" in verdict(wide, low) and "no clear difference" in verdict(high[:1], low)
+
+
+def test_the_command_trains_compares_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small: dict[str, Any] = {
+        **{"total_steps": 420, "random_steps": 100, "seeds": [0, 1], "threads": 1, "td3": {"batch_size": 16}},
+        **{"eval": {"every_steps": 105, "episodes": 1}, "log": {"every_steps": 60, "diagnose_every_steps": 60}},
+    }
+    monkeypatch.setattr(claims, "SETTINGS", small)
+    assert main(["explain", "--claim", "delay", "--root", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    (folder,) = tmp_path.iterdir()
+    assert "From step 294 on:" in said and "delay 1: values are" in said and "delay 2: values are" in said
+    assert (folder / "delay.png").is_file() and str(folder / "delay.png") in said
+    assert main(["explain", "--claim", "delay", "--seed", "0"]) == 2
+    assert main(["explain", "--claim", "twins"]) == 2
 
 
 def test_whole_numbers_are_swept_only_by_rules_that_read_them() -> None:

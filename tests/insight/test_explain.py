@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -61,12 +60,11 @@ def made_up(cfg: Config) -> OneUpdate:
         before = {name: torch.from_numpy(one) for name, one in learner.state().items() if hasattr(one, "ndim")}
         trace = learner.update(batch, draws)
     after = {name: torch.from_numpy(one) for name, one in learner.state().items() if hasattr(one, "ndim")}
-    batch, draws, trace = (
-        type(one)(*(None if value is None else value[0] for value in one)) for one in (batch, draws, trace)
-    )
+    parts: list[Any] = [batch, draws, trace]
+    parts = [type(one)(*(None if value is None else value[0] for value in one)) for one in parts]
     losses = {"critic": 0.0, "actor": 0.0}
-    about = ("run", cfg, td3, Member(0), spec, 10, learner.updates, 10)
-    return OneUpdate(*about, batch, draws, trace, losses, before, after)
+    about: list[Any] = ["run", cfg, td3, Member(0), spec, 10, learner.updates, 10]
+    return OneUpdate(*about, *parts, losses, before, after)
 
 
 def at(update: OneUpdate, source: str) -> Tensor:

@@ -74,13 +74,13 @@ def delay_update(
 CRITICS = TD3._replace(
     init=lambda spec, cfg, *rest: td3_init(spec, twins(cfg), *rest),
     update=critics_update,
-    coefficients=lambda cfg: WithCritics(*coefficients_of(cfg), float(cfg.critics)),
+    coefficients=lambda cfg: WithCritics._make([*coefficients_of(cfg), float(cfg.critics)]),
     parameters=lambda spec, cfg: td3_parameters(spec, twins(cfg)),
 )
 DELAY = TD3._replace(
     init=delay_init,
     update=delay_update,
-    coefficients=lambda cfg: WithDelay(*coefficients_of(cfg), float(cfg.policy_delay)),
+    coefficients=lambda cfg: WithDelay._make([*coefficients_of(cfg), float(cfg.policy_delay)]),
     phases=lambda cfg: [True],
 )
 CLAIMS = {

@@ -131,7 +131,10 @@ def _learning(update: OneUpdate) -> list[Details]:
     trace, td3, before, after = update.trace, update.td3, update.before, update.after
     errors, losses = (", ".join(map(number, one[:, 0])) for one in (trace.td, trace.loss))
     mean_loss = f"its mean over the batch, summed over the critics: {number(update.losses['critic'])}"
-    ascended = [Quantity("π_φ(s)", "trace.pi", trace.pi), Quantity(OBJECTIVE[td3.actor_objective], "trace.q_pi", trace.q_pi)]
+    ascended = [
+        Quantity("π_φ(s)", "trace.pi", trace.pi),
+        Quantity(OBJECTIVE[td3.actor_objective], "trace.q_pi", trace.q_pi),
+    ]
     loss = f"actor loss, the negative mean{' and the penalty' if td3.pre_activation_penalty else ''}"
     delay = f"this is update {update.number:,}, which moves the actor"
     moved = _moved("θ", "critic", before["critic"], after["critic"])

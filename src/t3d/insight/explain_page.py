@@ -92,4 +92,5 @@ def _row(one: Quantity) -> str:
 def _picture(step: int, update: OneUpdate) -> str:
     image = base64.b64encode(drawn(step, update)).decode()
     caption = escape(PICTURES[step].caption)
-    return f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,{image}"><figcaption>{caption}</figcaption></figure>'
+    shown = f'<img alt="{caption}" src="data:image/svg+xml;base64,{image}">'
+    return f"<figure>{shown}<figcaption>{caption}</figcaption></figure>"

@@ -14,7 +14,7 @@ from t3d.insight.explain import online_actor
 from t3d.insight.one_update import OneUpdate
 
 BLUE, ORANGE, GREY = "#4f8fcf", "#e07b28", "#8a8a8a"  # readable on white and on black; chosen
-STYLE = {
+STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY),
     **{"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},
     **{"svg.fonttype": "none", "svg.hashsalt": "t3d"},  # text stays text, and the same update gives the same bytes
@@ -36,7 +36,9 @@ def _noise(axes: Any, update: OneUpdate) -> None:
     axes.hist(eps, bins=41, range=(-most, most), density=True, color=BLUE)
     if sigma:
         x = np.linspace(-most, most, 301)
-        axes.plot(x, np.exp(-((x / sigma) ** 2) / 2) / (sigma * np.sqrt(2 * np.pi)), color=ORANGE, label="before the clip")
+        axes.plot(
+            x, np.exp(-((x / sigma) ** 2) / 2) / (sigma * np.sqrt(2 * np.pi)), color=ORANGE, label="before the clip"
+        )
         axes.legend(loc="upper center")
     for limit in (-clip, clip):
         if abs(limit) < most:

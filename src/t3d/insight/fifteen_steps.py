@@ -43,7 +43,13 @@ OBJECTIVE = {
 
 def fifteen_texts(cfg: Config, td3: TD3Config, *, images: bool = False) -> list[Text]:
     """Returns the text of steps 1 to 15 for a member's settings."""
-    return [*_parts(images=images), _batch(cfg, td3, images=images), *_target(cfg, td3), *_learning(cfg, td3, images)]
+    return [
+        *_parts(images=images),
+        _batch(cfg, td3, images=images),
+        *_target(cfg, td3),
+        *_critics(cfg, td3, images),
+        *_actor(td3),
+    ]
 
 
 def _parts(*, images: bool) -> list[Text]:
@@ -150,12 +156,9 @@ def _aggregate(td3: TD3Config) -> Text:
     )
 
 
-def _learning(cfg: Config, td3: TD3Config, images: bool) -> list[Text]:
-    """Steps 10 to 15: what changes."""
+def _critics(cfg: Config, td3: TD3Config, images: bool) -> list[Text]:
+    """Steps 10 to 12: what the critics learn."""
     weighted = "w · " if cfg.replay.sampling == "proportional" else ""
-    extras = _adam_extras(td3)
-    when = "every update" if td3.policy_delay == 1 else "every d-th update"
-    penalised = " minus a penalty on outputs before tanh" if td3.pre_activation_penalty else ""
     return [
         Text(
             "The critics' values",
@@ -171,17 +174,25 @@ def _learning(cfg: Config, td3: TD3Config, images: bool) -> list[Text]:
         ),
         Text(
             "The critics learn",
-            f"backpropagate, one Adam step for the critics{' and the encoder' if images else ''}{extras}",
+            f"backpropagate, one Adam step for the critics{' and the encoder' if images else ''}{_extras(td3)}",
             "Adam divides each weight's step by the size of its recent gradients, so that one learning rate suits all.",
             "Plain gradient steps would be tiny where gradients are small and far too large where they are not.",
         ),
+    ]
+
+
+def _actor(td3: TD3Config) -> list[Text]:
+    """Steps 13 to 15: what waits for every d-th update."""
+    when = "every update" if td3.policy_delay == 1 else "every d-th update"
+    penalised = " minus a penalty on outputs before tanh" if td3.pre_activation_penalty else ""
+    return [
         Text(
             "The actor learns",
-            f"{when}: the actor ascends {OBJECTIVE[td3.actor_objective]}{penalised}{extras}",
+            f"{when}: the actor ascends {OBJECTIVE[td3.actor_objective]}{penalised}{_extras(td3)}",
             "The critic's slope says how an action should change to be worth more, and backpropagation carries that to "
             "φ; with a delay the critics learn first what the policy is worth.",
-            "An actor that moves as often as the critics follows values that are still wrong: t3d explain --claim delay "
-            "compares.",
+            "An actor that moves as often as the critics follows values that are still wrong: t3d explain --claim "
+            "delay compares.",
         ),
         Text(
             "The actor's target follows",
@@ -199,7 +210,7 @@ def _learning(cfg: Config, td3: TD3Config, images: bool) -> list[Text]:
     ]
 
 
-def _adam_extras(td3: TD3Config) -> str:
+def _extras(td3: TD3Config) -> str:
     extras = [
         f", gradient limited to a norm of {td3.max_grad_norm:g}" if td3.max_grad_norm else "",
         f", weight decay {td3.weight_decay:g}" if td3.weight_decay else "",

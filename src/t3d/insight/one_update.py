@@ -76,9 +76,22 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, asked: str | None) -> OneUp
     trace = learner.update(batch, draws)
     losses = {name: float(values[place]) for name, values in trace.losses.items()}
     first, stop = memory.replay.kept(place)
-    parts = (_of_member(value, place) for value in (batch, draws, trace))
-    about = (run.path.name, cfg, cfg.td3_of(member), member, spec, checkpoint.step, learner.updates, stop - first)
-    return OneUpdate(*about, *parts, losses, before, _copied(learner, place))
+    return OneUpdate(
+        title=run.path.name,
+        cfg=cfg,
+        td3=cfg.td3_of(member),
+        member=member,
+        spec=spec,
+        step=checkpoint.step,
+        number=learner.updates,
+        stored=stop - first,
+        batch=_of_member(batch, place),
+        draws=_of_member(draws, place),
+        trace=_of_member(trace, place),
+        losses=losses,
+        before=before,
+        after=_copied(learner, place),
+    )
 
 
 def _place(run: Run, cfg: Config, asked: str | None, diverged: set[str]) -> int:
