@@ -133,7 +133,7 @@ def small_config(**changes: Any) -> Config:
         "random_steps": 100,
         "td3": {"batch_size": 16, "actor_hidden": [16, 16], "critic_hidden": [16, 16]},
         "eval": {"every_steps": 150, "episodes": 2, "max_steps": 50},
-        "log": {"every_steps": 50},
+        "log": {"every_steps": 50, "diagnose_every_steps": 100},
     }
     return merge(merge(Config(), base), changes)
 

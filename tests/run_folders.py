@@ -18,7 +18,14 @@ from t3d.events import End, Event, Start, from_line
 from t3d.store.checkpoint import newest
 from t3d.store.flatten import split
 
-CHANGING = {"time", "seconds", "steps_per_second", "folder", "pid"}  # time, speed, and where it happened
+CHANGING = {
+    "time",
+    "seconds",
+    "steps_per_second",
+    "acting_share",
+    "folder",
+    "pid",
+}  # time, speed, and where it happened
 
 
 def run(cfg: Config, root: Path, **keywords: Any) -> list[Event]:

@@ -122,6 +122,9 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
         trace = learner.update(batch, learner.draw())
     for rare in rule.rare:
         rare.run(learner.agent, cfg)
+    larger = replace(cfg, batch_size=cfg.batch_size + 1)  # as diagnostics have
+    draws, batch = Learner(spec, larger, SEEDS, rule=rule).draw(), random_batch(spec, larger, len(SEEDS), "cpu")
+    rule.update(learner.agent, batch, draws, larger, learner.coefficients, learner.phases[-1])
     missing = [name for name in ("q", "y", "td", "losses") if getattr(trace, name, None) is None]
     missing += [f"losses[{name!r}]" for name in ("critic", "actor") if not missing and name not in trace.losses]
     if missing:

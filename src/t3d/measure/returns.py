@@ -90,10 +90,8 @@ def as_batch(replay: Replay, found: Sequence[Returns], most: int) -> Batch:
     index, last = np.zeros((2, len(found), most), np.int64)
     r, discount, weight = np.zeros((3, len(found), most), np.float32)
     for member, one in enumerate(found):
-        place = slice(min(most, len(one.rows)))
-        index[member, place], last[member, place] = one.rows[place], one.last[place]
-        r[member, place], discount[member, place] = one.r[place], one.discount[place]
-        weight[member, place] = 1
+        place = member, slice(len(one.rows))
+        index[place], last[place], r[place], discount[place], weight[place] = *one, 1
     device = replay.rows.device
     rows, ends, *numbers = (torch.from_numpy(array).to(device) for array in (index, last, r, discount, weight))
     s, a, _, terminated, s2 = replay.gather(rows, ends)

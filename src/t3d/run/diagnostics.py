@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from t3d.algo.learner import Learner, named_tensors
+from t3d.config import TD3Config
 from t3d.events import Diagnosed, Event
 from t3d.measure import figures
 from t3d.measure.networks import dead_units, first_moments, gradient, networks, norms, watch
@@ -34,6 +35,7 @@ class Diagnostics:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
+        self._rows = ROWS_OF_IMAGES if parts.learner.spec.images else ROWS
         self._copy: AgentCopy | None = None  # made at the first look
         self._acted, self._last_at = 0.0, time.monotonic()
 
@@ -48,10 +50,10 @@ class Diagnostics:
         """Reports on each living member after an update, of which this is the trace, in host memory."""
         parts, started = self.parts, time.monotonic()
         share = self._acted / max(started - self._last_at, 1e-9)
-        self._copy = self._copy or AgentCopy(parts.learner, parts.cfg.member_seeds)
-        found = (
-            self._of_batch(trace) | self._of_networks(self._copy) | self._of_values(self._copy)
-        )  # overwrites batches
+        if self._copy is None:
+            self._copy = AgentCopy(parts.learner, parts.cfg.member_seeds, self._rows)
+        found = self._of_batch(trace) | self._of_networks(self._copy)
+        found |= self._of_values(self._copy)  # last, because it may overwrite the batch of the newest update
         self._acted, self._last_at = 0.0, time.monotonic()
         return [
             Diagnosed(
@@ -74,7 +76,8 @@ class Diagnostics:
         if pi is None:
             with torch.no_grad():
                 pi = learner.acting(batch.s).cpu()
-        rewards = memory.replay.rewards(batch.index.to(memory.device)).cpu().numpy()
+        stored = memory.replay.rewards(batch.index.to(memory.device))
+        rewards = stored.nan_to_num().cpu().numpy()  # a member that stopped at once has stored none
         ranges = [[float(one.min()), float(one.max())] for one in rewards]
         ages = figures.ages(batch.index.cpu(), memory.added, memory.replay.capacity)
         vectors = batch.s
@@ -94,12 +97,9 @@ class Diagnostics:
 
     def _of_networks(self, copy: AgentCopy) -> Figures:
         """What the newest update would do to the agent now."""
-        learner = self.parts.learner
-        copy.refresh()
-        before = first_moments(copy.agent)
+        learner, members = self.parts.learner, self.parts.learner.members
         copy.update(*read_by_newest(learner))
-        after = first_moments(copy.agent)
-        members = learner.members
+        before, after = first_moments(learner.agent), first_moments(copy.agent)
         gradients = {name: norms(gradient(moment, after[name]), members) for name, moment in before.items()}
         weights = {name: norms(one.flat, members) for name, one in networks(learner.agent).items()}
         return {
@@ -115,18 +115,16 @@ class Diagnostics:
         prediction, and its y the return. y is computed without rewards, which are added here: a rule may clip them.
         """
         parts, learner, memory = self.parts, self.parts.learner, self.parts.memory
-        most = ROWS_OF_IMAGES if learner.spec.images else ROWS
         gammas = for_each(learner.coefficients.gamma, learner.members)
         found = [
-            newest_returns(memory.replay, member, gamma, most) if member in parts.living else NO_RETURNS
+            newest_returns(memory.replay, member, gamma, self._rows) if member in parts.living else NO_RETURNS
             for member, gamma in enumerate(gammas)
         ]
         rows = [len(one.rows) for one in found]
-        batch = memory.prepare(as_batch(memory.replay, found, most))
+        batch = memory.prepare(as_batch(memory.replay, found, self._rows))
         batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
-        copy.refresh()
-        trace = copy.update(batch._replace(r=torch.zeros_like(batch.r)), copy.no_draws(most))
-        predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, most)
+        trace = copy.predict(batch._replace(r=torch.zeros_like(batch.r)))
+        predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
         means = [
             [mean(values[:count]) for values, count in zip(table.detach(), rows, strict=True)]
             for table in (predicted, returned)
@@ -138,36 +136,36 @@ class Diagnostics:
 class AgentCopy:
     """A second agent, to try updates on."""
 
-    def __init__(self, learner: Learner, seeds: list[int]) -> None:
+    def __init__(self, learner: Learner, seeds: list[int], rows: int) -> None:
         self.learner = learner
-        self._like = learner.acting.flat
-        self.agent = learner.rule.init(learner.spec, learner.cfg, seeds, self._like.device, self._like.dtype)
+        like, rule = learner.acting.flat, learner.rule
+        self.agent = rule.init(learner.spec, learner.cfg, seeds, like.device, like.dtype)
         self._networks = networks(self.agent)
-        self._forwards = {
-            name: watch(one) for name, one in self._networks.items() if one.architecture.activation == "relu"
-        }
+        relu = {name: one for name, one in self._networks.items() if one.architecture.activation == "relu"}
+        self._forwards = {name: watch(one) for name, one in relu.items()}
+        self._cfg = replace(learner.cfg, batch_size=rows)
+        shapes = rule.draws(learner.spec, self._cfg)
+        zeros = (None if shape is None else like.new_zeros(learner.members, *shape) for shape in shapes)
+        self._no_noise = type(shapes)(*zeros)
 
-    def refresh(self) -> None:
-        """Makes it what the agent is now."""
-        for (_, mine), (_, theirs) in zip(named_tensors(self.agent), named_tensors(self.learner.agent), strict=True):
+    def update(self, batch: Batch, draws: Any) -> None:
+        """Makes it what the agent is now, and updates it."""
+        self._update(batch, draws, self.learner.cfg)
+
+    def predict(self, batch: Batch) -> Any:
+        """Returns the trace of an update without noise with a batch of as many rows as it was made for."""
+        return self._update(batch, self._no_noise, self._cfg)
+
+    def _update(self, batch: Batch, draws: Any, cfg: TD3Config) -> Any:
+        learner = self.learner
+        for (_, mine), (_, theirs) in zip(named_tensors(self.agent), named_tensors(learner.agent), strict=True):
             mine.copy_(theirs)
         for forwards in self._forwards.values():
             forwards.clear()
-
-    def update(self, batch: Batch, draws: Any) -> Any:
-        """Updates it with a batch of any size; returns the trace."""
-        learner = self.learner
-        cfg = replace(learner.cfg, batch_size=batch.r.shape[1])
         return learner.rule.update(self.agent, batch, draws, cfg, learner.coefficients, learner.phases[-1])
 
-    def no_draws(self, batch_size: int) -> Any:
-        """The draws of an update without noise."""
-        shapes = self.learner.rule.draws(self.learner.spec, replace(self.learner.cfg, batch_size=batch_size))
-        zeros = (None if shape is None else self._like.new_zeros(self.learner.members, *shape) for shape in shapes)
-        return type(shapes)(*zeros)
-
     def dead_units(self) -> dict[str, list[float]]:
-        """The share of dead units of each ReLU network, from the first forward pass of its whole stack."""
+        """The share of dead units of each ReLU network, from the first pass of the newest update through all of it."""
         found = {}
         for name, forwards in self._forwards.items():
             whole = [one for one in forwards if one and len(one[0]) == len(self._networks[name].flat)]

@@ -1,0 +1,276 @@
+"""Diagnostics: they change nothing, find a critic that is wrong on purpose, and resume to the last bit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from test_resume import broken_off
+
+import helpers
+import image_worlds
+import t3d
+from run_folders import events_of, everything
+from t3d.algo.networks import Critic
+from t3d.config import Config, merge
+from t3d.events import Diagnosed, Update
+from t3d.measure.returns import MOST_OWN
+from t3d.run.build import Training, assemble
+from t3d.run.parts import Counters
+from t3d.run.placement import resolve
+from t3d.types import Requests
+from worlds import Sound
+
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+IMAGES: dict[str, Any] = {
+    "env": {"id": "image_worlds:WithVector", "frame_stack": 2},
+    "td3": {"batch_size": 8, "actor_hidden": [8], "critic_hidden": [8], "encoder_channels": 4, "encoder_features": 6},
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fused": {"engine": "fused", "seeds": [0, 1]},
+    "eager": {"engine": "eager"},
+    "priorities, three steps": {"replay": {"sampling": "proportional", "n_step": 3, "capacity": 150}},
+    "scaled, normalised, three environments": {
+        **{"scale_rewards": True, "normalise_observations": True, "env": {"num_envs": 3}},
+    },
+    "categorical critics, two of three at random": {
+        "td3": {"critic_loss": "categorical", "critics": 3, "aggregate": "min_of_random_2"}
+    },
+    "a rule of one's own": {"rule": "ddpg:DDPG"},
+    "a sweep": {"sweep": ["td3.gamma=0.5,0.9"], "seeds": [0, 1]},
+    "images": IMAGES,
+    "an actor process that takes turns": {"actors": "local:1", "max_ahead": 1},
+}
+ON_GPUS: dict[str, dict[str, Any]] = {
+    "graph, two seeds": {"engine": "graph", "seeds": [0, 1]},
+    "capture": {"engine": "capture"},
+    "graph, priorities, three steps, scaled": {
+        "replay": {"sampling": "proportional", "n_step": 3},
+        "scale_rewards": True,
+    },
+    "graph, replay in host memory": {"engine": "graph"},
+    "images": IMAGES,
+}
+
+
+def diagnosed(events: Any) -> list[Diagnosed]:
+    return [event for event in events if isinstance(event, Diagnosed)]
+
+
+def left_by(folder: Path) -> dict[str, Any]:
+    """Everything that a run has come to, without its diagnostics and what says whether it has some."""
+    left = everything(folder)
+    left["events"] = [event for event in left["events"] if event["event"] != "diagnostics"]
+    del left["events"][0]["config"], left["plain"]["config"], left["plain"]["progress"]["diagnosis_due"]
+    return left
+
+
+def assert_same_bits(tmp_path: Path, **changes: Any) -> None:
+    for every in (0, 20):
+        cfg = merge(helpers.small_config(total_steps=230, threads=1), changes)
+        run = {"root": str(tmp_path), "name": str(every)}
+        events = list(t3d.train(merge(cfg, {"log": {"every_steps": 10, "diagnose_every_steps": every}, "run": run})))
+        assert len(diagnosed(events)) == (0 if every == 0 else len(cfg.members) * 7), "at steps 102, 120, ... 220"
+    with_none, with_some = left_by(tmp_path / "0"), left_by(tmp_path / "20")
+    if cfg.local_actors:  # some events are about time, and evaluations come when they are ready
+        del with_none["events"], with_some["events"], with_none["metrics"], with_some["metrics"]
+    assert with_none.keys() == with_some.keys() and len(with_none) > 15
+    for name, value in with_none.items():
+        same = np.array_equal(value, with_some[name]) if isinstance(value, np.ndarray) else value == with_some[name]
+        assert same, name
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_run_is_the_same_with_and_without_diagnostics(tmp_path: Path, settings: str) -> None:
+    assert_same_bits(tmp_path, **SETTINGS[settings])
+
+
+@ON_GPU
+@pytest.mark.parametrize("settings", ON_GPUS)
+def test_a_run_on_a_gpu_is_the_same_with_and_without_diagnostics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    if "host" in settings:
+        monkeypatch.setattr("t3d.run.build.replay_device", lambda *_: "cpu")
+    assert_same_bits(tmp_path, device="cuda", **ON_GPUS[settings])
+
+
+class Ones(Sound):
+    """Rewards of 1; episodes of 20 steps, of which the even ones terminate and the odd ones are truncated."""
+
+    length, episode = 20, -1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episode += 1
+        return super().reset(seed=seed)
+
+    def reward(self) -> float:
+        return 1.0
+
+    def over(self) -> tuple[bool, bool]:
+        over = self.t == self.length
+        return over and self.episode % 2 == 0, over and self.episode % 2 == 1
+
+
+class OnesSeen(image_worlds.WithVector):
+    """The same with images."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.episode = -1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.episode += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, _, over, about = super().step(action)
+        return observation, 1.0, over and self.episode % 2 == 0, over and self.episode % 2 == 1, about
+
+
+@contextmanager
+def collected(cfg: Config, make_env: Callable[[], gym.Env[Any, Any]], steps: int) -> Iterator[tuple[Training, Any]]:
+    """A training that has taken so many steps and made two updates, and the trace of the second."""
+    with ExitStack() as opened:
+        training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), make_env, opened)
+        training.publisher.publish()
+        parts = training.parts
+        while parts.counters.step < steps:
+            parts.memory.add(*parts.collector.poll().rollouts)
+            parts.counters.step = min(parts.added)
+        yield training, parts.learner.run(2)
+
+
+def make_constant(critic: Critic, value: float) -> None:
+    """Has critics predict the same everywhere; categorical ones the middle of their support."""
+    critic.flat.zero_()
+    if critic.architecture.sizes[-1] == 1:
+        critic.architecture.parameters(critic.flat)[-1].fill_(value)
+
+
+def returns_of_ones(steps: int, gamma: float, scale: float, after: float) -> list[float]:
+    """The returns of the transitions in finished episodes of Ones that are compared."""
+    found = []
+    for episode in range(steps // Ones.length):
+        for left in range(1, Ones.length + 1):
+            known = (1 - gamma**left) / (1 - gamma) / scale
+            if episode % 2 == 0:
+                found.append(known)
+            elif gamma**left <= MOST_OWN:
+                found.append(known + gamma**left * after)
+    return found
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "fused": {"engine": "fused", "seeds": [0, 1]},
+    "three steps, priorities": {"replay": {"n_step": 3, "sampling": "proportional"}},
+    "scaled rewards": {"scale_rewards": True},
+    "normalised observations": {"normalise_observations": True},
+    "a categorical critic": {"td3": {"critic_loss": "categorical", "value_low": -20, "value_high": 34}},
+    "a rule of one's own": {"rule": "ddpg:DDPG"},
+    "a sweep": {"sweep": ["td3.gamma=0.6,0.85"]},
+    "images": IMAGES,
+    "one critic": {"td3": {"critics": 1}},
+}
+
+
+@pytest.mark.parametrize("settings", WRONG)
+def test_the_bias_of_a_critic_that_is_wrong_on_purpose_is_found(tmp_path: Path, settings: str) -> None:
+    """Critics that predict 7 for everything, where rewards are 1: a closed form."""
+    base = merge(helpers.small_config(td3={"gamma": 0.85}, run={"root": str(tmp_path)}), WRONG[settings])
+    cfg, steps = merge(base, {"env": {"id": "", "name": "ones"}}), 190
+    with collected(cfg, OnesSeen if "images" in settings else Ones, steps) as (training, trace):
+        parts, agent = training.parts, training.parts.learner.agent
+        for critic in (agent.critic, agent.critic_target):
+            make_constant(critic, 7.0)
+        events = diagnosed(training.reporter.diagnostics.look(trace))
+        assert [event.member for event in events] == [*range(len(cfg.members))]
+        scaler = parts.memory.reward_scaler
+    for event, member in zip(events, cfg.members, strict=True):
+        scale = 1.0 if scaler is None else float(scaler.scale[0, 0])
+        assert scaler is None or abs(scale - 1) > 0.5, "scaling can be seen"
+        expected = returns_of_ones(steps, cfg.td3_of(member).gamma, scale, after=7.0)
+        assert event.q_rows == min(len(expected), 256 if "images" in settings else 1000) > 100
+        assert event.q_predicted == pytest.approx(7, rel=1e-5)
+        assert event.q_return == pytest.approx(np.mean(expected), rel=1e-5)
+        assert event.q_bias == pytest.approx(7 - np.mean(expected), rel=1e-4)
+        assert event.disagreement == pytest.approx(float(trace.q[event.member].std(dim=0, correction=0).mean()))
+
+
+def test_what_is_added_to_a_critic_is_found_as_bias(tmp_path: Path) -> None:
+    cfg = helpers.small_config(env={"id": "", "name": "ones"}, td3={"gamma": 0.85}, run={"root": str(tmp_path)})
+    with collected(cfg, Ones, 190) as (training, _):
+        learner, diagnostics = training.parts.learner, training.reporter.diagnostics
+        trace = learner.run(600)
+        (before,) = diagnosed(diagnostics.look(trace))
+        learner.agent.critic.architecture.parameters(learner.agent.critic.flat)[-1].add_(3.0)
+        (after,) = diagnosed(diagnostics.look(trace))
+    assert before.q_bias is not None and after.q_bias is not None
+    assert after.q_bias - before.q_bias == pytest.approx(3.0, rel=1e-4) and after.q_return == before.q_return
+
+
+def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:
+    cfg = helpers.small_config(env={"id": "", "name": "ones"}, run={"root": str(tmp_path)}, seeds=[0, 1])
+    with collected(cfg, Ones, 190) as (training, trace):
+        learner, memory = training.parts.learner, training.parts.memory
+        before = learner.agent.critic_adam.mean.clone()
+        assert learner.newest is not None
+        batch, draws = learner.newest
+        training.parts.stop(0, "for this test")
+        (event,) = diagnosed(training.reporter.diagnostics.look(trace))
+        assert torch.equal(learner.agent.critic_adam.mean, before), "only a copy was updated"
+        assert event.saturated == float((trace.pi[1].abs() > 0.99).float().mean())
+        assert event.td_quantiles[2] == pytest.approx(float(np.median(trace.td[1])))
+        learner.update(batch, draws)  # the first phase, whose critics learn as in the last
+        g = (learner.agent.critic_adam.mean - 0.9 * before).view(2, -1)[1] / 0.1
+    assert event.member == 1 and event.updates == 2
+    assert event.gradient_norms["critic"] == pytest.approx(float(g.norm()), rel=1e-3)
+    assert event.weight_norms.keys() == event.gradient_norms.keys() == event.dead_units.keys() == {"actor", "critic"}
+    assert event.reward_range == [1, 1] and sum(event.reward_counts) == sum(event.action_counts) == 16
+    numbers = batch.index[1].numpy()  # rows of a ring that is not full yet
+    assert event.sampled_age == pytest.approx(np.quantile(memory.added[1] - 1 - numbers, [0.05, 0.5, 0.95]))
+    assert 0 <= event.acting_share <= 1 and event.seconds > 0
+
+
+@pytest.mark.parametrize("settings", [{"seeds": [0, 1]}, IMAGES], ids=["vectors", "images"])
+def test_a_resumed_run_diagnoses_what_a_straight_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """It was killed with diagnostics due, which wait for the next report."""
+    log = {"every_steps": 50, "diagnose_every_steps": 35}
+    changes = {"log": log, "checkpoint": {"every_steps": 142}, "total_steps": 260, "td3": {"gamma": 0.9}}
+    base = merge(helpers.small_config(threads=1, **settings), changes)
+    made: dict[str, Any] = {"make_env": OnesSeen if "env" in settings else Ones}
+    straight, broken = (merge(base, {"run": {"root": str(tmp_path), "name": name}}) for name in ("straight", "broken"))
+    list(t3d.train(straight, **made))
+    killed = broken_off(monkeypatch, broken, 147, kill=True, **made)
+    list(t3d.resume(killed, **made))
+    one, other = ([asdict(event) for event in diagnosed(events_of(path))] for path in (tmp_path / "straight", killed))
+    for event in [*one, *other]:
+        for clock in ("time", "seconds", "acting_share"):
+            del event[clock]
+    assert one == other and {event["step"] for event in one} == {102, 150, 200, 250}
+    assert all(event["q_rows"] > 0 for event in one)
+
+
+def test_diagnostics_come_with_the_first_report_after_they_are_due(tmp_path: Path) -> None:
+    cfg = helpers.small_config(log={"every_steps": 30, "diagnose_every_steps": 70}, run={"root": str(tmp_path)})
+    events = list(t3d.train(cfg))
+    reports = [event.step for event in events if isinstance(event, Update)]
+    assert [event.step for event in diagnosed(events)] == [102, 150, 210, 300] and {150, 210, 300} <= {*reports}
+
+
+def test_progress_from_before_there_were_diagnostics_is_read() -> None:
+    counters = Counters(diagnosis_due=True)
+    state = counters.state()
+    assert state.pop("diagnosis_due") is True
+    counters.restore(state)
+    assert counters.diagnosis_due is False
