@@ -130,7 +130,8 @@ def _learning(update: OneUpdate) -> list[Details]:
     """Steps 10 to 13."""
     trace, td3, before, after = update.trace, update.td3, update.before, update.after
     errors, losses = (", ".join(map(number, one[:, 0])) for one in (trace.td, trace.loss))
-    mean_loss = f"its mean over the batch, summed over the critics: {number(update.losses['critic'])}"
+    whole = f"the whole loss, over the batch and the critics: {number(update.losses['critic'])}"
+    rate = "learning rate" if td3.lr_schedule == "constant" else "initial learning rate"
     ascended = [
         Quantity("π_φ(s)", "trace.pi", trace.pi),
         Quantity(OBJECTIVE[td3.actor_objective], "trace.q_pi", trace.q_pi),
@@ -144,13 +145,13 @@ def _learning(update: OneUpdate) -> list[Details]:
         Details(
             [Quantity("Q − y", "trace.td", trace.td), Quantity("loss", "trace.loss", trace.loss)],
             f"errors ({errors}) give losses ({losses})",
-            facts=(mean_loss,),
+            facts=(whole,),
         ),
-        Details([moved.quantity], moved.example, {"learning rate": td3.critic_lr}),
+        Details([moved.quantity], moved.example, {rate: td3.critic_lr}),
         Details(
             [*ascended, actor_moved.quantity],
             actor_moved.example,
-            {"learning rate": td3.actor_lr, "d": td3.policy_delay},
+            {rate: td3.actor_lr, "d": td3.policy_delay},
             (f"{loss}: {number(update.losses['actor'])}", delay),
         ),
     ]

@@ -145,13 +145,16 @@ def _smoothing(td3: TD3Config) -> Text:
 def _aggregate(td3: TD3Config) -> Text:
     """Step 8."""
     happens = AGGREGATE_IN_WORDS[td3.aggregate][0].format(dropped=td3.drop_highest)
+    why = "The actor seeks out values that are too high by mistake; the low ones of several estimates seldom are."
+    if td3.aggregate == "mean":
+        why = "A mean evens out errors that the critics do not share, but is not as cautious as the paper's minimum."
     if td3.critics == 1:
         happens = "one critic in this run: its value is kept"
+        why = "With one critic nothing guards against values that are too high by mistake, which the actor seeks out."
     return Text(
-        "One pessimistic value",
+        "One value of several",
         happens,
-        "The actor seeks out values that are too high by mistake; the smallest of several estimates is seldom too "
-        "high.",
+        why,
         "Errors upwards would pass from target to target and grow: t3d explain --claim overestimation shows it.",
     )
 
