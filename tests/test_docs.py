@@ -16,6 +16,7 @@ import tyro
 
 import config_page
 from t3d.app.cli import main
+from t3d.app.explain import ExplainArgs
 from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
@@ -124,6 +125,9 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
         command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL]]
     if command[0] == "bench":  # takes its time, and test_bench.py has it
         tyro.cli(BenchArgs, args=command[1:])
+        return
+    if command[0] == "explain" and "--claim" in command:  # takes minutes, and test_claims.py has it
+        tyro.cli(ExplainArgs, args=command[1:])
         return
     if command[0] == "resume":  # a little further than it is
         command = [*command, "--total-steps", str(read_entry(Path(command[1])).step + 50), "--no-video"]

@@ -33,6 +33,9 @@ COMMANDS = {
     "eval": Command("t3d.app.evaluate", "eval RUN", "evaluate a run's best policy on fresh episodes, without noise"),
     "plot": Command("t3d.app.plot", "plot RUN...", "plot the learning curves of one or more runs"),
     "record": Command("t3d.app.record", "record RUN", "record a video of a run's best policy (mp4)"),
+    "explain": Command(
+        "t3d.app.explain", "explain RUN|ENV", "take one real update apart into the fifteen steps of TD3"
+    ),
     "doctor": Command("t3d.app.doctor", "doctor [ENV]", "check an environment for problems, or describe this machine"),
     "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one in detail"),
     "bench": Command("t3d.bench.command", "bench [update|train]", "measure how fast this machine trains"),

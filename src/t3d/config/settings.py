@@ -254,7 +254,8 @@ class Config:
     def td3_of(self, member: Member) -> TD3Config:
         """The settings of the algorithm with a member's values."""
         changes: dict[str, Any] = {name.removeprefix("td3."): value for name, value in member.values}
-        return replace(self.td3, **changes)
+        counts = [name for name, value in changes.items() if type(getattr(self.td3, name)) is int and value % 1 == 0]
+        return replace(self.td3, **changes | {name: int(changes[name]) for name in counts})
 
     @property
     def rule_title(self) -> str:

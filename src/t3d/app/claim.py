@@ -1,0 +1,43 @@
+"""`t3d explain --claim`: trains the small comparison that shows a claim of the paper, and draws the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from t3d.app.console import View
+from t3d.app.plain_console import PlainConsole
+from t3d.app.signals import handling_signals
+from t3d.config import Config
+from t3d.errors import UserError
+from t3d.files import in_words, shown
+from t3d.store.reader import open_run
+
+ENV = "Pendulum-v1"
+
+
+def show_claim(name: str, cfg: Config, out: Path | None) -> int:
+    """Trains both kinds of members in one run, and prints what they show; returns the exit code."""
+    from t3d.insight.claim_picture import findings, plot_claim  # noqa: PLC0415 (imports torch)
+    from t3d.insight.claims import CLAIMS  # noqa: PLC0415
+    from t3d.run.loop import train  # noqa: PLC0415
+
+    console = PlainConsole()
+    console.print(CLAIMS[name].says, soft_wrap=True)
+    with handling_signals() as requested:
+        with View(console, requested) as view:
+            for event in train(cfg, stop=requested.stop, save=requested.save):
+                view.show(event)
+        if requested.exit_code:
+            console.print(f"stopped before the end; the run is kept in {view.folder}", soft_wrap=True)
+            return requested.exit_code
+        run = open_run(view.folder)
+        picture = out or run.path / f"{name}.png"
+        console.print()
+        for line in findings(run, name):
+            console.print(line, soft_wrap=True)
+        try:
+            plot_claim(run, name, picture)
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot write the image {picture}: {in_words(error)}") from None
+        console.print(f"plotted: {shown(picture)}", soft_wrap=True)
+    return 0

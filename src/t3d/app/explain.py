@@ -1,0 +1,159 @@
+"""`t3d explain RUN|ENV`: takes one real update apart into the fifteen steps; `--claim` shows a claim of the paper."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.padding import Padding
+from rich.rule import Rule as Line
+from rich.table import Table
+from rich.text import Text
+
+from t3d.app.flags import read_flags
+from t3d.app.plain_console import PlainConsole
+from t3d.app.safe_output import printable
+from t3d.config import Config, merge
+from t3d.config.presets import preset
+from t3d.errors import UserError
+from t3d.events import Eval
+from t3d.files import followed, in_words, replace, shown
+from t3d.store.reader import MARKS, Run, open_run
+
+STEPS = 3_000  # of the small run that explains an environment; chosen: Pendulum is half learned after ten seconds
+INDENT = 4
+
+
+@dataclass(frozen=True)
+class ExplainArgs:
+    """Explain one real update of TD3 in fifteen steps, with its numbers, here and as a page (explain.html).
+
+    With --claim, train the small comparison that shows a claim of the paper, and draw the picture.
+    """
+
+    what: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")] = None
+    """A run's folder or name under --root; or an environment, on which a small run is trained first."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Explain an update of this seed, in a sweep of the member of this name, e.g. gamma-0.98-seed-0."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
+    """The page; default: explain.html in the run's folder, or here for an environment. With --claim the picture."""
+    claim: Literal["overestimation", "smoothing", "delay"] | None = None
+    """Single against twin critics, with and without target policy smoothing, or policy delay 1 against 2, on ENV
+    (default: Pendulum-v1, a few minutes)."""
+
+
+def main(arguments: list[str]) -> int:
+    """Explains, and prints the path of the page."""
+    args = read_flags(ExplainArgs, arguments, "t3d explain")
+    if args.claim is not None:
+        return _claim(args.claim, args)
+    if args.what is None:
+        raise UserError("name a run or an environment, e.g. t3d explain runs/<name>, or t3d explain Pendulum-v1")
+    console = PlainConsole()
+    if is_run(args.what, args.root):
+        run = open_run(args.what, args.root)
+        _explain(run, args, args.out or run.path / "explain.html", console)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="t3d-explain-") as folder:
+        run = _train(args.what, Path(folder), args.root, console)
+        _explain(run, args, args.out or Path("explain.html"), console)
+    return 0
+
+
+def _claim(name: str, args: ExplainArgs) -> int:
+    from t3d.app.claim import ENV, show_claim  # noqa: PLC0415
+    from t3d.insight.claims import claim_config  # noqa: PLC0415 (imports torch)
+
+    if args.seed is not None:
+        raise UserError("--claim trains several seeds and compares them all; leave --seed out")
+    out = followed(args.out) if args.out else None
+    return show_claim(name, claim_config(name, args.what or ENV, str(args.root)), out)
+
+
+def is_run(text: str, root: Path) -> bool:
+    """Whether there is a folder of a run, or of anything else, at a path or of a name under root."""
+    places = (Path(text), root / text)
+    return any(place.is_dir() or any((place / mark).exists() for mark in MARKS) for place in places)
+
+
+def small_config(env_id: str, root: Path) -> Config:
+    """The run that explains an environment."""
+    changes = {"env": {"id": env_id}, "total_steps": STEPS, "run": {"root": str(root), "name": "small"}}
+    return merge(preset("quick"), changes)
+
+
+def _train(env_id: str, folder: Path, root: Path, console: PlainConsole) -> Run:
+    from t3d.run.loop import train  # noqa: PLC0415 (imports torch)
+    from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
+
+    try:
+        env_factory(env_id)
+    except UserError as error:
+        raise UserError(f"there is no run {env_id} in {root}, and it is no environment either: {error}") from None
+    console.print(f"training {env_id} for {STEPS:,} steps to explain an update of it ...", soft_wrap=True)
+    for event in train(small_config(env_id, folder)):
+        if isinstance(event, Eval):
+            console.print(f"  step {event.step:,}: mean return {event.mean_return:,.1f}")
+    return open_run(folder / "small")
+
+
+def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> None:
+    from t3d.insight.explain import Step, explained, returned  # noqa: PLC0415 (imports torch)
+    from t3d.insight.explain_page import heading, page  # noqa: PLC0415
+    from t3d.insight.fifteen_steps import LETTERS  # noqa: PLC0415
+    from t3d.insight.one_update import one_update  # noqa: PLC0415
+
+    update = one_update(run, args.seed)
+    steps = explained(update) if update.cfg.rule == "td3" else list[Step]()
+    others = returned(update) if not steps else []
+    console.print(Text(printable(heading(update)), "bold"))
+    console.print(LETTERS)
+    for step in steps:
+        _print_step(step, console)
+    if others:
+        console.print(f"The steps of {update.cfg.rule_title} are its own; this is what its update returned.")
+        _print_quantities(others, console)
+    try:
+        replace(followed(out) if args.out else out, page(update, steps, others).encode())
+    except OSError as error:
+        raise UserError(f"cannot write the page {out}: {in_words(error)}") from None
+    console.print(f"\nthe same as a page, with pictures: {shown(out)}", soft_wrap=True)
+
+
+def _print_step(step: Any, console: PlainConsole) -> None:
+    """Prints what happens, the numbers, why, and what would break."""
+    number, text, details = step
+    console.print()
+    console.print(Line(Text(f"{number}  {text.title}", "bold"), align="left", style="dim"))
+    settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in details.settings.items())
+    _print_line("", text.formula + (f"    [{settings}]" if settings else ""), console, "bold cyan")
+    _print_quantities(details.quantities, console)
+    for fact in details.facts:
+        _print_line("", fact, console)
+    for label, line in (("e.g. ", details.example), ("why: ", text.why), ("without it: ", text.without)):
+        if line:
+            _print_line(label, line, console)
+
+
+def _print_line(label: str, line: str, console: PlainConsole, style: str = "") -> None:
+    text = Text.assemble((label, "dim"), (printable(line), style))
+    for part in text.wrap(console, console.width - INDENT):
+        part.rstrip()
+        console.print(Text(" " * INDENT).append_text(part))
+
+
+def _print_quantities(quantities: list[Any], console: PlainConsole) -> None:
+    if not quantities:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("tensor", no_wrap=True)
+    for name in ("shape", "mean", "std", "min", "max"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=9)
+    for one in quantities:
+        table.add_row(one.symbol, one.shape, *one.figures)
+    console.print(Padding(table, (0, 0, 0, INDENT), expand=False))

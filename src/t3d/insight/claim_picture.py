@@ -1,0 +1,124 @@
+"""What a claim's run shows: a picture, and sentences with its figures."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.config import Member
+from t3d.config.sweeps import by_values
+from t3d.errors import UserError
+from t3d.events import Diagnosed, Eval, Event
+from t3d.files import replace
+from t3d.insight.claims import CLAIMS
+from t3d.store.members import member_of
+from t3d.store.reader import Run, read_events
+
+COLOURS = ("#d95f02", "#1f77b4")
+LATE = 0.7  # the share of training after which values are compared: Pendulum's returns are known then; chosen
+CERTAIN = 2.0  # standard errors between the two kinds of members, to call it more than chance; chosen
+
+
+class Curve(NamedTuple):
+    """A figure of the members of one kind over training, at the steps that all of them have."""
+
+    steps: NDArray[np.int64]  # (T,)
+    values: NDArray[np.float64]  # (seeds, T)
+
+    def end(self, total: int) -> Curve:
+        """The end of training; before it, the returns are those of policies that are gone."""
+        late = self.steps >= LATE * total
+        return Curve(self.steps[late], self.values[:, late])
+
+    def late(self, total: int) -> NDArray[np.float64]:
+        """Each seed's mean over the end of training."""
+        mean: NDArray[np.float64] = self.end(total).values.mean(axis=1)
+        return mean
+
+
+def curves(run: Run, figure: str) -> list[Curve]:
+    """The figure of both kinds of members, from their diagnostics or, for mean_return, their evaluations."""
+    kind: type[Event] = Eval if figure == "mean_return" else Diagnosed
+    told: dict[Member, dict[int, float]] = {member: {} for member in run.cfg.members}
+    for event in read_events(run.path, kinds=[kind]):
+        member, value = member_of(event, run.cfg.members), getattr(event, figure)
+        if member is not None and value is not None:
+            told[member][event.step] = value
+    found = []
+    for members in by_values(run.cfg.members).values():
+        living = [told[member] for member in members if member not in run.stopped]
+        steps = sorted(set.intersection(*(set(one) for one in living))) if living else []
+        if not steps or steps[-1] < LATE * run.cfg.total_steps:
+            raise UserError(f"{run.path} has come too early to an end to show the claim; t3d resume {run.path} goes on")
+        found.append(Curve(np.array(steps), np.array([[one[step] for step in steps] for one in living])))
+    return found
+
+
+def findings(run: Run, name: str) -> list[str]:
+    """What both kinds of members came to, and whether the run shows the claim."""
+    claim, total = CLAIMS[name], run.cfg.total_steps
+    off = [one.late(total) for one in curves(run, "q_bias")]
+    returns = [one.late(total) for one in curves(run, "mean_return")]
+    lines = [f"From step {round(LATE * total):,} on:"]
+    for kind, bias, reached in zip(claim.names, off, returns, strict=True):
+        lines.append(
+            f"  {kind}: values are {bias.mean():+.1f} off the returns that followed ({bias.min():+.1f} to "
+            f"{bias.max():+.1f} over {len(bias)} seeds); mean return in evaluation {reached.mean():,.1f}"
+        )
+    return [*lines, verdict(*off)]
+
+
+def verdict(first: NDArray[np.float64], second: NDArray[np.float64]) -> str:
+    """Whether the first kind of members, with a value for each seed, is above the second by more than chance."""
+    difference = float(first.mean() - second.mean())
+    several = min(len(first), len(second)) > 1
+    error = float(np.sqrt(sum(one.var(ddof=1) / len(one) for one in (first, second)))) if several else np.inf
+    said = f"{abs(difference):.3g} ± {error:.2g} (standard error)"
+    if abs(difference) <= CERTAIN * error:
+        return f"That is no clear difference: {said}, which may be chance."
+    if difference > 0:
+        return f"That agrees with the claim: the values of the first are higher, by {said}."
+    return f"That is the opposite of the claim: the values of the first are lower, by {said}."
+
+
+def plot_claim(run: Run, name: str, out: Path) -> None:
+    """Draws both kinds of members: means over seeds, with bands from the lowest to the highest seed."""
+    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    names = CLAIMS[name].names
+    figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    values, bias, evaluations = panels
+    _plot(values, curves(run, "q_predicted"), names, suffix=": predicted")
+    _plot(values, curves(run, "q_return"), names, "--", ": followed")
+    values.set(title="Values of visited states and actions", ylabel="predicted value, discounted return")
+    _plot(bias, [one.end(run.cfg.total_steps) for one in curves(run, "q_bias")], names)
+    bias.axhline(0, color="#888888", linewidth=1, linestyle="--")
+    bias.set(title="Predicted minus followed, at the end", ylabel="above 0: values are too high")
+    _plot(evaluations, curves(run, "mean_return"), names)
+    evaluations.set(title="Evaluation", ylabel="mean return, no noise")
+    for axes in panels:
+        axes.set_xlabel("environment steps per seed")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    title = f"{names[0]} against {names[1]} on {run.cfg.env.title}, {len(run.cfg.seeds)} seeds each; bands: all seeds"
+    figure.suptitle(title[0].upper() + title[1:])
+    image = io.BytesIO()
+    figure.savefig(image, format=out.suffix[1:] or "png", dpi=110)
+    plt.close(figure)
+    replace(out, image.getvalue())
+
+
+def _plot(axes: Any, kinds: list[Curve], names: tuple[str, str], style: str = "-", suffix: str = "") -> None:
+    for one, name, colour in zip(kinds, names, COLOURS, strict=True):
+        axes.plot(one.steps, one.values.mean(axis=0), style, color=colour, linewidth=2, label=name + suffix)
+        if style == "-":
+            low, high = one.values.min(axis=0), one.values.max(axis=0)
+            axes.fill_between(one.steps, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,123 @@
+"""Pictures of single steps of one update, as SVG that suits light and dark pages."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from t3d.insight.explain import online_actor
+from t3d.insight.one_update import OneUpdate
+
+BLUE, ORANGE, GREY = "#4f8fcf", "#e07b28", "#8a8a8a"  # readable on white and on black; chosen
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY),
+    **{"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},
+    **{"svg.fonttype": "none", "svg.hashsalt": "t3d"},  # text stays text, and the same update gives the same bytes
+}
+DASHED: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": "--"}
+MOST_POINTS = 500  # of a scatter; chosen
+
+
+class Picture(NamedTuple):
+    """What a picture shows, and how it is drawn into axes."""
+
+    caption: str
+    draw: Callable[[Any, OneUpdate], None]
+
+
+def _noise(axes: Any, update: OneUpdate) -> None:
+    eps, sigma, clip = _array(update.trace.eps), update.td3.target_noise, update.td3.target_noise_clip
+    most = 1.15 * max(clip, float(np.abs(eps).max()), 1e-6) if clip < 4 * sigma else 4.2 * sigma or 1.0
+    axes.hist(eps, bins=41, range=(-most, most), density=True, color=BLUE)
+    if sigma:
+        x = np.linspace(-most, most, 301)
+        axes.plot(
+            x, np.exp(-((x / sigma) ** 2) / 2) / (sigma * np.sqrt(2 * np.pi)), color=ORANGE, label="before the clip"
+        )
+        axes.legend(loc="upper center")
+    for limit in (-clip, clip):
+        if abs(limit) < most:
+            axes.axvline(limit, **DASHED)
+    axes.set(xlabel="noise on a'", ylabel="density", xlim=(-most, most), ylim=(0, 1.25 * axes.get_ylim()[1]))
+
+
+def _critics(axes: Any, update: OneUpdate) -> None:
+    q2, v2 = _array(update.trace.q2, flat=False), _array(update.trace.v2)
+    if len(q2) == 2:
+        apart, first = q2[1] - q2[0], q2[0] < q2[1]
+        axes.scatter(q2[0][first], apart[first], s=9, color=BLUE, label="Q_θ1' is kept")
+        axes.scatter(q2[0][~first], apart[~first], s=9, color=ORANGE, label="Q_θ2' is kept")
+        axes.axhline(0, **DASHED)
+        axes.set(xlabel="Q_θ1'(s', a')", ylabel="Q_θ2' − Q_θ1'")
+    else:
+        order = np.argsort(v2)
+        for place, one in enumerate(q2):
+            axes.plot(one[order], ".", markersize=3, color=BLUE, label="" if place else "each critic")
+        axes.plot(v2[order], color=ORANGE, label="kept")
+        axes.set(xlabel="transitions, sorted by what is kept", ylabel="Q'(s', a')")
+    axes.legend()
+
+
+def _errors(axes: Any, update: OneUpdate) -> None:
+    td, y = _array(update.trace.td, flat=False), _array(update.trace.y)
+    for place, (one, colour) in enumerate(zip(td[:2], (BLUE, ORANGE), strict=False)):
+        axes.scatter(y, one, s=9, color=colour, label=f"Q_θ{place + 1}")
+    axes.axhline(0, **DASHED)
+    axes.set(xlabel="target y", ylabel="error Q(s, a) − y")
+    axes.legend()
+
+
+def _polyak(letter: str, online: Callable[[OneUpdate], Tensor], name: str) -> Callable[[Any, OneUpdate], None]:
+    def draw(axes: Any, update: OneUpdate) -> None:
+        before, after = _array(update.before[name]), _array(update.after[name])
+        gap, moved = _array(online(update)) - before, after - before
+        some = np.linspace(0, len(gap) - 1, min(MOST_POINTS, len(gap))).astype(int)
+        axes.scatter(gap[some], moved[some], s=5, color=BLUE, label="each weight")
+        ends = np.array([gap.min(), gap.max()])
+        axes.plot(ends, update.td3.tau * ends, color=ORANGE, linewidth=1, label=f"slope τ = {update.td3.tau:g}")
+        axes.set(xlabel=f"{letter} − {letter}' before", ylabel=f"move of {letter}'")
+        axes.legend()
+
+    return draw
+
+
+def _array(values: Tensor, *, flat: bool = True) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = values.double().numpy()
+    return found.ravel() if flat else found
+
+
+PICTURES = {
+    6: Picture("The noise of this batch; dashed: its clip. What was beyond is at the clip.", _noise),
+    8: Picture("How far the target critics are apart: the smaller value is kept.", _critics),
+    11: Picture("How far the critics were from their target, before they moved.", _errors),
+    14: Picture(
+        "Each weight of the target has gone τ of its way to the actor.",
+        _polyak("φ", lambda update: online_actor(update, update.after), "actor_target"),
+    ),
+    15: Picture(
+        "Each weight of the targets has gone τ of its way to its critic.",
+        _polyak("θ", lambda update: update.after["critic"], "critic_target"),
+    ),
+}
+
+
+def drawn(step: int, update: OneUpdate, kind: str = "svg") -> bytes:
+    """Draws the picture of a step."""
+    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only pictures need it)
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    with mpl.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(5.2, 3.0), layout="constrained")
+        PICTURES[step].draw(axes, update)
+        image = io.BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(image, format=kind, transparent=True, metadata=metadata)
+        plt.close(figure)
+    return image.getvalue()

@@ -1,0 +1,142 @@
+"""Makes one real update of a run, on a copy in memory: the run's folder and its lock are not touched."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.rules import rule_of
+from t3d.config import Config, Member, TD3Config, merge
+from t3d.config.sweeps import noun
+from t3d.data.memory import Memory
+from t3d.errors import UserError
+from t3d.files import CORRUPT_ERRORS
+from t3d.run.coefficients import coefficients_of_members
+from t3d.store.checkpoint import Checkpoint, newest
+from t3d.store.members import stored_name
+from t3d.store.reader import Run
+from t3d.types import Spec, State
+from t3d.world.compatibility import difference, outline
+
+
+class OneUpdate(NamedTuple):
+    """One member's part of an update: what was handed in, what it returned, and the agent before and after.
+
+    Tensors are as in types.py without their first axis, M.
+    """
+
+    title: str  # of the run
+    cfg: Config
+    td3: TD3Config  # the member's own
+    member: Member
+    spec: Spec
+    step: int  # of the checkpoint
+    number: int  # of the update, from 1
+    stored: int  # transitions in the replay
+    batch: Any
+    draws: Any
+    trace: Any  # UpdateTrace, unless the rule is the user's own
+    losses: dict[str, float]
+    before: dict[str, Tensor]  # by the names in checkpoints; networks and moments are (networks of the member, P)
+    after: dict[str, Tensor]
+
+
+def one_update(run: Run, asked: str | None = None) -> OneUpdate:
+    """Takes the newest checkpoint and makes the updates up to the next one in which the actor moves."""
+    checkpoint, notes = newest(run.path / "checkpoints")
+    if checkpoint is None:
+        why = "; ".join(notes) or f"one is written every {run.cfg.checkpoint.every_steps:,} steps and when a run stops"
+        raise UserError(f"{run.path} has no checkpoint to take an update from: {why}")
+    try:
+        return _of_checkpoint(run, checkpoint, asked)
+    except CORRUPT_ERRORS as error:
+        raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
+
+
+def _of_checkpoint(run: Run, checkpoint: Checkpoint, asked: str | None) -> OneUpdate:
+    state = checkpoint.state()
+    cfg = merge(Config(), state["config"])
+    cfg = replace(cfg, device="cpu", run=replace(cfg.run, root=tempfile.gettempdir()))
+    place = _place(run, cfg, asked, {stored_name(said) for said in state.get("stopped", {})})
+    member = cfg.members[place]
+    spec = run.policy(member, "last").spec
+    if changed := difference(state["spec"], outline(spec)):
+        raise UserError(f"the policy and the checkpoint in {run.path} are of different environments: {changed}")
+    learner, memory = _restored(cfg, spec, state, checkpoint)
+    if not memory.added[place]:
+        raise UserError(f"{checkpoint.path} holds no transitions of {member.title} to learn from")
+    if learner.until_complete > 1:
+        learner.run(learner.until_complete - 1)
+    batch, draws = memory.sample(), learner.draw()
+    before = _copied(learner, place)
+    trace = learner.update(batch, draws)
+    losses = {name: float(values[place]) for name, values in trace.losses.items()}
+    first, stop = memory.replay.kept(place)
+    return OneUpdate(
+        title=run.path.name,
+        cfg=cfg,
+        td3=cfg.td3_of(member),
+        member=member,
+        spec=spec,
+        step=checkpoint.step,
+        number=learner.updates,
+        stored=stop - first,
+        batch=_of_member(batch, place),
+        draws=_of_member(draws, place),
+        trace=_of_member(trace, place),
+        losses=losses,
+        before=before,
+        after=_copied(learner, place),
+    )
+
+
+def _place(run: Run, cfg: Config, asked: str | None, diverged: set[str]) -> int:
+    """The index of the member asked for, or of the first that has not diverged."""
+    living = [place for place, member in enumerate(cfg.members) if member.name not in diverged]
+    if asked is None and living:
+        return living[0]
+    place = 0 if asked is None else cfg.members.index(run.member(asked))
+    if place not in living:
+        what = noun(cfg.members)
+        raise UserError(f"{cfg.members[place].title} of {run.path} has diverged; choose another {what} with --seed")
+    return place
+
+
+def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> tuple[Learner, Memory]:
+    """The learner with its readable engine, and the memory, as they were saved."""
+    rule = rule_of(cfg.rule, spec)
+    coefficients = coefficients_of_members(cfg, rule)
+    memory = Memory(spec, cfg, "cpu", coefficients.gamma)
+    learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule, coefficients=coefficients, source=memory)
+    learner.restore(_on_cpu(state["learner"], learner.state()))
+    memory.restore(_on_cpu(state["memory"], memory.state()))
+    for place, member in enumerate(cfg.members):
+        checkpoint.fill(memory.replay, place, member.name)
+    return learner, memory
+
+
+def _on_cpu(saved: State, fresh: State) -> State:
+    """Replaces the random streams of a GPU, which a CPU cannot continue, by new ones."""
+    found: State = {}
+    for name, value in saved.items():
+        if isinstance(value, dict):
+            found[name] = fresh[name] if "drawn" in value else _on_cpu(value, fresh.get(name, {}))
+        else:
+            found[name] = value
+    return found
+
+
+def _of_member(values: Any, place: int) -> Any:
+    return type(values)(*(None if value is None else value[place].clone() for value in values))
+
+
+def _copied(learner: Learner, place: int) -> dict[str, Tensor]:
+    """Copies one member's part of the agent; Adam's step count belongs to all."""
+    return {
+        name: tensor.view(learner.members, -1, *tensor.shape[1:])[place].clone() if tensor.ndim else tensor.clone()
+        for name, tensor in named_tensors(learner.agent)
+    }

@@ -1,0 +1,310 @@
+"""t3d explain: fifteen steps whose numbers are those of a real update, and a run that is left as it was."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import helpers
+import t3d
+from rules_in_tests import CHOICES
+from run_folders import assert_equal
+from t3d.algo.learner import Learner
+from t3d.app import explain as app_explain
+from t3d.app.cli import main
+from t3d.config import Config, Member, TD3Config, merge
+from t3d.errors import UserError
+from t3d.events import Saved, Start
+from t3d.insight.explain import explained
+from t3d.insight.explain_page import page
+from t3d.insight.fifteen_steps import fifteen_texts
+from t3d.insight.one_update import OneUpdate, one_update
+from t3d.store.checkpoint import Checkpoint
+from t3d.store.reader import open_run
+
+ROOT = Path(__file__).parents[2]
+NUMBER = r"-?\d+\.?\d*(?:e[-+]\d+)?"
+
+
+def config(tmp_path: Path, name: str = "run", **changes: Any) -> Config:
+    cfg = helpers.small_config(run={"root": str(tmp_path), "name": name}, checkpoint={"every_steps": 100}, threads=1)
+    return merge(cfg, changes)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    list(t3d.train(config(root, seeds=[0, 4], env={"id": "Pendulum-v1"})))
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def update(run_folder: Path) -> OneUpdate:
+    return one_update(open_run(run_folder), "4")
+
+
+def made_up(cfg: Config) -> OneUpdate:
+    """An update of one member on a random batch, without a run."""
+    spec, td3 = helpers.make_spec(), cfg.td3
+    learner = Learner(spec, td3, [0], dtype=torch.float64)
+    for batch, draws in helpers.random_batches(spec, td3, 1, td3.policy_delay):
+        before = {name: torch.from_numpy(one) for name, one in learner.state().items() if hasattr(one, "ndim")}
+        trace = learner.update(batch, draws)
+    after = {name: torch.from_numpy(one) for name, one in learner.state().items() if hasattr(one, "ndim")}
+    parts: list[Any] = [batch, draws, trace]
+    parts = [type(one)(*(None if value is None else value[0] for value in one)) for one in parts]
+    losses = {"critic": 0.0, "actor": 0.0}
+    about: list[Any] = ["run", cfg, td3, Member(0), spec, 10, learner.updates, 10]
+    return OneUpdate(*about, *parts, losses, before, after)
+
+
+def at(update: OneUpdate, source: str) -> Tensor:
+    """What a source such as trace.q2[0] names."""
+    owner, name, place = re.fullmatch(r"(\w+)\.(\w+)(?:\[(\d)\])?", source).groups()  # type: ignore[union-attr]
+    values: Tensor = getattr(getattr(update, owner), name)
+    return values if place is None else values[int(place)]
+
+
+def figures_of(values: Tensor) -> list[float]:
+    values = values.double()
+    return [float(one) for one in (values.mean(), values.std(correction=0), values.min(), values.max())]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_steps_are_those_of_the_page_about_the_algorithm() -> None:
+    text = (ROOT / "docs" / "algorithm.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| \[", text, re.MULTILINE)
+    said = [(str(number), step.formula) for number, step in enumerate(fifteen_texts(Config(), TD3Config()), 1)]
+    assert rows == said and len(said) == 15
+
+
+def test_every_number_of_the_page_is_of_the_update(update: OneUpdate) -> None:
+    html = page(update, explained(update))
+    rows = re.findall(r'<tr><td title="((?:trace|batch)\.[^"]+)">.*?</td><td>(\S+?)</td>((?:<td>.*?</td>)+)</tr>', html)
+    assert {source.partition("[")[0] for source, *_ in rows} == {
+        *(f"batch.{name}" for name in ("s", "a", "r", "s2", "terminated")),
+        *(f"trace.{name}" for name in ("pi2", "eps", "a2", "q2", "v2", "y", "q", "td", "loss", "pi", "q_pi")),
+    }
+    for source, shape, cells in rows:
+        values = at(update, source)
+        assert shape == "×".join(map(str, values.shape))
+        assert list(map(float, re.findall(NUMBER, cells))) == pytest.approx(figures_of(values), rel=1e-3, abs=1e-9)
+
+
+def test_moves_of_the_networks_are_those_of_the_agent(update: OneUpdate) -> None:
+    steps = explained(update)
+    for step, name in ((12, "critic"), (13, "actor"), (14, "actor_target"), (15, "critic_target")):
+        moved = steps[step - 1].details.quantities[-1]
+        assert torch.equal(moved.values, update.after[name] - update.before[name]) and moved.values.abs().max() > 0
+    for name, online in (("actor_target", "actor"), ("critic_target", "critic")):
+        expected = update.td3.tau * update.after[online] + (1 - update.td3.tau) * update.before[name]
+        assert torch.allclose(update.after[name], expected, atol=1e-6)
+
+
+def test_examples_are_sums_that_come_out(update: OneUpdate) -> None:
+    steps = explained(update)
+    y, r, discount, _, terminated, v2 = map(float, re.findall(NUMBER, steps[8].details.example))
+    assert r + discount * (1 - terminated) * v2 == pytest.approx(y, rel=2e-3)
+    assert y == pytest.approx(float(update.trace.y[0]), rel=1e-3)
+    pi2, eps, low, high, a2 = map(float, re.findall(NUMBER, steps[5].details.example))
+    assert min(max(pi2 + eps, low), high) == pytest.approx(a2, abs=1e-3)
+    *values, kept = map(float, re.findall(NUMBER, steps[7].details.example))
+    assert min(values) == kept
+    for step in (14, 15):
+        tau, online, _, same, target, result = map(float, re.findall(NUMBER, steps[step - 1].details.example))
+        assert tau == same and tau * online + (1 - tau) * target == pytest.approx(result, rel=1e-2)
+
+
+def test_the_terminal_has_fifteen_steps_in_order_within_80_columns(
+    run_folder: Path, update: OneUpdate, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["explain", str(run_folder), "--seed", "4", "--out", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert [int(one) for one in re.findall(r"^(\d+)  .* ─+$", said, re.MULTILINE)] == list(range(1, 16))
+    assert max(map(len, lines[:-1])) <= 80 and "\x1b" not in said
+    row = next(line for line in lines if line.split()[:2] == ["y", str(len(update.trace.y))])
+    assert list(map(float, row.split()[2:])) == pytest.approx(figures_of(update.trace.y), rel=1e-3)
+    assert said.count("why: ") == said.count("without it: ") == 15
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page(update, explained(update))
+
+
+def test_the_page_needs_nothing_else(update: OneUpdate) -> None:
+    html = page(update, explained(update))
+    assert re.findall(r'id="step-(\d+)"', html) == [str(number) for number in range(1, 16)]
+    assert not re.search(r"https?://|<script|<link|@import|url\(", html)
+    sources = re.findall(r'src="([^"]*)"', html)
+    assert len(sources) == 5
+    for source in sources:
+        head, _, data = source.partition(",")
+        picture = base64.b64decode(data, validate=True).decode()
+        assert head == "data:image/svg+xml;base64" and picture.rstrip().endswith("</svg>")
+        assert not re.search(r'href="(?!#)|<script|<image', picture)
+    assert "prefers-color-scheme: dark" in html and "width=device-width" in html
+
+
+def test_what_a_run_is_called_is_no_markup(update: OneUpdate) -> None:
+    env = replace(update.cfg.env, name="<b>&'")
+    html = page(update._replace(title="<script>x</script>", cfg=replace(update.cfg, env=env)), [])
+    assert "<script>" not in html and "<b>" not in html and "<script>x</script>" in unescape(html)
+
+
+def test_the_folder_is_left_as_it_was(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = digests(run_folder)
+    assert main(["explain", str(run_folder)]) == 0
+    after = digests(run_folder)
+    assert after.pop("explain.html", None) is not None and after == before
+    (run_folder / "explain.html").unlink()
+
+
+def test_a_live_run_is_explained_and_not_disturbed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    list(t3d.train(config(tmp_path, "straight")))
+    explained_at = []
+    for event in t3d.train(config(tmp_path, "live")):
+        if isinstance(event, Saved):
+            assert main(["explain", str(tmp_path / "live")]) == 0
+            explained_at.append(event.step)
+    assert len(explained_at) >= 2
+    assert_equal(tmp_path / "straight", tmp_path / "live")
+
+
+@pytest.mark.parametrize(("total_steps", "number"), [(301, 204), (302, 204), (303, 204), (304, 207)])
+def test_the_update_is_the_next_one_that_moves_the_actor(tmp_path: Path, total_steps: int, number: int) -> None:
+    list(t3d.train(config(tmp_path, td3={"policy_delay": 3}, total_steps=total_steps)))
+    update = one_update(open_run(tmp_path / "run"))
+    assert (update.number, update.step) == (number, total_steps), "100 steps are random, and 201 to 204 updates made"
+    assert update.trace.pi is not None and not torch.equal(update.before["actor"], update.after["actor"])
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_formulas_say_what_the_settings_choose(choice: str) -> None:
+    cfg = merge(Config(), {"td3": {"batch_size": 8, "actor_hidden": [8], "critic_hidden": [8], **CHOICES[choice]}})
+    update, td3 = made_up(cfg), cfg.td3
+    steps = explained(update)
+    said = " ".join(step.text.formula for step in steps)
+    plain = " ".join(text.formula for text in fifteen_texts(Config(), TD3Config()))
+    assert len(steps) == 15 and (said != plain) == (choice != "min of 5")
+    *values, kept = map(float, re.findall(NUMBER, steps[7].details.example.replace("2 Q'", "")))
+    ordered = sorted(values)
+    expected = {
+        "min": [ordered[0]],
+        "mean": [sum(values) / len(values)],
+        "truncated": [sum(ordered[: -td3.drop_highest]) / (td3.critics - td3.drop_highest)],
+        "min_of_random_2": ordered[:-1],
+    }[td3.aggregate]
+    assert len(values) == td3.critics and any(kept == pytest.approx(one, abs=2e-3) for one in expected)
+
+
+def test_returns_of_several_steps_priorities_and_one_critic_are_named() -> None:
+    changes = {"replay": {"n_step": 3, "sampling": "proportional"}, "td3": {"critics": 1, "target_noise": 0.0}}
+    cfg = merge(Config(), {**changes, "normalise_observations": True, "scale_rewards": True})
+    formulas = [text.formula for text in fifteen_texts(cfg, cfg.td3, images=True)]
+    batch, smoothing, kept, target, loss = (formulas[step - 1] for step in (4, 6, 8, 9, 11))
+    for part in ("up to 3 steps", "chosen by their errors", "normalised", "scale of returns", "shifted"):
+        assert part in batch
+    assert "no noise" in smoothing and "one critic" in kept and "γⁿ" in target and target.count("min") == 1
+    assert "mean w · (" in loss and "encoder" in formulas[1] + formulas[11]
+    every = fifteen_texts(Config(), TD3Config(policy_delay=1))
+    assert all(text.formula.startswith("every update") for text in every[12:])
+
+
+def test_the_pictures_of_one_and_of_five_critics_can_be_drawn() -> None:
+    for critics in (1, 5):
+        small = {"critics": critics, "batch_size": 8, "target_noise": 0.0 if critics == 1 else 0.2}
+        update = made_up(merge(Config(), {"td3": small}))
+        assert page(update, explained(update)).count("<figure>") == 5
+
+
+def test_a_rule_of_ones_own_is_shown_without_formulas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    list(t3d.train(config(tmp_path, rule=f"{ROOT / 'tests' / 'ddpg.py'}:DDPG")))
+    assert main(["explain", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "its own" in said and not re.search(r"^\d+  ", said, re.MULTILINE)
+    html = (tmp_path / "run" / "explain.html").read_text(encoding="utf-8")
+    for name in ("y", "q", "td", "q_pi"):
+        assert re.search(rf"^    {name} ", said, re.MULTILINE) and f'title="trace.{name}"' in html
+
+
+def test_a_run_on_images_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = {"batch_size": 8, "actor_hidden": [8], "critic_hidden": [8], "encoder_channels": 4, "encoder_features": 6}
+    changes: dict[str, Any] = {"env": {"id": "image_worlds:Dot", "frame_stack": 2}, "td3": small}
+    list(t3d.train(config(tmp_path, **changes)))
+    update = one_update(open_run(tmp_path / "run"))
+    assert update.after["actor_target"].shape != update.after["policy"].shape
+    assert main(["explain", str(tmp_path / "run")]) == 0
+    assert "images shifted by up to 4 pixels and encoded" in capsys.readouterr().out.replace("\n    ", " ")
+
+
+def test_the_streams_of_a_gpu_start_anew_on_a_cpu(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_a_gpu(checkpoint: Checkpoint) -> Any:
+        saved = state(checkpoint)
+        saved["config"]["device"] = "cuda"
+        saved["learner"]["target_noise"] = saved["memory"]["sampler"]["streams"] = {"drawn": 7}
+        return saved
+
+    state = Checkpoint.state
+    monkeypatch.setattr(Checkpoint, "state", of_a_gpu)
+    assert one_update(open_run(run_folder)).trace.actor_loss is not None
+
+
+def test_an_environment_is_trained_a_little_and_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app_explain, "STEPS", 1_100)
+    assert main(["explain", "Pendulum-v1"]) == 0
+    said = capsys.readouterr().out
+    assert "training Pendulum-v1 for 1,100 steps" in said and "mean return" in said and "15  " in said
+    assert [path.name for path in tmp_path.iterdir()] == ["explain.html"]
+
+
+def test_what_cannot_be_explained_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign").mkdir()
+    started = t3d.train(config(tmp_path, "new"))
+    next(event for event in started if isinstance(event, Start))
+    sentences = {
+        "foreign": "cannot be read as a run",
+        "new": "has no checkpoint to take an update from: one is written every 100 steps and when a run stops",
+        "Pendulun-v1": "there is no run Pendulun-v1 in runs, and it is no environment either",
+    }
+    for what, sentence in sentences.items():
+        assert main(["explain", what]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and sentence in said and said.count("\n") == 1
+    assert main(["explain"]) == 2
+    started.close()  # type: ignore[attr-defined]
+
+
+def test_a_member_that_is_not_there_or_has_diverged_is_refused(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="has no seed 9"):
+        one_update(open_run(run_folder), "9")
+
+    def with_stopped(checkpoint: Checkpoint) -> Any:
+        return {**state(checkpoint), "stopped": {"seed-0": "its loss is infinite"}}
+
+    state = Checkpoint.state
+    monkeypatch.setattr(Checkpoint, "state", with_stopped)
+    assert one_update(open_run(run_folder)).member.seed == 4
+    with pytest.raises(UserError, match=r"seed 0 of .* has diverged; choose another seed with --seed"):
+        one_update(open_run(run_folder), "0")
