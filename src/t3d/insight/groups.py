@@ -77,15 +77,16 @@ def joined(names: Sequence[str]) -> str:
 def read_groups(words: Sequence[str], root: Path) -> list[Group]:
     """Reads the groups that words name, each a run, a folder of runs, a pattern, or several of these with commas."""
     groups = [group for word in words for group in _groups(word, root)]
-    for group in groups:
+    first = groups[0]
+    for place, group in enumerate(groups):
         _refuse_twice(group)
-    tasks = {group.name: sorted(group.tasks) for group in groups}
-    first = groups[0].name
-    for name, mine in tasks.items():
-        if mine != tasks[first]:
+        if group in groups[:place]:
+            raise UserError(f"{group.name} is named twice; name each group once")
+        if {*group.tasks} != {*first.tasks}:
             raise UserError(
-                f"{first} was trained on {' and '.join(tasks[first])}, but {name} on {' and '.join(mine)}; "
-                "groups are compared on the same environments, so give every group runs of each, joined by commas"
+                f"{first.name} was trained on {' and '.join(first.tasks)}, but {group.name} on "
+                f"{' and '.join(group.tasks)}; groups are compared on the same environments, so give every group runs "
+                "of each, joined by commas"
             )
     return groups
 
@@ -96,25 +97,20 @@ def _groups(word: str, root: Path) -> list[Group]:
     for run in runs:
         run.best_member()  # raises if it has no evaluation
     trainings = [Training(run, member) for run in runs for member in run.evals]
-    found: list[tuple[dict[str, Any], list[Training]]] = []
+    if all(len(_by_settings(mine)) == 1 for mine in _by_task(trainings).values()):
+        return [Group(_name(word, runs), _by_task(trainings))]
+    found = _by_settings(trainings)
+    values = [mine[0].settings for mine in found]
+    differing = [key for key in values[0] if len({plain(one[key]) for one in values}) > 1]
+    names = [joined([f"{short(key)}={plain(one[key])}" for key in differing]) for one in values]
+    return [Group(f"{_name(word, runs)}: {name}", _by_task(mine)) for name, mine in zip(names, found, strict=True)]
+
+
+def _by_settings(trainings: Sequence[Training]) -> list[list[Training]]:
+    found: dict[str, list[Training]] = {}
     for one in trainings:
-        same = next((mine for settings, mine in found if settings == one.settings), None)
-        if same is None:
-            found.append((one.settings, [one]))
-        else:
-            same.append(one)
-    name = _name(word, runs)
-    if all(len({*_of_task(mine)}) == 1 for mine in _by_task(trainings).values()):
-        return [Group(name, _by_task(trainings))]
-    differing = [key for key in found[0][0] if len({plain(settings[key]) for settings, _ in found}) > 1]
-    return [
-        Group(f"{name}: {joined([f'{short(key)}={plain(settings[key])}' for key in differing])}", _by_task(mine))
-        for settings, mine in found
-    ]
-
-
-def _of_task(trainings: Sequence[Training]) -> list[str]:
-    return [str(one.settings) for one in trainings]
+        found.setdefault(str(one.settings), []).append(one)
+    return [*found.values()]
 
 
 def _by_task(trainings: Sequence[Training]) -> dict[str, list[Training]]:
@@ -135,7 +131,8 @@ def run_paths(word: str, root: Path) -> list[Path]:
     if "," in word:
         return list(dict.fromkeys(path for part in word.split(",") if part for path in run_paths(part, root)))
     if any(letter in word for letter in "*?["):
-        matching = sorted(Path(path) for path in glob.glob(word) or glob.glob(str(root / word)))
+        names = glob.glob(word) or glob.glob(str(root / word))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        matching = sorted(map(Path, names))
         found = [path for path in matching if _is_run(path)]
         if not found:
             raise UserError(f"no run matches {word}, neither here nor in {root}; t3d runs lists those in a folder")

@@ -1,0 +1,119 @@
+"""Draws a comparison: curves, scores and performance profiles, each with 95 % intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t3d.insight.comparison import Comparison, Row, Seed
+from t3d.insight.figures import RETURN
+from t3d.insight.plots import COLOURS, LINES, save
+from t3d.insight.statistics import (
+    Curve,
+    band,
+    interquartile_mean,
+    interval,
+    performance_profile,
+    resample,
+    together,
+)
+
+ACROSS = 3  # panels in a row
+RESAMPLES = 2_000  # of bands, at each of up to hundreds of steps; the table has more
+LEVELS = 200  # thresholds of a profile
+
+
+def draw_comparison(comparison: Comparison, out: Path) -> None:
+    """Draws a panel of curves for each task, then the scores and the performance profiles of all tasks together."""
+    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    count = len(comparison.tasks) + 2
+    down = -(-count // ACROSS)
+    figure, grid = plt.subplots(down, ACROSS, figsize=(5.2 * ACROSS, 4.2 * down), squeeze=False, layout="constrained")
+    panels = [*grid.flat]
+    for place, axes in enumerate(panels[: count - 2]):
+        _draw_curves(axes, comparison, place)
+    _draw_scores(panels[count - 2], comparison)
+    _draw_profiles(panels[count - 1], comparison)
+    for axes in panels[:count]:
+        axes.grid(alpha=0.3)
+    for axes in panels[count:]:
+        axes.remove()
+    save(figure, out)
+    plt.close(figure)
+
+
+def _look(place: int) -> dict[str, Any]:
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place // len(COLOURS) % len(LINES)]}
+
+
+def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
+    for place, row in enumerate(comparison.rows):
+        steps, values = together([_curve(seed) for seed in row.scored.tasks[task]])
+        found = band(interquartile_mean, values, RESAMPLES)
+        marker = "o" if len(steps) == 1 else ""
+        axes.plot(steps, found.value, **_look(place), linewidth=2, marker=marker, label=_label(row, task))
+        if len(values) > 1:
+            axes.fill_between(steps, found.low, found.high, color=_look(place)["color"], alpha=0.2, linewidth=0)
+    if comparison.threshold is not None:
+        axes.axhline(comparison.threshold, color="#999999", linewidth=0.8, linestyle=":")
+    what = "return" if comparison.metric == RETURN else comparison.metric
+    relative = f", relative to {comparison.rows[0].name}" if comparison.relative else ""
+    axes.set(title=comparison.tasks[task], xlabel="environment steps per seed", ylabel=f"{what}, IQM{relative}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.legend(loc="best", frameon=False, fontsize="small")
+
+
+def _curve(seed: Seed) -> Curve:
+    return Curve(seed.curve.steps, seed.curve.values)
+
+
+def _label(row: Row, task: int) -> str:
+    seeds = len(row.scored.tasks[task])
+    return f"{row.name} ({seeds} seed{'s' if seeds > 1 else ''})"
+
+
+def _draw_scores(axes: Any, comparison: Comparison) -> None:
+    """Draws the interquartile means with their intervals, and every seed."""
+    for place, row in enumerate(comparison.rows):
+        colour = _look(place)["color"]
+        if row.iqm.interval is not None:
+            axes.plot(row.iqm.interval, [place, place], color=colour, linewidth=6, alpha=0.4, solid_capstyle="butt")
+        for scores in row.scored.scores:
+            axes.plot(scores, [place] * len(scores), "|", color=colour, markersize=11)
+        axes.plot(row.iqm.value, place, "o", color=colour)
+    axes.axvline(comparison.rows[0].iqm.value, color="black", linewidth=0.8, linestyle=":")
+    axes.set_yticks(range(len(comparison.rows)), [row.name for row in comparison.rows])
+    axes.set_ylim(len(comparison.rows) - 0.5, -0.5)
+    axes.set(title="IQM with its 95 % interval; strokes: seeds", xlabel=_score(comparison))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+
+
+def _draw_profiles(axes: Any, comparison: Comparison) -> None:
+    """Draws which share of the seeds scores at least so much."""
+    scores = np.concatenate([one for row in comparison.rows for one in row.scored.scores])
+    margin = 0.05 * (scores.max() - scores.min()) or 1.0
+    levels = np.linspace(scores.min() - margin, scores.max() + margin, LEVELS)
+    for place, row in enumerate(comparison.rows):
+        axes.plot(levels, performance_profile(row.scored.scores, levels), **_look(place), linewidth=2, label=row.name)
+        if row.iqm.interval is not None:
+            rng = np.random.default_rng(0)
+            drawn = [resample(one, rng, RESAMPLES) for one in row.scored.scores]
+            low, high = np.array([interval(shares) for shares in performance_profile(drawn, levels)]).T
+            axes.fill_between(levels, low, high, color=_look(place)["color"], alpha=0.15, linewidth=0)
+    if comparison.threshold is not None:
+        axes.axvline(comparison.threshold, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set(title="performance profile", xlabel=_score(comparison), ylabel="share of seeds that score at least this")
+    axes.set_ylim(-0.02, 1.02)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+
+
+def _score(comparison: Comparison) -> str:
+    what = "score" if comparison.metric == RETURN else comparison.metric
+    return f"{what}, relative to {comparison.rows[0].name}" if comparison.relative else what
