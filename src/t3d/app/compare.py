@@ -104,8 +104,8 @@ def print_comparison(found: Comparison, console: Console) -> None:
         "IQM": lambda row: estimated(row.iqm),
     }
     beside: Columns = {
-        f"difference to {base}": lambda row: estimated(row.difference, "+"),
-        f"probability to beat {base}": lambda row: estimated(row.improvement),
+        "difference": lambda row: estimated(row.difference, signed),
+        "better" if found.metric == RETURN else "higher": lambda row: estimated(row.improvement, "{:.2f}".format),
     }
     where = found.tasks[0] if len(found.tasks) == 1 else f"{len(found.tasks)} tasks ({', '.join(found.tasks)})"
     title = f"{'Return' if found.metric == RETURN else found.metric} on {where}, with 95 % intervals"
@@ -119,7 +119,11 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print()
     for row in found.rows[1:]:
         console.print(clean(f"{row.verdict}.", "bold"), soft_wrap=True)
-    console.print(clean(f"{found.score} Difference: of the IQMs.", "dim"), soft_wrap=True)
+    console.print(clean(found.score, "dim"), soft_wrap=True)
+    if len(found.rows) > 1:
+        word = "better" if found.metric == RETURN else "higher"
+        text = f"Difference: of the IQMs, to {base}; {word}: how probably a seed scores higher than one of {base}."
+        console.print(clean(text, "dim"), soft_wrap=True)
     for note in found.notes:
         console.print(clean(note, "yellow"), soft_wrap=True)
 
@@ -131,16 +135,17 @@ def _table(found: Comparison, title: str, columns: Columns) -> Table:
     return made
 
 
-def estimated(one: Estimate | None, sign: str = "") -> str:
+def estimated(one: Estimate | None, text: Callable[[float], str] = figure) -> str:
     """Formats a value and its interval, e.g. 4,391.0 [4,100.2, 4,650.9]."""
     if one is None:
         return ""
-
-    def text(value: float) -> str:
-        return f"+{figure(value)}" if sign and value > 0 else figure(value)
-
-    within = "no interval" if one.interval is None else f"{text(one.interval.low)}, {text(one.interval.high)}"
+    within = "no interval" if one.interval is None else ", ".join(map(text, one.interval))
     return f"{text(one.value)} [{within}]"
+
+
+def signed(value: float) -> str:
+    """Formats a difference, e.g. +12.3."""
+    return f"+{figure(value)}" if value > 0 else figure(value)
 
 
 def _print_reached(found: Comparison, console: Console) -> None:

@@ -39,7 +39,7 @@ class PlotArgs:
     smooth: int = 1
     """Average each evaluation with the ones before it, this many in total."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Image file, .png or .svg; default: curve.png (curve-NAME.png) in the run's folder, curves.png for several runs."""
+    """Image file, .png or .svg; default: curve.png or curve-METRIC.png in the run's folder, or curves.png."""
 
 
 def main(arguments: list[str]) -> int:

@@ -196,7 +196,7 @@ def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
         return f"{name} is {better} than {base}: the whole interval of the difference lies above 0"
     if apart.interval.high < 0:
         return f"{name} is {worse} than {base}: the whole interval of the difference lies below 0"
-    return f"these seeds cannot tell {name} and {base} apart: the interval of the difference contains 0"
+    return f"These seeds cannot tell {name} and {base} apart: the interval of the difference contains 0"
 
 
 def _score_text(tasks: list[str], figure: Figure, base: Scored, at: int | None) -> str:

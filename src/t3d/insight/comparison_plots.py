@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from t3d.config.sweeps import counted
 from t3d.insight.comparison import Comparison, Row, Seed
 from t3d.insight.figures import RETURN
 from t3d.insight.plots import COLOURS, LINES, save
@@ -23,6 +24,7 @@ from t3d.insight.statistics import (
 ACROSS = 3  # panels in a row
 RESAMPLES = 2_000  # of bands, at each of up to hundreds of steps; the table has more
 LEVELS = 200  # thresholds of a profile
+LONGEST = 50  # characters of a name in a panel
 
 
 def draw_comparison(comparison: Comparison, out: Path) -> None:
@@ -44,6 +46,8 @@ def draw_comparison(comparison: Comparison, out: Path) -> None:
         axes.grid(alpha=0.3)
     for axes in panels[count:]:
         axes.remove()
+    lines, names = panels[count - 1].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=ACROSS, frameon=False)
     save(figure, out)
     plt.close(figure)
 
@@ -57,7 +61,7 @@ def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
         steps, values = together([_curve(seed) for seed in row.scored.tasks[task]])
         found = band(interquartile_mean, values, RESAMPLES)
         marker = "o" if len(steps) == 1 else ""
-        axes.plot(steps, found.value, **_look(place), linewidth=2, marker=marker, label=_label(row, task))
+        axes.plot(steps, found.value, **_look(place), linewidth=2, marker=marker)
         if len(values) > 1:
             axes.fill_between(steps, found.low, found.high, color=_look(place)["color"], alpha=0.2, linewidth=0)
     if comparison.threshold is not None:
@@ -67,16 +71,10 @@ def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
     axes.set(title=comparison.tasks[task], xlabel="environment steps per seed", ylabel=f"{what}, IQM{relative}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.legend(loc="best", frameon=False, fontsize="small")
 
 
 def _curve(seed: Seed) -> Curve:
     return Curve(seed.curve.steps, seed.curve.values)
-
-
-def _label(row: Row, task: int) -> str:
-    seeds = len(row.scored.tasks[task])
-    return f"{row.name} ({seeds} seed{'s' if seeds > 1 else ''})"
 
 
 def _draw_scores(axes: Any, comparison: Comparison) -> None:
@@ -88,8 +86,10 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
         for scores in row.scored.scores:
             axes.plot(scores, [place] * len(scores), "|", color=colour, markersize=11)
         axes.plot(row.iqm.value, place, "o", color=colour)
+        above = {"xytext": (0, 14), "textcoords": "offset points"}
+        axes.annotate(shortened(row.name), (0.02, place), xycoords=("axes fraction", "data"), **above)
     axes.axvline(comparison.rows[0].iqm.value, color="black", linewidth=0.8, linestyle=":")
-    axes.set_yticks(range(len(comparison.rows)), [row.name for row in comparison.rows])
+    axes.set_yticks([])
     axes.set_ylim(len(comparison.rows) - 0.5, -0.5)
     axes.set(title="IQM with its 95 % interval; strokes: seeds", xlabel=_score(comparison))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
@@ -101,7 +101,9 @@ def _draw_profiles(axes: Any, comparison: Comparison) -> None:
     margin = 0.05 * (scores.max() - scores.min()) or 1.0
     levels = np.linspace(scores.min() - margin, scores.max() + margin, LEVELS)
     for place, row in enumerate(comparison.rows):
-        axes.plot(levels, performance_profile(row.scored.scores, levels), **_look(place), linewidth=2, label=row.name)
+        axes.plot(
+            levels, performance_profile(row.scored.scores, levels), **_look(place), linewidth=2, label=_label(row)
+        )
         if row.iqm.interval is not None:
             rng = np.random.default_rng(0)
             drawn = [resample(one, rng, RESAMPLES) for one in row.scored.scores]
@@ -112,6 +114,15 @@ def _draw_profiles(axes: Any, comparison: Comparison) -> None:
     axes.set(title="performance profile", xlabel=_score(comparison), ylabel="share of seeds that score at least this")
     axes.set_ylim(-0.02, 1.02)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+
+
+def _label(row: Row) -> str:
+    return f"{row.name} ({counted(len(row.scored.seeds), 'seed')})"
+
+
+def shortened(name: str) -> str:
+    """Returns a name that fits into a panel."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def _score(comparison: Comparison) -> str:

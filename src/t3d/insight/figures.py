@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,10 +79,13 @@ def reported(run: Run) -> list[Figure]:
 
 
 def listing(figures: Iterable[Figure]) -> str:
-    """Lists figures, the ones of each event in a line."""
+    """Lists figures, the ones of each event in a line; of numbered entries only the first and the last."""
     names: dict[str, list[str]] = {}
-    for one in figures:
-        names.setdefault(one.kind.event, []).append(one.name)
+    for (kind, _), entries in groupby(figures, lambda one: (one.kind, one.field)):
+        found = [*entries]
+        numbered = len(found) > 1 and all(one.entry.isdecimal() for one in found)
+        texts = [f"{found[0].name} to {found[-1].entry}"] if numbered else [one.name for one in found]
+        names.setdefault(kind.event, []).extend(texts)
     return "\n".join(f"  {kind}: {', '.join(of_kind)}" for kind, of_kind in names.items()) or "  it has none yet"
 
 

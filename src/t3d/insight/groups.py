@@ -76,7 +76,7 @@ def joined(names: Sequence[str]) -> str:
 
 def read_groups(words: Sequence[str], root: Path) -> list[Group]:
     """Reads the groups that words name, each a run, a folder of runs, a pattern, or several of these with commas."""
-    groups = [group for word in words for group in _groups(word, root)]
+    groups = [group for word in words for group in _groups(word, root, alone=len(words) == 1)]
     first = groups[0]
     for place, group in enumerate(groups):
         _refuse_twice(group)
@@ -91,7 +91,7 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
     return groups
 
 
-def _groups(word: str, root: Path) -> list[Group]:
+def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
     """Returns the trainings of a word as one group, or as one for each setting if they differ within a task."""
     runs = [open_run(path, root) for path in run_paths(word, root)]
     for run in runs:
@@ -103,7 +103,8 @@ def _groups(word: str, root: Path) -> list[Group]:
     values = [mine[0].settings for mine in found]
     differing = [key for key in values[0] if len({plain(one[key]) for one in values}) > 1]
     names = [joined([f"{short(key)}={plain(one[key])}" for key in differing]) for one in values]
-    return [Group(f"{_name(word, runs)}: {name}", _by_task(mine)) for name, mine in zip(names, found, strict=True)]
+    prefix = "" if alone else f"{_name(word, runs)}: "
+    return [Group(prefix + name, _by_task(mine)) for name, mine in zip(names, found, strict=True)]
 
 
 def _by_settings(trainings: Sequence[Training]) -> list[list[Training]]:
