@@ -118,12 +118,12 @@ def _scored(group: Group, tasks: list[str], figure: Figure, at: int | None) -> S
     for task in tasks:
         known = {one.run.path: series(one.run, figure) for one in group.tasks[task]}
         curves = [_series_of(one, known[one.run.path], figure) for one in group.tasks[task]]
-        last = max(curve.steps[-1] for curve in curves)
-        found.append([_seed(one, curve, last, at) for one, curve in zip(group.tasks[task], curves, strict=True)])
+        longest = max((curve.steps for curve in curves), key=lambda steps: float(steps[-1]))
+        found.append([_seed(one, curve, longest, at) for one, curve in zip(group.tasks[task], curves, strict=True)])
     return Scored(group, found)
 
 
-def _seed(one: Training, curve: Series, last: float, at: int | None) -> Seed:
+def _seed(one: Training, curve: Series, longest: Array, at: int | None) -> Seed:
     """Scores a training: the mean of its last reports, of a diverged one the last."""
     stopped = one.run.stopped.get(one.member)
     diverged = stopped is not None and (at is None or stopped.step <= at)
@@ -136,7 +136,7 @@ def _seed(one: Training, curve: Series, last: float, at: int | None) -> Seed:
     trained = curve.values[used & (curve.steps > 0)]
     values = trained if len(trained) else curve.values[:1]  # before training: there is nothing else
     score = values[-1] if diverged else values[-LAST:].mean()
-    held = _held(curve, last) if stopped is not None else curve
+    held = _held(curve, longest) if stopped is not None else curve
     return Seed(one, held, float(score), float(curve.steps[used][-1]), diverged)
 
 
@@ -147,13 +147,11 @@ def _series_of(one: Training, known: dict[Member | None, Series], figure: Figure
     return known[one.member]
 
 
-def _held(curve: Series, last: float) -> Series:
-    """Returns a diverged seed's curve as if it stayed at its last value."""
-    if curve.steps[-1] == last:
-        return curve
-    steps, values, times = (np.append(one, one[-1]) for one in (curve.steps, curve.values, curve.times))
-    steps[-1] = last
-    return Series(steps, values, times)
+def _held(curve: Series, longest: Array) -> Series:
+    """Returns a diverged seed's curve as if it stayed at its last value, for as long as another went on."""
+    later = longest[longest > curve.steps[-1]]
+    values, times = (np.append(one, np.full(len(later), one[-1])) for one in (curve.values, curve.times))
+    return Series(np.append(curve.steps, later), values, times)
 
 
 def _relative(one: Scored, base: Scored, tasks: list[str]) -> Scored:

@@ -85,7 +85,7 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
             axes.plot(row.iqm.interval, [place, place], color=colour, linewidth=6, alpha=0.4, solid_capstyle="butt")
         for scores in row.scored.scores:
             axes.plot(scores, [place] * len(scores), "|", color=colour, markersize=11)
-        axes.plot(row.iqm.value, place, "o", color=colour)
+        axes.plot([row.iqm.value], [place], "o", color=colour)
         above = {"xytext": (0, 14), "textcoords": "offset points"}
         axes.annotate(shortened(row.name), (0.02, place), xycoords=("axes fraction", "data"), **above)
     axes.axvline(comparison.rows[0].iqm.value, color="black", linewidth=0.8, linestyle=":")
