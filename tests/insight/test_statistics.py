@@ -20,12 +20,12 @@ from t3d.insight.statistics import (
     interquartile_mean,
     interval,
     mean,
+    on_common_steps,
     performance_profile,
     probability_of_improvement,
     reached,
     relative_to,
     resample,
-    together,
 )
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda value: round(value, 1))  # rounded, so that there are ties
@@ -115,16 +115,16 @@ def test_a_profile_counts_the_seeds_at_or_above_each_threshold() -> None:
 def test_curves_are_compared_only_where_all_have_data() -> None:
     often = curve((0, 0), (10, 1), (20, 2), (30, 3), (40, 4))
     rarely, late = curve((0, 0), (15, 30), (35, 70)), curve((5, 5), (6, 6), (7, 7), (36, 36))
-    steps, values = together([often, rarely])
+    steps, values = on_common_steps([often, rarely])
     np.testing.assert_array_equal(steps, [0, 15, 35])
     np.testing.assert_array_equal(values, [[0, 1.5, 3.5], [0, 30, 70]])
-    steps, values = together([often, rarely, late])
+    steps, values = on_common_steps([often, rarely, late])
     np.testing.assert_array_equal(steps, [5, 15, 35])
     np.testing.assert_allclose(values, [[0.5, 1.5, 3.5], [10, 30, 70], [5, 15, 35]])
 
 
 def test_curves_without_a_common_step_have_no_common_values() -> None:
-    steps, values = together([curve((0, 1), (10, 2)), curve((20, 1), (30, 2))])
+    steps, values = on_common_steps([curve((0, 1), (10, 2)), curve((20, 1), (30, 2))])
     assert steps.shape == (0,) and values.shape == (2, 0)
 
 

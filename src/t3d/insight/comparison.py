@@ -29,7 +29,7 @@ from t3d.insight.statistics import (
 
 APART = 1.05  # ratio of the steps of scores above which they are said to differ; chosen
 LAST = 3  # evaluations whose mean is a seed's score
-FEW = 5  # seeds; with fewer, intervals are much too narrow (docs/statistics.md)
+FEW = 5  # seeds; with fewer, intervals are too narrow (docs/statistics.md)
 
 
 class Seed(NamedTuple):
@@ -224,6 +224,6 @@ def _notes(found: list[Scored]) -> list[str]:
             notes.append(f"{one.group.name}: {joined(lost)} diverged and {counts}.")
         fewest = min(map(len, one.tasks))
         if fewest < FEW:
-            few = "no interval is possible" if fewest == 1 else "its intervals are much too narrow"
+            few = "no interval is possible" if fewest == 1 else "its intervals are too narrow"
             notes.append(f"{one.group.name} has {counted(fewest, 'seed')}: {few}; train at least {FEW}.")
     return notes

@@ -10,15 +10,15 @@ import numpy as np
 from t3d.config.sweeps import counted
 from t3d.insight.comparison import Comparison, Row, Seed
 from t3d.insight.figures import RETURN
-from t3d.insight.plots import COLOURS, LINES, save
+from t3d.insight.plots import COLOURS, LINES, drawing, save
 from t3d.insight.statistics import (
     Curve,
     band,
     interquartile_mean,
     interval,
+    on_common_steps,
     performance_profile,
     resample,
-    together,
 )
 
 ACROSS = 3  # panels in a row
@@ -29,27 +29,24 @@ LONGEST = 50  # characters of a name in a panel
 
 def draw_comparison(comparison: Comparison, out: Path) -> None:
     """Draws a panel of curves for each task, then the scores and the performance profiles of all tasks together."""
-    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    count = len(comparison.tasks) + 2
-    down = -(-count // ACROSS)
-    figure, grid = plt.subplots(down, ACROSS, figsize=(5.2 * ACROSS, 4.2 * down), squeeze=False, layout="constrained")
-    panels = [*grid.flat]
-    for place, axes in enumerate(panels[: count - 2]):
-        _draw_curves(axes, comparison, place)
-    _draw_scores(panels[count - 2], comparison)
-    _draw_profiles(panels[count - 1], comparison)
-    for axes in panels[:count]:
-        axes.grid(alpha=0.3)
-    for axes in panels[count:]:
-        axes.remove()
-    lines, names = panels[count - 1].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=ACROSS, frameon=False)
-    save(figure, out)
-    plt.close(figure)
+    with drawing() as plt:
+        count = len(comparison.tasks) + 2
+        down = -(-count // ACROSS)
+        size = (5.2 * ACROSS, 4.2 * down)
+        figure, grid = plt.subplots(down, ACROSS, figsize=size, squeeze=False, layout="constrained")
+        panels, unused = [*grid.flat][:count], [*grid.flat][count:]
+        for place, axes in enumerate(panels[:-2]):
+            _draw_curves(axes, comparison, place)
+        _draw_scores(panels[-2], comparison)
+        _draw_profiles(panels[-1], comparison)
+        for axes in panels:
+            axes.grid(alpha=0.3)
+        for axes in unused:
+            axes.remove()
+        lines, names = panels[-1].get_legend_handles_labels()
+        figure.legend(lines, names, loc="outside lower center", ncols=ACROSS, frameon=False)
+        save(figure, out)
+        plt.close(figure)
 
 
 def _look(place: int) -> dict[str, Any]:
@@ -58,7 +55,7 @@ def _look(place: int) -> dict[str, Any]:
 
 def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
     for place, row in enumerate(comparison.rows):
-        steps, values = together([_curve(seed) for seed in row.scored.tasks[task]])
+        steps, values = on_common_steps([_curve(seed) for seed in row.scored.tasks[task]])
         found = band(interquartile_mean, values, RESAMPLES)
         marker = "o" if len(steps) == 1 else ""
         axes.plot(steps, found.value, **_look(place), linewidth=2, marker=marker)

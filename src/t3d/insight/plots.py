@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from t3d.config.sweeps import by_values
 from t3d.files import replace
 from t3d.insight.figures import RETURN
-from t3d.insight.lines import DRAWN_OF_MORE, MOST_DRAWN, Line, curves_of, legend_title, lines_of, pools_of
+from t3d.insight.lines import DRAWN_OF_MORE, MOST_DRAWN, Line, Pool, curves_of, legend_title, lines_of, pools_of
 from t3d.store.reader import Run
 
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
@@ -36,13 +37,46 @@ def plot_curves(
     for each combination of its values, without thin ones, and bands only where they can be told apart. A link at out is
     replaced, not followed.
     """
+    pools = pools_of(runs, pool=pool and seed is None)
+    lines = lines_of(pools, metric, seed)
+    with drawing() as plt:
+        figure = _figure(plt, lines, pools, runs, seed=seed, x=x, smooth=smooth, metric=metric)
+        save(figure, out)
+        plt.close(figure)
+
+
+@contextmanager
+def drawing() -> Iterator[Any]:
+    """Provides pyplot, for files only, and without reading names that contain a $ as formulas."""
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    pools = pools_of(runs, pool=pool and seed is None)
-    lines = lines_of(pools, metric, seed)
+    with mpl.rc_context({"text.parse_math": False}):
+        yield plt
+
+
+def save(figure: Any, out: Path) -> None:
+    """Writes a figure to a file, in the format of its name."""
+    image = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks, e.g. in a name
+        figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
+    replace(out, image.getvalue())
+
+
+def _figure(
+    plt: Any,
+    lines: Sequence[Line],
+    pools: Sequence[Pool],
+    runs: Sequence[Run],
+    *,
+    seed: int | str | None,
+    x: str,
+    smooth: int,
+    metric: str,
+) -> Any:
     banded = len(lines) <= MOST_INSIDE
     figure, axes = plt.subplots(figsize=_size(lines), layout="constrained")
     for index, line in enumerate(lines):
@@ -60,17 +94,7 @@ def plot_curves(
     else:
         beside: dict[str, Any] = {"loc": "outside right upper", "fontsize": "small", "title_fontsize": "small"}
         figure.legend(**beside, frameon=False, handlelength=3, alignment="left", title=title)
-    save(figure, out)
-    plt.close(figure)
-
-
-def save(figure: Any, out: Path) -> None:
-    """Writes a figure to a file, in the format of its name."""
-    image = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks, e.g. in a name
-        figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
-    replace(out, image.getvalue())
+    return figure
 
 
 def _label(axes: Any, x: str, metric: str) -> None:

@@ -117,7 +117,7 @@ def interval(samples: Array) -> Interval:
     return Interval(float(low), float(high))
 
 
-def together(curves: Sequence[Curve]) -> tuple[Array, Array]:
+def on_common_steps(curves: Sequence[Curve]) -> tuple[Array, Array]:
     """Returns steps that all curves cover and the values there, (steps,) and (curves, steps).
 
     They are the first, the last and between them those of the curve with the fewest; the others are interpolated
