@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from table1 import TASKS, paper_curve
+
+from t3d.insight.statistics import Array, band, interval, mean, resample
 
 LAST = 3  # evaluations whose mean is the return at the end
 CLOSE = 1.001  # evaluations at steps whose ratio is smaller belong together: each waits for the slowest seed
-RESAMPLES = 10_000
-Array = NDArray[np.float64]
 
 
 class Report(NamedTuple):
@@ -60,14 +59,7 @@ def ends(result: dict[str, Any]) -> Array:
 
 def resampled(values: Array, rng: np.random.Generator) -> Array:
     """Returns means over seeds drawn with replacement."""
-    draws = rng.integers(len(values), size=(RESAMPLES, len(values)))
-    means: Array = values[draws].mean(axis=1)
-    return means
-
-
-def interval(means: Array) -> tuple[float, float]:
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
+    return mean([resample(values, rng)])
 
 
 def tables(report: Report) -> list[str]:
@@ -121,8 +113,8 @@ def authors_row(report: Report, task: str) -> list[str]:
     if not report.beside_paper or task not in TASKS:
         return []
     curve = paper_curve(TASKS[task].curve)
-    mean, std = (np.mean(curve[key][-LAST:]) for key in ("mean", "std"))
-    return [f"| the authors, v1 (± standard deviation) | {mean:,.0f} ± {std:,.0f} | | | | |"]
+    middle, std = (np.mean(curve[key][-LAST:]) for key in ("mean", "std"))
+    return [f"| the authors, v1 (± standard deviation) | {middle:,.0f} ± {std:,.0f} | | | | |"]
 
 
 def overall(report: Report) -> list[str]:
@@ -196,14 +188,14 @@ def draw_curves(report: Report, file: Path) -> None:
         mine = report.of_task(task)
         for name in [name for name in report.names if name in mine]:
             steps, curves = curves_of(mine[name])
-            (lines[name],) = axis.plot(steps, curves.mean(0), color=colours[name], linewidth=1.5)
-            low, high = np.percentile(resampled(curves, np.random.default_rng(0)), [2.5, 97.5], axis=0)
-            axis.fill_between(steps, low, high, color=colours[name], alpha=0.12, linewidth=0)
+            means = band(mean, curves)
+            (lines[name],) = axis.plot(steps, means.value, color=colours[name], linewidth=1.5)
+            axis.fill_between(steps, means.low, means.high, color=colours[name], alpha=0.12, linewidth=0)
         if report.beside_paper and task in TASKS:
             authors = {key: np.array(values) for key, values in paper_curve(TASKS[task].curve).items()}
-            mean, std = authors["mean"], authors["std"]
-            (lines["the authors, v1"],) = axis.plot(authors["step"], mean, color="tab:gray", linewidth=1.5)
-            axis.fill_between(authors["step"], mean - std, mean + std, color="tab:gray", alpha=0.12, linewidth=0)
+            middle, std = authors["mean"], authors["std"]
+            (lines["the authors, v1"],) = axis.plot(authors["step"], middle, color="tab:gray", linewidth=1.5)
+            axis.fill_between(authors["step"], middle - std, middle + std, color="tab:gray", alpha=0.12, linewidth=0)
         axis.set(title=task, xlabel="steps")
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel("mean return of an evaluation")

@@ -32,6 +32,7 @@ COMMANDS = {
     "resume": Command("t3d.app.resume", "resume RUN", "continue a stopped or killed run exactly where it was"),
     "eval": Command("t3d.app.evaluate", "eval RUN", "evaluate a run's best policy on fresh episodes, without noise"),
     "plot": Command("t3d.app.plot", "plot RUN...", "plot the learning curves of one or more runs"),
+    "compare": Command("t3d.app.compare", "compare A B...", "compare groups of runs: means, intervals, differences"),
     "record": Command("t3d.app.record", "record RUN", "record a video of a run's best policy (mp4)"),
     "explain": Command(
         "t3d.app.explain", "explain RUN|ENV", "take one real update apart into the fifteen steps of TD3"

@@ -1,10 +1,10 @@
-"""`t3d plot RUN...`: plots learning curves in one image."""
+"""`t3d plot RUN...`: plots learning curves, or any other figure of runs, in one image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -12,15 +12,16 @@ from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed, in_words
+from t3d.insight.figures import RETURN, listing, reported
 from t3d.insight.plots import plot_curves
 from t3d.store.reader import open_run
 
 
 @dataclass(frozen=True)
 class PlotArgs:
-    """Plot evaluation returns: each run's mean and standard deviation over seeds (over episodes for a single seed).
+    """Plot evaluation returns: the mean and standard deviation over seeds (over episodes for a single seed).
 
-    A sweep has a line for each of its values.
+    Runs that differ only in their seeds are one line. A sweep has a line for each of its values.
     """
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
@@ -29,12 +30,16 @@ class PlotArgs:
     """Folder that contains the runs."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Plot only this seed, in a sweep the member of this name, e.g. gamma-0.98-seed-0."""
+    metric: Annotated[str, tyro.conf.arg(metavar="NAME")] = RETURN
+    """The figure to plot, e.g. q_mean or gradient_norms.actor; help lists those that the first run has."""
+    pool: bool = True
+    """Draw the seeds of runs with the same settings as one line; --no-pool: a line for each run."""
     x: Literal["steps", "time"] = "steps"
-    """Plot against environment steps, or against minutes since the first evaluation."""
+    """Plot against environment steps, or against minutes since the first evaluation or report."""
     smooth: int = 1
     """Average each evaluation with the ones before it, this many in total."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Image file, .png or .svg; default: curve.png in the run's folder, or curves.png here for several runs."""
+    """Image file, .png or .svg; default: curve.png or curve-METRIC.png in the run's folder, or curves.png."""
 
 
 def main(arguments: list[str]) -> int:
@@ -45,12 +50,20 @@ def main(arguments: list[str]) -> int:
     if args.smooth < 1:
         raise UserError(f"smooth={args.smooth} is too small; 1 plots every evaluation as it is")
     runs = [open_run(text, args.root) for text in args.runs]
-    for run in runs:
+    if args.metric == "help":
+        PlainConsole().print(listing(reported(runs[0])), soft_wrap=True)
+        return 0
+    for run in runs if args.metric == RETURN else ():
         run.best_member()  # raises if there is nothing to plot
-    out = args.out or (runs[0].path / "curve.png" if len(runs) == 1 else Path("curves.png"))
+    out = args.out or (runs[0].path / _file(args.metric) if len(runs) == 1 else Path("curves.png"))
+    how: dict[str, Any] = {"seed": args.seed, "x": args.x, "smooth": args.smooth, "pool": args.pool}
     try:
-        plot_curves(runs, followed(args.out) if args.out else out, seed=args.seed, x=args.x, smooth=args.smooth)
+        plot_curves(runs, followed(args.out) if args.out else out, metric=args.metric, **how)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
     PlainConsole().print(f"plotted: {out}", soft_wrap=True)
     return 0
+
+
+def _file(metric: str) -> str:
+    return "curve.png" if metric == RETURN else f"curve-{metric}.png"

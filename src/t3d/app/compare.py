@@ -1,0 +1,211 @@
+"""`t3d compare A B...`: compares groups of runs, with intervals."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from t3d.app.flags import read_flags
+from t3d.app.plain_console import PlainConsole
+from t3d.app.tables import clean, figure, fits, table
+from t3d.errors import UserError
+from t3d.files import followed, in_words
+from t3d.insight.comparison import Comparison, Row, compare
+from t3d.insight.figures import RETURN, listing, reported
+from t3d.insight.groups import Group, read_groups
+from t3d.insight.statistics import Estimate, Reached
+
+Columns = dict[str, Callable[[Row], str]]
+PIPED_WIDTH = 200  # characters, so that a file gets one line per group
+
+
+@dataclass(frozen=True)
+class CompareArgs:
+    """Compare groups of trainings: mean and interquartile mean (IQM) with 95 % intervals, the difference to the first
+    group, and how probably a seed of one group beats a seed of the other.
+
+    A group is a run, a folder of runs, a pattern in quotes such as 'quick-*', or several of these joined by commas;
+    their seeds are pooled. If their settings differ, each setting becomes a group, and so does each value of a sweep.
+    """
+
+    groups: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="GROUP...")]
+    """Runs, folders of runs, or patterns, also under --root; the others are compared with the first."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
+    names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")] = ()
+    """What to call the groups, in their order."""
+    metric: Annotated[str, tyro.conf.arg(metavar="NAME")] = RETURN
+    """The figure to compare; help lists those that the first group has."""
+    threshold: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    """Also say when seeds first reached this, in steps and in minutes."""
+    at: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None
+    """Score the last three evaluations up to this step; default: the last three."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Image file, .png or .svg; default: compare.png here, or none with --json."""
+    json: bool = False
+    """Print everything as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Prints tables, writes the picture and says in words what they show."""
+    args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole()
+    if not args.groups:
+        raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
+    groups = _named(read_groups(args.groups, args.root), args.names)
+    if args.metric == "help":
+        console.print(listing(reported(groups[0].trainings[0].run)), soft_wrap=True)
+        return 0
+    found = compare(groups, args.metric, args.threshold, args.at)
+    out = args.out or (None if args.json else Path("compare.png"))
+    if out is not None:
+        _draw(found, out)
+    if args.json:
+        console.print(json.dumps(as_json(found), indent=2), soft_wrap=True)
+        return 0
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    print_comparison(found, console)
+    console.print(clean(f"plotted: {out}"), soft_wrap=True)
+    return 0
+
+
+def _named(groups: list[Group], names: tuple[str, ...]) -> list[Group]:
+    if not names:
+        return groups
+    if len(names) != len(groups):
+        found = ", ".join(group.name for group in groups)
+        raise UserError(f"--names gives {len(names)} names to {len(groups)} groups: {found}")
+    return [group._replace(name=name) for group, name in zip(groups, names, strict=True)]
+
+
+def _draw(found: Comparison, out: Path) -> None:
+    from t3d.insight.comparison_plots import draw_comparison  # noqa: PLC0415 (imports matplotlib)
+
+    try:
+        draw_comparison(found, followed(out))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    """Prints the table, in two parts where it does not fit, what it means, and what to know about it."""
+    base = found.rows[0].name
+    alone: Columns = {
+        "seeds": lambda row: str(len(row.scored.seeds)),
+        "mean": lambda row: estimated(row.mean),
+        "IQM": lambda row: estimated(row.iqm),
+    }
+    beside: Columns = {
+        "difference": lambda row: estimated(row.difference, signed),
+        "better" if found.metric == RETURN else "higher": lambda row: estimated(row.improvement, "{:.2f}".format),
+    }
+    where = found.tasks[0] if len(found.tasks) == 1 else f"{len(found.tasks)} tasks ({', '.join(found.tasks)})"
+    title = f"{'Return' if found.metric == RETURN else found.metric} on {where}, with 95 % intervals"
+    parts = [_table(found, title, alone | beside if len(found.rows) > 1 else alone)]
+    if len(found.rows) > 1 and not fits(parts[0], console):
+        parts = [_table(found, title, alone), _table(found, "", beside)]
+    for part in parts:
+        console.print(part)
+    if found.threshold is not None:
+        _print_reached(found, console)
+    console.print()
+    for row in found.rows[1:]:
+        console.print(clean(f"{row.verdict}.", "bold"), soft_wrap=True)
+    console.print(clean(found.score, "dim"), soft_wrap=True)
+    if len(found.rows) > 1:
+        word = "better" if found.metric == RETURN else "higher"
+        text = f"Difference: of the IQMs, to {base}; {word}: how probably a seed scores higher than one of {base}."
+        console.print(clean(text, "dim"), soft_wrap=True)
+    for note in found.notes:
+        console.print(clean(note, "yellow"), soft_wrap=True)
+
+
+def _table(found: Comparison, title: str, columns: Columns) -> Table:
+    made = table(title, "group", *columns, words=["group"])
+    for row in found.rows:
+        made.add_row(clean(row.name), *(cell(row) for cell in columns.values()))
+    return made
+
+
+def estimated(one: Estimate | None, text: Callable[[float], str] = figure) -> str:
+    """Formats a value and its interval, e.g. 4,391.0 [4,100.2, 4,650.9]."""
+    if one is None:
+        return ""
+    within = "no interval" if one.interval is None else ", ".join(map(text, one.interval))
+    return f"{text(one.value)} [{within}]"
+
+
+def signed(value: float) -> str:
+    """Formats a difference, e.g. +12.3."""
+    return f"+{figure(value)}" if value > 0 else figure(value)
+
+
+def _print_reached(found: Comparison, console: Console) -> None:
+    title = f"First at {figure(found.threshold)} or above, median over seeds"
+    made = table(title, "group", "steps", "minutes", "reached by", words=["group"])
+    for row in found.rows:
+        steps, minutes = _required(row)
+        cells = [_when(steps, "{:,.0f}"), _when(minutes, "{:,.1f}")]
+        made.add_row(clean(row.name), *cells, f"{steps.reached} of {steps.seeds} seeds")
+    console.print(made)
+    if any(math.isinf(_required(row)[0].median) for row in found.rows):
+        text = "-: half of the seeds or more never did, so that the median is not known."
+        console.print(clean(text, "dim"), soft_wrap=True)
+
+
+def _required(row: Row) -> tuple[Reached, Reached]:
+    if row.steps_to is None or row.minutes_to is None:
+        raise ValueError("there was no threshold")
+    return row.steps_to, row.minutes_to
+
+
+def _when(reached: Reached, form: str) -> str:
+    return "-" if math.isinf(reached.median) else form.format(reached.median)
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """Returns the comparison in plain values."""
+    return {
+        "metric": found.metric,
+        "score": found.score,
+        "tasks": found.tasks,
+        "threshold": found.threshold,
+        "groups": [_row_as_json(row, found) for row in found.rows],
+        "notes": found.notes,
+    }
+
+
+def _row_as_json(row: Row, found: Comparison) -> dict[str, Any]:
+    scored = zip(found.tasks, row.scored.tasks, strict=True)
+    reached = {"steps": row.steps_to, "minutes": row.minutes_to}
+    return {
+        "name": row.name,
+        "runs": list(dict.fromkeys(str(one.run.path) for one in row.scored.group.trainings)),
+        "scores": {task: {seed.name: seed.score for seed in seeds} for task, seeds in scored},
+        "diverged": [seed.name for seed in row.scored.seeds if seed.diverged],
+        "mean": _estimate_as_json(row.mean),
+        "iqm": _estimate_as_json(row.iqm),
+        "difference": _estimate_as_json(row.difference),
+        "probability_of_improvement": _estimate_as_json(row.improvement),
+        "first_reached": {
+            unit: {"median": None if math.isinf(one.median) else one.median, "seeds": one.reached, "of": one.seeds}
+            for unit, one in reached.items()
+            if one is not None
+        },
+        "verdict": row.verdict,
+    }
+
+
+def _estimate_as_json(one: Estimate | None) -> dict[str, float | None] | None:
+    if one is None:
+        return None
+    low, high = one.interval or (None, None)
+    return {"value": one.value, "low": low, "high": high}

@@ -1,0 +1,229 @@
+"""Compares groups of trainings: scores, intervals, what they say in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from t3d.config import Member
+from t3d.config.sweeps import counted
+from t3d.errors import UserError
+from t3d.insight.figures import RETURN, Figure, Series, find_figures, series
+from t3d.insight.groups import Group, Training, joined
+from t3d.insight.statistics import (
+    Array,
+    Estimate,
+    Reached,
+    difference,
+    estimate,
+    first_reaching,
+    interquartile_mean,
+    mean,
+    probability_of_improvement,
+    reached,
+    relative_to,
+)
+
+APART = 1.05  # ratio of the steps of scores above which they are said to differ; chosen
+LAST = 3  # evaluations whose mean is a seed's score
+FEW = 5  # seeds; with fewer, intervals are too narrow (docs/statistics.md)
+
+
+class Seed(NamedTuple):
+    """What counts of one training."""
+
+    training: Training
+    curve: Series
+    score: float
+    end: float  # the step of the last report that counts
+    diverged: bool  # then score is the last value, and the curve stays there
+
+    @property
+    def name(self) -> str:
+        return f"{self.training.member.title} of {self.training.run.path.name}"
+
+
+class Scored(NamedTuple):
+    """A group and its seeds, task by task."""
+
+    group: Group
+    tasks: list[list[Seed]]
+
+    @property
+    def scores(self) -> list[Array]:
+        return [np.array([seed.score for seed in seeds]) for seeds in self.tasks]
+
+    @property
+    def seeds(self) -> list[Seed]:
+        return [seed for seeds in self.tasks for seed in seeds]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one group; the differences are to the first."""
+
+    scored: Scored
+    mean: Estimate
+    iqm: Estimate
+    difference: Estimate | None
+    improvement: Estimate | None
+    steps_to: Reached | None
+    minutes_to: Reached | None
+    verdict: str
+
+    @property
+    def name(self) -> str:
+        return self.scored.group.name
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that is printed and drawn."""
+
+    metric: str
+    score: str  # what it is, in a sentence
+    tasks: list[str]
+    threshold: float | None
+    rows: list[Row]
+    notes: list[str]
+
+    @property
+    def relative(self) -> bool:
+        return len(self.tasks) > 1
+
+
+def compare(
+    groups: Sequence[Group], metric: str = RETURN, threshold: float | None = None, at: int | None = None
+) -> Comparison:
+    """Compares the first group with each of the others; at: scores are those of this step instead of the end."""
+    runs = {one.run.path: one.run for group in groups for one in group.trainings}
+    figures = find_figures([*runs.values()], metric)
+    if len(figures) > 1:
+        raise UserError(f"{metric} has several entries; compare one of them: {', '.join(one.name for one in figures)}")
+    tasks = [*groups[0].tasks]
+    found = [_scored(group, tasks, figures[0], at) for group in groups]
+    if len(tasks) > 1:
+        found = [_relative(one, found[0], tasks) for one in found]
+    rows = [_row(one, found[0], threshold, figures[0].name) for one in found]
+    return Comparison(
+        figures[0].name, _score_text(tasks, figures[0], found[0], at), tasks, threshold, rows, _notes(found)
+    )
+
+
+def _scored(group: Group, tasks: list[str], figure: Figure, at: int | None) -> Scored:
+    found = []
+    for task in tasks:
+        known = {one.run.path: series(one.run, figure) for one in group.tasks[task]}
+        curves = [_series_of(one, known[one.run.path], figure) for one in group.tasks[task]]
+        longest = max((curve.steps for curve in curves), key=lambda steps: float(steps[-1]))
+        found.append([_seed(one, curve, longest, at) for one, curve in zip(group.tasks[task], curves, strict=True)])
+    return Scored(group, found)
+
+
+def _seed(one: Training, curve: Series, longest: Array, at: int | None) -> Seed:
+    """Scores a training: the mean of its last reports, of a diverged one the last."""
+    stopped = one.run.stopped.get(one.member)
+    diverged = stopped is not None and (at is None or stopped.step <= at)
+    if at is not None and (at < curve.steps[0] or (at > curve.steps[-1] and not diverged)):
+        raise UserError(
+            f"--at {at} is outside what is known of {one.member.title} in {one.run.path}, "
+            f"which is from step {curve.steps[0]:,.0f} to {curve.steps[-1]:,.0f}"
+        )
+    used = curve.steps <= (np.inf if at is None else at)
+    trained = curve.values[used & (curve.steps > 0)]
+    values = trained if len(trained) else curve.values[:1]  # before training: there is nothing else
+    score = values[-1] if diverged else values[-LAST:].mean()
+    held = _held(curve, longest) if stopped is not None else curve
+    return Seed(one, held, float(score), float(curve.steps[used][-1]), diverged)
+
+
+def _series_of(one: Training, known: dict[Member | None, Series], figure: Figure) -> Series:
+    if one.member not in known:
+        why = "it is one of the whole run" if None in known else "its log has none"
+        raise UserError(f"{one.run.path} has no {figure.name} of {one.member.title}: {why}")
+    return known[one.member]
+
+
+def _held(curve: Series, longest: Array) -> Series:
+    """Returns a diverged seed's curve as if it stayed at its last value, for as long as another went on."""
+    later = longest[longest > curve.steps[-1]]
+    values, times = (np.append(one, np.full(len(later), one[-1])) for one in (curve.values, curve.times))
+    return Series(np.append(curve.steps, later), values, times)
+
+
+def _relative(one: Scored, base: Scored, tasks: list[str]) -> Scored:
+    for task, scores in zip(tasks, base.scores, strict=True):
+        if scores.mean() == 0:
+            raise UserError(f"{base.group.name} has a mean of 0 on {task}, by which scores cannot be normalised")
+    found = []
+    for seeds, scores in zip(one.tasks, base.scores, strict=True):
+        values = [relative_to([seed.curve.values, np.array([seed.score])], [scores, scores]) for seed in seeds]
+        found.append(
+            [
+                seed._replace(curve=seed.curve._replace(values=curve, spread=None), score=float(score[0]))
+                for seed, (curve, score) in zip(seeds, values, strict=True)
+            ]
+        )
+    return Scored(one.group, found)
+
+
+def _row(one: Scored, base: Scored, threshold: float | None, metric: str) -> Row:
+    first = one is base
+    apart = None if first else estimate(difference, one.scores, base.scores)
+    wins = None if first else estimate(probability_of_improvement, one.scores, base.scores)
+    steps = minutes = None
+    if threshold is not None:
+        curves = [seed.curve for seed in one.seeds]
+        steps = reached([first_reaching(curve.steps, curve.values, threshold) for curve in curves])
+        minutes = reached(
+            [first_reaching((curve.times - curve.times[0]) / 60, curve.values, threshold) for curve in curves]
+        )
+    verdict = "" if apart is None else _verdict(one.group.name, base.group.name, apart, metric)
+    figures = estimate(mean, one.scores), estimate(interquartile_mean, one.scores)
+    return Row(one, *figures, apart, wins, steps, minutes, verdict)
+
+
+def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
+    better, worse = ("better", "worse") if metric == RETURN else ("higher", "lower")
+    if apart.interval is None:
+        return f"{name} and {base} cannot be told apart: a single seed says nothing about others; train at least five"
+    if apart.interval.low > 0:
+        return f"{name} is {better} than {base}: the whole interval of the difference lies above 0"
+    if apart.interval.high < 0:
+        return f"{name} is {worse} than {base}: the whole interval of the difference lies below 0"
+    return f"These seeds cannot tell {name} and {base} apart: the interval of the difference contains 0"
+
+
+def _score_text(tasks: list[str], figure: Figure, base: Scored, at: int | None) -> str:
+    what = "evaluations" if figure.kind.event == "eval" else "reports"
+    of = "mean return" if figure.name == RETURN else figure.name
+    when = f"last {LAST} {what}" if at is None else f"last {LAST} {what} up to step {at:,}"
+    text = f"Score of a seed: mean of its {when} ({of})"
+    if len(tasks) == 1:
+        return f"{text}."
+    return (
+        f"{text}, on each of {len(tasks)} tasks relative to the mean of {base.group.name} there: "
+        "1 is that mean, 2 is higher by as much again."
+    )
+
+
+def _notes(found: list[Scored]) -> list[str]:
+    notes = []
+    for of_task in zip(*(one.tasks for one in found), strict=True):
+        ends = [seed.end for seeds in of_task for seed in seeds if not seed.diverged]
+        if ends and max(ends) > APART * min(ends):
+            steps = f"{min(ends):,.0f} to {max(ends):,.0f}"
+            notes.append(f"Scores are from different steps, {steps}; --at {min(ends):.0f} compares at the same one.")
+    for one in found:
+        lost = [seed.name for seed in one.seeds if seed.diverged]
+        if lost:
+            counts = "counts with its last value" if len(lost) == 1 else "count with their last values"
+            notes.append(f"{one.group.name}: {joined(lost)} diverged and {counts}.")
+        fewest = min(map(len, one.tasks))
+        if fewest < FEW:
+            few = "no interval is possible" if fewest == 1 else "its intervals are too narrow"
+            notes.append(f"{one.group.name} has {counted(fewest, 'seed')}: {few}; train at least {FEW}.")
+    return notes

@@ -1,0 +1,162 @@
+"""Which trainings belong together: runs of the same settings pool their seeds, and groups of them are compared."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t3d.config import Config, Member, flat, plain
+from t3d.config.sweeps import short
+from t3d.errors import UserError
+from t3d.store.reader import MARKS, Run, locate, open_run
+
+NOT_SETTINGS = {  # may differ between runs whose seeds are pooled: they say where, how fast and how often it is told
+    *("seeds", "sweep", "preset", "device", "threads", "engine", "run.root", "run.name", "env.hang_seconds"),
+    *("eval.every_steps", "log.every_steps", "log.diagnose_every_steps", "checkpoint.every_steps"),
+}
+TASK = ("env.id", "env.name")
+MOST_NAMED = 3  # runs, or settings, in the name of a group
+
+
+class Training(NamedTuple):
+    """One member of a run."""
+
+    run: Run
+    member: Member
+
+    @property
+    def task(self) -> str:
+        return self.run.cfg.env.title
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that could make its learning another, besides its seed and the environment."""
+        values = settings_of(self.run.cfg) | dict(self.member.values)
+        return {key: value for key, value in values.items() if key not in TASK}
+
+
+class Group(NamedTuple):
+    """Trainings whose seeds are pooled, task by task."""
+
+    name: str
+    tasks: dict[str, list[Training]]
+
+    @property
+    def trainings(self) -> list[Training]:
+        return [one for of_task in self.tasks.values() for one in of_task]
+
+
+def settings_of(cfg: Config) -> dict[str, Any]:
+    """Returns the settings by which runs are told apart."""
+    return {key: value for key, value in flat(cfg).items() if key not in NOT_SETTINGS}
+
+
+def pooled(runs: Sequence[Run]) -> list[list[Run]]:
+    """Puts runs together that differ only in their seeds; a run that repeats a seed of the others stays apart."""
+    pools: list[list[Run]] = []
+    for run in runs:
+        for pool in pools:
+            same = settings_of(run.cfg) == settings_of(pool[0].cfg) and run.cfg.sweep == pool[0].cfg.sweep
+            if same and not {seed for other in pool for seed in other.cfg.seeds} & {*run.cfg.seeds}:
+                pool.append(run)
+                break
+        else:
+            pools.append([run])
+    return pools
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names a few things, or the first ones and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMED])} and {more} more"
+
+
+def read_groups(words: Sequence[str], root: Path) -> list[Group]:
+    """Reads the groups that words name, each a run, a folder of runs, a pattern, or several of these with commas."""
+    groups = [group for word in words for group in _groups(word, root, alone=len(words) == 1)]
+    first = groups[0]
+    for place, group in enumerate(groups):
+        _refuse_twice(group)
+        if group in groups[:place]:
+            raise UserError(f"{group.name} is named twice; name each group once")
+        if {*group.tasks} != {*first.tasks}:
+            raise UserError(
+                f"{first.name} was trained on {' and '.join(first.tasks)}, but {group.name} on "
+                f"{' and '.join(group.tasks)}; groups are compared on the same environments, so give every group runs "
+                "of each, joined by commas"
+            )
+    return groups
+
+
+def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
+    """Returns the trainings of a word as one group, or as one for each setting if they differ within a task."""
+    runs = [open_run(path, root) for path in run_paths(word, root)]
+    for run in runs:
+        run.best_member()  # raises if it has no evaluation
+    trainings = [Training(run, member) for run in runs for member in run.evals]
+    if all(len(_by_settings(mine)) == 1 for mine in _by_task(trainings).values()):
+        return [Group(_name(word, runs), _by_task(trainings))]
+    found = _by_settings(trainings)
+    values = [mine[0].settings for mine in found]
+    differing = [key for key in values[0] if len({plain(one[key]) for one in values}) > 1]
+    names = [joined([f"{short(key)}={plain(one[key])}" for key in differing]) for one in values]
+    prefix = "" if alone else f"{_name(word, runs)}: "
+    return [Group(prefix + name, _by_task(mine)) for name, mine in zip(names, found, strict=True)]
+
+
+def _by_settings(trainings: Sequence[Training]) -> list[list[Training]]:
+    found: dict[str, list[Training]] = {}
+    for one in trainings:
+        found.setdefault(str(one.settings), []).append(one)
+    return [*found.values()]
+
+
+def _by_task(trainings: Sequence[Training]) -> dict[str, list[Training]]:
+    tasks: dict[str, list[Training]] = {}
+    for one in trainings:
+        tasks.setdefault(one.task, []).append(one)
+    return tasks
+
+
+def _name(word: str, runs: Sequence[Run]) -> str:
+    return runs[0].path.resolve().name if len(runs) == 1 else word.rstrip("/").rpartition("/")[2] or word
+
+
+def run_paths(word: str, root: Path) -> list[Path]:
+    """Returns the folders of the runs that a word names."""
+    if _is_run(Path(word)) or _is_run(root / word):
+        return [locate(word, root)]
+    if "," in word:
+        return list(dict.fromkeys(path for part in word.split(",") if part for path in run_paths(part, root)))
+    if any(letter in word for letter in "*?["):
+        names = glob.glob(word) or glob.glob(str(root / word))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        matching = sorted(map(Path, names))
+        found = [path for path in matching if _is_run(path)]
+        if not found:
+            raise UserError(f"no run matches {word}, neither here nor in {root}; t3d runs lists those in a folder")
+        return found
+    for folder in (Path(word), root / word):
+        if os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises where this says no)
+            inside = sorted(path for path in folder.iterdir() if _is_run(path))
+            return inside or [locate(word, root)]
+    return [locate(word, root)]
+
+
+def _is_run(path: Path) -> bool:
+    return any(os.path.lexists(path / mark) for mark in MARKS)
+
+
+def _refuse_twice(group: Group) -> None:
+    """Refuses the same seed twice: it would be counted as if it were another."""
+    for task, trainings in group.tasks.items():
+        seen: dict[int, Run] = {}
+        for run, member in trainings:
+            other = seen.setdefault(member.seed, run)
+            if other is not run:
+                raise UserError(
+                    f"{other.path} and {run.path} both have seed {member.seed} on {task} with the same settings, and "
+                    f"{group.name} would count it twice; leave one out, or name them as groups of their own"
+                )

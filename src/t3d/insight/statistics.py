@@ -1,0 +1,167 @@
+"""Statistics of trainings: what a few seeds on one or several tasks can say, with bootstrap intervals.
+
+Scores are one array for each task, with the seeds on its last axis; resampled ones have the resamples before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Scores = Sequence[Array]  # for each task (..., seeds)
+Statistic = Callable[..., Array]  # of one or several groups' scores
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    """Where a statistic lies in 95 % of the resamples."""
+
+    low: float
+    high: float
+
+
+class Estimate(NamedTuple):
+    """A statistic and its bootstrap interval."""
+
+    value: float
+    interval: Interval | None  # None: a task has one seed, which says nothing about others
+
+
+class Curve(NamedTuple):
+    """A figure of one seed over its training."""
+
+    steps: Array  # (T,), increasing
+    values: Array  # (T,)
+
+
+class Band(NamedTuple):
+    """A statistic over seeds at each step, and its bootstrap interval."""
+
+    value: Array  # (T,)
+    low: Array  # (T,)
+    high: Array  # (T,)
+
+
+class Reached(NamedTuple):
+    """When seeds first reached a threshold, in the unit asked for."""
+
+    median: float  # over all seeds, those that never did counted as infinitely late; infinite: half or more did not
+    reached: int
+    seeds: int
+
+
+def mean(scores: Scores) -> Array:
+    """Averages over seeds, then over tasks, so that each task counts the same."""
+    over_tasks: Array = np.mean([one.mean(axis=-1) for one in scores], axis=0)
+    return over_tasks
+
+
+def interquartile_mean(scores: Scores) -> Array:
+    """Averages the middle half of the scores of all tasks together: a quarter is left out on each side, rounded down.
+
+    Less noisy than the median, and less moved by one lucky or failed seed than the mean; it is the mean of up to three.
+    """
+    pooled = np.sort(np.concatenate([*scores], axis=-1), axis=-1)
+    cut = pooled.shape[-1] // 4
+    middle: Array = pooled[..., cut : pooled.shape[-1] - cut].mean(axis=-1)
+    return middle
+
+
+def difference(x: Scores, y: Scores) -> Array:
+    """Returns how far x's interquartile mean lies above y's."""
+    return interquartile_mean(x) - interquartile_mean(y)
+
+
+def probability_of_improvement(x: Scores, y: Scores) -> Array:
+    """Returns how probably a random seed of x scores higher than one of y on the same task, on average over tasks.
+
+    Ties count half, so that this is Mann and Whitney's U / (n m).
+    """
+    over_tasks: Array = np.mean([_wins(ours, theirs) for ours, theirs in zip(x, y, strict=True)], axis=0)
+    return over_tasks
+
+
+def performance_profile(scores: Scores, thresholds: Array) -> Array:
+    """Returns which share of the seeds scores at least each threshold, on average over tasks: (thresholds, ...)."""
+    return np.stack([mean([(one >= threshold).astype(np.float64) for one in scores]) for threshold in thresholds])
+
+
+def estimate(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
+    """Returns a statistic of groups and its stratified bootstrap interval; the same seed gives the same interval.
+
+    In each resample every group draws, within each of its tasks, as many seeds as it has, with replacement.
+    """
+    value = float(statistic(*groups))
+    if any(one.shape[-1] < 2 for scores in groups for one in scores):
+        return Estimate(value, None)
+    rng = np.random.default_rng(seed)
+    samples = statistic(*([resample(one, rng, resamples) for one in scores] for scores in groups))
+    return Estimate(value, interval(samples))
+
+
+def resample(values: Array, rng: np.random.Generator, resamples: int = RESAMPLES) -> Array:
+    """Draws from the values of seeds with replacement, as many as there are: (resamples, seeds)."""
+    drawn: Array = values[rng.integers(len(values), size=(resamples, len(values)))]
+    return drawn
+
+
+def interval(samples: Array) -> Interval:
+    """Returns the middle 95 % of resampled statistics."""
+    low, high = np.percentile(samples, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Interval(float(low), float(high))
+
+
+def on_common_steps(curves: Sequence[Curve]) -> tuple[Array, Array]:
+    """Returns steps that all curves cover and the values there, (steps,) and (curves, steps).
+
+    They are the first, the last and between them those of the curve with the fewest; the others are interpolated
+    linearly between their own.
+    """
+    first, last = max(one.steps[0] for one in curves), min(one.steps[-1] for one in curves)
+    fewest = min((one.steps for one in curves), key=len)
+    steps = np.unique([first, *fewest[(first < fewest) & (fewest < last)], last]) if first <= last else np.empty(0)
+    values = np.array([np.interp(steps, one.steps, one.values) for one in curves])
+    return steps, values
+
+
+def band(statistic: Statistic, values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Band:
+    """Returns a statistic of one task's seeds at each step, with intervals; values are (seeds, steps)."""
+    draws = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
+    ends = [interval(statistic([at_step[draws]])) for at_step in values.T]
+    low, high = np.array(ends).reshape(-1, 2).T
+    return Band(np.array([statistic([at_step]) for at_step in values.T]), low, high)
+
+
+def first_reaching(x: Array, values: Array, threshold: float) -> float:
+    """Returns the x of the first value that is at least the threshold; infinity if there is none."""
+    there = np.flatnonzero(values >= threshold)
+    return float(x[there[0]]) if len(there) else np.inf
+
+
+def reached(firsts: Sequence[float]) -> Reached:
+    """Summarises when each seed reached a threshold; infinity: it never did."""
+    return Reached(float(np.median(firsts)), int(np.isfinite(firsts).sum()), len(firsts))
+
+
+def relative_to(scores: Scores, base: Scores) -> list[Array]:
+    """Makes the scores of several tasks comparable: 1 is the mean of base on a task, 2 one such mean above it, 0 below.
+
+    Where that mean is positive, this is the score divided by it; where it is 0, it raises ZeroDivisionError.
+    """
+    means = [float(one.mean()) for one in base]
+    if 0 in means:
+        raise ZeroDivisionError("a mean of 0 cannot be compared with")
+    return [1 + (one - middle) / abs(middle) for one, middle in zip(scores, means, strict=True)]
+
+
+def _wins(x: Array, y: Array) -> Array:
+    """Returns the share of pairs in which x is higher; one of x at a time, because resamples make large arrays."""
+    each = [(one > y).mean(axis=-1) + (one == y).mean(axis=-1) / 2 for one in np.moveaxis(x[..., None], -2, 0)]
+    share: Array = np.mean(each, axis=0)
+    return share
