@@ -1,4 +1,4 @@
-"""Shows a run while it trains: a progress bar and a table in a terminal, plain lines in a file."""
+"""Shows a run while it trains: evaluations, a progress bar and a table in a terminal, plain lines in a file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from t3d.app.history import History, earlier_evals
+from t3d.app.history_lines import HistoryLines
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.signals import STOPPING, SignalRequests
@@ -38,7 +40,7 @@ from t3d.events import (
 )
 from t3d.files import shown
 
-LINES_AROUND_ROWS = 9
+LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
 
 
 class View:
@@ -49,7 +51,9 @@ class View:
         self.rows: list[dict[str, Any]] = []  # by member
         self.members: tuple[Member, ...] = ()
         self.stopped: set[int] = set()  # members that have diverged
+        self.history, self.lines = History(), HistoryLines((Member(0),), console.width)
         self.acting: ActingEvent | None = None
+        self.saved = ""  # about the newest checkpoint
         self.random_steps = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
         self.progress = Progress(
@@ -72,6 +76,7 @@ class View:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.live.is_started:
+            self.lines.print(self.history.take(()), self.console)
             self.live.stop()
             self.requested.on_screen = False
 
@@ -90,6 +95,9 @@ class View:
                 self._show_resume(event)
             case SeedStopped(member=int(member)):
                 self.stopped.add(member)
+                self.lines.print(self.history.take(self._living()), self.console)
+            case Saved():
+                self.saved = f", saved at step {event.step:,}"
             case EpisodeEnd():
                 row["episode"] = event.total_reward
             case Update():
@@ -100,10 +108,15 @@ class View:
                 if not self.console.is_terminal and not event.summary:  # a summary is printed with the results
                     self._print_acting(event)
             case Eval():
-                row["eval"] = event.mean_return
-                row["best"] = max(event.mean_return, row.get("best") or -math.inf)
-                if not self.console.is_terminal:
-                    self._print_eval(event, who)
+                self._show_eval(event, row, who)
+
+    def _show_eval(self, event: Eval, row: dict[str, Any], who: str) -> None:
+        row["eval"] = event.mean_return
+        row["best"] = max(event.mean_return, row.get("best") or -math.inf)
+        if self.console.is_terminal:
+            self.lines.print(self.history.add(event, self._living()), self.console)
+        else:
+            self._print_eval(event, who)
 
     def _show_start(self, event: Start | Resumed) -> None:
         cfg, show = event.config, self.console.print
@@ -129,6 +142,8 @@ class View:
             show(f"actors {cfg['actors']}, {envs} per seed, at most {ahead} transitions ahead")
         show(f"writing to {shown(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
+            self.lines = HistoryLines(self.members, self.console.width)
+            self.lines.count_from(event.step, event.time)
             self.live.start()
             self.requested.on_screen = True
 
@@ -138,11 +153,22 @@ class View:
             for row, best in zip(self.rows, event.best, strict=False):
                 row["best"] = best if math.isfinite(best) else None
             self.console.print(f"resuming at step {event.step:,} from {event.checkpoint}")
+            if self.console.is_terminal:
+                self._print_earlier(event)
         for text in event.notes:
             self.console.print(labelled("note:", "yellow", text), soft_wrap=True)
 
     def _speed(self, step: float) -> float:
         return (step - self.first_step) / max(time.monotonic() - self.started, 1e-3)
+
+    def _living(self) -> set[int]:
+        return set(range(len(self.members))) - self.stopped
+
+    def _print_earlier(self, event: Resumed) -> None:
+        """Prints the last evaluations from before a resume."""
+        self.history = History(earlier_evals(Path(event.folder), self.members))
+        self.lines.print(self.history.rows, self.console, at_most=max(1, self.console.height // 3))
+        self.lines.count_from(event.step, event.time)
 
     def _print_eval(self, event: Eval, who: str) -> None:
         self.console.print(
@@ -156,11 +182,12 @@ class View:
 
     def _display(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
-        caption = f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates"
+        caption = f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates{self.saved}"
         if self.acting is not None:
             caption = f"{caption}\n{acting_in_words(self.acting)}"
-        room = max(1, self.console.height - LINES_AROUND_ROWS)
-        table = live_table(self.members, self.rows, self.stopped, room, caption)
+        room = max(1, self.console.height // 2 - LINES_AROUND_ROWS)
+        history = self.history if self.console.encoding.startswith("utf") else None
+        table = live_table(self.members, self.rows, self.stopped, room, caption, history, self.console.width)
         if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)

@@ -13,8 +13,8 @@ from t3d.app.safe_output import Output, printable
 class PlainConsole(Console):
     """rich's console without its markup, its emoji codes and its colouring of numbers."""
 
-    def __init__(self) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **keywords: Any) -> Text:
         """Escapes control characters; all strings pass through here, those in tables too."""
