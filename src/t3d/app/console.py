@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from t3d.app.history import History, earlier_evals
@@ -19,10 +18,8 @@ from t3d.app.history_lines import HistoryLines
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.signals import STOPPING, SignalRequests
-from t3d.app.tables import SHOWN_ELSEWHERE
-from t3d.config import Config, Member, diff, merge, plain
-from t3d.config.presets import preset
-from t3d.config.sweeps import swept
+from t3d.app.tables import print_changes
+from t3d.config import Config, Member, merge, plain
 from t3d.events import (
     ActingEvent,
     ActorEvent,
@@ -40,6 +37,7 @@ from t3d.events import (
 )
 from t3d.files import shown
 
+ERRORS = (SaveFailed, SeedStopped)  # told even if the console is quiet
 LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
 
 
@@ -48,6 +46,7 @@ class View:
 
     def __init__(self, console: PlainConsole, requested: SignalRequests) -> None:
         self.console, self.requested = console, requested
+        self.errors = PlainConsole(stderr=True) if console.quiet else console
         self.rows: list[dict[str, Any]] = []  # by member
         self.members: tuple[Member, ...] = ()
         self.stopped: set[int] = set()  # members that have diverged
@@ -87,7 +86,7 @@ class View:
             self.progress.update(self.task, description="learning")
         row, who = ({}, "") if event.member is None else (self.rows[event.member], self.members[event.member].title)
         if text := _line_for(event, who):
-            self.console.print(text, soft_wrap=True)
+            (self.errors if isinstance(event, ERRORS) else self.console).print(text, soft_wrap=True)
         match event:
             case Start():
                 self._show_start(event)
@@ -127,7 +126,7 @@ class View:
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
         sweep = f", sweep {plain(settings.sweep)}" if settings.sweep else ""
-        _print_changes(settings, self.console)
+        print_changes(settings, self.console)
         title = f"{settings.rule_title} on {settings.env.title}"
         show(f"{title}, preset {cfg['preset']}, seeds {seeds}{sweep}", style="bold", soft_wrap=True)
         why = f" ({event.engine_reason})" if event.engine_reason else ""
@@ -216,25 +215,6 @@ def _line_for(event: Event, who: str) -> Text | None:
         case Note():
             line = labelled("note:", "yellow", event.text)
     return line
-
-
-def _print_changes(cfg: Config, console: PlainConsole) -> None:
-    """Prints the settings that differ from the defaults, and whether they come from the preset."""
-    changes = diff(cfg, Config())
-    from_preset = diff(preset(cfg.preset), Config())
-    for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
-        changes.pop(key, None)
-    if cfg.local_actors:
-        changes.pop("env.num_envs", None)
-    if not changes:
-        console.print("All settings are the defaults.")
-        return
-    table = Table("setting", "default", "this run", "source", title="Settings that differ from the defaults")
-    table.title_justify = "left"
-    for key, (default, value) in changes.items():
-        same_as_preset = key in from_preset and from_preset[key][1] == value
-        table.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "flag or file")
-    console.print(table)
 
 
 def acting_in_words(event: ActingEvent) -> str:

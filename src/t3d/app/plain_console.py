@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TextIO, cast
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.safe_output import Output, printable
+from t3d.app.safe_output import printable
 
 
 class PlainConsole(Console):
@@ -19,12 +19,6 @@ class PlainConsole(Console):
     def render_str(self, text: str, **keywords: Any) -> Text:
         """Escapes control characters; all strings pass through here, those in tables too."""
         return super().render_str(printable(text), **keywords)
-
-    @property
-    def output(self) -> Output:
-        """The stream it prints to, which counts failed writes."""
-        file: object = self.file
-        return file if isinstance(file, Output) else Output(cast(TextIO, file))
 
 
 def labelled(label: str, style: str, text: str) -> Text:
