@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from t3d.app.safe_output import Output
+from t3d.config import Member
+from t3d.errors import UserError
 from t3d.events import Event, Resumed, Start, finite, to_line
 from t3d.files import Refused, open_plain
 from t3d.store.reader import fields_of
@@ -58,9 +60,17 @@ def write_json(value: Any, output: Output) -> None:
     output.flush()
 
 
+def member_fields(member: Member) -> dict[str, Any]:
+    """Returns who a member is: its name, seed and, in a sweep, values."""
+    return {"member": member.name, "seed": member.seed, "values": dict(member.values)}
+
+
 def _text(value: Any) -> str:
     """Formats JSON in ASCII, so that no name can control a terminal; non-finite numbers become null."""
-    return json.dumps(finite(value), allow_nan=False).replace("\x7f", "\\u007f")
+    try:
+        return json.dumps(finite(value), allow_nan=False).replace("\x7f", "\\u007f")
+    except RecursionError:
+        raise UserError("its settings are nested too deeply to be written as JSON") from None
 
 
 def _tail(path: Path) -> list[bytes]:

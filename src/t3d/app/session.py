@@ -95,7 +95,7 @@ def _follow(
 def print_results(run: Run, end: End, console: PlainConsole) -> None:
     """Prints each seed's returns before training, at its best, and when last evaluated; those of a sweep by value."""
     console.print()
-    console.print(_how_far(end))
+    console.print(_how_far(end) + Text("."))
     for member, stopped in run.stopped.items():
         text = f"at step {stopped.step:,} and stopped: {stopped.text}"
         console.print(labelled(f"  {member.title} diverged", "red", text), soft_wrap=True)
@@ -119,7 +119,7 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
 def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
     """Prints the returns of the best member in one line, and the folder in another."""
     returns = _returns(member, run.evals[member]) if run.evals else ""
-    console.print(Text.assemble(_how_far(end), " ", returns), soft_wrap=True)
+    console.print(Text.assemble(_how_far(end), "; " if returns else "", returns), soft_wrap=True)
     if not end.saved:
         print(f"error: the run could not be saved: {printable(end.text)}", file=sys.stderr)  # noqa: T201
     console.print(shown(run.path), soft_wrap=True)
@@ -127,7 +127,7 @@ def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) ->
 
 def _how_far(end: End) -> Text:
     verb = "Trained" if end.reason == "finished" else "Stopped early after"
-    about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates."
+    about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates"
     return labelled(verb, "bold", about)
 
 
