@@ -253,7 +253,7 @@ KINDS: dict[str, type[Event]] = {
 def to_line(event: Event) -> str:
     """Formats one line of JSON without the newline; non-finite floats become null."""
     fields = {"event": event.event, **dataclasses.asdict(event)}
-    return json.dumps(_finite(fields), allow_nan=False)
+    return json.dumps(finite(fields), allow_nan=False)
 
 
 def from_line(line: str) -> Event | None:
@@ -272,11 +272,12 @@ def from_line(line: str) -> Event | None:
         return KINDS[kind](**{name: value for name, value in fields.items() if name in known})
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Replaces the non-finite floats in what is to become JSON by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

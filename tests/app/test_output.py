@@ -6,8 +6,6 @@ import io
 import json
 import os
 import pty
-import re
-import select
 import signal
 import subprocess
 import sys
@@ -20,11 +18,7 @@ import gymnasium as gym
 import pytest
 
 from t3d.app.cli import main
-
-SMALL = "--total-steps 200 --random-steps 100 --td3.batch-size 16 --td3.actor-hidden 16 --td3.critic-hidden 16"
-SMALL += " --eval.every-steps 100 --eval.episodes 1 --threads 1 --engine eager --no-video"
-TRAIN = ["train", "Pendulum-v1", *SMALL.split()]
-COMMAND = [sys.executable, "-m", "t3d", *TRAIN]
+from terminals import COMMAND, TRAIN, lines_of, read_until
 
 
 class FailingPipe(gym.Wrapper[Any, Any, Any, Any]):
@@ -158,34 +152,3 @@ def test_ctrl_c_leaves_no_torn_table(tmp_path: Path) -> None:
     assert len(pictures) == 1, "one picture, whole:\n" + "\n".join(screen)
     assert any("stopping: the run is being saved" in line for line in screen)
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l"), "the cursor is back"
-
-
-def read_until(terminal: int, mark: bytes, seconds: float = 30) -> bytes:
-    """What is printed until the mark; without one, until the process ends."""
-    shown, until = b"", time.monotonic() + seconds
-    while not (mark and mark in shown) and time.monotonic() < until:
-        if select.select([terminal], [], [], 0.1)[0]:
-            try:
-                shown += os.read(terminal, 2**16)
-            except OSError:  # its other end is closed
-                return shown
-    return shown
-
-
-def lines_of(shown: str) -> list[str]:
-    """What a terminal shows in the end: it knows carriage return, cursor up and erase line."""
-    lines, row, column = [""], 0, 0
-    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", shown):
-        if part == "\r":
-            column = 0
-        elif part == "\n":
-            row, column = row + 1, 0
-            lines += [""] * (row + 1 - len(lines))
-        elif part.startswith("\x1b"):
-            count = int(re.sub(r"\D", "", part) or 1)
-            row = max(0, row - count) if part.endswith("A") else row
-            lines[row] = "" if part.endswith("K") else lines[row]
-        else:
-            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
-            column += len(part)
-    return lines

@@ -1,4 +1,4 @@
-"""Shows a run while it trains: a progress bar and a table in a terminal, plain lines in a file."""
+"""Shows a run while it trains: evaluations, a progress bar and a table in a terminal, plain lines in a file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from t3d.app import alarms
+from t3d.app.history import History, earlier_evals
+from t3d.app.history_lines import HistoryLines
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.signals import STOPPING, SignalRequests
-from t3d.app.tables import SHOWN_ELSEWHERE
-from t3d.config import Config, Member, diff, merge, plain
-from t3d.config.presets import preset
-from t3d.config.sweeps import swept
+from t3d.app.tables import print_changes
+from t3d.config import Config, Member, merge, plain
 from t3d.events import (
     ActingEvent,
     ActorEvent,
@@ -40,7 +39,8 @@ from t3d.events import (
 )
 from t3d.files import shown
 
-LINES_AROUND_ROWS = 9
+ERRORS = (SaveFailed, SeedStopped)  # told even if the console is quiet
+LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
 
 
 class View:
@@ -48,10 +48,13 @@ class View:
 
     def __init__(self, console: PlainConsole, requested: SignalRequests) -> None:
         self.console, self.requested = console, requested
+        self.errors = PlainConsole(stderr=True) if console.quiet else console
         self.rows: list[dict[str, Any]] = []  # by member
         self.members: tuple[Member, ...] = ()
         self.stopped: set[int] = set()  # members that have diverged
+        self.history, self.lines = History(), HistoryLines((Member(0),), console.width)
         self.acting: ActingEvent | None = None
+        self.saved = ""  # about the newest checkpoint
         self.random_steps = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
         self.progress = Progress(
@@ -74,6 +77,7 @@ class View:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.live.is_started:
+            self.lines.print(self.history.take(()), self.console)
             self.live.stop()
             self.requested.on_screen = False
 
@@ -84,7 +88,7 @@ class View:
             self.progress.update(self.task, description="learning")
         row, who = ({}, "") if event.member is None else (self.rows[event.member], self.members[event.member].title)
         if text := _line_for(event, who):
-            self.console.print(text, soft_wrap=True)
+            (self.errors if isinstance(event, ERRORS) else self.console).print(text, soft_wrap=True)
         match event:
             case Start():
                 self._show_start(event)
@@ -92,6 +96,9 @@ class View:
                 self._show_resume(event)
             case SeedStopped(member=int(member)):
                 self.stopped.add(member)
+                self.lines.print(self.history.take(self._living()), self.console)
+            case Saved():
+                self.saved = f", saved at step {event.step:,}"
             case EpisodeEnd():
                 row["episode"] = event.total_reward
             case Update():
@@ -102,10 +109,15 @@ class View:
                 if not self.console.is_terminal and not event.summary:  # a summary is printed with the results
                     self._print_acting(event)
             case Eval():
-                row["eval"] = event.mean_return
-                row["best"] = max(event.mean_return, row.get("best") or -math.inf)
-                if not self.console.is_terminal:
-                    self._print_eval(event, who)
+                self._show_eval(event, row, who)
+
+    def _show_eval(self, event: Eval, row: dict[str, Any], who: str) -> None:
+        row["eval"] = event.mean_return
+        row["best"] = max(event.mean_return, row.get("best") or -math.inf)
+        if self.console.is_terminal:
+            self.lines.print(self.history.add(event, self._living()), self.console)
+        else:
+            self._print_eval(event, who)
 
     def _show_start(self, event: Start | Resumed) -> None:
         cfg, show = event.config, self.console.print
@@ -116,7 +128,7 @@ class View:
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
         sweep = f", sweep {plain(settings.sweep)}" if settings.sweep else ""
-        _print_changes(settings, self.console)
+        print_changes(settings, self.console)
         title = f"{settings.rule_title} on {settings.env.title}"
         show(f"{title}, preset {cfg['preset']}, seeds {seeds}{sweep}", style="bold", soft_wrap=True)
         why = f" ({event.engine_reason})" if event.engine_reason else ""
@@ -131,6 +143,8 @@ class View:
             show(f"actors {cfg['actors']}, {envs} per seed, at most {ahead} transitions ahead")
         show(f"writing to {shown(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
+            self.lines = HistoryLines(self.members, self.console.width)
+            self.lines.count_from(event.step, event.time)
             self.live.start()
             self.requested.on_screen = True
 
@@ -140,11 +154,22 @@ class View:
             for row, best in zip(self.rows, event.best, strict=False):
                 row["best"] = best if math.isfinite(best) else None
             self.console.print(f"resuming at step {event.step:,} from {event.checkpoint}")
+            if self.console.is_terminal:
+                self._print_earlier(event)
         for text in event.notes:
             self.console.print(labelled("note:", "yellow", text), soft_wrap=True)
 
     def _speed(self, step: float) -> float:
         return (step - self.first_step) / max(time.monotonic() - self.started, 1e-3)
+
+    def _living(self) -> set[int]:
+        return set(range(len(self.members))) - self.stopped
+
+    def _print_earlier(self, event: Resumed) -> None:
+        """Prints the last evaluations from before a resume."""
+        self.history = History(earlier_evals(Path(event.folder), self.members))
+        self.lines.print(self.history.rows, self.console, at_most=max(1, self.console.height // 3))
+        self.lines.count_from(event.step, event.time)
 
     def _print_eval(self, event: Eval, who: str) -> None:
         self.console.print(
@@ -158,11 +183,12 @@ class View:
 
     def _display(self) -> Group:
         speed = self._speed(self.progress.tasks[0].completed)
-        caption = f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates"
+        caption = f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates{self.saved}"
         if self.acting is not None:
             caption = f"{caption}\n{acting_in_words(self.acting)}"
-        room = max(1, self.console.height - LINES_AROUND_ROWS)
-        table = live_table(self.members, self.rows, self.stopped, room, caption)
+        room = max(1, self.console.height // 2 - LINES_AROUND_ROWS)
+        history = self.history if self.console.encoding.startswith("utf") else None
+        table = live_table(self.members, self.rows, self.stopped, room, caption, history, self.console.width)
         if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)
@@ -193,25 +219,6 @@ def _line_for(event: Event, who: str) -> Text | None:
         case Note():
             line = labelled("note:", "yellow", event.text)
     return line
-
-
-def _print_changes(cfg: Config, console: PlainConsole) -> None:
-    """Prints the settings that differ from the defaults, and whether they come from the preset."""
-    changes = diff(cfg, Config())
-    from_preset = diff(preset(cfg.preset), Config())
-    for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
-        changes.pop(key, None)
-    if cfg.local_actors:
-        changes.pop("env.num_envs", None)
-    if not changes:
-        console.print("All settings are the defaults.")
-        return
-    table = Table("setting", "default", "this run", "source", title="Settings that differ from the defaults")
-    table.title_justify = "left"
-    for key, (default, value) in changes.items():
-        same_as_preset = key in from_preset and from_preset[key][1] == value
-        table.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "flag or file")
-    console.print(table)
 
 
 def acting_in_words(event: ActingEvent) -> str:

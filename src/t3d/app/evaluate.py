@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
+from numpy.typing import NDArray
 from rich.table import Table
 
 from t3d.app.best_member import best_member
 from t3d.app.flags import read_flags
+from t3d.app.json_output import member_fields, write_json
 from t3d.app.plain_console import PlainConsole
+from t3d.app.safe_output import standard_output
+from t3d.config import Member
 from t3d.errors import UserError
 from t3d.seeds import derive
-from t3d.store.reader import open_run
+from t3d.store.folder import versions
+from t3d.store.reader import Run, open_run
 from t3d.world.batch import open_batch
 from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import evaluate
 from t3d.world.make import env_factory
+from t3d.world.policy import SavedPolicy
+
+RESAMPLES = 2000  # of the episodes, for the interval; chosen
 
 
 @dataclass(frozen=True)
@@ -38,14 +47,37 @@ class EvalArgs:
     """Episodes to run."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
     """Environment to run; default: the one the run was trained on."""
+    json: bool = False
+    """Print the result as one JSON object; all messages go to standard error."""
+
+
+class Result(NamedTuple):
+    """The policy that was evaluated, and the episodes it played."""
+
+    run: Run
+    member: Member
+    policy: SavedPolicy
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
 
 
 def main(arguments: list[str]) -> int:
-    """Evaluates the policy and prints a table."""
+    """Evaluates the policy and prints a table or JSON."""
     args = read_flags(EvalArgs, arguments, "t3d eval")
     if args.episodes < 1:
         raise UserError(f"episodes={args.episodes} is too few; run at least 1")
-    console, run = PlainConsole(), open_run(args.run, args.root)
+    output = standard_output()
+    with output.alone() if args.json else nullcontext():
+        result = _play(args, PlainConsole(stderr=args.json))
+        if args.json:
+            write_json(_as_json(args, result), output)
+        else:
+            _print_table(args, result)
+    return 0
+
+
+def _play(args: EvalArgs, console: PlainConsole) -> Result:
+    run = open_run(args.run, args.root)
     member = best_member(run, console) if args.seed is None else run.member(args.seed)
     policy = run.policy(member, args.policy)
     env_batch = open_batch(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
@@ -53,7 +85,11 @@ def main(arguments: list[str]) -> int:
     seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]
     returns, lengths = evaluate(policy.actor, env_batch, seeds, run.cfg.eval.max_steps)
     env_batch.close()
+    return Result(run, member, policy, returns, lengths)
 
+
+def _print_table(args: EvalArgs, result: Result) -> None:
+    run, member, policy, returns, lengths = result
     played = args.env or run.cfg.env.title
     table = Table(title=f"{played}, {member.title}, {args.policy} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
@@ -61,4 +97,31 @@ def main(arguments: list[str]) -> int:
     figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]
     table.add_row(str(args.episodes), *(f"{figure:,.2f}" for figure in figures))
     PlainConsole().print(table)
-    return 0
+
+
+def _as_json(args: EvalArgs, result: Result) -> dict[str, Any]:
+    """Returns what docs/output.md describes."""
+    run, member, policy, returns, lengths = result
+    return {
+        "run": str(run.path),
+        **member_fields(member),
+        "policy": args.policy,
+        "step": policy.about["step"],
+        "env": args.env or run.cfg.env.title,
+        "episodes": args.episodes,
+        "returns": returns.tolist(),
+        "lengths": lengths.tolist(),
+        "mean": float(returns.mean()),
+        "std": float(returns.std()),
+        "interval": interval(returns),
+        "versions": versions(),
+    }
+
+
+def interval(returns: NDArray[np.float64]) -> list[float] | None:
+    """Returns a 95 % bootstrap interval of the mean over episodes, the same every time; none for one episode."""
+    if len(returns) < 2:
+        return None
+    drawn = np.random.default_rng(0).integers(len(returns), size=(RESAMPLES, len(returns)))
+    low, high = np.quantile(returns[drawn].mean(axis=1), [0.025, 0.975])
+    return [float(low), float(high)]

@@ -6,51 +6,60 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
+from t3d.app.history import History, groups_of, sparkline
 from t3d.config import Member
-from t3d.config.sweeps import by_values, counted, short, swept, value_text
+from t3d.config.sweeps import counted, short, swept
 
 COLUMNS = {
     "evaluation": "eval",
     "best": "best",
-    "last episode": "episode",
-    "critic loss": "critic_loss",
-    "actor loss": "actor_loss",
+    "last\nepisode": "episode",
+    "critic\nloss": "critic_loss",
+    "actor\nloss": "actor_loss",
     "Q": "q_mean",
 }
-IN_A_SWEEP = ("evaluation", "best", "critic loss", "Q")  # the values of up to three settings need the room
+IN_A_SWEEP = ("evaluation", "best", "critic\nloss", "Q")  # the values of up to three settings need the room
+CURVE, NARROWEST, GAP = 10, 8, 2  # characters
 
 
 def live_table(
-    members: Sequence[Member], newest: Sequence[Mapping[str, Any]], diverged: Collection[int], room: int, caption: str
+    members: Sequence[Member],
+    newest: Sequence[Mapping[str, Any]],
+    diverged: Collection[int],
+    room: int,
+    caption: str,
+    history: History | None = None,
+    width: int = 80,
 ) -> Table:
-    """Shows the newest figures of each member, of a combination their mean over seeds, in at most `room` rows."""
-    fields = swept(members)
-    columns = [name for name in COLUMNS if not fields or name in IN_A_SWEEP]
-    made = Table(expand=True)
+    """Shows the newest figures of each member, of a combination their mean over seeds, in at most `room` rows.
+
+    With the history of evaluations it also draws their curves. Columns that do not fit are left out.
+    """
+    fields, groups = swept(members), groups_of(members)
+    made = Table(expand=True, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
     made.add_column(", ".join(map(short, fields)) or "seed", justify="right", overflow="fold")
-    for name in columns:
-        made.add_column(name, justify="right", min_width=8)
-    rows = _rows(members)
-    for name, places in rows[:room]:
+    left, columns = width - max(map(len, ["seed", *(group.name for group in groups)])), list[str]()
+    for name in [name for name in COLUMNS if not fields or name in IN_A_SWEEP]:
+        needed = max(NARROWEST, len(name.partition("\n")[0]))
+        left -= needed + GAP
+        if left >= 0:
+            columns.append(name)
+            made.add_column(name, justify="right", min_width=needed)
+    draws = history is not None and left >= CURVE + GAP
+    if draws:
+        made.add_column("curve", min_width=CURVE, no_wrap=True)
+    for name, places in groups[:room]:
         living = [newest[place] for place in places if place not in diverged]
         cells = [_number(_mean(figures.get(COLUMNS[column]) for figures in living)) for column in columns]
-        made.add_row(name, *(cells if living else ["diverged"]))
-    more = f"; {counted(len(rows) - room, 'more combination' if fields else 'more seed')}" if len(rows) > room else ""
+        curve = [sparkline(history.curve(places), CURVE)] if history is not None and draws else []
+        made.add_row(name, *([*cells, *curve] if living else ["diverged"]))
+    hidden = len(groups) - room
+    more = f"; {counted(hidden, 'more combination' if fields else 'more seed')}" if hidden > 0 else ""
     made.caption = f"{caption}{more}"
     return made
-
-
-def _rows(members: Sequence[Member]) -> list[tuple[str, list[int]]]:
-    """Returns what each row is called, and the places of its members."""
-    if not swept(members):
-        return [(str(member.seed), [place]) for place, member in enumerate(members)]
-    places = {member: place for place, member in enumerate(members)}
-    return [
-        (", ".join(value_text(value) for _, value in values), [places[member] for member in group])
-        for values, group in by_values(members).items()
-    ]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

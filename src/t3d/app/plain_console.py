@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, TextIO, cast
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.safe_output import Output, printable
+from t3d.app.safe_output import printable
 
 
 class PlainConsole(Console):
     """rich's console without its markup, its emoji codes and its colouring of numbers."""
 
-    def __init__(self) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **keywords: Any) -> Text:
         """Escapes control characters; all strings pass through here, those in tables too."""
         return super().render_str(printable(text), **keywords)
-
-    @property
-    def output(self) -> Output:
-        """The stream it prints to, which counts failed writes."""
-        file: object = self.file
-        return file if isinstance(file, Output) else Output(cast(TextIO, file))
 
 
 def labelled(label: str, style: str, text: str) -> Text:

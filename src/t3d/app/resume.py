@@ -38,6 +38,10 @@ class ResumeArgs:
     """Folder that contains the runs."""
     video: bool = True
     """Record a video of the best policy after training."""
+    quiet: bool = False
+    """Print only errors and, at the end, the result and the run's folder."""
+    json: bool = False
+    """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
 
 
 def main(arguments: list[str]) -> int:
@@ -58,4 +62,4 @@ def main(arguments: list[str]) -> int:
             save=requested.save,
         )
 
-    return show(events, video=args.video)
+    return show(events, video=args.video, quiet=args.quiet, json=args.json)

@@ -16,7 +16,10 @@ from rich.text import Text
 
 from t3d.app import alarms
 from t3d.app.flags import read_flags
+from t3d.app.json_output import write_json
 from t3d.app.plain_console import PlainConsole
+from t3d.app.runs_json import entry_fields, shown_fields
+from t3d.app.safe_output import standard_output
 from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, noun, swept
@@ -46,6 +49,8 @@ class RunsArgs:
     """List only runs whose name, environment, preset, sweep or status contains all these words."""
     sort: Literal["time", "return", "name", "steps"] = "time"
     """Newest first, highest return first, by name, or most steps first."""
+    json: bool = False
+    """Print the runs as a JSON array."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class ShowArgs:
     """The run's folder, or its name under --root."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
+    json: bool = False
+    """Print the run as one JSON object."""
 
 
 SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether the largest comes first
@@ -84,15 +91,23 @@ def main(arguments: list[str]) -> int:
         console.width = PIPED_WIDTH
     if arguments[:1] == ["show"]:
         shown = read_flags(ShowArgs, arguments[1:], "t3d runs show")
-        _show(read_entry(locate(shown.run, shown.root)), console)
+        entry = read_entry(locate(shown.run, shown.root))
+        if shown.json:
+            write_json(shown_fields(entry), standard_output())
+        else:
+            _show(entry, console)
         return 0
     if arguments and not arguments[0].startswith("-"):
         hint = did_you_mean(arguments[0], ["show"]) or f"; t3d runs show {arguments[0]} prints one run"
         raise UserError(f"t3d runs does not know what to do with {arguments[0]}{hint}")
     args = read_flags(RunsArgs, arguments, "t3d runs")
     entries, skipped = catalogue(args.root)
-    _list(_chosen(entries, args), len(entries), args, console)
-    _print_skipped(skipped, console)
+    chosen = _chosen(entries, args)
+    if args.json:
+        write_json([entry_fields(entry) for entry in chosen], standard_output())
+    else:
+        _list(chosen, len(entries), args, console)
+    _print_skipped(skipped, PlainConsole(stderr=True) if args.json else console)
     return 0
 
 

@@ -47,6 +47,26 @@ class Output:
             with suppress(OSError, ValueError):  # it was closed
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps standard output for what is written to this object: all else, of C code too, goes to standard error."""
+        self.flush()
+        before, sys.stdout = sys.stdout, sys.stderr
+        stream, number = self._stream, _number_of(self._stream)
+        if number == 1:
+            self._stream = open(os.dup(1), "w", encoding=stream.encoding)  # noqa: SIM115, PTH123
+            os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            sys.stdout = before
+            self.flush()
+            if number == 1:
+                os.dup2(self._stream.fileno(), 1)
+                with suppress(OSError):  # what cannot be flushed is lost
+                    self._stream.close()
+                self._stream = stream
+
     def lost(self) -> str:
         """Says how much output could not be written and why; empty if nothing was lost."""
         many = "1 piece" if self.failures == 1 else f"{self.failures} pieces"
@@ -60,6 +80,18 @@ class Output:
         except (OSError, ValueError) as error:  # ValueError: it was closed
             self.failures += 1
             self.reason = in_words(error)
+
+
+def standard_output() -> Output:
+    """Returns what print writes to."""
+    return sys.stdout if isinstance(sys.stdout, Output) else Output(sys.stdout)
+
+
+def _number_of(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # not a file, as in notebooks and tests
+        return None
 
 
 def printable(text: str) -> str:

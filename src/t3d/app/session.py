@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
+from contextlib import nullcontext, suppress
 
 from rich.text import Text
 
 from t3d.app.console import View, acting_in_words
+from t3d.app.json_output import EventStream
+from t3d.app.next_commands import print_next_commands, print_path
 from t3d.app.plain_console import PlainConsole, labelled
-from t3d.app.safe_output import printable
+from t3d.app.safe_output import Output, printable, standard_output
 from t3d.app.signals import SKIPPING, SignalRequests, handling_signals
 from t3d.app.tables import print_sweep
 from t3d.config import Config, Member
@@ -30,12 +29,19 @@ from t3d.store.reader import Run, best_of, open_run
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
 
 
-def show(events: Callable[[SignalRequests], Iterator[Event]], *, video: bool) -> int:
-    """Follows a run to its end, prints its results and returns the exit code."""
-    console, saved = PlainConsole(), True
-    with handling_signals() as requested:
+def show(
+    events: Callable[[SignalRequests], Iterator[Event]], *, video: bool, quiet: bool = False, json: bool = False
+) -> int:
+    """Follows a run to its end, prints its results and returns the exit code.
+
+    With json the events are written to standard output, and what is printed for people goes to standard error.
+    """
+    output, saved = standard_output(), True
+    with handling_signals() as requested, output.alone() if json else nullcontext():
+        console, loud = _consoles(quiet=quiet, json=json)
+        stream = EventStream(output) if json else None
         try:
-            folder, end, acting = _follow(events(requested), console, requested)
+            folder, end, acting = _follow(events(requested), console, requested, output, stream)
             saved, requested.answer = end.saved, SKIPPING
             run = open_run(folder)
             print_results(run, end, console)
@@ -46,32 +52,50 @@ def show(events: Callable[[SignalRequests], Iterator[Event]], *, video: bool) ->
             if video and end.reason == "finished":
                 _record(run, member, console, requested.stop)
             print_next_commands(run, end, member, console)
-            _note_lost_output(run, end, console)
-            if console.output.reader_left:
+            if quiet:
+                print_in_short(run, end, member, loud)
+            _note_lost_output(run, end, output)
+            if output.reader_left:
                 print(f"stopped: nobody reads the output; t3d resume {shown(run.path)} continues", file=sys.stderr)  # noqa: T201
         except StoppedEarly as stopped:
-            console.print(str(stopped), soft_wrap=True)
+            loud.print(str(stopped), soft_wrap=True)
         return requested.exit_code or (0 if saved else 1)
 
 
+def _consoles(*, quiet: bool, json: bool) -> tuple[PlainConsole, PlainConsole]:
+    """Returns where everything is printed, and where that is printed which --quiet does not keep back."""
+    options = {"stderr": True, "force_terminal": False} if json else {}
+    loud = PlainConsole(**options)
+    return (PlainConsole(quiet=True, force_terminal=False) if quiet else loud), loud
+
+
 def _follow(
-    events: Iterator[Event], console: PlainConsole, requested: SignalRequests
+    events: Iterator[Event],
+    console: PlainConsole,
+    requested: SignalRequests,
+    output: Output,
+    stream: EventStream | None,
 ) -> tuple[str, End, ActingEvent | None]:
     with View(console, requested) as view:
-        for event in events:
-            view.show(event)
-            if console.output.reader_left:
-                requested.stop.set()
+        try:
+            for event in events:
+                if stream is not None:
+                    stream.write(event)
+                view.show(event)
+                if output.reader_left:
+                    requested.stop.set()
+        except BaseException:
+            if stream is not None:
+                stream.write_rest()
+            raise
     assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends with End)
     return view.folder, event, view.acting
 
 
 def print_results(run: Run, end: End, console: PlainConsole) -> None:
     """Prints each seed's returns before training, at its best, and when last evaluated; those of a sweep by value."""
-    verb = "Trained" if end.reason == "finished" else "Stopped early after"
-    about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates."
     console.print()
-    console.print(labelled(verb, "bold", about))
+    console.print(_how_far(end) + Text("."))
     for member, stopped in run.stopped.items():
         text = f"at step {stopped.step:,} and stopped: {stopped.text}"
         console.print(labelled(f"  {member.title} diverged", "red", text), soft_wrap=True)
@@ -86,17 +110,32 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
             untrained = f"mean return {evals[-1].mean_return:,.1f} before training, not evaluated since"
             console.print(f"  {member.title}: {untrained}", soft_wrap=True)
             continue
-        console.print(_returns(member, evals), soft_wrap=True)
+        console.print(Text.assemble("  ", _returns(member, evals)), soft_wrap=True)
         if _is_worse(evals):
             verdict = f"Training made {member.title} worse: its best policy is the untrained one."
             _advise(verdict, run.cfg, console)
+
+
+def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
+    """Prints the returns of the best member in one line, and the folder in another."""
+    returns = _returns(member, run.evals[member]) if run.evals else ""
+    console.print(Text.assemble(_how_far(end), "; " if returns else "", returns), soft_wrap=True)
+    if not end.saved:
+        print(f"error: the run could not be saved: {printable(end.text)}", file=sys.stderr)  # noqa: T201
+    console.print(shown(run.path), soft_wrap=True)
+
+
+def _how_far(end: End) -> Text:
+    verb = "Trained" if end.reason == "finished" else "Stopped early after"
+    about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates"
+    return labelled(verb, "bold", about)
 
 
 def _returns(member: Member, evals: list[Eval]) -> Text:
     first, best, last = evals[0], best_of(evals), evals[-1]
     before = f"{first.mean_return:,.1f} before training, " if first.updates == 0 else ""
     return Text.assemble(
-        f"  {member.title}: mean return {before}",
+        f"{member.title}: mean return {before}",
         (f"{best.mean_return:,.1f} ± {best.std_return:,.1f}", "bold"),
         f" at its best (step {best.step:,}), {last.mean_return:,.1f} when last evaluated (step {last.step:,})",
     )
@@ -125,7 +164,7 @@ def _plot(run: Run, console: PlainConsole) -> None:
     except OSError as error:
         console.print(f"  no curve: {error.strerror or error}", soft_wrap=True)
     else:
-        _print_path("curve", run.path / "curve.png", console)
+        print_path("curve", run.path / "curve.png", console)
 
 
 def _best_member(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> Member:
@@ -158,55 +197,14 @@ def _record(run: Run, member: Member, console: PlainConsole, stop: threading.Eve
         output.seek(0)
         said = output.read()
     if recording.returncode == 0:
-        _print_path("video", run.path / "video.mp4", console)
+        print_path("video", run.path / "video.mp4", console)
     else:
         reason = (said.strip().splitlines() or ["it was interrupted"])[-1]
         console.print(f"  no video: {reason.removeprefix('error: ')}", soft_wrap=True)
 
 
-def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole) -> None:
-    """Prints the policy file and commands worth trying."""
-    kind = "best" if run.evals else "last"
-    policy = run.path / kind / f"{member.name}.safetensors"
-    if policy.is_file():
-        _print_path("policy", policy, console)
-    else:
-        console.print(f"  no policy: {shown(policy)} is missing", soft_wrap=True)
-    where = shlex.quote(shown(run.path))
-    if not end.saved:
-        console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)
-        return
-    if end.reason != "finished":
-        exactly = "" if run.cfg.local_actors else "exactly "
-        console.print(f"\nContinue {exactly}from here with:\n  t3d resume {where}", soft_wrap=True)
-        return
-    console.print("\nNext, try:")
-    if shutil.which("t3d") is None:
-        console.print(
-            "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"
-        )
-    commands = {
-        f"t3d eval {where}": "evaluate the best policy on ten fresh episodes",
-        f"t3d resume {where} --total-steps {2 * end.step}": "train twice as long",
-    }
-    if len(run.cfg.members) == 1:
-        settings = shlex.quote(shown(run.path / "config.toml"))
-        commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
-    if run.cfg.env.id == "Pendulum-v1":
-        commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
-    else:
-        commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"
-    for command, about in commands.items():
-        console.print(Text.assemble(f"  {printable(command)}  ", (f"# {about}", "dim")), soft_wrap=True)
-
-
-def _print_path(what: str, path: Path, console: PlainConsole) -> None:
-    console.print(f"  {what:<7} {shown(path)}", soft_wrap=True)
-
-
-def _note_lost_output(run: Run, end: End, console: PlainConsole) -> None:
+def _note_lost_output(run: Run, end: End, output: Output) -> None:
     """Records lost output in the run's journal; the command line reports it too."""
-    output = console.output
     if output.failures:
         event = SaveFailed(step=end.step, text=output.lost(), failures=output.failures)
         with suppress(OSError, Refused), open_log(run.path / "journal.jsonl") as journal:

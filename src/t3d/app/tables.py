@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from t3d.config import Member
+from t3d.config import Config, Member, diff, plain
+from t3d.config.presets import preset
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
 from t3d.store.members import highest, last_means, trained
@@ -49,6 +50,25 @@ def figure(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def print_changes(cfg: Config, console: Console) -> None:
+    """Prints the settings that differ from the defaults, and whether they come from the preset."""
+    changes = diff(cfg, Config())
+    from_preset = diff(preset(cfg.preset), Config())
+    for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
+        changes.pop(key, None)
+    if cfg.local_actors:
+        changes.pop("env.num_envs", None)
+    if not changes:
+        console.print("All settings are the defaults.")
+        return
+    made = Table("setting", "default", "this run", "source", title="Settings that differ from the defaults")
+    made.title_justify = "left"
+    for key, (default, value) in changes.items():
+        same_as_preset = key in from_preset and from_preset[key][1] == value
+        made.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "flag or file")
+    console.print(made)
 
 
 def print_sweep(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +38,10 @@ class TrainArgs:
     """A TOML file of settings, e.g. the config.toml of an earlier run."""
     video: bool = True
     """Record a video of the best policy after training."""
+    quiet: bool = False
+    """Print only errors and, at the end, the result and the run's folder."""
+    json: bool = False
+    """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
     resume_or_start: bool = False
     """Resume the run named by --run.name if it exists, otherwise start it; safe to repeat after an interruption."""
 
@@ -57,11 +62,12 @@ def main(arguments: list[str]) -> int:
         return train(args.cfg, stop=requested.stop, save=requested.save)
 
     try:
-        return show(events, video=args.video)
+        return show(events, video=args.video, quiet=args.quiet, json=args.json)
     except NothingLeft as left:
         if not resuming:
             raise
-        print(left)  # noqa: T201 (a scheduler that repeats the command until it succeeds must see success)
+        # a scheduler that repeats the command until it succeeds must see success
+        print(left, file=sys.stderr if args.json else sys.stdout)
         return 0
 
 

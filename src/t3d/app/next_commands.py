@@ -1,0 +1,57 @@
+"""What to do after a run: its policy file, and commands worth trying."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+from rich.text import Text
+
+from t3d.app.plain_console import PlainConsole, labelled
+from t3d.app.safe_output import printable
+from t3d.config import Member
+from t3d.events import End
+from t3d.files import shown
+from t3d.store.reader import Run
+
+
+def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole) -> None:
+    """Prints the policy file and commands worth trying."""
+    kind = "best" if run.evals else "last"
+    policy = run.path / kind / f"{member.name}.safetensors"
+    if policy.is_file():
+        print_path("policy", policy, console)
+    else:
+        console.print(f"  no policy: {shown(policy)} is missing", soft_wrap=True)
+    where = shlex.quote(shown(run.path))
+    if not end.saved:
+        console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)
+        return
+    if end.reason != "finished":
+        exactly = "" if run.cfg.local_actors else "exactly "
+        console.print(f"\nContinue {exactly}from here with:\n  t3d resume {where}", soft_wrap=True)
+        return
+    console.print("\nNext, try:")
+    if shutil.which("t3d") is None:
+        console.print(
+            "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"
+        )
+    commands = {
+        f"t3d eval {where}": "evaluate the best policy on ten fresh episodes",
+        f"t3d resume {where} --total-steps {2 * end.step}": "train twice as long",
+    }
+    if len(run.cfg.members) == 1:
+        settings = shlex.quote(shown(run.path / "config.toml"))
+        commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
+    if run.cfg.env.id == "Pendulum-v1":
+        commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
+    else:
+        commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"
+    for command, about in commands.items():
+        console.print(Text.assemble(f"  {printable(command)}  ", (f"# {about}", "dim")), soft_wrap=True)
+
+
+def print_path(what: str, path: Path, console: PlainConsole) -> None:
+    """Prints where something was written."""
+    console.print(f"  {what:<7} {shown(path)}", soft_wrap=True)
