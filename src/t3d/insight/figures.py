@@ -16,7 +16,8 @@ from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.insight.statistics import Array
 from t3d.store.members import member_of
-from t3d.store.reader import LARGEST, Run, read_events
+from t3d.store.reader import Run, read_events
+from t3d.store.values import LARGEST
 
 KINDS: tuple[type[Event], ...] = (Eval, Update, Diagnosed, EpisodeEnd, ActingEvent)
 RETURN = "return"  # mean_return of evaluations
