@@ -120,7 +120,7 @@ def test_curves_are_compared_only_where_all_have_data() -> None:
     np.testing.assert_array_equal(values, [[0, 1.5, 3.5], [0, 30, 70]])
     steps, values = on_common_steps([often, rarely, late])
     np.testing.assert_array_equal(steps, [5, 15, 35])
-    np.testing.assert_allclose(values, [[0.5, 1.5, 3.5], [10, 30, 70], [5, 15, 35]])
+    np.testing.assert_allclose(values, np.array([[0.5, 1.5, 3.5], [10, 30, 70], [5, 15, 35]]))
 
 
 def test_curves_without_a_common_step_have_no_common_values() -> None:
