@@ -68,7 +68,7 @@ def member_fields(member: Member) -> dict[str, Any]:
 def _text(value: Any) -> str:
     """Formats JSON in ASCII, so that no name can control a terminal; non-finite numbers become null."""
     try:
-        return json.dumps(finite(value), allow_nan=False).replace("\x7f", "\\u007f")
+        return json.dumps(finite(value), allow_nan=False)
     except RecursionError:
         raise UserError("its settings are nested too deeply to be written as JSON") from None
 
