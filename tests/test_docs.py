@@ -122,7 +122,8 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
         parse(command[1:])  # says so if a flag does not exist
         return
     if command[0] == "train":
-        command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL]]
+        quick = ["--td3.batch-size", "8"] if "--env.pixels" in command else []  # a CPU takes a minute otherwise
+        command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL, *quick]]
     if command[0] == "bench":  # takes its time, and test_bench.py has it
         tyro.cli(BenchArgs, args=command[1:])
         return
