@@ -101,6 +101,7 @@ COVERED = {
     "eval.episodes": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "env.bad_values": "world/test_bad_values.py::test_a_bad_value_never_reaches_a_parameter",
     "checkpoint.every_steps": "run/test_resume.py::test_a_resumed_run_equals_a_straight_one",
+    "log.diagnose_every_steps": "run/test_diagnostics.py::test_a_run_is_the_same_with_and_without_diagnostics",
     "log.every_steps": "run/test_run.py::test_the_first_update_comes_after_the_last_random_step",
     "run.root": "run/test_run.py::test_two_runs_never_share_a_folder",
     "run.name": "run/test_run.py::test_two_runs_never_share_a_folder",
