@@ -21,6 +21,7 @@ from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
+from t3d.measure.symptoms import SYMPTOMS
 from t3d.store.catalogue import read_entry
 from t3d.types import UpdateTrace
 
@@ -162,3 +163,9 @@ def test_every_figure_of_every_event_is_explained() -> None:
 def test_every_setting_is_compared_with_the_paper() -> None:
     text = (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8")
     assert [key for key in flat(Config()) if f"`{key}`" not in text] == []
+
+
+def test_every_alarm_is_in_the_table() -> None:
+    text = (ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \|.*?\| (\d+) .*?\|.*\|$", text, re.MULTILINE))
+    assert rows == {symptom.kind: str(symptom.looks) for symptom in SYMPTOMS}

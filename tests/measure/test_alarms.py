@@ -154,8 +154,8 @@ NOT_ENOUGH: dict[str, Events] = {
     "actions at their limits that depend on the state": looks(diagnosed, saturated=1.0, constant_actions=0.0),
     "one of three components is stuck": looks(diagnosed, saturated=0.6, constant_actions=0.34),
     "constant in the middle of the range": looks(diagnosed, saturated=0.1, constant_actions=1.0),
-    "a large bias that does not grow": looks(diagnosed, q_bias=70.0),
-    "a growing bias that is small": [diagnosed(step, q_bias=4.0 * step) for step in range(9)],
+    "a large bias that does not grow": [diagnosed(step, q_bias=70.0, q_predicted=150.0 + step) for step in range(9)],
+    "a growing bias that is small": [diagnosed(n, q_bias=4.0 * n, q_predicted=80.0 + 4 * n) for n in range(9)],
     "underestimation that grows": [diagnosed(step, q_bias=-100.0 * step) for step in range(9)],
     "critics that follow falling returns slowly": [
         diagnosed(step, q_predicted=-20.0 * step, q_return=-60.0 * step, q_bias=40.0 * step) for step in range(9)
@@ -166,6 +166,7 @@ NOT_ENOUGH: dict[str, Events] = {
     "values beyond their limit for a short time": [diagnosed(0), *looks(update, 9, q_mean=1e6), update(10)],
     "only zero rewards": [diagnosed(0, reward_range=[0.0, 0.0]), *looks(update, 30, q_mean=0.1)],
     "large errors that do not grow": [diagnosed(0), *looks(update, 30, td_abs_mean=9.0)],
+    "growing errors that are small": [diagnosed(0), *(update(n, td_abs_mean=1.3**n / 100) for n in range(20))],
     "two bad evaluations": [evaluated(0, 0.0), evaluated(1, 500.0), *looks(lambda n: evaluated(n + 1, 0.0), 2)],
     "it never learned much": [evaluated(0, 0.0), evaluated(1, 99.0), *looks(lambda n: evaluated(n + 1, -90.0))],
     "the summary of a run that was stopped": looks(acted, ratio=0.1, summary=True),
@@ -265,7 +266,7 @@ def test_a_member_has_its_own_limit_in_a_sweep() -> None:
 
 def test_what_the_environment_does_is_told_once_for_all_members() -> None:
     events = [ended(number, length=200, member=member) for number in range(60) for member in (0, 1)]
-    assert [(alarm.member, alarm.seed) for alarm in heard(events)] == [(None, None)]
+    assert [(alarm.member, alarm.seed, alarm.step) for alarm in heard(events)] == [(None, None, 19 * 50)]
     first_stops = SeedStopped(step=0, member=0, seed=7, text="its loss is nan")
     assert [alarm.member for alarm in heard([first_stops, *looks(ended, 30, length=200, member=1)])] == [None]
 

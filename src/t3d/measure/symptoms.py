@@ -13,7 +13,7 @@ from t3d.measure.history import NEWEST, History, number
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
 TOO_HIGH = 0.5  # of the largest return known
-MOSTLY_DEAD = 0.9  # of a network's hidden units
+MOSTLY_DEAD = 0.75  # of a network's hidden units: four times what healthy ones have
 LOST = 0.75  # of what training had gained
 RATIO = 1.25  # times too many or too few updates
 SLOW = 0.75  # of the time: acting takes three times as long as learning
