@@ -112,6 +112,7 @@ def test_images_are_recognised(space: Any, shape: tuple[int, int, int], channels
         Box(0, 255, (40, 40, 17), np.uint8),
         Box(-1, 1, (100, 100), np.float32),
         Box(0, 255, (8, 8, 3, 2), np.uint8),
+        Box(0, 255, (0, 40, 3), np.uint8),
     ],
 )
 def test_other_arrays_are_flattened_as_ever(space: Any) -> None:

@@ -99,7 +99,7 @@ def _leaves(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, Any]
 
 def _image_of(space: gym.Space[Any], path: Path, start: int) -> Image | None:
     """Recognises an image by its type and shape; refuses one that cannot be encoded, and says why."""
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4):
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4) or 0 in space.shape:
         return None
     channels_last = len(space.shape) == 2 or space.shape[2] < space.shape[0]
     height, width = space.shape[:2] if channels_last else space.shape[1:3]
@@ -124,13 +124,8 @@ def _why_not_encoded(space: spaces.Box, image: Image) -> str:
     low, high = space.low.min(), space.high.max()
     if len(space.shape) == 4:
         return "images have two or three axes: return the newest one only, and stack them with --env.frame-stack"
-    if image.is_float and (np.dtype(space.dtype).kind, space.low.max(), low, high, space.high.min()) != (
-        "f",
-        0,
-        0,
-        1,
-        1,
-    ):
+    is_zero_to_one = np.dtype(space.dtype).kind == "f" and bool((space.low == 0).all() and (space.high == 1).all())
+    if image.is_float and not is_zero_to_one:
         return (
             f"images must be uint8, or floats with bounds 0 and 1: this one is {space.dtype} with bounds {low:g} and "
             f"{high:g}"
