@@ -257,7 +257,21 @@ def flat_errors(*arguments):
     return trace._replace(td=trace.td[:, 0])
 
 
+def reshaped(name):
+    def update(*arguments):
+        trace = TD3.update(*arguments)
+        return trace._replace(**{name: getattr(trace, name)[..., None]})
+    return update
+
+
+def of_eight(agent, batch, *rest):
+    return TD3.update(agent, batch._replace(r=batch.r.view(2, 8)), *rest)
+
+
 td_without_critics = TD3._replace(update=flat_errors)
+q_of_another_shape = TD3._replace(update=reshaped("q"))
+y_of_another_shape = TD3._replace(update=reshaped("y"))
+one_size_of_batch = TD3._replace(update=of_eight)
 incomplete_trace = TD3._replace(phases=lambda cfg: [False])
 no_gamma = TD3._replace(coefficients=lambda cfg: Numbers())
 wrong_count = TD3._replace(parameters=lambda spec, cfg: 7)
@@ -274,6 +288,9 @@ MISTAKES = {
     "no_trace": "the trace of its last phase lacks q, y, td, losses",
     "incomplete_trace": r"the trace of its last phase lacks losses\['actor'\]",
     "td_without_critics": r"td of its trace has shape \(2, 8\), not \(seeds, critics, batch\)",
+    "q_of_another_shape": r"in the trace, q: it returns shape \(2, 2, 8, 1\) instead of \(2, 2, 8\)",
+    "y_of_another_shape": r"in the trace, y: it returns shape \(2, 8, 1\) instead of \(2, 8\)",
+    "one_size_of_batch": r".*wrong_rules.*\.py, line \d+: RuntimeError: .* size 18",
     "no_gamma": "its coefficients have no gamma",
     "wrong_count": r"its parameters\(\) are 7, but its optimisers move \d+",
 }

@@ -76,7 +76,7 @@ def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path, env_id: str) 
 
 
 def told(event: Event) -> dict[str, Any]:
-    changing = ("time", "steps_per_second", "seconds", "save_seconds", "new_bytes")
+    changing = ("time", "steps_per_second", "seconds", "acting_share", "save_seconds", "new_bytes")
     return {"event": event.event, **{key: value for key, value in vars(event).items() if key not in changing}}
 
 

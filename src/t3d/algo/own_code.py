@@ -133,6 +133,8 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
         _refuse_shape(f"the trace, losses[{name!r}]:", loss, (len(SEEDS),))
     if trace.td.ndim != 3 or (trace.td.shape[0], trace.td.shape[2]) != (len(SEEDS), cfg.batch_size):
         raise Wrong(f"td of its trace has shape {tuple(trace.td.shape)}, not (seeds, critics, batch)")
+    _refuse_shape("the trace, q:", trace.q, tuple(trace.td.shape))
+    _refuse_shape("the trace, y:", trace.y, (len(SEEDS), cfg.batch_size))
     learner.restore(learner.state())
     return learner
 

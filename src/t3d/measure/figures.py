@@ -31,7 +31,8 @@ def constant_actions(pi: Tensor) -> Tensor:
 
 def constant_observations(s: Tensor) -> list[list[int]]:
     """For each member the components of s (M, B, observation_size) that are the same in all observations."""
-    return [torch.nonzero(same).flatten().tolist() for same in s.amax(dim=1) == s.amin(dim=1)]
+    same = (s.amax(dim=1) == s.amin(dim=1)).cpu()
+    return [torch.nonzero(one).flatten().tolist() for one in same]
 
 
 def quantiles(values: Tensor, shares: Sequence[float]) -> list[list[float]]:

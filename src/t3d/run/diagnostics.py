@@ -73,7 +73,7 @@ class Diagnostics:
         learner, memory = self.parts.learner, self.parts.memory
         batch, _ = read_by_newest(learner)
         pi = getattr(trace, "pi", None)
-        if pi is None:
+        if pi is None or pi.shape != batch.a.shape:
             with torch.no_grad():
                 pi = learner.acting(batch.s).cpu()
         stored = memory.replay.rewards(batch.index.to(memory.device))
