@@ -11,8 +11,10 @@ from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 from t3d.measure.history import NEWEST, History, number
 
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
+HIGH_RATE = 3e-3  # three times the highest actor_lr of any preset
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
 TOO_HIGH = 0.5  # of the largest return known
+RISING = 0.05  # of the bias: while returns fall, critics that lag behind are too high, but do not rise
 MOSTLY_DEAD = 0.75  # of a network's hidden units: four times what healthy ones have
 LOST = 0.75  # of what training had gained
 RATIO = 1.25  # times too many or too few updates
@@ -43,13 +45,19 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
     """Components of the action stay at a limit whatever the state; being at the limits often is healthy."""
     if not (number(event.saturated) >= STUCK and number(event.constant_actions) >= STUCK):
         return None
-    normalise = "--normalise-observations if they are not of about 1, otherwise " * (not cfg.normalise_observations)
+    advice = f"a lower learning rate of the actor, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g}"
+    if td3.actor_lr > HIGH_RATE:
+        advice = f"{advice}, which is far too high); and start again."
+    else:
+        normalise = (
+            "" if cfg.normalise_observations else "--normalise-observations if observations are large; otherwise "
+        )
+        advice = f"{normalise}{advice}), or --td3.pre-activation-penalty 0.001; and start again."
     return Finding(
         f"the actor is saturated: {event.constant_actions:.0%} of the action's components are the same whatever it "
         f"observes, and {event.saturated:.0%} of them are at a limit of their range. There its tanh passes almost no "
         "gradient, so it cannot learn its way back.",
-        f"{normalise}a lower learning rate, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g}), or "
-        "--td3.pre-activation-penalty 0.001; and start again.",
+        advice,
     )
 
 
@@ -57,7 +65,8 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
     looks = history.newest(Diagnosed)
     predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
-    if not (_rises(predicted) and _rises(biases) and biases[-1] > TOO_HIGH * history.largest_return):
+    is_high = biases[-1] > TOO_HIGH * history.largest_return
+    if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
         return None
     rate = f"--td3.critic-lr {_lower(td3.critic_lr)} (now {td3.critic_lr:g})"
     advice = f"slower critics, {rate}, or more of them, --td3.critics 5."
@@ -196,10 +205,10 @@ def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD
     )
 
 
-def _rises(values: list[float]) -> bool:
-    """Whether the newer half is above the older one, on average; it takes as many as are remembered."""
+def _rise(values: list[float]) -> float:
+    """By how much the newer half is above the older one, on average; NaN if not enough are known."""
     half = NEWEST // 2
-    return len(values) == NEWEST and fmean(values[half:]) > fmean(values[:half])
+    return fmean(values[half:]) - fmean(values[:half]) if len(values) == NEWEST else float("nan")
 
 
 def _figure(value: float) -> str:
