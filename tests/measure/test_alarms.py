@@ -52,13 +52,15 @@ def update(step: int, member: int = 0, **changes: Any) -> Update:
     return Update(step=step, member=member, seed=CFG.seeds[member], time=0.0, updates=step, **figures)
 
 
-def evaluated(step: int, mean: float, std: float = 50.0, member: int = 0) -> Eval:
+def evaluated(step: int, mean: float, std: float = 50.0, member: int = 0, **changes: Any) -> Eval:
     figures: dict[str, Any] = {
         "mean_return": mean,
         "std_return": std,
         "min_return": mean,
         "max_return": mean,
         "mean_length": 9.0,
+        "lengths": [9],
+        **changes,
     }
     return Eval(
         step=step,
@@ -67,7 +69,6 @@ def evaluated(step: int, mean: float, std: float = 50.0, member: int = 0) -> Eva
         time=0.0,
         updates=step,
         returns=[],
-        lengths=[],
         best=False,
         **figures,
     )
@@ -174,6 +175,14 @@ NOT_ENOUGH: dict[str, Events] = {
     "components that change in turn": [diagnosed(n, constant_observations=[n % 2]) for n in range(20)],
     "episodes of one step": looks(ended, 30, length=1, total_reward=1.0),
     "truncated at the time limit": looks(ended, 30, length=200, terminated=False),
+    "an early policy that always falls after three steps": [
+        *looks(ended, 30),
+        *(ended(n, length=3) for n in range(30, 70)),
+    ],
+    "evaluations are longer": [evaluated(0, 0.0, lengths=[9, 201]), *looks(ended, 30, length=200)],
+    "terminated after as many steps as it was truncated before": [
+        ended(n, length=200, terminated=n % 2 == 0) for n in range(60)
+    ],
     "nineteen of the same length": looks(ended, 19, length=200),
 }
 

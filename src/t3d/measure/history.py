@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from t3d.events import Diagnosed, Eval, Event
+from t3d.events import Diagnosed, EpisodeEnd, Eval, Event
 
 NEWEST = 4  # events of a kind that are remembered: enough to see growth in spite of noise; chosen
 
@@ -23,11 +23,19 @@ class History:
     largest_return: float = 0.0  # discounted, that critics were compared with
     largest_reward: float = 0.0  # of those in batches that diagnostics looked at
     never_changed: set[int] | None = None  # components of the observation, in all those batches; None: before the first
+    longest_episode: int = 0  # in steps, of training and of evaluations
+    last_length: int = 0
+    terminated_alike: int = 0  # newest episodes in a row that were terminated after the same number of steps
 
     def add(self, event: Event) -> None:
         """Remembers an event."""
         self.events.setdefault(type(event), deque(maxlen=NEWEST)).append(event)
+        if isinstance(event, EpisodeEnd):
+            is_alike = event.terminated and event.length == self.last_length
+            self.terminated_alike = self.terminated_alike + 1 if is_alike else int(event.terminated)
+            self.last_length, self.longest_episode = event.length, max(self.longest_episode, event.length)
         if isinstance(event, Eval):
+            self.longest_episode = max([self.longest_episode, *event.lengths])
             self.first = self.first or event
             self.best = event if self.best is None or event.mean_return > self.best.mean_return else self.best
         if isinstance(event, Diagnosed):

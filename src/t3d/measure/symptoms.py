@@ -183,13 +183,12 @@ def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config
 
 
 def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD3Config) -> Finding | None:
-    """Episodes terminate at exactly the same length again and again, as a time limit would end them."""
-    endings = [(one.terminated, one.length) for one in history.newest(EpisodeEnd)[-2:]]
-    if endings != [(True, event.length)] * 2 or event.length == 1:
+    """Episodes terminate again and again at exactly the same length, which none exceeds, as a time limit would do."""
+    if history.terminated_alike < 2 or event.length == 1 or event.length < history.longest_episode:
         return None
     return Finding(
-        f"each of the last {EPISODES} episodes was terminated after exactly {event.length:,} steps: probably a time "
-        "limit that the environment reports as termination. Termination means that no reward can follow, so the "
+        f"each of the last {EPISODES} episodes was terminated after exactly {event.length:,} steps, and no episode was "
+        "longer: probably a time limit that the environment reports as termination. Termination means that no reward can follow, so the "
         "critics learn wrong values: the reward seems to stop at states that look like any other.",
         "let step() return truncated=True and terminated=False at the time limit (gymnasium.wrappers.TimeLimit does). "
         "If the deadline is part of the task, put the remaining time into the observation.",
