@@ -158,6 +158,16 @@ NOT_ENOUGH: dict[str, Events] = {
     "a large bias that does not grow": [diagnosed(step, q_bias=70.0, q_predicted=150.0 + step) for step in range(9)],
     "a growing bias that is small": [diagnosed(n, q_bias=4.0 * n, q_predicted=80.0 + 4 * n) for n in range(9)],
     "underestimation that grows": [diagnosed(step, q_bias=-100.0 * step) for step in range(9)],
+    "a bias that rose and fell again": [
+        diagnosed(n, q_bias=bias, q_predicted=bias) for n, bias in enumerate([100.0, 60.0, 60.0, 99.0] * 5)
+    ],
+    "returns are 0 while rewards are": [
+        diagnosed(n, q_bias=0.01 * 2**n, q_predicted=0.01 * 2**n, q_return=0.0, reward_range=[0.0, 0.0])
+        for n in range(12)
+    ],
+    "a bias below half of one reward": [
+        diagnosed(n, q_bias=0.1 * n, q_predicted=0.1 * n, q_return=0.01) for n in range(9)
+    ],
     "critics that follow falling returns slowly": [
         diagnosed(step, q_predicted=-20.0 * step, q_return=-60.0 * step, q_bias=40.0 * step) for step in range(9)
     ],

@@ -231,4 +231,7 @@ def test_alarms_are_printed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixt
     line = "alarm at step 200: each of the last 20 episodes was terminated after exactly 10 steps"
     assert line in capsys.readouterr().out
     assert main(["runs", "show", "run"]) == 0
-    assert f"{line}, and no episode was longer: probably a time limit" in (said := capsys.readouterr().out) and " Try: let step() return" in said
+    assert (
+        f"{line}, and no episode was longer: probably a time limit" in (said := capsys.readouterr().out)
+        and " Try: let step() return" in said
+    )

@@ -12,7 +12,8 @@ from t3d.measure.history import NEWEST, History, number
 
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
-TOO_HIGH = 0.5  # of the largest return known
+TOO_HIGH = 0.5  # of the largest return or reward known
+GROWN = 0.1  # of the same, from the first to the last of the newest looks
 MOSTLY_DEAD = 0.75  # of a network's hidden units: four times what healthy ones have
 LOST = 0.75  # of what training had gained
 RATIO = 1.25  # times too many or too few updates
@@ -57,7 +58,9 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
     looks = history.newest(Diagnosed)
     predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
-    if not (_rises(predicted) and _rises(biases) and biases[-1] > TOO_HIGH * history.largest_return):
+    scale = max(history.largest_return, history.largest_reward) if history.largest_return else float("inf")
+    has_grown = _rises(predicted) and _rises(biases) and biases[-1] > biases[0] + GROWN * scale
+    if not (has_grown and biases[-1] > TOO_HIGH * scale):
         return None
     rate = f"--td3.critic-lr {_lower(td3.critic_lr)} (now {td3.critic_lr:g})"
     advice = f"slower critics, {rate}, or more of them, --td3.critics 5."
