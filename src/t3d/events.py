@@ -143,7 +143,7 @@ class Diagnosed(Event):
     # over the batch of the newest update
     disagreement: float  # standard deviation over the critics, on average
     saturated: float  # share of the actor's action components beyond 0.99 of the range
-    constant_actions: float  # share of the action components that hardly depend on the state
+    stuck_actions: float  # share of the action components beyond 0.99 of the range in one direction, in every state
     dead_units: dict[str, float]  # by network: share of the hidden units that pass nothing
     gradient_norms: dict[str, float]  # by network
     weight_norms: dict[str, float]

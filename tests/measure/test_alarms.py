@@ -30,7 +30,7 @@ def diagnosed(step: int, member: int = 0, **changes: Any) -> Diagnosed:
         "q_rows": 1000,
         "disagreement": 1.0,
         "saturated": 0.7,  # of a policy that often uses full force
-        "constant_actions": 0.0,
+        "stuck_actions": 0.0,
         "dead_units": {"actor": 0.3, "critic": 0.2},
         "gradient_norms": {"actor": 1.0, "critic": 1.0},
         "weight_norms": {"actor": 10.0, "critic": 10.0},
@@ -125,7 +125,7 @@ def collapsed() -> Events:
 
 
 PROVOKED: dict[str, Events] = {
-    "saturated-actor": looks(diagnosed, saturated=0.95, constant_actions=1.0),
+    "saturated-actor": looks(diagnosed, saturated=0.95, stuck_actions=0.67),
     "overestimation": growing_bias(),
     "critics-diverging": [diagnosed(0), *looks(update, 12, q_mean=-201.0)],
     "dead-units": looks(diagnosed, dead_units={"actor": 0.2, "critic": 0.95}),
@@ -152,9 +152,8 @@ def test_a_healthy_history_is_silent() -> None:
 
 
 NOT_ENOUGH: dict[str, Events] = {
-    "actions at their limits that depend on the state": looks(diagnosed, saturated=1.0, constant_actions=0.0),
-    "one of three components is stuck": looks(diagnosed, saturated=0.6, constant_actions=0.34),
-    "constant in the middle of the range": looks(diagnosed, saturated=0.1, constant_actions=1.0),
+    "actions at their limits that depend on the state": looks(diagnosed, saturated=1.0),
+    "one of two components is stuck": looks(diagnosed, saturated=0.6, stuck_actions=0.5),
     "a large bias that does not grow": [diagnosed(step, q_bias=70.0, q_predicted=150.0 + step) for step in range(9)],
     "a growing bias that is small": [diagnosed(n, q_bias=4.0 * n, q_predicted=80.0 + 4 * n) for n in range(9)],
     "underestimation that grows": [diagnosed(step, q_bias=-100.0 * step) for step in range(9)],
@@ -238,7 +237,7 @@ def test_waiting_for_actors_is_a_slow_environment_too() -> None:
 
 def test_an_alarm_that_was_over_for_as_long_as_it_takes_sounds_again() -> None:
     good: dict[str, Any] = {}
-    bad: dict[str, Any] = {"saturated": 1.0, "constant_actions": 1.0}
+    bad: dict[str, Any] = {"saturated": 1.0, "stuck_actions": 1.0}
     pattern = [bad] * 3 + [good] * 2 + [bad] * 5 + [good] * 3 + [bad] * 2 + [good] + [bad] * 3
     events = [diagnosed(step, **changes) for step, changes in enumerate(pattern)]
     assert [alarm.step for alarm in heard(events)] == [2, 18]

@@ -41,14 +41,13 @@ class Symptom(NamedTuple):
 
 
 def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
-    """Components of the action stay at a limit whatever the state; being at the limits often is healthy."""
-    if not (number(event.saturated) >= STUCK and number(event.constant_actions) >= STUCK):
+    """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
+    if not number(event.stuck_actions) > STUCK:
         return None
     normalise = "--normalise-observations if they are not of about 1, otherwise " * (not cfg.normalise_observations)
     return Finding(
-        f"the actor is saturated: {event.constant_actions:.0%} of the action's components are the same whatever it "
-        f"observes, and {event.saturated:.0%} of them are at a limit of their range. There its tanh passes almost no "
-        "gradient, so it cannot learn its way back.",
+        f"the actor is saturated: {event.stuck_actions:.0%} of the action's components stay at the same limit of "
+        "their range whatever it observes. There its tanh passes almost no gradient, so it cannot learn its way back.",
         f"{normalise}a lower learning rate, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g}), or "
         "--td3.pre-activation-penalty 0.001; and start again.",
     )

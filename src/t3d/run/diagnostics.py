@@ -86,7 +86,7 @@ class Diagnostics:
         return {
             "disagreement": figures.disagreement(trace.q).tolist(),
             "saturated": figures.saturated(pi).tolist(),
-            "constant_actions": figures.constant_actions(pi).tolist(),
+            "stuck_actions": figures.stuck_actions(pi).tolist(),
             "td_quantiles": figures.quantiles(trace.td, OF_TD),
             "sampled_age": figures.quantiles(ages, OF_AGE),
             "action_counts": [figures.histogram(one, -1, 1) for one in batch.a.cpu().numpy()],
