@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +121,7 @@ def growing_bias(cfg: Config = CFG) -> Events:
 
 
 def collapsed() -> Events:
-    returns = [-500.0, 0.0, 500.0, 400.0, -300.0, -350.0, -280.0, -300.0]
+    returns = [-500.0, 0.0, 500.0, 400.0, -300.0, -350.0, -280.0, -300.0, -310.0, -320.0, -340.0]
     return [evaluated(step, mean) for step, mean in enumerate(returns)]
 
 
@@ -179,6 +180,11 @@ NOT_ENOUGH: dict[str, Events] = {
     "growing errors that are small": [diagnosed(0), *(update(n, td_abs_mean=1.3**n / 100) for n in range(20))],
     "two bad evaluations": [evaluated(0, 0.0), evaluated(1, 500.0), *looks(lambda n: evaluated(n + 1, 0.0), 2)],
     "it never learned much": [evaluated(0, 0.0), evaluated(1, 99.0), *looks(lambda n: evaluated(n + 1, -90.0))],
+    "single episodes that differ by chance": [
+        evaluated(n, 100.0 * (-1) ** n + 20 * (n % 7), std=0.0) for n in range(40)
+    ],
+    "worse than before training at first": [evaluated(n, mean) for n, mean in enumerate([0, -200, -300, -250, 400.0])],
+    "worse than before training by chance": [evaluated(0, 0.0), *looks(lambda n: evaluated(n, -99.0), 20)],
     "the summary of a run that was stopped": looks(acted, ratio=0.1, summary=True),
     "a component that rarely changes": [diagnosed(0), *looks(diagnosed, 20, constant_observations=[3])],
     "components that change in turn": [diagnosed(n, constant_observations=[n % 2]) for n in range(20)],
@@ -214,6 +220,20 @@ def test_errors_that_double_and_exceed_every_reward_are_divergence_too() -> None
     errors = [update(step, td_abs_mean=2.0 ** (step / 2)) for step in range(20)]
     [alarm] = heard([diagnosed(0), *errors])
     assert alarm.kind == "critics-diverging" and "has grown from" in alarm.text
+
+
+def test_a_policy_that_is_worse_than_an_untrained_one_is_told() -> None:
+    means = [-40.0, -900.0, -1100.0, -1140.0, -1120.0, -1130.0, -1150.0, -1140.0, -1140.0]
+    [alarm] = heard([evaluated(step, mean) for step, mean in enumerate(means)])
+    assert alarm.kind == "evaluation-collapsed" and alarm.step == 7, "at the third after five evaluations"
+    assert "worse than before training: its evaluation is -1,140.0" in alarm.text and "best/" not in alarm.text
+
+
+def test_evaluations_of_one_episode_that_differ_by_chance_are_almost_never_a_collapse() -> None:
+    """A policy that does not change, evaluated 50 times with one episode each, in 100 runs."""
+    runs = np.random.default_rng(0).normal(size=(100, 50)).tolist()
+    sounded = [heard([evaluated(step, mean, std=0.0) for step, mean in enumerate(means)]) for means in runs]
+    assert len([alarms for alarms in sounded if alarms]) <= 2
 
 
 def test_the_limit_of_values_is_that_of_the_largest_reward_so_far() -> None:
@@ -296,7 +316,7 @@ def members_of_all() -> list[Events]:
     return [first, second]
 
 
-@given(st.permutations([0] * 36 + [1] * 16))
+@given(st.permutations([0] * 39 + [1] * 19))
 def test_the_order_of_members_does_not_matter(order: list[int]) -> None:
     queues = [iter(events) for events in members_of_all()]
     mixed = heard(next(queues[member]) for member in order)

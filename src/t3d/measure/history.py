@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import TypeVar
 
 from t3d.events import Diagnosed, EpisodeEnd, Eval, Event
@@ -20,6 +22,7 @@ class History:
     events: dict[type[Event], deque[Event]] = field(default_factory=dict)
     first: Eval | None = None
     best: Eval | None = None
+    means: list[float] = field(default_factory=list)  # of the first evaluation and of all after updates
     largest_return: float = 0.0  # discounted, that critics were compared with
     largest_reward: float = 0.0  # of those in batches that diagnostics looked at
     never_changed: set[int] | None = None  # components of the observation, in all those batches; None: before the first
@@ -36,6 +39,8 @@ class History:
             self.last_length, self.longest_episode = event.length, max(self.longest_episode, event.length)
         if isinstance(event, Eval):
             self.longest_episode = max([self.longest_episode, *event.lengths])
+            if self.first is None or event.updates:
+                self.means.append(event.mean_return)
             self.first = self.first or event
             self.best = event if self.best is None or event.mean_return > self.best.mean_return else self.best
         if isinstance(event, Diagnosed):
@@ -43,6 +48,11 @@ class History:
             constant = set(event.constant_observations)
             self.never_changed = constant if self.never_changed is None else self.never_changed & constant
             self.largest_reward = max([self.largest_reward, *(abs(number(end)) for end in event.reward_range)])
+
+    @property
+    def usual_change(self) -> float:
+        """The median change of the mean return from one evaluation to the next."""
+        return median(abs(new - old) for old, new in pairwise(self.means)) if len(self.means) > 1 else 0.0
 
     def newest(self, kind: type[Kind]) -> list[Kind]:
         """Returns the newest events of a kind, in order."""

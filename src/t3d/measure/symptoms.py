@@ -16,6 +16,9 @@ TOO_HIGH = 0.5  # of the largest return or reward known
 GROWN = 0.1  # of the same, from the first to the last of the newest looks
 MOSTLY_DEAD = 0.75  # of a network's hidden units: four times what healthy ones have
 LOST = 0.75  # of what training had gained
+CHANCE = 2  # times the deviation over an evaluation's episodes
+CHANCE_OF_MEANS = 6  # times the usual change from one evaluation to the next: 200 of pure noise rarely differ so much
+EVALUATIONS = 5  # after updates, before a policy should be better than an untrained one; chosen
 RATIO = 1.25  # times too many or too few updates
 SLOW = 0.75  # of the time: acting takes three times as long as learning
 LARGE_MEAN = 100.0  # reward of a step, on average; the doctor's limit
@@ -116,19 +119,29 @@ def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Fin
 
 
 def evaluation_collapsed(event: Eval, history: History, _: Config, td3: TD3Config) -> Finding | None:
-    """The policy has lost most of what training had gained, and not just by chance."""
+    """The policy has lost most of what training had gained, or is worse than before training, and not by chance."""
     first, best = history.first, history.best
     if first is None or best is None:
         return None
-    gained, spread = best.mean_return - first.mean_return, max(first.std_return, best.std_return)
-    if not (gained > 2 * spread and event.mean_return < best.mean_return - LOST * gained):
-        return None
+    gained, by_chance = best.mean_return - first.mean_return, CHANCE_OF_MEANS * history.usual_change
     rates = f"--td3.actor-lr {_lower(td3.actor_lr)} --td3.critic-lr {_lower(td3.critic_lr)}"
+    lower = f"lower learning rates, {rates} (now {td3.actor_lr:g} and {td3.critic_lr:g})"
+    if gained > max(CHANCE * first.std_return, CHANCE * best.std_return, by_chance):
+        if event.mean_return >= best.mean_return - LOST * gained:
+            return None
+        return Finding(
+            f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at "
+            f"step {best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
+            f"{lower}, a larger --replay.capacity if it is full, and other alarms first if there are any.",
+        )
+    lost = first.mean_return - event.mean_return
+    enough = len(history.means) > EVALUATIONS and lost > max(CHANCE * first.std_return, CHANCE * event.std_return)
+    if not (enough and lost > by_chance):
+        return None
     return Finding(
-        f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at step "
-        f"{best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
-        f"lower learning rates, {rates} (now {td3.actor_lr:g} and {td3.critic_lr:g}), a larger --replay.capacity if it "
-        "is full, and other alarms first if there are any.",
+        f"the policy is worse than before training: its evaluation is {event.mean_return:,.1f}, and that of the "
+        f"untrained one was {first.mean_return:,.1f}. None of {len(history.means) - 1} since was clearly better.",
+        f"t3d doctor to check the environment's rewards and limits, {lower}, and more --random-steps.",
     )
 
 
