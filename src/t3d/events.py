@@ -152,6 +152,7 @@ class Diagnosed(Event):
     action_counts: list[int]  # histogram of the stored actions over [-1, 1]
     reward_counts: list[int]  # histogram of the stored rewards over reward_range
     reward_range: list[float]
+    largest_reward: float  # of all so far, without its sign; scaled if scale_rewards is on
     constant_observations: list[int]  # components that are the same in the whole batch
     acting_share: float  # of the time since the last look: spent in acting, or in waiting for actors
     seconds: float  # that this look took, for all members

@@ -29,6 +29,7 @@ def diagnosed(member: int, step: int, size: float, **changes: Any) -> Diagnosed:
         "disagreement": size,
         "saturated": 0.0,
         "stuck_actions": 0.0,
+        "largest_reward": 1.0,
         "dead_units": {"actor": 0.0},
         "gradient_norms": {"actor": size, "critic": 2 * size},
         "weight_norms": {"actor": 1.0},

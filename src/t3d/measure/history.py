@@ -24,7 +24,7 @@ class History:
     best: Eval | None = None
     means: list[float] = field(default_factory=list)  # of the first evaluation and of all after updates
     largest_return: float = 0.0  # discounted, that critics were compared with
-    largest_reward: float = 0.0  # of those in batches that diagnostics looked at
+    largest_reward: float = 0.0  # of all rewards until the newest look
     never_changed: set[int] | None = None  # components of the observation, in all those batches; None: before the first
     longest_episode: int = 0  # in steps, of training and of evaluations
     last_length: int = 0
@@ -47,7 +47,7 @@ class History:
             self.largest_return = max(self.largest_return, abs(number(event.q_return)))
             constant = set(event.constant_observations)
             self.never_changed = constant if self.never_changed is None else self.never_changed & constant
-            self.largest_reward = max([self.largest_reward, *(abs(number(end)) for end in event.reward_range)])
+            self.largest_reward = event.largest_reward or 0.0  # its scale may change, so only the newest counts
 
     @property
     def usual_change(self) -> float:

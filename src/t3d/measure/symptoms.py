@@ -78,10 +78,10 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     )
 
 
-def critics_diverging(event: Update, history: History, cfg: Config, td3: TD3Config) -> Finding | None:
+def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config) -> Finding | None:
     """Values beyond what rewards allow, or errors larger than any reward that keep doubling."""
     largest = history.largest_reward
-    if cfg.scale_rewards or not (largest > 0 and td3.gamma < 1):  # diagnostics report rewards unscaled
+    if not (largest > 0 and td3.gamma < 1):
         return None
     limit = largest / (1 - td3.gamma)
     errors = [number(one.td_abs_mean) for one in history.newest(Update)]
@@ -229,7 +229,7 @@ def _lower(rate: float) -> str:
 SYMPTOMS = (
     Symptom("saturated-actor", saturated_actor, (Diagnosed,), 3),
     Symptom("overestimation", overestimation, (Diagnosed,), 3),
-    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # meanwhile diagnostics see more rewards
+    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # while the largest reward is that of the last look
     Symptom("dead-units", dead_units, (Diagnosed,), 3),
     Symptom("evaluation-collapsed", evaluation_collapsed, (Eval,), 3),
     Symptom("update-ratio", update_ratio, (ActingEvent,), 5),

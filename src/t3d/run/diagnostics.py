@@ -92,6 +92,7 @@ class Diagnostics:
             "action_counts": [figures.histogram(one, -1, 1) for one in batch.a.cpu().numpy()],
             "reward_counts": [figures.histogram(one, *of) for one, of in zip(rewards, ranges, strict=True)],
             "reward_range": ranges,
+            "largest_reward": memory.largest_rewards,
             "constant_observations": figures.constant_observations(vectors),
         }
 
