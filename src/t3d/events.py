@@ -138,7 +138,7 @@ class Diagnosed(Event):
     # what the critics predict for the newest visited states and actions whose discounted return is known
     q_predicted: float | None  # None: no such return is known yet
     q_return: float | None
-    q_bias: float | None  # predicted minus returned
+    q_bias: float | None  # predicted minus returned, without the critics' own share of the return
     q_rows: int  # transitions compared
     # over the batch of the newest update
     disagreement: float  # standard deviation over the critics, on average

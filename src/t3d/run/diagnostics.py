@@ -126,12 +126,12 @@ class Diagnostics:
         batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
         trace = copy.predict(batch._replace(r=torch.zeros_like(batch.r)))
         predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
-        means = [
+        own = (batch.discount * (1 - batch.terminated)).cpu()  # what the critics' own value in a return counts for
+        p, r, o = (
             [mean(values[:count]) for values, count in zip(table.detach(), rows, strict=True)]
-            for table in (predicted, returned)
-        ]
-        bias = [None if p is None or r is None else p - r for p, r in zip(*means, strict=True)]
-        return {"q_predicted": means[0], "q_return": means[1], "q_bias": bias, "q_rows": rows}
+            for table in (predicted, returned, own)
+        )
+        return {"q_predicted": p, "q_return": r, "q_bias": [*map(bias, p, r, o)], "q_rows": rows}
 
 
 class AgentCopy:
@@ -190,6 +190,11 @@ def by_member(values: dict[str, list[float]], members: int) -> list[dict[str, fl
 def for_each(coefficient: float | Tensor, members: int) -> list[float]:
     """A coefficient of each member."""
     return coefficient.tolist() if isinstance(coefficient, Tensor) else [coefficient] * members
+
+
+def bias(predicted: float | None, returned: float | None, own: float | None) -> float | None:
+    """The mean error of critics whose own estimate counts for so much of the return: exact if the error is constant."""
+    return None if predicted is None or returned is None or own is None else (predicted - returned) / (1 - own)
 
 
 def mean(values: Tensor) -> float | None:
