@@ -35,7 +35,7 @@ class Diagnostics:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._rows = ROWS_OF_IMAGES if parts.learner.spec.images else ROWS
+        self._rows = min(ROWS_OF_IMAGES, parts.cfg.td3.batch_size) if parts.learner.spec.images else ROWS
         self._copy: AgentCopy | None = None  # made at the first look
         self._acted, self._last_at = 0.0, time.monotonic()
 
