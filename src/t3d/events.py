@@ -138,12 +138,12 @@ class Diagnosed(Event):
     # what the critics predict for the newest visited states and actions whose discounted return is known
     q_predicted: float | None  # None: no such return is known yet
     q_return: float | None
-    q_bias: float | None  # predicted minus returned
+    q_bias: float | None  # predicted minus returned, without the critics' own share of the return
     q_rows: int  # transitions compared
     # over the batch of the newest update
     disagreement: float  # standard deviation over the critics, on average
     saturated: float  # share of the actor's action components beyond 0.99 of the range
-    constant_actions: float  # share of the action components that hardly depend on the state
+    stuck_actions: float  # share of the action components beyond 0.99 of the range in one direction, in every state
     dead_units: dict[str, float]  # by network: share of the hidden units that pass nothing
     gradient_norms: dict[str, float]  # by network
     weight_norms: dict[str, float]
@@ -152,6 +152,7 @@ class Diagnosed(Event):
     action_counts: list[int]  # histogram of the stored actions over [-1, 1]
     reward_counts: list[int]  # histogram of the stored rewards over reward_range
     reward_range: list[float]
+    largest_reward: float  # of all so far, without its sign; scaled if scale_rewards is on
     constant_observations: list[int]  # components that are the same in the whole batch
     acting_share: float  # of the time since the last look: spent in acting, or in waiting for actors
     seconds: float  # that this look took, for all members

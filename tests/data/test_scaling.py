@@ -118,6 +118,24 @@ def test_sampled_rewards_are_divided_and_stored_ones_are_not(n_step: int) -> Non
         assert name == "r" or torch.equal(getattr(batches[0], name), value), name
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_largest_reward_is_that_of_all_time_in_the_scale_of_now_and_survives_a_resume(scaled: bool) -> None:
+    replay = ReplayConfig(capacity=300)
+    cfg = Config(total_steps=1000, random_steps=0, seeds=(0, 1), scale_rewards=scaled, replay=replay)
+    memory = Memory(SPEC, cfg, "cpu")
+    firsts, seconds = ([-50.0, 3.0], [4.0]), ([1.0, 2.0] * 200, [5.0])  # the first one's largest is overwritten
+    for number, blocks in enumerate((firsts, seconds)):
+        transitions = [[(0, 1000 * number + n, 0, TERMINATED, r) for n, r in enumerate(block)] for block in blocks]
+        memory.add(*(rollout(member, each) for member, each in enumerate(transitions)))
+        state, memory = copy.deepcopy(memory.state()), Memory(SPEC, cfg, "cpu")
+        memory.restore(state)
+    scales = [np.std([*firsts[member], *seconds[member]]) if scaled else 1.0 for member in (0, 1)]
+    assert memory.largest_rewards == pytest.approx([50 / scales[0], 5 / scales[1]])
+    del state["largest_rewards"]  # as before it was kept
+    memory.restore(state)
+    assert memory.largest_rewards == [0, 0]
+
+
 def test_one_return_or_constant_returns_are_not_scaled() -> None:
     scaler = RewardScaler(1, 0.99)
     scaler.add(rollout(0, [(0, 0, 0, TERMINATED, 7.0)]))

@@ -156,16 +156,16 @@ def make_constant(critic: Critic, value: float) -> None:
         critic.architecture.parameters(critic.flat)[-1].fill_(value)
 
 
-def returns_of_ones(steps: int, gamma: float, scale: float, after: float) -> list[float]:
-    """The returns of the transitions in finished episodes of Ones that are compared."""
+def returns_of_ones(steps: int, gamma: float, scale: float, after: float) -> list[tuple[float, float]]:
+    """The returns of the transitions in finished episodes of Ones that are compared, and the critics' own share."""
     found = []
-    for episode in range(steps // Ones.length):
+    for episode in reversed(range(steps // Ones.length)):  # the newest first
         for left in range(1, Ones.length + 1):
             known = (1 - gamma**left) / (1 - gamma) / scale
             if episode % 2 == 0:
-                found.append(known)
+                found.append((known, 0.0))
             elif gamma**left <= MOST_OWN:
-                found.append(known + gamma**left * after)
+                found.append((known + gamma**left * after, gamma**left))
     return found
 
 
@@ -177,7 +177,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a categorical critic": {"td3": {"critic_loss": "categorical", "value_low": -20, "value_high": 34}},
     "a rule of one's own": {"rule": "ddpg:DDPG"},
     "a sweep": {"sweep": ["td3.gamma=0.6,0.85"]},
-    "images": IMAGES,
+    "images": {**IMAGES, "td3": {**IMAGES["td3"], "batch_size": 120}},
     "one critic": {"td3": {"critics": 1}},
 }
 
@@ -198,11 +198,31 @@ def test_the_bias_of_a_critic_that_is_wrong_on_purpose_is_found(tmp_path: Path, 
         scale = 1.0 if scaler is None else float(scaler.scale[0, 0])
         assert scaler is None or abs(scale - 1) > 0.5, "scaling can be seen"
         expected = returns_of_ones(steps, cfg.td3_of(member).gamma, scale, after=7.0)
-        assert event.q_rows == min(len(expected), 256 if "images" in settings else 1000) > 100
+        expected = expected[: cfg.td3.batch_size] if "images" in settings else expected
+        assert event.q_rows == len(expected) > 100
         assert event.q_predicted == pytest.approx(7, rel=1e-5)
-        assert event.q_return == pytest.approx(np.mean(expected), rel=1e-5)
-        assert event.q_bias == pytest.approx(7 - np.mean(expected), rel=1e-4)
+        returned, own = np.mean(expected, axis=0)
+        assert event.q_return == pytest.approx(returned, rel=1e-5)
+        assert event.q_bias == pytest.approx((7 - returned) / (1 - own), rel=1e-4)
         assert event.disagreement == pytest.approx(float(trace.q[event.member].std(dim=0, correction=0).mean()))
+
+
+class Endless(Ones):
+    """A time limit of 100 steps ends every episode, so that every value is 1 / (1 - gamma)."""
+
+    def over(self) -> tuple[bool, bool]:
+        return False, self.t == 100
+
+
+@pytest.mark.parametrize("added", [-4.0, 0.0, 3.0])
+def test_a_constant_bias_is_found_exactly_although_only_time_limits_end_episodes(tmp_path: Path, added: float) -> None:
+    cfg = helpers.small_config(env={"id": "", "name": "ones"}, td3={"gamma": 0.99}, run={"root": str(tmp_path)})
+    with collected(cfg, Endless, 250) as (training, trace):
+        for critic in (training.parts.learner.agent.critic, training.parts.learner.agent.critic_target):
+            make_constant(critic, 100 + added)
+        (event,) = diagnosed(training.reporter.diagnostics.look(trace))
+    assert event.q_rows == 2 * (100 - 68), "0.99 ** 69 is the first below a half"
+    assert event.q_bias == pytest.approx(added, abs=1e-3)
 
 
 def test_what_is_added_to_a_critic_is_found_as_bias(tmp_path: Path) -> None:
@@ -211,10 +231,11 @@ def test_what_is_added_to_a_critic_is_found_as_bias(tmp_path: Path) -> None:
         learner, diagnostics = training.parts.learner, training.reporter.diagnostics
         trace = learner.run(600)
         (before,) = diagnosed(diagnostics.look(trace))
-        learner.agent.critic.architecture.parameters(learner.agent.critic.flat)[-1].add_(3.0)
+        for critic in (learner.agent.critic, learner.agent.critic_target):
+            critic.architecture.parameters(critic.flat)[-1].add_(3.0)
         (after,) = diagnosed(diagnostics.look(trace))
     assert before.q_bias is not None and after.q_bias is not None
-    assert after.q_bias - before.q_bias == pytest.approx(3.0, rel=1e-4) and after.q_return == before.q_return
+    assert after.q_bias - before.q_bias == pytest.approx(3.0, rel=1e-4)
 
 
 def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:

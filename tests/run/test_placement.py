@@ -86,11 +86,15 @@ def test_what_an_update_computes_of_images_is_counted(members: int) -> None:
     assert batch_bytes(cfg, helpers.make_spec()) == 0
 
 
-def test_a_replay_of_images_leaves_room_for_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = helpers.small_config(device="cpu", total_steps=50_000, td3={"batch_size": 256})
+@pytest.mark.parametrize("every", [0, 1000])
+def test_a_replay_of_images_leaves_room_for_updates(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """And for the second agent that diagnostics try updates on."""
+    log, agents = {"diagnose_every_steps": every}, 2 if every else 1
+    cfg = helpers.small_config(device="cpu", total_steps=50_000, td3={"batch_size": 256}, log=log)
     spec = image_spec(0, 1, 3, (3, 84, 84))
-    networks, replay = 20 * PIXELS.parameters(spec, cfg.td3), bytes_needed(spec, cfg)
-    for free, fits in ((networks + replay, False), (networks + replay + batch_bytes(cfg, spec), True)):
+    networks, replay = agents * 20 * PIXELS.parameters(spec, cfg.td3), bytes_needed(spec, cfg)
+    needed = networks + replay + agents * batch_bytes(cfg, spec)
+    for free, fits in ((needed - 1, False), (needed, True)):
         monkeypatch.setattr("t3d.run.placement._free_bytes", lambda device, free=free: free)
         if fits:
             assert replay_device(cfg, spec) == "cpu"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from t3d.config import Config
@@ -35,6 +36,7 @@ class Memory:
         self.replay = _replay(spec, cfg, device)
         self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
+        self._largest = [0.0] * len(seeds)
         gamma = cfg.td3.gamma if gamma is None else gamma
         self.reward_scaler = RewardScaler(len(seeds), gamma, device) if cfg.scale_rewards else None
 
@@ -51,10 +53,19 @@ class Memory:
             stops = self.replay.added
             self.sampler.added(*((one.member, stops[one.member] - len(one.rows), stops[one.member]) for one in filled))
         for one in filled:
+            self._largest[one.member] = max(self._largest[one.member], float(np.abs(one.r).max()))
             if self.normaliser is not None:
                 self.normaliser.add(one)
         if self.reward_scaler is not None and filled:
             self.reward_scaler.add(*filled)
+
+    @property
+    def largest_rewards(self) -> list[float]:
+        """Each member's largest reward so far, without its sign, scaled as the networks see it now."""
+        if self.reward_scaler is None:
+            return list(self._largest)
+        scales = self.reward_scaler.scale.flatten().tolist()
+        return [largest / scale for largest, scale in zip(self._largest, scales, strict=True)]
 
     @property
     def device(self) -> torch.device:
@@ -90,6 +101,7 @@ class Memory:
         return {
             **of_frames,
             "added": list(self.added),
+            "largest_rewards": list(self._largest),
             "sampler": self.sampler.state(),
             "normaliser": {} if self.normaliser is None else self.normaliser.state(),
             "reward_scaler": {} if self.reward_scaler is None else self.reward_scaler.state(),
@@ -103,6 +115,8 @@ class Memory:
         if self.replay.frames is not None:
             self.replay.frames.restore(state["frames"], added)
         self.replay.set_added(added)
+        largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
+        self._largest = [float(one) for one, _ in zip(largest, added, strict=True)]
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 SATURATED = 0.99  # of the range of an action; tanh has a fiftieth of its slope there
-HARDLY = 0.01  # standard deviation over states of an action that hardly depends on them; the range is 2; chosen
 BINS = 20  # of histograms; chosen
 
 
@@ -24,9 +23,9 @@ def saturated(pi: Tensor) -> Tensor:
     return (pi.abs() > SATURATED).float().mean(dim=(1, 2))
 
 
-def constant_actions(pi: Tensor) -> Tensor:
-    """The share of the components of actions pi (M, B, action_size) that hardly differ between states: (M,)."""
-    return (pi.std(dim=1, correction=0) < HARDLY).float().mean(dim=-1)
+def stuck_actions(pi: Tensor) -> Tensor:
+    """The share of the components of actions pi (M, B, action_size) that are at the same end in all states: (M,)."""
+    return ((pi > SATURATED).all(dim=1) | (pi < -SATURATED).all(dim=1)).float().mean(dim=-1)
 
 
 def constant_observations(s: Tensor) -> list[list[int]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from t3d.data.replay import Replay
 from t3d.types import GOES_ON, TRUNCATED, Batch
 
-MOST_OWN = 0.05  # of a return may be the critics' own estimate, else they are compared with themselves; chosen
+MOST_OWN = 0.5  # of the critics' own estimate may be in a return: more would compare them with themselves; chosen
 SEARCHED, AT_ONCE = 100_000, 10_000  # newest transitions searched for ends of episodes; chosen
 
 

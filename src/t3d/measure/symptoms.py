@@ -13,10 +13,14 @@ from t3d.measure.history import NEWEST, History, number
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
 HIGH_RATE = 3e-3  # three times the highest actor_lr of any preset
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
-TOO_HIGH = 0.5  # of the largest return known
+TOO_HIGH = 0.5  # of the largest return or reward known
+GROWN = 0.1  # of the same, from the first to the last of the newest looks
 RISING = 0.05  # of the bias: while returns fall, critics that lag behind are too high, but do not rise
 MOSTLY_DEAD = 0.75  # of a network's hidden units: four times what healthy ones have
 LOST = 0.75  # of what training had gained
+CHANCE = 2  # times the deviation over an evaluation's episodes
+CHANCE_OF_MEANS = 6  # times the usual change from one evaluation to the next: 200 of pure noise rarely differ so much
+EVALUATIONS = 5  # after updates, before a policy should be better than an untrained one; chosen
 RATIO = 1.25  # times too many or too few updates
 SLOW = 0.75  # of the time: acting takes three times as long as learning
 LARGE_MEAN = 100.0  # reward of a step, on average; the doctor's limit
@@ -42,8 +46,8 @@ class Symptom(NamedTuple):
 
 
 def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
-    """Components of the action stay at a limit whatever the state; being at the limits often is healthy."""
-    if not (number(event.saturated) >= STUCK and number(event.constant_actions) >= STUCK):
+    """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
+    if not number(event.stuck_actions) > STUCK:
         return None
     advice = f"a lower learning rate of the actor, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g}"
     if td3.actor_lr > HIGH_RATE:
@@ -54,9 +58,8 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
         )
         advice = f"{normalise}{advice}), or --td3.pre-activation-penalty 0.001; and start again."
     return Finding(
-        f"the actor is saturated: {event.constant_actions:.0%} of the action's components are the same whatever it "
-        f"observes, and {event.saturated:.0%} of them are at a limit of their range. There its tanh passes almost no "
-        "gradient, so it cannot learn its way back.",
+        f"the actor is saturated: {event.stuck_actions:.0%} of the action's components stay at the same limit of "
+        "their range whatever it observes. There its tanh passes almost no gradient, so it cannot learn its way back.",
         advice,
     )
 
@@ -65,8 +68,10 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
     looks = history.newest(Diagnosed)
     predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
-    is_high = biases[-1] > TOO_HIGH * history.largest_return
-    if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
+    scale = max(history.largest_return, history.largest_reward) if history.largest_return else float("inf")
+    is_high = biases[-1] > TOO_HIGH * scale
+    has_grown = _rise(biases) > 0 and biases[-1] > biases[0] + GROWN * scale
+    if not (is_high and has_grown and _rise(predicted) > RISING * biases[-1]):
         return None
     rate = f"--td3.critic-lr {_lower(td3.critic_lr)} (now {td3.critic_lr:g})"
     advice = f"slower critics, {rate}, or more of them, --td3.critics 5."
@@ -82,10 +87,10 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     )
 
 
-def critics_diverging(event: Update, history: History, cfg: Config, td3: TD3Config) -> Finding | None:
+def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config) -> Finding | None:
     """Values beyond what rewards allow, or errors larger than any reward that keep doubling."""
     largest = history.largest_reward
-    if cfg.scale_rewards or not (largest > 0 and td3.gamma < 1):  # diagnostics report rewards unscaled
+    if not (largest > 0 and td3.gamma < 1):
         return None
     limit = largest / (1 - td3.gamma)
     errors = [number(one.td_abs_mean) for one in history.newest(Update)]
@@ -123,19 +128,29 @@ def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Fin
 
 
 def evaluation_collapsed(event: Eval, history: History, _: Config, td3: TD3Config) -> Finding | None:
-    """The policy has lost most of what training had gained, and not just by chance."""
+    """The policy has lost most of what training had gained, or is worse than before training, and not by chance."""
     first, best = history.first, history.best
     if first is None or best is None:
         return None
-    gained, spread = best.mean_return - first.mean_return, max(first.std_return, best.std_return)
-    if not (gained > 2 * spread and event.mean_return < best.mean_return - LOST * gained):
-        return None
+    gained, by_chance = best.mean_return - first.mean_return, CHANCE_OF_MEANS * history.usual_change
     rates = f"--td3.actor-lr {_lower(td3.actor_lr)} --td3.critic-lr {_lower(td3.critic_lr)}"
+    lower = f"lower learning rates, {rates} (now {td3.actor_lr:g} and {td3.critic_lr:g})"
+    if gained > max(CHANCE * first.std_return, CHANCE * best.std_return, by_chance):
+        if event.mean_return >= best.mean_return - LOST * gained:
+            return None
+        return Finding(
+            f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at "
+            f"step {best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
+            f"{lower}, a larger --replay.capacity if it is full, and other alarms first if there are any.",
+        )
+    lost = first.mean_return - event.mean_return
+    enough = len(history.means) > EVALUATIONS and lost > max(CHANCE * first.std_return, CHANCE * event.std_return)
+    if not (enough and lost > by_chance):
+        return None
     return Finding(
-        f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at step "
-        f"{best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
-        f"lower learning rates, {rates} (now {td3.actor_lr:g} and {td3.critic_lr:g}), a larger --replay.capacity if it "
-        "is full, and other alarms first if there are any.",
+        f"the policy is worse than before training: its evaluation is {event.mean_return:,.1f}, and that of the "
+        f"untrained one was {first.mean_return:,.1f}. None of {len(history.means) - 1} since was clearly better.",
+        f"t3d doctor to check the environment's rewards and limits, {lower}, and more --random-steps.",
     )
 
 
@@ -192,13 +207,12 @@ def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config
 
 
 def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD3Config) -> Finding | None:
-    """Episodes terminate at exactly the same length again and again, as a time limit would end them."""
-    endings = [(one.terminated, one.length) for one in history.newest(EpisodeEnd)[-2:]]
-    if endings != [(True, event.length)] * 2 or event.length == 1:
+    """Episodes terminate again and again at exactly the same length, which none exceeds, as a time limit would do."""
+    if history.terminated_alike < 2 or event.length == 1 or event.length < history.longest_episode:
         return None
     return Finding(
-        f"each of the last {EPISODES} episodes was terminated after exactly {event.length:,} steps: probably a time "
-        "limit that the environment reports as termination. Termination means that no reward can follow, so the "
+        f"each of the last {EPISODES} episodes was terminated after exactly {event.length:,} steps, and no episode was "
+        "longer: probably a time limit that the environment reports as termination. Termination means that no reward can follow, so the "
         "critics learn wrong values: the reward seems to stop at states that look like any other.",
         "let step() return truncated=True and terminated=False at the time limit (gymnasium.wrappers.TimeLimit does). "
         "If the deadline is part of the task, put the remaining time into the observation.",
@@ -224,7 +238,7 @@ def _lower(rate: float) -> str:
 SYMPTOMS = (
     Symptom("saturated-actor", saturated_actor, (Diagnosed,), 3),
     Symptom("overestimation", overestimation, (Diagnosed,), 3),
-    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # meanwhile diagnostics see more rewards
+    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # while the largest reward is that of the last look
     Symptom("dead-units", dead_units, (Diagnosed,), 3),
     Symptom("evaluation-collapsed", evaluation_collapsed, (Eval,), 3),
     Symptom("update-ratio", update_ratio, (ActingEvent,), 5),

@@ -35,7 +35,7 @@ class Diagnostics:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._rows = ROWS_OF_IMAGES if parts.learner.spec.images else ROWS
+        self._rows = min(ROWS_OF_IMAGES, parts.cfg.td3.batch_size) if parts.learner.spec.images else ROWS
         self._copy: AgentCopy | None = None  # made at the first look
         self._acted, self._last_at = 0.0, time.monotonic()
 
@@ -86,12 +86,13 @@ class Diagnostics:
         return {
             "disagreement": figures.disagreement(trace.q).tolist(),
             "saturated": figures.saturated(pi).tolist(),
-            "constant_actions": figures.constant_actions(pi).tolist(),
+            "stuck_actions": figures.stuck_actions(pi).tolist(),
             "td_quantiles": figures.quantiles(trace.td, OF_TD),
             "sampled_age": figures.quantiles(ages, OF_AGE),
             "action_counts": [figures.histogram(one, -1, 1) for one in batch.a.cpu().numpy()],
             "reward_counts": [figures.histogram(one, *of) for one, of in zip(rewards, ranges, strict=True)],
             "reward_range": ranges,
+            "largest_reward": memory.largest_rewards,
             "constant_observations": figures.constant_observations(vectors),
         }
 
@@ -125,12 +126,12 @@ class Diagnostics:
         batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
         trace = copy.predict(batch._replace(r=torch.zeros_like(batch.r)))
         predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
-        means = [
+        own = (batch.discount * (1 - batch.terminated)).cpu()  # what the critics' own value in a return counts for
+        p, r, o = (
             [mean(values[:count]) for values, count in zip(table.detach(), rows, strict=True)]
-            for table in (predicted, returned)
-        ]
-        bias = [None if p is None or r is None else p - r for p, r in zip(*means, strict=True)]
-        return {"q_predicted": means[0], "q_return": means[1], "q_bias": bias, "q_rows": rows}
+            for table in (predicted, returned, own)
+        )
+        return {"q_predicted": p, "q_return": r, "q_bias": [*map(bias, p, r, o)], "q_rows": rows}
 
 
 class AgentCopy:
@@ -189,6 +190,11 @@ def by_member(values: dict[str, list[float]], members: int) -> list[dict[str, fl
 def for_each(coefficient: float | Tensor, members: int) -> list[float]:
     """A coefficient of each member."""
     return coefficient.tolist() if isinstance(coefficient, Tensor) else [coefficient] * members
+
+
+def bias(predicted: float | None, returned: float | None, own: float | None) -> float | None:
+    """The mean error of critics whose own estimate counts for so much of the return: exact if the error is constant."""
+    return None if predicted is None or returned is None or own is None else (predicted - returned) / (1 - own)
 
 
 def mean(values: Tensor) -> float | None:

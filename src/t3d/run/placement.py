@@ -103,7 +103,8 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
     learned = len(cfg.members) * rule_of(cfg.rule, spec).parameters(spec, cfg.td3)
-    learning = learned * BYTES_PER_VALUE * COPIES_IN_LEARNING + batch_bytes(cfg, spec)
+    agents = 2 if cfg.log.diagnose_every_steps else 1  # diagnostics try updates on a copy
+    learning = agents * (learned * BYTES_PER_VALUE * COPIES_IN_LEARNING + batch_bytes(cfg, spec))
     fewer = f"train fewer {noun(cfg.members)}s at once"
     if learning > room[cfg.device]:
         smaller = "td3.batch_size or the images" if spec.images else "td3.actor_hidden and td3.critic_hidden"

@@ -20,6 +20,7 @@ def check_values(event: Event) -> None:
         for count in (event.step, event.seed, event.updates):
             to_count(count)
         valid = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
+        valid = valid and TYPES["list[int]"](event.lengths)
     elif isinstance(event, Note):
         valid = isinstance(event.text, str)
     elif isinstance(event, ActorEvent):

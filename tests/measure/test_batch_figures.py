@@ -20,10 +20,13 @@ def test_the_share_of_saturated_components() -> None:
     assert figures.saturated(pi).tolist() == [0.5, 0.25]
 
 
-def test_an_action_that_is_the_same_in_all_states_is_constant() -> None:
-    state = torch.linspace(-1, 1, 101)
-    pi = torch.stack([torch.stack([state, 0 * state + 0.7, 0.005 * state, 0.03 * state], dim=-1), torch.zeros(101, 4)])
-    assert figures.constant_actions(pi).tolist() == [0.5, 1.0]
+def test_an_action_at_the_same_limit_in_all_states_is_stuck() -> None:
+    ones = torch.ones(101)
+    either = torch.where(torch.arange(101) % 2 == 0, 1.0, -1.0)  # full force, but not always the same way
+    almost = ones.clone()
+    almost[50] = 0.5  # in one state it is not
+    first = torch.stack([-0.995 * ones, either, almost, 0 * ones], dim=-1)
+    assert figures.stuck_actions(torch.stack([first, ones.unsqueeze(1).expand(101, 4)])).tolist() == [0.25, 1.0]
 
 
 def test_constant_observations_are_named_for_each_member() -> None:
