@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,9 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
     write_run(Path("runs/nothing"), {}, seeds=[0])
     write_run(Path("runs/zero"), {seed: [0, 0] for seed in range(5)}, env="Hopper-v5")
     for words, sentence in {
+        (",",): "',' names no run",
+        ("low", "--threshold", "nan"): "--threshold nan is no number",
+        ("low", "--threshold", "inf", "--json"): "--threshold inf is no number",
         (): "name the groups to compare",
         ("low", "hopper"): "low was trained on Pendulum-v1, but hopper on Hopper-v5",
         ("low,hopper", "low"): "low,hopper was trained on Pendulum-v1 and Hopper-v5, but low on Pendulum-v1",
@@ -223,3 +227,14 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
         ("low", "--thresold", "3"): "did you mean --threshold?",
     }.items():
         assert sentence in refused(capsys, *words), words
+
+
+def test_without_matplotlib_the_table_comes_with_a_note(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(Path("runs/low"), LOW)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = said(capsys, "low")
+    assert "Return on Pendulum-v1" in out and "note: no picture without matplotlib" in out and "plotted" not in out
+    assert main(["plot", "low"]) == 2
+    assert "plots need matplotlib" in capsys.readouterr().err

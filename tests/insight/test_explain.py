@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import sys
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 
 import helpers
 import t3d
+import worlds
 from rules_in_tests import CHOICES
 from run_folders import assert_equal
 from t3d.algo.learner import Learner
@@ -308,3 +310,44 @@ def test_a_member_that_is_not_there_or_has_diverged_is_refused(
     assert one_update(open_run(run_folder)).member.seed == 4
     with pytest.raises(UserError, match=r"seed 0 of .* has diverged; choose another seed with --seed"):
         one_update(open_run(run_folder), "0")
+
+
+def test_without_matplotlib_the_page_has_no_pictures(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["explain", str(run_folder), "--out", str(tmp_path / "page.html")]) == 0
+    assert "without pictures, which need matplotlib" in capsys.readouterr().out
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert html.count("<section") == 15 and "<figure>" not in html
+
+
+def test_what_is_wrong_is_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, sentence in {
+        ("Pendulum-v1", "--seed", "5"): "Pendulum-v1 is an environment, of which one small run is trained",
+        ("Pendulum-v1", "--out", "nowhere/x.html"): "cannot write nowhere/x.html: there is no folder nowhere",
+        ("--claim", "delay", "--out", "nowhere/x.png"): "cannot write nowhere/x.png: there is no folder nowhere",
+    }.items():
+        assert main(["explain", *words]) == 2
+        said = capsys.readouterr()
+        assert sentence in said.err and not said.out
+
+
+class FailsInTraining(worlds.Failing):
+    at = (0, 5)
+
+    @staticmethod
+    def fail() -> object:
+        raise ValueError("out of paper")
+
+
+def test_nothing_is_said_of_a_folder_that_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", f"{__name__}:FailsInTraining"]) == 1
+    said = capsys.readouterr().err
+    assert "out of paper" in said and "resume" not in said and "t3d-explain-" not in said
