@@ -28,6 +28,7 @@ from t3d.errors import UserError
 from t3d.events import Saved, Start
 from t3d.insight.explain import explained
 from t3d.insight.explain_page import page
+from t3d.insight.explain_pictures import PICTURES, drawn
 from t3d.insight.fifteen_steps import fifteen_texts
 from t3d.insight.one_update import OneUpdate, one_update
 from t3d.store.checkpoint import Checkpoint
@@ -351,3 +352,24 @@ def test_nothing_is_said_of_a_folder_that_is_deleted(
     assert main(["explain", f"{__name__}:FailsInTraining"]) == 1
     said = capsys.readouterr().err
     assert "out of paper" in said and "resume" not in said and "t3d-explain-" not in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "erring"),
+    [
+        ({"critics": 2}, "kept: the minimum.", "the critics were"),
+        ({"critics": 2, "aggregate": "mean"}, "kept: the mean over the critics.", "the critics were"),
+        ({"critics": 5}, "kept: the minimum.", "the first two of 5 critics were"),
+        (
+            {"critics": 5, "aggregate": "truncated", "drop_highest": 2},
+            "kept: the mean over the critics without the 2 highest.",
+            "the first two of 5 critics were",
+        ),
+        ({"critics": 1}, "What the target critic says.", "the critic was"),
+    ],
+)
+def test_pictures_say_which_value_is_kept(settings: dict[str, Any], kept: str, erring: str) -> None:
+    update = made_up(merge(Config(), {"td3": {"batch_size": 8, **settings}}))
+    assert kept in PICTURES[8].caption(update) and erring in PICTURES[11].caption(update)
+    names_one = "Q_θ2' is kept" in drawn(8, update).decode()
+    assert names_one == (settings == {"critics": 2}), "with any other aggregate no single critic's value is kept"

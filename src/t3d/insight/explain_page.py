@@ -91,6 +91,6 @@ def _row(one: Quantity) -> str:
 
 def _picture(step: int, update: OneUpdate) -> str:
     image = base64.b64encode(drawn(step, update)).decode()
-    caption = escape(PICTURES[step].caption)
+    caption = escape(PICTURES[step].caption(update))
     shown = f'<img alt="{caption}" src="data:image/svg+xml;base64,{image}">'
     return f"<figure>{shown}<figcaption>{caption}</figcaption></figure>"
