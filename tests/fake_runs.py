@@ -19,18 +19,20 @@ def write_run(
     env: str = "Pendulum-v1",
     events: Iterable[Event] = (),
     diverged: Iterable[int] = (),
+    after: int = 1,
+    every: int = EVERY,
     **settings: Any,
 ) -> Path:
-    """A run with these returns of each seed, or of each member in their order; those that diverged stopped there."""
+    """A run with these returns of each seed, or of each member in their order; the diverged ones stopped soon after."""
     seeds = settings.pop("seeds", [*returns])
     cfg = merge(Config(), {"env": {"id": env}, "seeds": seeds, "run": {"name": path.name}, **settings})
     lines = [
-        evaluation(member, cfg.member_seeds[member], place * EVERY, value)
+        evaluation(member, cfg.member_seeds[member], place * every, value)
         for member, values in enumerate(returns.values())
         for place, value in enumerate(values)
     ]
     stops = [
-        SeedStopped(step=(len(returns[seed]) - 1) * EVERY + 1, member=cfg.seeds.index(seed), seed=seed, text="NaN")
+        SeedStopped(step=(len(returns[seed]) - 1) * every + after, member=cfg.seeds.index(seed), seed=seed, text="NaN")
         for seed in diverged
     ]
     path.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,9 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
     write_run(Path("runs/nothing"), {}, seeds=[0])
     write_run(Path("runs/zero"), {seed: [0, 0] for seed in range(5)}, env="Hopper-v5")
     for words, sentence in {
+        (",",): "',' names no run",
+        ("low", "--threshold", "nan"): "--threshold nan is no number",
+        ("low", "--threshold", "inf", "--json"): "--threshold inf is no number",
         (): "name the groups to compare",
         ("low", "hopper"): "low was trained on Pendulum-v1, but hopper on Hopper-v5",
         ("low,hopper", "low"): "low,hopper was trained on Pendulum-v1 and Hopper-v5, but low on Pendulum-v1",
@@ -223,3 +227,36 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
         ("low", "--thresold", "3"): "did you mean --threshold?",
     }.items():
         assert sentence in refused(capsys, *words), words
+
+
+def test_without_matplotlib_the_table_comes_with_a_note(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(Path("runs/low"), LOW)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = said(capsys, "low")
+    assert "Return on Pendulum-v1" in out and "note: no picture without matplotlib" in out and "plotted" not in out
+    assert main(["plot", "low"]) == 2
+    assert "plots need matplotlib" in capsys.readouterr().err
+
+
+def test_a_score_does_not_depend_on_how_often_a_run_was_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same learning curves, evaluated every 1,000 and every 4,000 steps."""
+    write_run(Path("runs/often"), {seed: [10 * place + seed for place in range(21)] for seed in range(5)})
+    write_run(Path("runs/rare"), {seed: [40 * place + seed for place in range(6)] for seed in range(5)}, every=4_000)
+    found = as_json(capsys, "often", "rare")
+    first, second = found["groups"]
+    assert [*first["scores"]["Pendulum-v1"].values()] == [160.0 + seed for seed in range(5)]
+    assert [*second["scores"]["Pendulum-v1"].values()] == [160.0 + seed for seed in range(5)]
+    assert second["difference"]["value"] == 0
+    assert any("Evaluations are 1,000 to 4,000 steps apart" in note for note in found["notes"])
+    assert not any("steps apart" in note for note in as_json(capsys, "often")["notes"])
+    assert [one["mean"]["value"] for one in as_json(capsys, "often", "rare", "--at", "9000")["groups"]] == [72, 62]
+
+
+def test_at_a_step_between_a_last_evaluation_and_divergence(capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("runs/a"), {0: [0, 1, 2, 3, 4], 1: [0, 5, 7]}, diverged=[1], after=600)
+    (before,) = as_json(capsys, "a", "--at", "2500")["groups"]
+    assert before["scores"]["Pendulum-v1"] == {"seed 0 of a": 1.5, "seed 1 of a": 6} and not before["diverged"]
+    (after,) = as_json(capsys, "a", "--at", "2600")["groups"]
+    assert after["scores"]["Pendulum-v1"]["seed 1 of a"] == 7 and after["diverged"] == ["seed 1 of a"]

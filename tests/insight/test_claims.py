@@ -25,6 +25,7 @@ from t3d.events import Diagnosed, Event, to_line
 from t3d.insight import claims
 from t3d.insight.claim_picture import findings, plot_claim, verdict
 from t3d.insight.claims import CLAIMS, CRITICS, DELAY, claim_config
+from t3d.insight.statistics import estimate, mean
 from t3d.run.reporter import eval_event
 from t3d.store.reader import open_run
 from t3d.types import Batch, Draws, Evaluation
@@ -110,7 +111,10 @@ def test_a_claim_is_an_ordinary_run_whose_members_have_names(name: str, tmp_path
 
 def told(step: int, member: int, cfg: Config, bias: float) -> Diagnosed:
     """A diagnosis in which only the bias matters."""
-    nothing: dict[str, Any] = {field.name: [] for field in dataclasses.fields(Diagnosed) if field.init}
+    nothing: dict[str, Any] = {
+        field.name: [] if "list" in str(field.type) else {} if "dict" in str(field.type) else 0
+        for field in dataclasses.fields(Diagnosed)
+    }
     seed = cfg.members[member].seed
     about = {"step": step, "member": member, "seed": seed, "q_predicted": bias - 50, "q_return": -50, "q_bias": bias}
     return Diagnosed(**{**nothing, **about})
@@ -137,18 +141,43 @@ def test_findings_are_means_over_the_end_of_training(tmp_path: Path) -> None:
     assert (
         "smoothing: values are +0.0 off" in with_noise and without.endswith("-100.0") and with_noise.endswith("-200.0")
     )
-    assert verdict_of_it == verdict(np.array([12.0, 14.0]), np.array([-1.0, 1.0]))
+    assert verdict_of_it == verdict(CLAIMS["smoothing"], np.array([12.0, 14.0]), np.array([-1.0, 1.0]))
     plot_claim(open_run(tmp_path), "smoothing", tmp_path / "claim.png")
     with Image.open(tmp_path / "claim.png") as image:
         assert image.width > 1000
 
 
-def test_a_verdict_needs_more_than_chance() -> None:
-    low, high, wide = np.array([-1.0, 0.0, 1.0]), np.array([4.0, 5.0, 6.0]), np.array([-20.0, 5.0, 30.0])
-    error = np.sqrt(1 / 3 + 1 / 3)  # both variances are 1, each mean is of three seeds
-    assert f"agrees with the claim: the values of the first are higher, by 5 ± {error:.2g}" in verdict(high, low)
-    assert "opposite of the claim" in verdict(low, high)
-    assert "no clear difference" in verdict(wide, low) and "no clear difference" in verdict(high[:1], low)
+AROUND = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+AGREE, OPPOSITE, NEITHER = "agrees with the claim", "opposite of the claim", "no clear difference"
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize(
+    ("first", "second", "of_bias", "of_size"),
+    [
+        (20, 0, AGREE, AGREE),
+        (0, 20, OPPOSITE, OPPOSITE),
+        (-20, 0, OPPOSITE, AGREE),
+        (0, -20, AGREE, OPPOSITE),
+        (20, -20, AGREE, NEITHER),
+        (0, 0, NEITHER, NEITHER),
+    ],
+)
+def test_a_verdict_is_about_what_the_claim_says(
+    name: str, first: float, second: float, of_bias: str, of_size: str
+) -> None:
+    """Overestimation and smoothing are about values that are too high, the delay about values that are wrong."""
+    expected = of_size if name == "delay" else of_bias
+    assert expected in verdict(CLAIMS[name], AROUND + first, AROUND + second)
+
+
+def test_a_verdict_needs_more_than_chance_and_five_seeds() -> None:
+    claim = CLAIMS["overestimation"]
+    wide = np.array([-20.0, 0.0, 5.0, 10.0, 30.0])
+    assert "no clear difference" in verdict(claim, wide, AROUND)
+    assert "decides nothing: 4 seeds of a kind are left" in verdict(claim, AROUND + 20, AROUND[:4])
+    low, high = estimate(mean, [AROUND + 20]).interval or (0, 0)  # the others do not vary
+    assert f"is +20, with a 95 % interval of [{low:+.3g}, {high:+.3g}]" in verdict(claim, AROUND + 20, np.zeros(5))
 
 
 def test_the_command_trains_compares_and_draws(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import sys
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 
 import helpers
 import t3d
+import worlds
 from rules_in_tests import CHOICES
 from run_folders import assert_equal
 from t3d.algo.learner import Learner
@@ -26,6 +28,7 @@ from t3d.errors import UserError
 from t3d.events import Saved, Start
 from t3d.insight.explain import explained
 from t3d.insight.explain_page import page
+from t3d.insight.explain_pictures import PICTURES, drawn
 from t3d.insight.fifteen_steps import fifteen_texts
 from t3d.insight.one_update import OneUpdate, one_update
 from t3d.store.checkpoint import Checkpoint
@@ -308,3 +311,65 @@ def test_a_member_that_is_not_there_or_has_diverged_is_refused(
     assert one_update(open_run(run_folder)).member.seed == 4
     with pytest.raises(UserError, match=r"seed 0 of .* has diverged; choose another seed with --seed"):
         one_update(open_run(run_folder), "0")
+
+
+def test_without_matplotlib_the_page_has_no_pictures(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["explain", str(run_folder), "--out", str(tmp_path / "page.html")]) == 0
+    assert "without pictures, which need matplotlib" in capsys.readouterr().out
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert html.count("<section") == 15 and "<figure>" not in html
+
+
+def test_what_is_wrong_is_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, sentence in {
+        ("Pendulum-v1", "--seed", "5"): "Pendulum-v1 is an environment, of which one small run is trained",
+        ("Pendulum-v1", "--out", "nowhere/x.html"): "cannot write nowhere/x.html: there is no folder nowhere",
+        ("--claim", "delay", "--out", "nowhere/x.png"): "cannot write nowhere/x.png: there is no folder nowhere",
+    }.items():
+        assert main(["explain", *words]) == 2
+        said = capsys.readouterr()
+        assert sentence in said.err and not said.out
+
+
+class FailsInTraining(worlds.Failing):
+    at = (0, 5)
+
+    @staticmethod
+    def fail() -> object:
+        raise ValueError("out of paper")
+
+
+def test_nothing_is_said_of_a_folder_that_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", f"{__name__}:FailsInTraining"]) == 1
+    said = capsys.readouterr().err
+    assert "out of paper" in said and "resume" not in said and "t3d-explain-" not in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "erring"),
+    [
+        ({"critics": 2}, "kept: the minimum.", "the critics were"),
+        ({"critics": 2, "aggregate": "mean"}, "kept: the mean over the critics.", "the critics were"),
+        ({"critics": 5}, "kept: the minimum.", "the first two of 5 critics were"),
+        (
+            {"critics": 5, "aggregate": "truncated", "drop_highest": 2},
+            "kept: the mean over the critics without the 2 highest.",
+            "the first two of 5 critics were",
+        ),
+        ({"critics": 1}, "What the target critic says.", "the critic was"),
+    ],
+)
+def test_pictures_say_which_value_is_kept(settings: dict[str, Any], kept: str, erring: str) -> None:
+    update = made_up(merge(Config(), {"td3": {"batch_size": 8, **settings}}))
+    assert kept in PICTURES[8].caption(update) and erring in PICTURES[11].caption(update)
+    names_one = "Q_θ2' is kept" in drawn(8, update).decode()
+    assert names_one == (settings == {"critics": 2}), "with any other aggregate no single critic's value is kept"

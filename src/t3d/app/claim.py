@@ -39,5 +39,8 @@ def show_claim(name: str, cfg: Config, out: Path | None) -> int:
             plot_claim(run, name, picture)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot write the image {picture}: {in_words(error)}") from None
-        console.print(f"plotted: {shown(picture)}", soft_wrap=True)
+        except ImportError as error:
+            console.print(f"note: no picture without matplotlib ({error})", soft_wrap=True)
+        else:
+            console.print(f"plotted: {shown(picture)}", soft_wrap=True)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from t3d.app.flags import read_flags
+from t3d.app.json_output import write_json
 from t3d.app.plain_console import PlainConsole
+from t3d.app.safe_output import standard_output
 from t3d.app.tables import clean, figure, fits, table
 from t3d.errors import UserError
 from t3d.files import followed, in_words
@@ -59,21 +60,21 @@ def main(arguments: list[str]) -> int:
     args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole()
     if not args.groups:
         raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
+    if args.threshold is not None and not math.isfinite(args.threshold):
+        raise UserError(f"--threshold {args.threshold} is no number that can be reached")
     groups = _named(read_groups(args.groups, args.root), args.names)
     if args.metric == "help":
         console.print(listing(reported(groups[0].trainings[0].run)), soft_wrap=True)
         return 0
     found = compare(groups, args.metric, args.threshold, args.at)
-    out = args.out or (None if args.json else Path("compare.png"))
-    if out is not None:
-        _draw(found, out)
     if args.json:
-        console.print(json.dumps(as_json(found), indent=2), soft_wrap=True)
-        return 0
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
-    print_comparison(found, console)
-    console.print(clean(f"plotted: {out}"), soft_wrap=True)
+        write_json(as_json(found), standard_output())
+    else:
+        if not console.is_terminal:
+            console.width = PIPED_WIDTH
+        print_comparison(found, console)
+    if args.out is not None or not args.json:
+        _draw(found, args.out or Path("compare.png"), PlainConsole(stderr=args.json))
     return 0
 
 
@@ -86,13 +87,17 @@ def _named(groups: list[Group], names: tuple[str, ...]) -> list[Group]:
     return [group._replace(name=name) for group, name in zip(groups, names, strict=True)]
 
 
-def _draw(found: Comparison, out: Path) -> None:
+def _draw(found: Comparison, out: Path, console: PlainConsole) -> None:
     from t3d.insight.comparison_plots import draw_comparison  # noqa: PLC0415 (imports matplotlib)
 
     try:
         draw_comparison(found, followed(out))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
+    except ImportError as error:
+        console.print(clean(f"note: no picture without matplotlib ({error})", "yellow"), soft_wrap=True)
+        return
+    console.print(clean(f"plotted: {out}"), soft_wrap=True)
 
 
 def print_comparison(found: Comparison, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import printable
 from t3d.config import Config, merge
 from t3d.config.presets import preset
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import Eval
 from t3d.files import followed, in_words, replace, shown
 from t3d.store.reader import MARKS, Run, open_run
@@ -55,12 +56,13 @@ def main(arguments: list[str]) -> int:
     if args.what is None:
         raise UserError("name a run or an environment, e.g. t3d explain runs/<name>, or t3d explain Pendulum-v1")
     console = PlainConsole()
+    _check_folder(args.out)
     if is_run(args.what, args.root):
         run = open_run(args.what, args.root)
         _explain(run, args, args.out or run.path / "explain.html", console)
         return 0
     with tempfile.TemporaryDirectory(prefix="t3d-explain-") as folder:
-        run = _train(args.what, Path(folder), args.root, console)
+        run = _train(args.what, Path(folder), args, console)
         _explain(run, args, args.out or Path("explain.html"), console)
     return 0
 
@@ -71,8 +73,15 @@ def _claim(name: str, args: ExplainArgs) -> int:
 
     if args.seed is not None:
         raise UserError("--claim trains several seeds and compares them all; leave --seed out")
+    _check_folder(args.out)
     out = followed(args.out) if args.out else None
     return show_claim(name, claim_config(name, args.what or ENV, str(args.root)), out)
+
+
+def _check_folder(out: Path | None) -> None:
+    """Refuses a file that could not be written, before anything is trained."""
+    if out is not None and not os.path.isdir(out.parent):  # noqa: PTH112 (Path.is_dir raises where this says no)
+        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
 
 
 def is_run(text: str, root: Path) -> bool:
@@ -87,18 +96,24 @@ def small_config(env_id: str, root: Path) -> Config:
     return merge(preset("quick"), changes)
 
 
-def _train(env_id: str, folder: Path, root: Path, console: PlainConsole) -> Run:
+def _train(env_id: str, folder: Path, args: ExplainArgs, console: PlainConsole) -> Run:
     from t3d.run.loop import train  # noqa: PLC0415 (imports torch)
     from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
 
     try:
         env_factory(env_id)
     except UserError as error:
-        raise UserError(f"there is no run {env_id} in {root}, and it is no environment either: {error}") from None
+        raise UserError(f"there is no run {env_id} in {args.root}, and it is no environment either: {error}") from None
+    if args.seed is not None:
+        raise UserError(f"{env_id} is an environment, of which one small run is trained; leave --seed out")
     console.print(f"training {env_id} for {STEPS:,} steps to explain an update of it ...", soft_wrap=True)
-    for event in train(small_config(env_id, folder)):
-        if isinstance(event, Eval):
-            console.print(f"  step {event.step:,}: mean return {event.mean_return:,.1f}")
+    try:
+        for event in train(small_config(env_id, folder)):
+            if isinstance(event, Eval):
+                console.print(f"  step {event.step:,}: mean return {event.mean_return:,.1f}")
+    except (EnvironmentFailed, UserError, KeyboardInterrupt) as error:
+        error.__notes__ = []  # how to resume a run whose folder is deleted now
+        raise
     return open_run(folder / "small")
 
 
@@ -119,10 +134,14 @@ def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> N
         console.print(f"The steps of {update.cfg.rule_title} are its own; this is what its update returned.")
         _print_quantities(others, console)
     try:
-        replace(followed(out) if args.out else out, page(update, steps, others).encode())
+        text, has = page(update, steps, others), "with pictures"
+    except ImportError as error:
+        text, has = page(update, steps, others, pictures=False), f"without pictures, which need matplotlib ({error})"
+    try:
+        replace(followed(out) if args.out else out, text.encode())
     except OSError as error:
         raise UserError(f"cannot write the page {out}: {in_words(error)}") from None
-    console.print(f"\nthe same as a page, with pictures: {shown(out)}", soft_wrap=True)
+    console.print(f"\nthe same as a page, {has}: {shown(out)}", soft_wrap=True)
 
 
 def _print_step(step: Any, console: PlainConsole) -> None:

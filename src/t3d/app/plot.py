@@ -61,6 +61,8 @@ def main(arguments: list[str]) -> int:
         plot_curves(runs, followed(args.out) if args.out else out, metric=args.metric, **how)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
+    except ImportError as error:
+        raise UserError(f"plots need matplotlib ({error}); pip install matplotlib") from None
     PlainConsole().print(f"plotted: {out}", soft_wrap=True)
     return 0
 

@@ -161,8 +161,8 @@ def _plot(run: Run, console: PlainConsole) -> None:
         return
     try:
         plot_curves([run], run.path / "curve.png")
-    except OSError as error:
-        console.print(f"  no curve: {error.strerror or error}", soft_wrap=True)
+    except (OSError, ImportError) as error:
+        console.print(f"  no curve: {getattr(error, 'strerror', None) or error}", soft_wrap=True)
     else:
         print_path("curve", run.path / "curve.png", console)
 

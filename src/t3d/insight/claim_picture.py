@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import Member
-from t3d.config.sweeps import by_values
+from t3d.config.sweeps import by_values, counted
 from t3d.errors import UserError
 from t3d.events import Diagnosed, Eval, Event
 from t3d.files import replace
-from t3d.insight.claims import CLAIMS
+from t3d.insight.claims import CLAIMS, Claim
+from t3d.insight.comparison import FEW
+from t3d.insight.statistics import Scores, estimate, mean
 from t3d.store.members import member_of
 from t3d.store.reader import Run, read_events
 
 COLOURS = ("#d95f02", "#1f77b4")
 LATE = 0.7  # the share of training after which values are compared: Pendulum's returns are known then; chosen
-CERTAIN = 2.0  # standard errors between the two kinds of members, to call it more than chance; chosen
 
 
 class Curve(NamedTuple):
@@ -69,20 +70,27 @@ def findings(run: Run, name: str) -> list[str]:
             f"  {kind}: values are {bias.mean():+.1f} off the returns that followed ({bias.min():+.1f} to "
             f"{bias.max():+.1f} over {len(bias)} seeds); mean return in evaluation {reached.mean():,.1f}"
         )
-    return [*lines, verdict(*off)]
+    return [*lines, verdict(claim, *off)]
 
 
-def verdict(first: NDArray[np.float64], second: NDArray[np.float64]) -> str:
-    """Whether the first kind of members, with a value for each seed, is above the second by more than chance."""
-    difference = float(first.mean() - second.mean())
-    several = min(len(first), len(second)) > 1
-    error = float(np.sqrt(sum(one.var(ddof=1) / len(one) for one in (first, second)))) if several else np.inf
-    said = f"{abs(difference):.3g} ± {error:.2g} (standard error)"
-    if abs(difference) <= CERTAIN * error:
-        return f"That is no clear difference: {said}, which may be chance."
-    if difference > 0:
-        return f"That agrees with the claim: the values of the first are higher, by {said}."
-    return f"That is the opposite of the claim: the values of the first are lower, by {said}."
+def verdict(claim: Claim, first: NDArray[np.float64], second: NDArray[np.float64]) -> str:
+    """Whether the biases of both kinds, with a value for each seed, show the claim by more than chance."""
+    if (fewest := min(len(first), len(second))) < FEW:
+        return f"That decides nothing: {counted(fewest, 'seed')} of a kind are left, and it takes {FEW} of each."
+    value, interval = estimate(_apart, [claim.measure(first)], [claim.measure(second)])
+    low, high = interval or (-np.inf, np.inf)
+    answer = "That is no clear difference"
+    if low > 0:
+        answer = "That agrees with the claim"
+    elif high < 0:
+        answer = "That is the opposite of the claim"
+    what = f"the {claim.measured} of {claim.names[0]} minus that of {claim.names[1]}"
+    return f"{answer}: {what} is {value:+.3g}, with a 95 % interval of [{low:+.3g}, {high:+.3g}]."
+
+
+def _apart(x: Scores, y: Scores) -> NDArray[np.float64]:
+    """Returns how far the mean of x lies above that of y."""
+    return mean(x) - mean(y)
 
 
 def plot_claim(run: Run, name: str, out: Path) -> None:

@@ -7,11 +7,13 @@ coefficients of two rules around td3_update, so that they can be swept; tests pr
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from t3d.algo.coefficients import rowwise
 from t3d.algo.rules import TD3
@@ -20,17 +22,31 @@ from t3d.config import Config, TD3Config, merge
 from t3d.config.presets import preset
 from t3d.types import Batch, Draws, Spec, UpdateTrace
 
+Bias = NDArray[np.float64]  # (seeds,)
 WithCritics = namedtuple("WithCritics", (*Coefficients._fields, "critics"))  # type: ignore[misc]
 WithDelay = namedtuple("WithDelay", (*Coefficients._fields, "policy_delay"))  # type: ignore[misc]
 
 
 class Claim(NamedTuple):
-    """What is compared: the first value of the sweep is what the paper improves on."""
+    """What is compared: the first value of the sweep is what the paper improves on, so its measure should be higher."""
 
     says: str
     sweep: str
     names: tuple[str, str]
+    measure: Callable[[Bias], Bias]  # of each seed's bias, predicted minus followed
+    measured: str  # the name of the measure
     rule: str = "td3"
+
+
+def bias_itself(bias: Bias) -> Bias:
+    """Whether values are too high."""
+    return bias
+
+
+def size_of_bias(bias: Bias) -> Bias:
+    """How wrong values are, too high or too low."""
+    size: Bias = np.abs(bias)
+    return size
 
 
 def twins(cfg: TD3Config) -> TD3Config:
@@ -88,17 +104,23 @@ CLAIMS = {
         "One critic believes its own errors and values actions too highly; the smaller of two does so less.",
         "td3.critics=1,2",
         ("one critic", "two critics"),
+        bias_itself,
+        "bias",
         f"{__name__}:CRITICS",
     ),
     "smoothing": Claim(
         "Noise on the target's action keeps the critics from believing in narrow peaks.",
         "td3.target_noise=0,0.2",
         ("no smoothing", "smoothing"),
+        bias_itself,
+        "bias",
     ),
     "delay": Claim(
         "An actor that moves only every second update follows values that are less wrong.",
         "td3.policy_delay=1,2",
         ("delay 1", "delay 2"),
+        size_of_bias,
+        "size of the bias",
         f"{__name__}:DELAY",
     ),
 }

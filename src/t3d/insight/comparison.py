@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from t3d.config.sweeps import counted
 from t3d.errors import UserError
 from t3d.insight.figures import RETURN, Figure, Series, find_figures, series
 from t3d.insight.groups import Group, Training, joined
+from t3d.insight.scores import LAST, Seed, Window, seed_of, window
 from t3d.insight.statistics import (
     Array,
     Estimate,
@@ -28,22 +30,7 @@ from t3d.insight.statistics import (
 )
 
 APART = 1.05  # ratio of the steps of scores above which they are said to differ; chosen
-LAST = 3  # evaluations whose mean is a seed's score
 FEW = 5  # seeds; with fewer, intervals are too narrow (docs/statistics.md)
-
-
-class Seed(NamedTuple):
-    """What counts of one training."""
-
-    training: Training
-    curve: Series
-    score: float
-    end: float  # the step of the last report that counts
-    diverged: bool  # then score is the last value, and the curve stays there
-
-    @property
-    def name(self) -> str:
-        return f"{self.training.member.title} of {self.training.run.path.name}"
 
 
 class Scored(NamedTuple):
@@ -104,40 +91,32 @@ def compare(
     if len(figures) > 1:
         raise UserError(f"{metric} has several entries; compare one of them: {', '.join(one.name for one in figures)}")
     tasks = [*groups[0].tasks]
-    found = [_scored(group, tasks, figures[0], at) for group in groups]
+    by_task = [_seeds(groups, task, figures[0], at) for task in tasks]
+    found = [Scored(group, [seeds[place] for seeds, _ in by_task]) for place, group in enumerate(groups)]
     if len(tasks) > 1:
         found = [_relative(one, found[0], tasks) for one in found]
     rows = [_row(one, found[0], threshold, figures[0].name) for one in found]
-    return Comparison(
-        figures[0].name, _score_text(tasks, figures[0], found[0], at), tasks, threshold, rows, _notes(found)
-    )
+    notes = [*_interval_notes([shared for _, shared in by_task], figures[0]), *_notes(found)]
+    return Comparison(figures[0].name, _score_text(tasks, figures[0], found[0], at), tasks, threshold, rows, notes)
 
 
-def _scored(group: Group, tasks: list[str], figure: Figure, at: int | None) -> Scored:
+def _curves(group: Group, task: str, figure: Figure) -> list[Series]:
+    known = {one.run.path: series(one.run, figure) for one in group.tasks[task]}
+    return [_series_of(one, known[one.run.path], figure) for one in group.tasks[task]]
+
+
+def _seeds(groups: Sequence[Group], task: str, figure: Figure, at: int | None) -> tuple[list[list[Seed]], Window]:
+    """Scores the trainings of one task, group by group."""
+    curves = [_curves(group, task, figure) for group in groups]
+    trainings = [group.tasks[task] for group in groups]
+    both = [*zip(chain(*trainings), chain(*curves), strict=True)]
+    living = [curve for one, curve in both if one.member not in one.run.stopped] or [curve for _, curve in both]
+    shared = window(living, at)
     found = []
-    for task in tasks:
-        known = {one.run.path: series(one.run, figure) for one in group.tasks[task]}
-        curves = [_series_of(one, known[one.run.path], figure) for one in group.tasks[task]]
-        longest = max((curve.steps for curve in curves), key=lambda steps: float(steps[-1]))
-        found.append([_seed(one, curve, longest, at) for one, curve in zip(group.tasks[task], curves, strict=True)])
-    return Scored(group, found)
-
-
-def _seed(one: Training, curve: Series, longest: Array, at: int | None) -> Seed:
-    """Scores a training: the mean of its last reports, of a diverged one the last."""
-    stopped = one.run.stopped.get(one.member)
-    diverged = stopped is not None and (at is None or stopped.step <= at)
-    if at is not None and (at < curve.steps[0] or (at > curve.steps[-1] and not diverged)):
-        raise UserError(
-            f"--at {at} is outside what is known of {one.member.title} in {one.run.path}, "
-            f"which is from step {curve.steps[0]:,.0f} to {curve.steps[-1]:,.0f}"
-        )
-    used = curve.steps <= (np.inf if at is None else at)
-    trained = curve.values[used & (curve.steps > 0)]
-    values = trained if len(trained) else curve.values[:1]  # before training: there is nothing else
-    score = values[-1] if diverged else values[-LAST:].mean()
-    held = _held(curve, longest) if stopped is not None else curve
-    return Seed(one, held, float(score), float(curve.steps[used][-1]), diverged)
+    for ours, mine in zip(trainings, curves, strict=True):
+        longest = max((curve.steps for curve in mine), key=lambda steps: float(steps[-1]))
+        found.append([seed_of(one, curve, longest, shared, at) for one, curve in zip(ours, mine, strict=True)])
+    return found, shared
 
 
 def _series_of(one: Training, known: dict[Member | None, Series], figure: Figure) -> Series:
@@ -145,13 +124,6 @@ def _series_of(one: Training, known: dict[Member | None, Series], figure: Figure
         why = "it is one of the whole run" if None in known else "its log has none"
         raise UserError(f"{one.run.path} has no {figure.name} of {one.member.title}: {why}")
     return known[one.member]
-
-
-def _held(curve: Series, longest: Array) -> Series:
-    """Returns a diverged seed's curve as if it stayed at its last value, for as long as another went on."""
-    later = longest[longest > curve.steps[-1]]
-    values, times = (np.append(one, np.full(len(later), one[-1])) for one in (curve.values, curve.times))
-    return Series(np.append(curve.steps, later), values, times)
 
 
 def _relative(one: Scored, base: Scored, tasks: list[str]) -> Scored:
@@ -208,6 +180,16 @@ def _score_text(tasks: list[str], figure: Figure, base: Scored, at: int | None) 
         f"{text}, on each of {len(tasks)} tasks relative to the mean of {base.group.name} there: "
         "1 is that mean, 2 is higher by as much again."
     )
+
+
+def _interval_notes(windows: list[Window], figure: Figure) -> list[str]:
+    what = "Evaluations" if figure.kind.event == "eval" else "Reports"
+    return [
+        f"{what} are {one.shortest:,.0f} to {one.longest:,.0f} steps apart; all seeds are scored at the steps of the "
+        "rarest, the others interpolated there."
+        for one in windows
+        if one.longest > APART * one.shortest
+    ]
 
 
 def _notes(found: list[Scored]) -> list[str]:

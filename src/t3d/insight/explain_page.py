@@ -40,11 +40,11 @@ def heading(update: OneUpdate) -> str:
     return f"Update {update.number:,} of {update.cfg.rule_title}: {where}"
 
 
-def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = ()) -> str:
+def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = (), *, pictures: bool = True) -> str:
     """Returns the page; others are what a rule that is not TD3 returned."""
     said = escape(heading(update))
     links = "".join(f'<a href="#step-{step.number}">{step.number}</a>' for step in steps)
-    sections = "".join(_section(step, update) for step in steps)
+    sections = "".join(_section(step, update, pictures=pictures) for step in steps)
     if others:
         sections += f"<section><h2>What its update returned</h2>{_table(others)}</section>"
     about = f"One real update, taken apart. {_math(LETTERS)} Point at a tensor to see where it is in the code."
@@ -56,7 +56,7 @@ def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = 
     )
 
 
-def _section(step: Step, update: OneUpdate) -> str:
+def _section(step: Step, update: OneUpdate, *, pictures: bool) -> str:
     number, text, details = step
     settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in details.settings.items())
     lines = [
@@ -66,7 +66,7 @@ def _section(step: Step, update: OneUpdate) -> str:
         _table(details.quantities) if details.quantities else "",
         *(f'<p class="facts">{_math(fact)}</p>' for fact in details.facts),
         f"<p><b>For example</b> <code>{_math(details.example)}</code></p>" if details.example else "",
-        _picture(number, update) if number in PICTURES else "",
+        _picture(number, update) if pictures and number in PICTURES else "",
         f"<p><b>Why</b> {_math(text.why)}</p>",
         f"<p><b>Without it</b> {_math(text.without)}</p></section>",
     ]
@@ -91,6 +91,6 @@ def _row(one: Quantity) -> str:
 
 def _picture(step: int, update: OneUpdate) -> str:
     image = base64.b64encode(drawn(step, update)).decode()
-    caption = escape(PICTURES[step].caption)
+    caption = escape(PICTURES[step].caption(update))
     shown = f'<img alt="{caption}" src="data:image/svg+xml;base64,{image}">'
     return f"<figure>{shown}<figcaption>{caption}</figcaption></figure>"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.insight.explain import online_actor
+from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS
 from t3d.insight.one_update import OneUpdate
 
 BLUE, ORANGE, GREY = "#4f8fcf", "#e07b28", "#8a8a8a"  # readable on white and on black; chosen
@@ -26,7 +27,7 @@ MOST_POINTS = 500  # of a scatter; chosen
 class Picture(NamedTuple):
     """What a picture shows, and how it is drawn into axes."""
 
-    caption: str
+    caption: Callable[[OneUpdate], str]
     draw: Callable[[Any, OneUpdate], None]
 
 
@@ -48,7 +49,7 @@ def _noise(axes: Any, update: OneUpdate) -> None:
 
 def _critics(axes: Any, update: OneUpdate) -> None:
     q2, v2 = _array(update.trace.q2, flat=False), _array(update.trace.v2)
-    if len(q2) == 2:
+    if len(q2) == 2 and update.td3.aggregate == "min":
         apart, first = q2[1] - q2[0], q2[0] < q2[1]
         axes.scatter(q2[0][first], apart[first], s=9, color=BLUE, label="Q_θ1' is kept")
         axes.scatter(q2[0][~first], apart[~first], s=9, color=ORANGE, label="Q_θ2' is kept")
@@ -91,16 +92,29 @@ def _array(values: Tensor, *, flat: bool = True) -> NDArray[np.float64]:
     return found.ravel() if flat else found
 
 
+def _kept(update: OneUpdate) -> str:
+    if len(update.trace.q2) == 1:
+        return "What the target critic says."
+    words = AGGREGATE_IN_WORDS[update.td3.aggregate][0].format(dropped=update.td3.drop_highest)
+    return f"What the target critics say; kept: {words.removeprefix('keep ')}."
+
+
+def _erring(update: OneUpdate) -> str:
+    count = len(update.trace.td)
+    who = "the critics were" if count > 1 else "the critic was"
+    return f"How far {f'the first two of {count} critics were' if count > 2 else who} from the target, before moving."
+
+
 PICTURES = {
-    6: Picture("The noise of this batch; dashed: its clip. What was beyond is at the clip.", _noise),
-    8: Picture("How far the target critics are apart: the smaller value is kept.", _critics),
-    11: Picture("How far the critics were from their target, before they moved.", _errors),
+    6: Picture(lambda _: "The noise of this batch; dashed: its clip. What was beyond is at the clip.", _noise),
+    8: Picture(_kept, _critics),
+    11: Picture(_erring, _errors),
     14: Picture(
-        "Each weight of the target has gone τ of its way to the actor.",
+        lambda _: "Each weight of the target has gone τ of its way to the actor.",
         _polyak("φ", lambda update: online_actor(update, update.after), "actor_target"),
     ),
     15: Picture(
-        "Each weight of the targets has gone τ of its way to its critic.",
+        lambda _: "Each weight of the targets has gone τ of its way to its critic.",
         _polyak("θ", lambda update: update.after["critic"], "critic_target"),
     ),
 }

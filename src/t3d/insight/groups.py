@@ -94,6 +94,8 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
 def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
     """Returns the trainings of a word as one group, or as one for each setting if they differ within a task."""
     runs = [open_run(path, root) for path in run_paths(word, root)]
+    if not runs:
+        raise UserError(f"{word!r} names no run")
     for run in runs:
         run.best_member()  # raises if it has no evaluation
     trainings = [Training(run, member) for run in runs for member in run.evals]
