@@ -212,8 +212,8 @@ def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD
         return None
     return Finding(
         f"each of the last {EPISODES} episodes was terminated after exactly {event.length:,} steps, and no episode was "
-        "longer: probably a time limit that the environment reports as termination. Termination means that no reward can "
-        "follow, so the critics learn wrong values: the reward seems to stop at states that look like any other.",
+        "longer: probably a time limit that the environment reports as termination. Termination means that no reward "
+        "can follow, so the critics learn wrong values: the reward seems to stop at states that look like any other.",
         "let step() return truncated=True and terminated=False at the time limit (gymnasium.wrappers.TimeLimit does). "
         "If the deadline is part of the task, put the remaining time into the observation.",
     )
