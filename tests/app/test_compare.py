@@ -127,6 +127,7 @@ def test_several_tasks_are_compared_relative_to_the_first_group(capsys: pytest.C
     }
     assert second["probability_of_improvement"]["value"] == 0.5
     assert "on each of 2 tasks relative to the mean of a there" in found["score"]
+    assert found["relative"] and not as_json(capsys, "a/one")["relative"]
     assert "2 tasks (Hopper-v5, Pendulum-v1)" in said(capsys, "a", "b")
 
 
@@ -204,6 +205,8 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
     write_run(Path("runs/low"), LOW)
     write_run(Path("runs/hopper"), LOW, env="Hopper-v5")
     write_run(Path("runs/again"), {0: [1, 2]})
+    write_run(Path("runs/seventh"), {7: [1, 2]})
+    write_run(Path("runs/around"), {seed: [0, seed - 2.01] for seed in range(5)}, env="Hopper-v5")
     write_run(Path("runs/nothing"), {}, seeds=[0])
     write_run(Path("runs/zero"), {seed: [0, 0] for seed in range(5)}, env="Hopper-v5")
     for words, sentence in {
@@ -221,6 +224,9 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
         ("low", "--names", "a", "b"): "--names gives 2 names to 1 groups: low",
         ("low", "--metric", "retrun"): "has no figure retrun, did you mean return?",
         ("low", "--metric", "returns"): "compare one of them: returns.0, returns.1",
+        ("low,seventh", "seventh"): "seed 7 of runs/seventh is in both low,seventh and seventh",
+        ("low,hopper", "--threshold", "3"): "--threshold is for one task, and these are 2: Pendulum-v1, Hopper-v5",
+        ("low,around",): "has a mean of -0.01 on Hopper-v5 with a deviation of 1.58 over seeds, too close to 0",
         ("low,zero",): "has a mean of 0 on Hopper-v5",
         ("low", "--out", "nowhere/compare.png"): "cannot write the image nowhere/compare.png",
         ("low", "--out", "compare.nothing"): "cannot write the image compare.nothing",

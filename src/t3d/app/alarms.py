@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from t3d.config import Member
+from t3d.config.sweeps import noun
 from t3d.events import Alarm, Event
 from t3d.store.members import member_of
 
@@ -20,14 +21,21 @@ def words(alarm: Alarm) -> str:
 
 
 def summary(events: Iterable[Event], members: Sequence[Member]) -> list[str]:
-    """Returns one line for each kind of alarm: the last that sounded, and how many there were."""
+    """Returns one line for each kind of alarm: when and in which seeds it sounded, and what the last one said."""
     kinds: dict[str, list[Alarm]] = {}
     for event in events:
         if isinstance(event, Alarm):
             kinds.setdefault(event.kind, []).append(event)
-    lines = []
-    for *earlier, last in kinds.values():
-        member = member_of(last, members)
-        often = f" (the last of {len(earlier) + 1}; the first was at step {earlier[0].step:,})" if earlier else ""
-        lines.append(f"{heading(last, member.title if member else '')}{often}: {words(last)}")
-    return lines
+    return [f"{_when(mine, members)}: {words(mine[-1])}" for mine in kinds.values()]
+
+
+def _when(alarms: list[Alarm], members: Sequence[Member]) -> str:
+    """Says when alarms of one kind sounded, and in which seeds or members."""
+    first, last = alarms[0], alarms[-1]
+    names = [member.title if member else "" for member in (member_of(one, members) for one in alarms)]
+    if len(alarms) == 1:
+        return heading(last, names[0])
+    if len(seeds := {*names} - {""}) > 1:
+        often = f"alarm in {len(seeds)} of {len(members)} {noun(members)}s"
+        return f"{often}, first at step {first.step:,} ({names[0]}), last at step {last.step:,} ({names[-1]})"
+    return f"{heading(last, names[-1])} (the last of {len(alarms)}; the first was at step {first.step:,})"

@@ -181,6 +181,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
     return {
         "metric": found.metric,
         "score": found.score,
+        "relative": found.relative,  # whether scores are relative to the first group's mean on each task
         "tasks": found.tasks,
         "threshold": found.threshold,
         "groups": [_row_as_json(row, found) for row in found.rows],

@@ -63,7 +63,7 @@ def show(
 
 
 def _consoles(*, quiet: bool, json: bool) -> tuple[PlainConsole, PlainConsole]:
-    """Returns where everything is printed, and where that is printed which --quiet does not keep back."""
+    """Returns the console for everything, and the one that --quiet leaves on."""
     options = {"stderr": True, "force_terminal": False} if json else {}
     loud = PlainConsole(**options)
     return (PlainConsole(quiet=True, force_terminal=False) if quiet else loud), loud

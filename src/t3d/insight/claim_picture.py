@@ -54,7 +54,7 @@ def curves(run: Run, figure: str) -> list[Curve]:
         living = [told[member] for member in members if member not in run.stopped]
         steps = sorted(set.intersection(*(set(one) for one in living))) if living else []
         if not steps or steps[-1] < LATE * run.cfg.total_steps:
-            raise UserError(f"{run.path} has come too early to an end to show the claim; t3d resume {run.path} goes on")
+            raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} goes on")
         found.append(Curve(np.array(steps), np.array([[one[step] for step in steps] for one in living])))
     return found
 

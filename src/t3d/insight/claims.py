@@ -125,7 +125,7 @@ CLAIMS = {
     ),
 }
 SETTINGS: dict[str, Any] = {
-    "seeds": range(5, 13),  # with seeds 0 to 4 it was chosen what is compared, and when
+    "seeds": range(5, 13),  # seeds 0 to 4 were used to choose the comparison
     "log": {"diagnose_every_steps": 500},
 }
 

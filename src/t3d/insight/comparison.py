@@ -91,6 +91,8 @@ def compare(
     if len(figures) > 1:
         raise UserError(f"{metric} has several entries; compare one of them: {', '.join(one.name for one in figures)}")
     tasks = [*groups[0].tasks]
+    if threshold is not None and len(tasks) > 1:
+        raise UserError(f"--threshold is for one task, and these are {len(tasks)}: {joined(tasks)}")
     by_task = [_seeds(groups, task, figures[0], at) for task in tasks]
     found = [Scored(group, [seeds[place] for seeds, _ in by_task]) for place, group in enumerate(groups)]
     if len(tasks) > 1:
@@ -128,8 +130,12 @@ def _series_of(one: Training, known: dict[Member | None, Series], figure: Figure
 
 def _relative(one: Scored, base: Scored, tasks: list[str]) -> Scored:
     for task, scores in zip(tasks, base.scores, strict=True):
-        if scores.mean() == 0:
-            raise UserError(f"{base.group.name} has a mean of 0 on {task}, by which scores cannot be normalised")
+        middle, spread = float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
+        if abs(middle) <= spread or middle == 0:
+            raise UserError(
+                f"{base.group.name} has a mean of {middle:.3g} on {task} with a deviation of {spread:.3g} over seeds, "
+                "too close to 0 for scores relative to it; put another group first, or compare task by task"
+            )
     found = []
     for seeds, scores in zip(one.tasks, base.scores, strict=True):
         values = [relative_to([seed.curve.values, np.array([seed.score])], [scores, scores]) for seed in seeds]

@@ -13,7 +13,7 @@ from t3d.config.sweeps import short
 from t3d.errors import UserError
 from t3d.store.reader import MARKS, Run, locate, open_run
 
-NOT_SETTINGS = {  # may differ between runs whose seeds are pooled: they say where, how fast and how often it is told
+NOT_SETTINGS = {  # may differ between runs whose seeds are pooled: they say where, how fast and how often it reports
     *("seeds", "sweep", "preset", "device", "threads", "engine", "run.root", "run.name", "env.hang_seconds"),
     *("eval.every_steps", "log.every_steps", "log.diagnose_every_steps", "checkpoint.every_steps"),
 }
@@ -33,7 +33,7 @@ class Training(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that could make its learning another, besides its seed and the environment."""
+        """Everything that affects learning, besides its seed and the environment."""
         values = settings_of(self.run.cfg) | dict(self.member.values)
         return {key: value for key, value in values.items() if key not in TASK}
 
@@ -88,6 +88,7 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
                 f"{' and '.join(group.tasks)}; groups are compared on the same environments, so give every group runs "
                 "of each, joined by commas"
             )
+        _refuse_shared(group, groups[:place])
     return groups
 
 
@@ -161,4 +162,15 @@ def _refuse_twice(group: Group) -> None:
                 raise UserError(
                     f"{other.path} and {run.path} both have seed {member.seed} on {task} with the same settings, and "
                     f"{group.name} would count it twice; leave one out, or name them as groups of their own"
+                )
+
+
+def _refuse_shared(group: Group, others: Sequence[Group]) -> None:
+    """Refuses a training in two groups, which would be compared with itself."""
+    for other in others:
+        theirs = {(one.run.path.resolve(), one.member) for one in other.trainings}
+        for run, member in group.trainings:
+            if (run.path.resolve(), member) in theirs:
+                raise UserError(
+                    f"{member.title} of {run.path} is in both {other.name} and {group.name}; leave it out of one"
                 )

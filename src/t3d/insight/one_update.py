@@ -120,7 +120,7 @@ def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> 
 
 
 def _on_cpu(saved: State, fresh: State) -> State:
-    """Replaces the random streams of a GPU, which a CPU cannot continue, by new ones."""
+    """Replaces the random streams of a GPU, which the CPU's generators cannot continue, by new ones."""
     found: State = {}
     for name, value in saved.items():
         if isinstance(value, dict):
