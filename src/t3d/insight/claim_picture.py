@@ -53,6 +53,10 @@ def curves(run: Run, figure: str) -> list[Curve]:
     for members in by_values(run.cfg.members).values():
         living = [told[member] for member in members if member not in run.stopped]
         steps = sorted(set.intersection(*(set(one) for one in living))) if living else []
+        if not living:
+            raise UserError(f"all members of one kind have diverged in {run.path}, so that nothing can be compared")
+        if not any(living):
+            raise UserError(f"{run.path} has reported no {figure} yet: no discounted return is known")
         if not steps or steps[-1] < LATE * run.cfg.total_steps:
             raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} goes on")
         found.append(Curve(np.array(steps), np.array([[one[step] for step in steps] for one in living])))
