@@ -281,3 +281,13 @@ def test_minutes_do_not_count_the_time_between_a_stop_and_a_resume(capsys: pytes
     for threshold, minutes in ((1, 1), (2, 2), (3, 3)):
         (group,) = as_json(capsys, "a", "--threshold", str(threshold))["groups"]
         assert group["first_reached"]["minutes"]["median"] == pytest.approx(minutes)
+
+
+def test_a_pooled_line_says_where_a_short_seed_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(Path("runs/long"), {0: [0, 1, 2, 3], 1: [0, 3, 4, 5]})
+    write_run(Path("runs/short"), {2: [0, 2]})
+    drawn = plotted(monkeypatch)
+    assert main(["plot", "runs/long", "runs/short"]) == 0
+    (mean,) = [one for one in drawn if one[0] and one[0].startswith("mean of 3 seeds")]
+    assert mean[0] is not None and mean[0].endswith("; to step 1,000, where seed 2 ends") and mean[1] == [0, 2]
+    assert [values for _, values in drawn if values != mean[1]] == [[0, 1, 2, 3], [0, 3, 4, 5]]
