@@ -266,3 +266,28 @@ def test_at_a_step_between_a_last_evaluation_and_divergence(capsys: pytest.Captu
     assert before["scores"]["Pendulum-v1"] == {"seed 0 of a": 1.5, "seed 1 of a": 6} and not before["diverged"]
     (after,) = as_json(capsys, "a", "--at", "2600")["groups"]
     assert after["scores"]["Pendulum-v1"]["seed 1 of a"] == 7 and after["diverged"] == ["seed 1 of a"]
+
+
+def test_minutes_do_not_count_the_time_between_a_stop_and_a_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    """Evaluated every minute; stopped for a day at minute 1.5 and for an hour at minute 2.5."""
+    path = write_run(Path("runs/a"), {0: [0, 1, 2, 3]})
+    events = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
+    for event, paused in zip(events, (0, 0, 86_400, 90_000), strict=True):
+        event["time"] += paused
+    (path / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    ends = (("start", 0), ("saved", 80), ("end", 90), ("resumed", 86_490), ("saved", 86_550), ("resumed", 90_150))
+    lines = [json.dumps({"event": event, "step": 1, "time": 1e9 + time}) for event, time in ends]
+    (path / "journal.jsonl").write_text("\n".join([*lines, "torn", ""]))
+    for threshold, minutes in ((1, 1), (2, 2), (3, 3)):
+        (group,) = as_json(capsys, "a", "--threshold", str(threshold))["groups"]
+        assert group["first_reached"]["minutes"]["median"] == pytest.approx(minutes)
+
+
+def test_a_pooled_line_says_where_a_short_seed_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(Path("runs/long"), {0: [0, 1, 2, 3], 1: [0, 3, 4, 5]})
+    write_run(Path("runs/short"), {2: [0, 2]})
+    drawn = plotted(monkeypatch)
+    assert main(["plot", "runs/long", "runs/short"]) == 0
+    (mean,) = [one for one in drawn if one[0] and one[0].startswith("mean of 3 seeds")]
+    assert mean[0] is not None and mean[0].endswith("; to step 1,000, where seed 2 ends") and mean[1] == [0, 2]
+    assert [values for _, values in drawn if values != mean[1]] == [[0, 1, 2, 3], [0, 3, 4, 5]]

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from t3d.app.cli import main
-from t3d.app.evaluate import interval
 from t3d.app.runs_json import shown_fields
 from t3d.events import ActorEvent, Alarm, Note, SeedStopped, Start, from_line, to_line
+from t3d.insight.statistics import estimate, mean
 from t3d.store.catalogue import read_entry
 from t3d.store.reader import best_of, open_run
 from terminals import COMMAND, SMALL, TRAIN, in_terminal
@@ -181,10 +181,9 @@ def test_eval_as_json_tells_its_choice_elsewhere(told: Told, capsys: pytest.Capt
 
 def test_the_interval_is_as_wide_as_that_of_a_normal_mean() -> None:
     returns = np.random.default_rng(3).normal(50, 10, size=400)
-    low, high = interval(returns) or (0.0, 0.0)
+    low, high = estimate(mean, [returns]).interval or (0.0, 0.0)
     assert (high - low) / 2 == pytest.approx(1.96 * returns.std() / math.sqrt(400), rel=0.1)
     assert (low + high) / 2 == pytest.approx(returns.mean(), abs=0.1)
-    assert interval(returns) == [low, high] and interval(np.array([2.0, 2.0])) == [2.0, 2.0]
 
 
 def test_runs_as_json(told: Told, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,6 +193,12 @@ def test_the_command_trains_compares_and_draws(
     (folder,) = tmp_path.iterdir()
     assert "From step 294 on:" in said and "delay 1: values are" in said and "delay 2: values are" in said
     assert (folder / "delay.png").is_file() and str(folder / "delay.png") in said
+    (folder / "delay.png").unlink()
+    assert main(["explain", str(folder), "--claim", "delay"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == said[said.index("\nFrom step 294") :].splitlines()
+    assert (folder / "delay.png").is_file()
+    assert main(["explain", str(folder), "--claim", "smoothing"]) == 2
+    assert "was not trained for the claim smoothing" in capsys.readouterr().err
     assert main(["explain", "--claim", "delay", "--seed", "0"]) == 2
     assert main(["explain", "--claim", "twins"]) == 2
 

@@ -109,7 +109,7 @@ def test_values_that_are_not_numbers_are_left_out(tmp_path: Path) -> None:
     rows = [json.loads(to_line(event)) for event in events]
     for row, wrong in zip(rows, [None, "x", 1e400, {"a": "b"}, 3], strict=True):
         row["q_bias"] = wrong
-        row["gradient_norms"] = wrong
+        row["gradient_norms"] = {"actor": wrong}
     rows.append({**rows[-1], "step": "far"})
     path = write_run(tmp_path / "run", {0: [1, 2]})
     with (path / "events.jsonl").open("a") as file:

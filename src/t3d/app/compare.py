@@ -156,20 +156,18 @@ def signed(value: float) -> str:
 def _print_reached(found: Comparison, console: Console) -> None:
     title = f"First at {figure(found.threshold)} or above, median over seeds"
     made = table(title, "group", "steps", "minutes", "reached by", words=["group"])
+    medians = []
     for row in found.rows:
-        steps, minutes = _required(row)
+        if row.first_reached is None:
+            continue
+        steps, minutes = row.first_reached
+        medians.append(steps.median)
         cells = [_when(steps, "{:,.0f}"), _when(minutes, "{:,.1f}")]
         made.add_row(clean(row.name), *cells, f"{steps.reached} of {steps.seeds} seeds")
     console.print(made)
-    if any(math.isinf(_required(row)[0].median) for row in found.rows):
+    if any(map(math.isinf, medians)):
         text = "-: half of the seeds or more never did, so that the median is not known."
         console.print(clean(text, "dim"), soft_wrap=True)
-
-
-def _required(row: Row) -> tuple[Reached, Reached]:
-    if row.steps_to is None or row.minutes_to is None:
-        raise ValueError("there was no threshold")
-    return row.steps_to, row.minutes_to
 
 
 def _when(reached: Reached, form: str) -> str:
@@ -191,7 +189,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def _row_as_json(row: Row, found: Comparison) -> dict[str, Any]:
     scored = zip(found.tasks, row.scored.tasks, strict=True)
-    reached = {"steps": row.steps_to, "minutes": row.minutes_to}
+    reached = dict(zip(("steps", "minutes"), row.first_reached, strict=True)) if row.first_reached else {}
     return {
         "name": row.name,
         "runs": list(dict.fromkeys(str(one.run.path) for one in row.scored.group.trainings)),
@@ -204,7 +202,6 @@ def _row_as_json(row: Row, found: Comparison) -> dict[str, Any]:
         "first_reached": {
             unit: {"median": None if math.isinf(one.median) else one.median, "seeds": one.reached, "of": one.seeds}
             for unit, one in reached.items()
-            if one is not None
         },
         "verdict": row.verdict,
     }

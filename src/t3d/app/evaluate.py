@@ -19,6 +19,7 @@ from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import standard_output
 from t3d.config import Member
 from t3d.errors import UserError
+from t3d.insight.statistics import estimate, mean
 from t3d.seeds import derive
 from t3d.store.folder import versions
 from t3d.store.reader import Run, open_run
@@ -27,8 +28,6 @@ from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import evaluate
 from t3d.world.make import env_factory
 from t3d.world.policy import SavedPolicy
-
-RESAMPLES = 2000  # of the episodes, for the interval; chosen
 
 
 @dataclass(frozen=True)
@@ -113,15 +112,6 @@ def _as_json(args: EvalArgs, result: Result) -> dict[str, Any]:
         "lengths": lengths.tolist(),
         "mean": float(returns.mean()),
         "std": float(returns.std()),
-        "interval": interval(returns),
+        "interval": estimate(mean, [returns]).interval,
         "versions": versions(),
     }
-
-
-def interval(returns: NDArray[np.float64]) -> list[float] | None:
-    """Returns a 95 % bootstrap interval of the mean over episodes, the same every time; none for one episode."""
-    if len(returns) < 2:
-        return None
-    drawn = np.random.default_rng(0).integers(len(returns), size=(RESAMPLES, len(returns)))
-    low, high = np.quantile(returns[drawn].mean(axis=1), [0.025, 0.975])
-    return [float(low), float(high)]

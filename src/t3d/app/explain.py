@@ -68,13 +68,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _claim(name: str, args: ExplainArgs) -> int:
-    from t3d.app.claim import ENV, show_claim  # noqa: PLC0415
+    from t3d.app.claim import ENV, show_claim, show_run  # noqa: PLC0415
     from t3d.insight.claims import claim_config  # noqa: PLC0415 (imports torch)
 
     if args.seed is not None:
         raise UserError("--claim trains several seeds and compares them all; leave --seed out")
     _check_folder(args.out)
     out = followed(args.out) if args.out else None
+    if args.what is not None and is_run(args.what, args.root):
+        return show_run(name, open_run(args.what, args.root), out)
     return show_claim(name, claim_config(name, args.what or ENV, str(args.root)), out)
 
 

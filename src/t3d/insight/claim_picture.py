@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +12,9 @@ from t3d.config import Member
 from t3d.config.sweeps import by_values, counted
 from t3d.errors import UserError
 from t3d.events import Diagnosed, Eval, Event
-from t3d.files import replace
 from t3d.insight.claims import CLAIMS, Claim
 from t3d.insight.comparison import FEW
+from t3d.insight.plots import drawing, save
 from t3d.insight.statistics import Scores, estimate, mean
 from t3d.store.members import member_of
 from t3d.store.reader import Run, read_events
@@ -53,6 +52,10 @@ def curves(run: Run, figure: str) -> list[Curve]:
     for members in by_values(run.cfg.members).values():
         living = [told[member] for member in members if member not in run.stopped]
         steps = sorted(set.intersection(*(set(one) for one in living))) if living else []
+        if not living:
+            raise UserError(f"all members of one kind have diverged in {run.path}, so that nothing can be compared")
+        if not any(living):
+            raise UserError(f"{run.path} has reported no {figure} yet: no discounted return is known")
         if not steps or steps[-1] < LATE * run.cfg.total_steps:
             raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} goes on")
         found.append(Curve(np.array(steps), np.array([[one[step] for step in steps] for one in living])))
@@ -95,12 +98,13 @@ def _apart(x: Scores, y: Scores) -> NDArray[np.float64]:
 
 def plot_claim(run: Run, name: str, out: Path) -> None:
     """Draws both kinds of members: means over seeds, with bands from the lowest to the highest seed."""
-    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
+    with drawing() as plt:
+        figure = _figure(plt, run, CLAIMS[name].names)
+        save(figure, out)
+        plt.close(figure)
 
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    names = CLAIMS[name].names
+def _figure(plt: Any, run: Run, names: tuple[str, str]) -> Any:
     figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     values, bias, evaluations = panels
     _plot(values, curves(run, "q_predicted"), names, suffix=": predicted")
@@ -118,10 +122,7 @@ def plot_claim(run: Run, name: str, out: Path) -> None:
         axes.legend(frameon=False)
     title = f"{names[0]} against {names[1]} on {run.cfg.env.title}, {len(run.cfg.seeds)} seeds each; bands: all seeds"
     figure.suptitle(title[0].upper() + title[1:])
-    image = io.BytesIO()
-    figure.savefig(image, format=out.suffix[1:] or "png", dpi=110)
-    plt.close(figure)
-    replace(out, image.getvalue())
+    return figure
 
 
 def _plot(axes: Any, kinds: list[Curve], names: tuple[str, str], style: str = "-", suffix: str = "") -> None:

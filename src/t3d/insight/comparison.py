@@ -57,8 +57,7 @@ class Row:
     iqm: Estimate
     difference: Estimate | None
     improvement: Estimate | None
-    steps_to: Reached | None
-    minutes_to: Reached | None
+    first_reached: tuple[Reached, Reached] | None  # the threshold, in steps and in minutes
     verdict: str
 
     @property
@@ -152,16 +151,17 @@ def _row(one: Scored, base: Scored, threshold: float | None, metric: str) -> Row
     first = one is base
     apart = None if first else estimate(difference, one.scores, base.scores)
     wins = None if first else estimate(probability_of_improvement, one.scores, base.scores)
-    steps = minutes = None
+    when = None
     if threshold is not None:
         curves = [seed.curve for seed in one.seeds]
         steps = reached([first_reaching(curve.steps, curve.values, threshold) for curve in curves])
         minutes = reached(
             [first_reaching((curve.times - curve.times[0]) / 60, curve.values, threshold) for curve in curves]
         )
+        when = steps, minutes
     verdict = "" if apart is None else _verdict(one.group.name, base.group.name, apart, metric)
     figures = estimate(mean, one.scores), estimate(interquartile_mean, one.scores)
-    return Row(one, *figures, apart, wins, steps, minutes, verdict)
+    return Row(one, *figures, apart, wins, when, verdict)
 
 
 def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:

@@ -15,6 +15,7 @@ from t3d.errors import UserError, did_you_mean
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.insight.statistics import Array
+from t3d.store.catalogue import pauses
 from t3d.store.members import member_of
 from t3d.store.reader import Run, read_events
 from t3d.store.values import LARGEST
@@ -50,7 +51,7 @@ class Series(NamedTuple):
 
     steps: Array  # (T,), increasing
     values: Array  # (T,)
-    times: Array  # (T,), seconds
+    times: Array  # (T,), seconds, without those between a stop and a resume
     spread: Array | None = None  # (T,): of an evaluation's return, its standard deviation over episodes
 
 
@@ -102,7 +103,19 @@ def series(run: Run, figure: Figure) -> dict[Member | None, Series]:
             if whole or member is not None:
                 events.setdefault(member, []).append(event)
     found = {member: _series(mine, figure) for member, mine in events.items()}
-    return {member: one for member, one in found.items() if one is not None}
+    stood = pauses(run.path)
+    return {
+        member: one._replace(times=_without_pauses(one.times, stood))
+        for member, one in found.items()
+        if one is not None
+    }
+
+
+def _without_pauses(times: Array, stood: Sequence[tuple[float, float]]) -> Array:
+    """Leaves out the time between a stop and a resume."""
+    lost = sum((seconds * (times >= resumed) for resumed, seconds in stood), np.zeros_like(times))
+    trained: Array = times - lost
+    return trained
 
 
 def _series(events: list[Event], figure: Figure) -> Series | None:

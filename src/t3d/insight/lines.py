@@ -16,6 +16,7 @@ from t3d.insight.groups import joined, pooled
 from t3d.insight.statistics import Array, Curve, on_common_steps
 from t3d.store.reader import Run
 
+APART = 1.05  # ratio of the last steps of seeds above which their mean is said to be cut; chosen
 MOST_DRAWN, DRAWN_OF_MORE = 24, 12  # combinations of a sweep: one for each colour and style; the second is chosen
 
 Pool = Sequence[Run]  # runs of the same settings, whose seeds are drawn as one line
@@ -90,6 +91,7 @@ def _lines(pool: Pool, figure: Figure, seed: int | str | None, prefix: str, pool
         if values:
             label = _combination(values) + _count(len(living), seeds_of(pool), pools)
             of_values = f"{_combination(values)}: "
+        label += _cut(living)
         columns = [one.series for one in living], [one.series for one in diverged]
         lines.append(Line(*columns, prefix + label, f"{prefix}{of_values}{lost}", of_sweep=bool(values)))
     return lines
@@ -139,6 +141,14 @@ def _count(living: int, seeds: int, pools: Sequence[Pool]) -> str:
     if living < seeds:
         return f" ({living} of {counted(seeds, 'seed')})"
     return "" if len(_seed_counts(pools)) == 1 else f" ({counted(seeds, 'seed')})"
+
+
+def _cut(living: Sequence[One]) -> str:
+    """Says where a mean ends, if some of its seeds went on."""
+    ends = [float(one.series.steps[-1]) for one in living]
+    if not ends or max(ends) <= APART * min(ends):
+        return ""
+    return f"; to step {min(ends):,.0f}, where {living[ends.index(min(ends))].member.title} ends"
 
 
 def _drawn(members: Sequence[One], groups: list[Values]) -> list[Values]:

@@ -132,8 +132,9 @@ def _plot_line(axes: Any, line: Line, colour: str, style: str, x: str, smooth: i
     axes.plot(curves.x, mean, color=colour, linestyle=style, linewidth=2, marker=marker, label=line.label)
     if curves.band is not None and (not line.of_sweep or (banded and len(line.members) > 1)):
         axes.fill_between(curves.x, mean - curves.band, mean + curves.band, color=colour, alpha=0.2, linewidth=0)
-    for one in curves.values if not line.of_sweep and len(line.members) > 1 else []:
-        axes.plot(curves.x, one, color=colour, linewidth=0.6, alpha=0.5)
+    for member in line.members if not line.of_sweep and len(line.members) > 1 else []:
+        one = curves_of([member], x, smooth)  # over its own length, which may be more than all have
+        axes.plot(one.x, one.values[0], color=colour, linewidth=0.6, alpha=0.5)
 
 
 def _plot_diverged(axes: Any, line: Line, colour: str, x: str, smooth: int) -> None:

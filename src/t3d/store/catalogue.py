@@ -133,14 +133,31 @@ def contents(path: Path) -> dict[str, Stored]:
     return dict(sorted(found.items()))
 
 
+def pauses(path: Path) -> list[tuple[float, float]]:
+    """Returns when a run was resumed and how many seconds it had stood still, since its journal's line before that."""
+    found, before = list[tuple[float, float]](), None
+    for fields in map(fields_of, _journal(path)):
+        time = fields.get("time")
+        if not isinstance(time, int | float) or not math.isfinite(time):
+            continue
+        if fields["event"] == Resumed.event and before is not None and time > before:
+            found.append((time, time - before))
+        before = time
+    return found
+
+
 def _newest_session(path: Path) -> dict[str, Any] | None:
-    """Returns what the newest process of the run said of itself; runs from before 0.2 have no journal."""
-    try:
-        lines = read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
-    except (FileNotFoundError, Refused):
-        return None
-    sessions = (fields_of(line) for line in reversed(lines) if line.startswith(SESSIONS))
+    """Returns what the newest process of the run said of itself."""
+    sessions = (fields_of(line) for line in reversed(_journal(path)) if line.startswith(SESSIONS))
     return next(filter(None, sessions), None)
+
+
+def _journal(path: Path) -> list[bytes]:
+    """Returns the lines of a run's journal; runs from before 0.2 have none."""
+    try:
+        return read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
+    except (FileNotFoundError, Refused):
+        return []
 
 
 def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
