@@ -185,6 +185,7 @@ NOT_ENOUGH: dict[str, Events] = {
     ],
     "worse than before training at first": [evaluated(n, mean) for n, mean in enumerate([0, -200, -300, -250, 400.0])],
     "worse than before training by chance": [evaluated(0, 0.0), *looks(lambda n: evaluated(n, -99.0), 20)],
+    "too many and too few updates in turn": [acted(n, ratio=(0.5, 1.5)[n % 2]) for n in range(20)],
     "the summary of a run that was stopped": looks(acted, ratio=0.1, summary=True),
     "a component that rarely changes": [diagnosed(0), *looks(diagnosed, 20, constant_observations=[3])],
     "components that change in turn": [diagnosed(n, constant_observations=[n % 2]) for n in range(20)],
@@ -290,6 +291,27 @@ def test_advice_does_not_repeat_what_is_set() -> None:
     assert "--td3.critics 2" not in two.advice and "--td3.critic-lr 1e-4 (now 0.0003)" in two.advice
     [three] = heard(PROVOKED["saturated-actor"], merge(CFG, {"normalise_observations": True, "td3": {"actor_lr": 1.0}}))
     assert "--normalise-observations" not in three.advice and "--td3.actor-lr 3e-4 (now 1)" in three.advice
+    penalised = {"pre_activation_penalty": 0.01, "critics": 5, "actor_network": "layer_norm"}
+    penalised |= {"critic_network": "layer_norm"}
+    for kind, flag in {
+        "saturated-actor": "--td3.pre-activation-penalty",
+        "overestimation": "--td3.critics",
+        "dead-units": "layer_norm",
+    }.items():
+        [before], [after] = (heard(PROVOKED[kind], cfg) for cfg in (CFG, merge(CFG, {"td3": penalised})))
+        assert flag in before.advice and flag not in after.advice and "a lower learning rate" in after.advice
+    [small], [large] = (
+        heard(collapsed(), merge(CFG, {"replay": {"capacity": size}})) for size in (1000, CFG.total_steps)
+    )
+    assert "--replay.capacity" in small.advice and "--replay.capacity" not in large.advice
+
+
+@pytest.mark.parametrize("kind", ["saturated-actor", "dead-units"])
+def test_observations_with_images_are_not_to_be_normalised(kind: str) -> None:
+    norms = {"encoder": 1.0, "actor": 1.0, "critic": 1.0}
+    changed = [dataclasses.replace(one, weight_norms=norms) for one in PROVOKED[kind] if isinstance(one, Diagnosed)]
+    [vectors], [images] = heard(PROVOKED[kind]), heard(changed)
+    assert "--normalise-observations" in vectors.advice and "--normalise-observations" not in images.advice
 
 
 def test_a_member_has_its_own_limit_in_a_sweep() -> None:
