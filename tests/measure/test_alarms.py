@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from t3d.config import Config, merge
 from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, SeedStopped, Update, from_line, to_line
-from t3d.measure.alarms import SEEN, Bell, Watch
+from t3d.measure.alarms import SEEN, Debounce, Watch
 from t3d.measure.symptoms import SYMPTOMS
 
 CFG = merge(Config(), {"seeds": [7, 8]})  # gamma is 0.99, so no value is beyond 100 times the largest reward
@@ -264,15 +264,15 @@ def test_an_alarm_that_was_over_for_as_long_as_it_takes_sounds_again() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
-def test_a_bell_rings_when_a_run_of_looks_ends_the_opposite_state(holds: list[bool], looks: int) -> None:
+def test_a_run_of_looks_that_ends_the_opposite_state_is_reported(holds: list[bool], looks: int) -> None:
     """Against a second way of counting: runs of equal looks, of which only long ones change the state."""
-    bell, rung = Bell(), [False] * len(holds)
-    ringing, start = False, 0
+    debounce, reported = Debounce(), [False] * len(holds)
+    state, start = False, 0
     for place, now in enumerate(holds):
         start = place if place == 0 or holds[place - 1] != now else start
-        if place - start + 1 == looks and now != ringing:
-            ringing, rung[place] = now, now
-    assert [bell.look(now, looks) for now in holds] == rung
+        if place - start + 1 == looks and now != state:
+            state, reported[place] = now, now
+    assert [debounce.look(now, looks) for now in holds] == reported
 
 
 def test_texts_have_numbers_and_advice_names_a_flag() -> None:

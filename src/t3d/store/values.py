@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from t3d.events import ActingEvent, ActorEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note, Update
@@ -26,10 +27,15 @@ def check_values(event: Event) -> None:
     elif isinstance(event, ActorEvent):
         valid = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
     elif isinstance(event, CHECKED):
-        fields = dataclasses.fields(event)
-        valid = all(TYPES[str(field.type)](getattr(event, field.name)) for field in fields)
+        valid = all(check(getattr(event, name)) for name, check in _checks(type(event)))
     if not valid:
         raise Refused("its values are not what they should be")
+
+
+@cache
+def _checks(kind: type[Event]) -> list[tuple[str, Callable[[Any], bool]]]:
+    """What each field of a kind of event is checked with."""
+    return [(field.name, TYPES[str(field.type)]) for field in dataclasses.fields(kind)]
 
 
 def _is_count(value: Any) -> bool:
