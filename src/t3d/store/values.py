@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from t3d.events import ActingEvent, ActorEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note, Update
@@ -26,16 +25,10 @@ def check_values(event: Event) -> None:
         valid = isinstance(event.text, str)
     elif isinstance(event, ActorEvent):
         valid = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
-    elif isinstance(event, CHECKED):
-        valid = all(check(getattr(event, name)) for name, check in _checks(type(event)))
+    elif type(event) in CHECKS:
+        valid = all(check(getattr(event, name)) for name, check in CHECKS[type(event)])
     if not valid:
         raise Refused("its values are not what they should be")
-
-
-@cache
-def _checks(kind: type[Event]) -> list[tuple[str, Callable[[Any], bool]]]:
-    """What each field of a kind of event is checked with."""
-    return [(field.name, TYPES[str(field.type)]) for field in dataclasses.fields(kind)]
 
 
 def _is_count(value: Any) -> bool:
@@ -65,4 +58,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {  # by annotation
     "list[int]": _list_of(_is_count),
     "list[float]": _list_of(_is_figure),
     "dict[str, float]": _dict_of(_is_figure),
+}
+CHECKS: dict[type[Event], list[tuple[str, Callable[[Any], bool]]]] = {  # by kind: fields, found once
+    kind: [(field.name, TYPES[str(field.type)]) for field in dataclasses.fields(kind)] for kind in CHECKED
 }
