@@ -239,7 +239,7 @@ def test_what_is_added_to_a_critic_is_found_as_bias(tmp_path: Path) -> None:
     assert after.q_bias - before.q_bias == pytest.approx(3.0, rel=1e-4)
 
 
-SLOPES = torch.tensor([[0.5, -2.0, 3.0], [-1.5, 1.0, 0.7]])  # of two critics: observation and action
+SLOPES = torch.tensor([[0.5, -2.0, 30.0], [-1.5, 1.0, 20.0]])  # of two critics: observation and action
 LEVELS = torch.tensor([4.0, 6.0])
 
 
