@@ -171,6 +171,9 @@ NOT_ENOUGH: dict[str, Events] = {
     "critics that follow falling returns slowly": [
         diagnosed(step, q_predicted=-20.0 * step, q_return=-60.0 * step, q_bias=40.0 * step) for step in range(9)
     ],
+    "returns that fall while predictions stay": [
+        diagnosed(step, q_predicted=0.3 * step, q_return=-60.0 * step, q_bias=60.3 * step) for step in range(9)
+    ],
     "no return is known": looks(diagnosed, q_bias=None, q_return=None, q_predicted=None),
     "values below their limit": [diagnosed(0), *looks(update, 30, q_mean=199.0)],
     "no reward is known": looks(update, 30, q_mean=1e6),
@@ -289,8 +292,11 @@ def test_advice_does_not_repeat_what_is_set() -> None:
     assert "--td3.critics 2" in one.advice
     [two] = heard(growing_bias())
     assert "--td3.critics 2" not in two.advice and "--td3.critic-lr 1e-4 (now 0.0003)" in two.advice
-    [three] = heard(PROVOKED["saturated-actor"], merge(CFG, {"normalise_observations": True, "td3": {"actor_lr": 1.0}}))
-    assert "--normalise-observations" not in three.advice and "--td3.actor-lr 3e-4 (now 1)" in three.advice
+    [three] = heard(PROVOKED["saturated-actor"], merge(CFG, {"normalise_observations": True}))
+    assert "--normalise-observations" not in three.advice and "--td3.actor-lr 1e-4 (now 0.0003)" in three.advice
+    [four] = heard(PROVOKED["saturated-actor"], merge(CFG, {"td3": {"actor_lr": 1.0}}))
+    assert "--td3.actor-lr 3e-4 (now 1, which is far too high)" in four.advice, "and nothing else"
+    assert "--normalise" not in four.advice
     penalised = {"pre_activation_penalty": 0.01, "critics": 5, "actor_network": "layer_norm"}
     penalised |= {"critic_network": "layer_norm"}
     for kind, flag in {

@@ -108,7 +108,7 @@ def looked_at(tmp_path: Path, **changes: Any) -> Config:
 def test_an_actor_that_learns_far_too_fast_is_saturated(tmp_path: Path) -> None:
     found = alarms(list(t3d.train(looked_at(tmp_path, td3={"actor_lr": 1.0}))))
     assert "saturated-actor" in [alarm.kind for alarm in found]
-    assert "--td3.actor-lr 3e-4 (now 1)" in next(alarm.advice for alarm in found if alarm.kind == "saturated-actor")
+    assert "--td3.actor-lr 3e-4 (now 1, " in next(alarm.advice for alarm in found if alarm.kind == "saturated-actor")
 
 
 def test_a_value_that_never_changes_is_told_by_its_number(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -13,9 +14,10 @@ import pytest
 import t3d
 from helpers import small_config
 from t3d.errors import UserError
-from t3d.events import KINDS, ActorEvent, Eval, Event, Note, from_line, to_line
+from t3d.events import KINDS, ActorEvent, Alarm, Eval, Event, Note, from_line, to_line
 from t3d.store.catalogue import read_entry
 from t3d.store.reader import START, locate, open_run, read_events, read_log
+from t3d.store.values import CHECKED, TYPES
 
 FUTURE = '{"event": "dream", "step": 1, "time": 1.0, "what": {"electric": "sheep"}}'
 
@@ -139,3 +141,42 @@ def test_the_folder_with_the_log_is_the_run_that_is_meant(
     (tmp_path / "run" / "config.toml").touch()
     monkeypatch.chdir(tmp_path)
     assert locate("run", trained.parent) == trained
+
+
+ALARM = Alarm(step=5, kind="dead-units", text="95% of the units are dead.", advice="a lower rate.", time=1.0)
+WRONG: dict[str, list[Any]] = {
+    **{"kind": [None, 5, []], "text": [7, None], "advice": [{}]},
+    **{"step": ["x", None, 1.5], "member": ["0", []]},
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_an_alarm_with_wrong_values_is_a_damaged_line(tmp_path: Path, field: str) -> None:
+    write(tmp_path, ALARM)
+    for value in WRONG[field]:
+        append(tmp_path, json.dumps({**json.loads(to_line(ALARM)), field: value}) + "\n")
+    chunk = read_log(tmp_path)
+    assert (chunk.events, chunk.damaged) == ([ALARM], len(WRONG[field]))
+
+
+def test_every_field_of_an_event_that_is_checked_has_a_check() -> None:
+    annotations = {str(field.type) for kind in CHECKED for field in dataclasses.fields(kind)}
+    assert annotations <= TYPES.keys()
+
+
+FIGURES: dict[str, tuple[Any, list[Any]]] = {  # a value of the type, and others
+    "float": (1.5, ["1", [], {}, True, 1e301]),
+    "int": (1, [None, 1.0, "1", True]),
+    "bool": (False, [1, None]),
+    "str": ("", [1, None]),
+    "list[float]": ([1, None], [None, 5, ["x"]]),
+    "list[int]": ([], [None, [1.5], [None]]),
+    "dict[str, float]": ({"a": 1.0}, [None, [], {"a": "x"}]),
+}
+
+
+@pytest.mark.parametrize("annotation", FIGURES)
+def test_what_is_not_of_a_fields_type_is_refused(annotation: str) -> None:
+    good, others = FIGURES[annotation]
+    assert TYPES[annotation](good)
+    assert not any(TYPES[annotation](value) for value in others)

@@ -7,6 +7,8 @@ from typing import Literal
 from t3d.config import Config, TD3Config
 from t3d.events import Diagnosed
 
+HIGH_RATE = 3e-3  # three times the highest learning rate of any preset
+
 
 def options(*each: tuple[bool, str], between: str = ", or ") -> str:
     """Joins the texts of the options that are of use."""
@@ -16,7 +18,8 @@ def options(*each: tuple[bool, str], between: str = ", or ") -> str:
 def lower_rate(td3: TD3Config, which: Literal["actor", "critic"]) -> str:
     """Names the flag that lowers a learning rate, and what it is now."""
     rate = td3.actor_lr if which == "actor" else td3.critic_lr
-    return f"a lower learning rate, --td3.{which}-lr {_lower(rate)} (now {rate:g})"
+    too_high = ", which is far too high" if rate > HIGH_RATE else ""
+    return f"a lower learning rate, --td3.{which}-lr {_lower(rate)} (now {rate:g}{too_high})"
 
 
 def lower_rates(td3: TD3Config) -> str:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
-from t3d.measure.advice import can_normalise, lower_rate, lower_rates, options
+from t3d.measure.advice import HIGH_RATE, can_normalise, lower_rate, lower_rates, options
 from t3d.measure.history import NEWEST, History, number
 
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
 TOO_HIGH = 0.5  # of the largest return or reward known
 GROWN = 0.1  # of the same, from the first to the last of the newest looks
+RISING = 0.05  # of the bias: while returns fall, critics that lag behind are too high, but do not rise
 MOSTLY_DEAD = 0.75  # of a network's hidden units: four times what healthy ones have
 LOST = 0.75  # of what training had gained
 CHANCE = 2  # times the deviation over an evaluation's episodes
@@ -49,10 +50,11 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
     """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
     if not number(event.stuck_actions) > STUCK:
         return None
+    is_fast = td3.actor_lr > HIGH_RATE  # then nothing else is to blame
     advice = options(
-        (can_normalise(event, cfg), "--normalise-observations if they are not of about 1"),
+        (can_normalise(event, cfg) and not is_fast, "--normalise-observations if observations are large"),
         (True, lower_rate(td3, "actor")),
-        (td3.pre_activation_penalty == 0, "--td3.pre-activation-penalty 0.001"),
+        (td3.pre_activation_penalty == 0 and not is_fast, "--td3.pre-activation-penalty 0.001"),
     )
     return Finding(
         f"the actor is saturated: {event.stuck_actions:.0%} of the action's components stay at the same limit of "
@@ -66,8 +68,8 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     looks = history.newest(Diagnosed)
     predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
     scale = max(history.largest_return, history.largest_reward) if history.largest_return else float("inf")
-    has_grown = _rises(predicted) and _rises(biases) and biases[-1] > biases[0] + GROWN * scale
-    if not (has_grown and biases[-1] > TOO_HIGH * scale):
+    is_high = biases[-1] > TOO_HIGH * scale and biases[-1] > biases[0] + GROWN * scale
+    if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
         return None
     more = (td3.critics < MANY_CRITICS, f"more critics, --td3.critics {MANY_CRITICS}")
     advice = options((True, lower_rate(td3, "critic")), more) + "."
@@ -222,10 +224,10 @@ def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD
     )
 
 
-def _rises(values: list[float]) -> bool:
-    """Whether the newer half is above the older one, on average; it takes as many as are remembered."""
+def _rise(values: list[float]) -> float:
+    """By how much the newer half is above the older one, on average; NaN if not enough are known."""
     half = NEWEST // 2
-    return len(values) == NEWEST and fmean(values[half:]) > fmean(values[:half])
+    return fmean(values[half:]) - fmean(values[:half]) if len(values) == NEWEST else float("nan")
 
 
 def _figure(value: float) -> str:
