@@ -350,6 +350,17 @@ def test_a_resumed_run_diagnoses_what_a_straight_one_does(
     assert all(event["q_rows"] > 0 for event in one)
 
 
+def test_diagnostics_can_be_switched_on_in_a_run_that_is_resumed(tmp_path: Path) -> None:
+    stop, run = threading.Event(), tmp_path / "run"
+    log = {"every_steps": 10, "diagnose_every_steps": 0}
+    for event in t3d.train(helpers.small_config(log=log, run={"root": str(tmp_path), "name": "run"}), stop=stop):
+        if event.step > 150:
+            stop.set()
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("diagnose_every_steps = 0", "diagnose_every_steps = 50"))
+    assert {event.step for event in diagnosed(t3d.resume(run))} == {200, 250, 300}
+
+
 def test_diagnostics_come_with_the_first_report_after_they_are_due(tmp_path: Path) -> None:
     cfg = helpers.small_config(log={"every_steps": 30, "diagnose_every_steps": 70}, run={"root": str(tmp_path)})
     events = list(t3d.train(cfg))
