@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from t3d.config import Config, merge
 from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, SeedStopped, Update, from_line, to_line
-from t3d.measure.alarms import SEEN, Bell, Watch
+from t3d.measure.alarms import SEEN, Debounce, Watch
 from t3d.measure.symptoms import SYMPTOMS
 
 CFG = merge(Config(), {"seeds": [7, 8]})  # gamma is 0.99, so no value is beyond 100 times the largest reward
@@ -188,6 +188,7 @@ NOT_ENOUGH: dict[str, Events] = {
     ],
     "worse than before training at first": [evaluated(n, mean) for n, mean in enumerate([0, -200, -300, -250, 400.0])],
     "worse than before training by chance": [evaluated(0, 0.0), *looks(lambda n: evaluated(n, -99.0), 20)],
+    "too many and too few updates in turn": [acted(n, ratio=(0.5, 1.5)[n % 2]) for n in range(20)],
     "the summary of a run that was stopped": looks(acted, ratio=0.1, summary=True),
     "a component that rarely changes": [diagnosed(0), *looks(diagnosed, 20, constant_observations=[3])],
     "components that change in turn": [diagnosed(n, constant_observations=[n % 2]) for n in range(20)],
@@ -266,15 +267,15 @@ def test_an_alarm_that_was_over_for_as_long_as_it_takes_sounds_again() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
-def test_a_bell_rings_when_a_run_of_looks_ends_the_opposite_state(holds: list[bool], looks: int) -> None:
+def test_a_run_of_looks_that_ends_the_opposite_state_is_reported(holds: list[bool], looks: int) -> None:
     """Against a second way of counting: runs of equal looks, of which only long ones change the state."""
-    bell, rung = Bell(), [False] * len(holds)
-    ringing, start = False, 0
+    debounce, reported = Debounce(), [False] * len(holds)
+    state, start = False, 0
     for place, now in enumerate(holds):
         start = place if place == 0 or holds[place - 1] != now else start
-        if place - start + 1 == looks and now != ringing:
-            ringing, rung[place] = now, now
-    assert [bell.look(now, looks) for now in holds] == rung
+        if place - start + 1 == looks and now != state:
+            state, reported[place] = now, now
+    assert [debounce.look(now, looks) for now in holds] == reported
 
 
 def test_texts_have_numbers_and_advice_names_a_flag() -> None:
@@ -296,6 +297,27 @@ def test_advice_does_not_repeat_what_is_set() -> None:
     [four] = heard(PROVOKED["saturated-actor"], merge(CFG, {"td3": {"actor_lr": 1.0}}))
     assert "--td3.actor-lr 3e-4 (now 1, which is far too high)" in four.advice, "and nothing else"
     assert "--normalise" not in four.advice
+    penalised = {"pre_activation_penalty": 0.01, "critics": 5, "actor_network": "layer_norm"}
+    penalised |= {"critic_network": "layer_norm"}
+    for kind, flag in {
+        "saturated-actor": "--td3.pre-activation-penalty",
+        "overestimation": "--td3.critics",
+        "dead-units": "layer_norm",
+    }.items():
+        [before], [after] = (heard(PROVOKED[kind], cfg) for cfg in (CFG, merge(CFG, {"td3": penalised})))
+        assert flag in before.advice and flag not in after.advice and "a lower learning rate" in after.advice
+    [small], [large] = (
+        heard(collapsed(), merge(CFG, {"replay": {"capacity": size}})) for size in (1000, CFG.total_steps)
+    )
+    assert "--replay.capacity" in small.advice and "--replay.capacity" not in large.advice
+
+
+@pytest.mark.parametrize("kind", ["saturated-actor", "dead-units"])
+def test_observations_with_images_are_not_to_be_normalised(kind: str) -> None:
+    norms = {"encoder": 1.0, "actor": 1.0, "critic": 1.0}
+    changed = [dataclasses.replace(one, weight_norms=norms) for one in PROVOKED[kind] if isinstance(one, Diagnosed)]
+    [vectors], [images] = heard(PROVOKED[kind]), heard(changed)
+    assert "--normalise-observations" in vectors.advice and "--normalise-observations" not in images.advice
 
 
 def test_a_member_has_its_own_limit_in_a_sweep() -> None:

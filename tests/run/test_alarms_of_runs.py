@@ -22,6 +22,7 @@ from t3d.algo.learner import Learner
 from t3d.algo.networks import layers_of
 from t3d.app.cli import main
 from t3d.config import Config, merge
+from t3d.config.presets import preset
 from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event
 from t3d.measure.alarms import Watch
 from t3d.run.watching import watch_over
@@ -97,6 +98,36 @@ def test_a_policy_that_collapses_is_told(tmp_path: Path) -> None:
     assert alarm.kind == "evaluation-collapsed" and (alarm.member, alarm.seed) == (0, 0)
     bad = [event.step for event in evals if event.step > 100]
     assert alarm.step == bad[4], "the third after those from which the usual change is known"
+
+
+@pytest.mark.slow
+def test_a_run_that_learns_the_pendulum_has_diagnostics_and_no_alarms(tmp_path: Path) -> None:
+    run = {"root": str(tmp_path), "name": "run"}
+    cfg = merge(preset("quick"), {"env": {"id": "Pendulum-v1"}, "threads": 1, "run": run})
+    events = list(t3d.train(cfg))
+    looks = [event for event in events if isinstance(event, Diagnosed)]
+    assert len(looks) > 5 and all(event.q_rows > 100 for event in looks)
+    assert max(event.mean_return for event in events if isinstance(event, Eval)) > -250, "it has learned"
+    alarms_found = [alarm for alarm in alarms(events) if alarm.kind != "slow-environment"]  # depends on the machine
+    assert alarms_found == []
+
+
+def test_a_log_that_cannot_be_read_ends_a_resumed_run_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    for event in t3d.train(small(tmp_path, "run"), make_env=impatient, stop=stop):
+        if event.step > 150:
+            stop.set()
+
+    def fail(*_: Any) -> Watch:
+        raise OSError("the log cannot be read")
+
+    monkeypatch.setattr("t3d.run.loop.watch_over", fail)
+    with pytest.raises(OSError, match="the log cannot be read"):
+        list(t3d.resume(tmp_path / "run", make_env=impatient))
+    last = json.loads((tmp_path / "run" / "journal.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["reason"]) == ("end", "failed") and "cannot be read" in last["text"]
 
 
 def looked_at(tmp_path: Path, **changes: Any) -> Config:

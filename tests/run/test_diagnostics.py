@@ -19,8 +19,9 @@ import helpers
 import image_worlds
 import t3d
 from run_folders import events_of, everything
-from t3d.algo.networks import Critic
+from t3d.algo.networks import Critic, layers_of
 from t3d.config import Config, merge
+from t3d.data.memory import Memory
 from t3d.events import Diagnosed, Update
 from t3d.measure.returns import MOST_OWN
 from t3d.run.build import Training, assemble
@@ -238,6 +239,73 @@ def test_what_is_added_to_a_critic_is_found_as_bias(tmp_path: Path) -> None:
     assert after.q_bias - before.q_bias == pytest.approx(3.0, rel=1e-4)
 
 
+SLOPES = torch.tensor([[0.5, -2.0, 30.0], [-1.5, 1.0, 20.0]])  # of two critics: observation and action
+LEVELS = torch.tensor([4.0, 6.0])
+
+
+def make_linear(critic: Critic) -> None:
+    """Has each critic predict its own linear function: hidden units are inputs plus 100, which ReLU passes."""
+    critic.flat.zero_()
+    layers = layers_of(critic.architecture, critic.flat)
+    for weight, bias in layers[:-1]:
+        weight[:, :3, :3], bias[:, :, :3] = torch.eye(3), 100.0
+    layers[-1][0][:, :3, 0] = SLOPES
+    layers[-1][1][:, 0, 0] = LEVELS - 200 * SLOPES.sum(dim=1)  # 100 from each of two layers
+
+
+def test_the_bias_of_different_linear_critics_is_that_by_hand(tmp_path: Path) -> None:
+    """With normalised observations, and an actor whose action is 0 wherever a time limit has ended an episode."""
+    cfg = helpers.small_config(td3={"gamma": 0.85}, run={"root": str(tmp_path)}, normalise_observations=True)
+    with collected(merge(cfg, {"env": {"id": "", "name": "ones"}}), Ones, 190) as (training, trace):
+        agent, memory = training.parts.learner.agent, training.parts.memory
+        for critic in (agent.critic, agent.critic_target):
+            make_linear(critic)
+        agent.actor_target.flat.zero_()
+        (event,) = diagnosed(training.reporter.diagnostics.look(trace))
+    rows, s = torch.from_numpy(memory.replay.read(0, 0, 180)), slice(0, 2)
+    mean, std = rows.new_tensor(rows_seen(memory)[0]), rows.new_tensor(rows_seen(memory)[1])
+    found = []
+    for number, row in enumerate(rows):
+        left = Ones.length - number % Ones.length
+        last, is_truncated = rows[number + left - 1], (number // Ones.length) % 2 == 1
+        own = 0.85**left if is_truncated else 0.0
+        if own > MOST_OWN:
+            continue
+        q = SLOPES @ torch.cat([(row[s] - mean) / std, row[2:3]]) + LEVELS
+        after = (SLOPES @ torch.cat([(last[-2:] - mean) / std, torch.zeros(1)]) + LEVELS).min()
+        found.append((float(q.mean()), (1 - 0.85**left) / 0.15 + own * float(after), own))
+    predicted, returned, own = np.mean(found, axis=0)
+    assert event.q_rows == len(found) and 0 < own < 0.5
+    assert event.q_predicted == pytest.approx(predicted, rel=1e-3)
+    assert event.q_return == pytest.approx(returned, rel=1e-3)
+    assert event.q_bias == pytest.approx((predicted - returned) / (1 - own), rel=1e-2)
+
+
+def rows_seen(memory: Memory) -> tuple[Any, Any]:
+    """Mean and deviation of all observations stored, computed at once."""
+    seen = memory.replay.read(0, 0, memory.added[0])[:, :2].astype(np.float64)
+    return seen.mean(axis=0), seen.std(axis=0)
+
+
+def test_the_share_of_acting_is_that_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = helpers.small_config(env={"id": "", "name": "ones"}, run={"root": str(tmp_path)})
+    now = [1000.0]
+    with collected(cfg, Ones, 190) as (training, trace):
+        monkeypatch.setattr("t3d.run.diagnostics.time.monotonic", lambda: now[0])
+        diagnostics = training.reporter.diagnostics
+        diagnostics.look(trace)  # forgets what was before
+
+        def pass_time(seconds: float) -> None:
+            now[0] += seconds
+
+        shares = []
+        for acting, other in ((3.0, 1.0), (1.0, 4.0)):
+            diagnostics.timed(lambda acting=acting: pass_time(acting))  # type: ignore[misc]
+            pass_time(other)
+            shares += [event.acting_share for event in diagnosed(diagnostics.look(trace))]
+    assert shares == pytest.approx([0.75, 0.2])
+
+
 def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:
     cfg = helpers.small_config(env={"id": "", "name": "ones"}, run={"root": str(tmp_path)}, seeds=[0, 1])
     with collected(cfg, Ones, 190) as (training, trace):
@@ -280,6 +348,17 @@ def test_a_resumed_run_diagnoses_what_a_straight_one_does(
             del event[clock]
     assert one == other and {event["step"] for event in one} == {102, 150, 200, 250}
     assert all(event["q_rows"] > 0 for event in one)
+
+
+def test_diagnostics_can_be_switched_on_in_a_run_that_is_resumed(tmp_path: Path) -> None:
+    stop, run = threading.Event(), tmp_path / "run"
+    log = {"every_steps": 10, "diagnose_every_steps": 0}
+    for event in t3d.train(helpers.small_config(log=log, run={"root": str(tmp_path), "name": "run"}), stop=stop):
+        if event.step > 150:
+            stop.set()
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("diagnose_every_steps = 0", "diagnose_every_steps = 50"))
+    assert {event.step for event in diagnosed(t3d.resume(run))} == {200, 250, 300}
 
 
 def test_diagnostics_come_with_the_first_report_after_they_are_due(tmp_path: Path) -> None:

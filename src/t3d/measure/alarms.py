@@ -18,18 +18,18 @@ SEEN = (*dict.fromkeys(kind for symptom in SYMPTOMS for kind in symptom.looks_at
 
 
 @dataclass
-class Bell:
-    """Rings once when something has held for several looks in a row, and again only after it was over for as long."""
+class Debounce:
+    """Reports once what has held for several looks in a row, and again only after it was over for as long."""
 
-    ringing: bool = False
-    contrary: int = 0  # looks in a row that contradict `ringing`
+    holds: bool = False  # as far as reported
+    opposite_looks: int = 0  # in a row
 
     def look(self, holds: bool, looks: int) -> bool:
-        """Takes one look; returns whether it rings now."""
-        self.contrary = 0 if holds == self.ringing else self.contrary + 1
-        if self.contrary < looks:
+        """Takes one look; returns whether to report now."""
+        self.opposite_looks = 0 if holds == self.holds else self.opposite_looks + 1
+        if self.opposite_looks < looks:
             return False
-        self.ringing, self.contrary = holds, 0
+        self.holds, self.opposite_looks = holds, 0
         return holds
 
 
@@ -39,7 +39,7 @@ class Watch:
 
     cfg: Config
     histories: dict[int | None, History] = field(default_factory=dict)  # by member; None: the whole run
-    bells: dict[tuple[str, int | None], Bell] = field(default_factory=dict)  # by kind of alarm and member
+    debounces: dict[tuple[str, int | None], Debounce] = field(default_factory=dict)  # by kind of alarm and member
     stopped: set[int | None] = field(default_factory=set)  # members that have diverged
 
     def __post_init__(self) -> None:
@@ -63,16 +63,16 @@ class Watch:
 
     def _look(self, symptom: Symptom, event: Event, history: History) -> list[Alarm]:
         """Looks for one symptom; the environment's own in one member only, because all have the same environment."""
-        whose = (event.member, event.seed)
+        member, seed = event.member, event.seed
         if symptom.of_environment:
             if event.member not in (None, self._first_living()):
                 return []
-            whose = (None, None)
+            member, seed = None, None
         found = symptom.find(event, history, self.cfg, self._td3[event.member])
-        bell = self.bells.setdefault((symptom.kind, whose[0]), Bell())
-        if not bell.look(found is not None, symptom.looks) or found is None:
+        debounce = self.debounces.setdefault((symptom.kind, member), Debounce())
+        if not debounce.look(found is not None, symptom.looks) or found is None:
             return []
-        return [Alarm(step=event.step, member=whose[0], seed=whose[1], kind=symptom.kind, **found._asdict())]
+        return [Alarm(step=event.step, member=member, seed=seed, kind=symptom.kind, **found._asdict())]
 
     def _first_living(self) -> int | None:
         return next((member for member in range(len(self.cfg.members)) if member not in self.stopped), None)

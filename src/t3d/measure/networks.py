@@ -29,9 +29,11 @@ def networks(agent: Any) -> dict[str, Stack]:
     """The networks of an agent without targets; an actor with an encoder is two."""
     found: dict[str, Stack] = {}
     for name, stack in fields(agent, Stack):
+        if name.endswith("_target"):
+            continue
         if isinstance(stack, ImageActor):
             found |= {"encoder": stack.encoder, "actor": stack.actor}
-        elif not name.endswith("_target"):
+        else:
             found[name] = stack
     return found
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
+from t3d.measure.advice import HIGH_RATE, can_normalise, lower_rate, lower_rates, options
 from t3d.measure.history import NEWEST, History, number
 
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
-HIGH_RATE = 3e-3  # three times the highest actor_lr of any preset
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
 TOO_HIGH = 0.5  # of the largest return or reward known
 GROWN = 0.1  # of the same, from the first to the last of the newest looks
@@ -25,6 +25,7 @@ RATIO = 1.25  # times too many or too few updates
 SLOW = 0.75  # of the time: acting takes three times as long as learning
 LARGE_MEAN = 100.0  # reward of a step, on average; the doctor's limit
 LARGE_REWARD = 1000.0  # of a single step: LunarLander has 100 for a crash, and learns
+MANY_CRITICS = 5  # more cost much and add little; chosen
 EPISODES = 20  # that a fall or a goal would not all end after the same number of steps
 
 
@@ -49,18 +50,16 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
     """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
     if not number(event.stuck_actions) > STUCK:
         return None
-    advice = f"a lower learning rate of the actor, --td3.actor-lr {_lower(td3.actor_lr)} (now {td3.actor_lr:g}"
-    if td3.actor_lr > HIGH_RATE:
-        advice = f"{advice}, which is far too high); and start again."
-    else:
-        normalise = (
-            "" if cfg.normalise_observations else "--normalise-observations if observations are large; otherwise "
-        )
-        advice = f"{normalise}{advice}), or --td3.pre-activation-penalty 0.001; and start again."
+    is_fast = td3.actor_lr > HIGH_RATE  # then nothing else is to blame
+    advice = options(
+        (can_normalise(event, cfg) and not is_fast, "--normalise-observations if observations are large"),
+        (True, lower_rate(td3, "actor")),
+        (td3.pre_activation_penalty == 0 and not is_fast, "--td3.pre-activation-penalty 0.001"),
+    )
     return Finding(
         f"the actor is saturated: {event.stuck_actions:.0%} of the action's components stay at the same limit of "
         "their range whatever it observes. There its tanh passes almost no gradient, so it cannot learn its way back.",
-        advice,
+        f"{advice}; and start again.",
     )
 
 
@@ -69,12 +68,11 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     looks = history.newest(Diagnosed)
     predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
     scale = max(history.largest_return, history.largest_reward) if history.largest_return else float("inf")
-    is_high = biases[-1] > TOO_HIGH * scale
-    has_grown = _rise(biases) > 0 and biases[-1] > biases[0] + GROWN * scale
-    if not (is_high and has_grown and _rise(predicted) > RISING * biases[-1]):
+    is_high = biases[-1] > TOO_HIGH * scale and biases[-1] > biases[0] + GROWN * scale
+    if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
         return None
-    rate = f"--td3.critic-lr {_lower(td3.critic_lr)} (now {td3.critic_lr:g})"
-    advice = f"slower critics, {rate}, or more of them, --td3.critics 5."
+    more = (td3.critics < MANY_CRITICS, f"more critics, --td3.critics {MANY_CRITICS}")
+    advice = options((True, lower_rate(td3, "critic")), more) + "."
     if td3.critics == 1:
         advice = "two critics, --td3.critics 2: TD3 takes the smaller of their values, which prevents this."
     elif td3.aggregate != "min":
@@ -94,8 +92,7 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
         return None
     limit = largest / (1 - td3.gamma)
     errors = [number(one.td_abs_mean) for one in history.newest(Update)]
-    rates = f"--td3.critic-lr {_lower(td3.critic_lr)} --td3.actor-lr {_lower(td3.actor_lr)}"
-    advice = f"lower learning rates, {rates} (now {td3.critic_lr:g} and {td3.actor_lr:g}); then a lower --td3.gamma."
+    advice = f"{lower_rates(td3)}; then a lower --td3.gamma."
     if abs(number(event.q_mean)) > limit:
         return Finding(
             f"the critics diverge: their mean value is {_figure(event.q_mean)}, and no return can be beyond "
@@ -116,32 +113,34 @@ def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Fin
     name, share = max(event.dead_units.items(), key=lambda one: number(one[1]), default=("", 0.0))
     if not number(share) >= MOSTLY_DEAD:
         return None
-    which = "actor" if "actor" in name else "critic"
-    rate = td3.actor_lr if which == "actor" else td3.critic_lr
-    normalise = "" if cfg.normalise_observations else ", --normalise-observations"
+    is_actor = "actor" in name
+    network, flag = (td3.actor_network, "actor") if is_actor else (td3.critic_network, "critic")
+    advice = options(
+        (True, lower_rate(td3, "actor" if is_actor else "critic")),
+        (can_normalise(event, cfg), "--normalise-observations"),
+        (network == "mlp", f"--td3.{flag}-network layer_norm"),
+    )
     return Finding(
         f"{share:.0%} of the hidden units of the {name} are dead: they pass 0 for every state of a batch and get no "
         "gradient any more. The rest of the network has to do all the work.",
-        f"a lower learning rate, --td3.{which}-lr {_lower(rate)} (now {rate:g}){normalise}, or --td3.{which}-network "
-        "layer_norm, and start again: dead units do not recover.",
+        f"{advice}; and start again: dead units do not recover.",
     )
 
 
-def evaluation_collapsed(event: Eval, history: History, _: Config, td3: TD3Config) -> Finding | None:
+def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """The policy has lost most of what training had gained, or is worse than before training, and not by chance."""
     first, best = history.first, history.best
     if first is None or best is None:
         return None
     gained, by_chance = best.mean_return - first.mean_return, CHANCE_OF_MEANS * history.usual_change
-    rates = f"--td3.actor-lr {_lower(td3.actor_lr)} --td3.critic-lr {_lower(td3.critic_lr)}"
-    lower = f"lower learning rates, {rates} (now {td3.actor_lr:g} and {td3.critic_lr:g})"
+    larger_replay = (cfg.replay.capacity < cfg.total_steps, "a larger --replay.capacity")
     if gained > max(CHANCE * first.std_return, CHANCE * best.std_return, by_chance):
         if event.mean_return >= best.mean_return - LOST * gained:
             return None
         return Finding(
             f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at "
             f"step {best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
-            f"{lower}, a larger --replay.capacity if it is full, and other alarms first if there are any.",
+            options((True, lower_rates(td3)), larger_replay) + "; and other alarms first if there are any.",
         )
     lost = first.mean_return - event.mean_return
     enough = len(history.means) > EVALUATIONS and lost > max(CHANCE * first.std_return, CHANCE * event.std_return)
@@ -150,18 +149,24 @@ def evaluation_collapsed(event: Eval, history: History, _: Config, td3: TD3Confi
     return Finding(
         f"the policy is worse than before training: its evaluation is {event.mean_return:,.1f}, and that of the "
         f"untrained one was {first.mean_return:,.1f}. None of {len(history.means) - 1} since was clearly better.",
-        f"t3d doctor to check the environment's rewards and limits, {lower}, and more --random-steps.",
+        f"t3d doctor, which checks the environment's rewards, then {lower_rates(td3)}, or more --random-steps.",
     )
 
 
-def update_ratio(event: ActingEvent, _: History, cfg: Config, __: TD3Config) -> Finding | None:
-    """The learner makes far more or far fewer updates for each step than asked for."""
+def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Config) -> Finding | None:
+    """The learner makes far more, or far fewer, updates for each step than asked for, again and again."""
     wanted, ratio = cfg.updates_per_step, number(event.ratio)
-    if event.summary or not wanted or not (ratio > RATIO * wanted or ratio < wanted / RATIO):
+    ratios = [number(one.ratio) for one in history.newest(ActingEvent)]
+    one_way = all(one > RATIO * wanted for one in ratios) or all(one < wanted / RATIO for one in ratios)
+    if event.summary or not wanted or not one_way:
         return None
+    fewer = (cfg.local_actors > 1, f"fewer actors, --actors local:{max(1, cfg.local_actors // 2)}")
+    advice = options(
+        fewer, (cfg.max_ahead > 1, f"a lower --max-ahead (now {cfg.max_ahead})"), (True, "a larger --log.every-steps")
+    )
     return Finding(
         f"{ratio:.3g} updates are made for each step, and updates_per_step={wanted:g} are asked for.",
-        "fewer actors, --actors local:N, and a lower --max-ahead, so that neither side runs away from the other.",
+        f"{advice}, so that one report covers more steps than actors can be ahead.",
     )
 
 
@@ -228,11 +233,6 @@ def _rise(values: list[float]) -> float:
 def _figure(value: float) -> str:
     """Formats a figure without an exponent where that is readable."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.3g}"
-
-
-def _lower(rate: float) -> str:
-    """Suggests a learning rate: a third of this one, at most the default."""
-    return f"{min(rate / 3, 3e-4) or 3e-4:.0e}".replace("e-0", "e-")
 
 
 SYMPTOMS = (

@@ -150,7 +150,7 @@ class AgentCopy:
         self._no_noise = type(shapes)(*zeros)
 
     def update(self, batch: Batch, draws: Any) -> None:
-        """Makes it what the agent is now, and updates it."""
+        """Copies the agent, then updates the copy."""
         self._update(batch, draws, self.learner.cfg)
 
     def predict(self, batch: Batch) -> Any:

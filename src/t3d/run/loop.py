@@ -115,8 +115,9 @@ def _start_events(training: Training) -> list[Event]:
 def _run(training: Training, start: list[Event], requests: Requests) -> Iterator[Event]:
     """Drives the training, writes its events and yields them; however it ends, an end event is written."""
     parts, _, reporter, saver, _ = training
-    reason, text, watch = "stopped", "", watch_over(parts.cfg, saver.folder.path)
+    reason, text = "stopped", ""
     try:
+        watch = watch_over(parts.cfg, saver.folder.path)
         for happened in chain([start], _training(training, requests)):
             events = watch.with_alarms(happened)
             for event in events:

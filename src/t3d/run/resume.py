@@ -27,6 +27,7 @@ MAY_DIFFER = (
     "env.hang_seconds",
     "env.bad_values",
     "env.name",
+    "log.diagnose_every_steps",
 )
 CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "total_steps": "--total-steps",
@@ -34,6 +35,7 @@ CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "env.bad_values": "--bad-values",
     "env.hang_seconds": "--hang-seconds",
     "env.id": "",  # only in config.toml: where another machine finds the environment
+    "log.diagnose_every_steps": "",  # changes nothing that is learned
 }
 OWN_FILES = (
     "rule",
@@ -134,7 +136,7 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
             f"{', '.join(filter(None, CHANGEABLE.values()))}"
         )
     changed = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
-    nested: dict[str, Any] = {"env": {}, "td3": {}}
+    nested: dict[str, Any] = {"env": {}, "td3": {}, "log": {}}
     for key, now in changed.items():
         section, _, name = key.rpartition(".")
         (nested[section] if section else nested)[name] = now

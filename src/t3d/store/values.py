@@ -25,9 +25,8 @@ def check_values(event: Event) -> None:
         valid = isinstance(event.text, str)
     elif isinstance(event, ActorEvent):
         valid = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
-    elif isinstance(event, CHECKED):
-        fields = dataclasses.fields(event)
-        valid = all(TYPES[str(field.type)](getattr(event, field.name)) for field in fields)
+    elif type(event) in CHECKS:
+        valid = all(check(getattr(event, name)) for name, check in CHECKS[type(event)])
     if not valid:
         raise Refused("its values are not what they should be")
 
@@ -59,4 +58,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {  # by annotation
     "list[int]": _list_of(_is_count),
     "list[float]": _list_of(_is_figure),
     "dict[str, float]": _dict_of(_is_figure),
+}
+CHECKS: dict[type[Event], list[tuple[str, Callable[[Any], bool]]]] = {  # by kind: fields, found once
+    kind: [(field.name, TYPES[str(field.type)]) for field in dataclasses.fields(kind)] for kind in CHECKED
 }
