@@ -260,7 +260,9 @@ def test_alarms_are_printed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixt
     words += " --eval.every-steps 150 --eval.episodes 1 --threads 1 --no-video --run.root runs --run.name run"
     assert main(["train", "impatience.py:make", *words.split()]) == 0
     line = "alarm at step 200: each of the last 20 episodes was terminated after exactly 10 steps"
-    assert line in capsys.readouterr().out
+    during, _, summary = capsys.readouterr().out.partition("Trained 300 steps")
+    assert line in during and line in summary
+    assert "First see to the alarm above" in summary and "Next, try" not in summary
     assert main(["runs", "show", "run"]) == 0
     assert (
         f"{line}, and no episode was longer: probably a time limit" in (said := capsys.readouterr().out)

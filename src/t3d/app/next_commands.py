@@ -16,8 +16,8 @@ from t3d.files import shown
 from t3d.store.reader import Run
 
 
-def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole) -> None:
-    """Prints the policy file and commands worth trying."""
+def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole, *, alarmed: bool) -> None:
+    """Prints the policy file and commands worth trying, if an alarm has sounded not before what that advises."""
     kind = "best" if run.evals else "last"
     policy = run.path / kind / f"{member.name}.safetensors"
     if policy.is_file():
@@ -32,7 +32,7 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
         exactly = "" if run.cfg.local_actors else "exactly "
         console.print(f"\nContinue {exactly}from here with:\n  t3d resume {where}", soft_wrap=True)
         return
-    console.print("\nNext, try:")
+    console.print("\nFirst see to the alarm above; then try:" if alarmed else "\nNext, try:")
     if shutil.which("t3d") is None:
         console.print(
             "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"

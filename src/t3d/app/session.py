@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 
 from rich.text import Text
 
+from t3d.app import alarms
 from t3d.app.console import View, acting_in_words
 from t3d.app.json_output import EventStream
 from t3d.app.next_commands import print_next_commands, print_path
@@ -21,10 +22,10 @@ from t3d.app.tables import print_sweep
 from t3d.config import Config, Member
 from t3d.config.sweeps import swept
 from t3d.errors import StoppedEarly
-from t3d.events import ActingEvent, End, Eval, Event, SaveFailed, to_line
+from t3d.events import ActingEvent, Alarm, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
 from t3d.store.members import trained
-from t3d.store.reader import Run, best_of, open_run
+from t3d.store.reader import Run, best_of, open_run, read_events
 
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
 
@@ -45,13 +46,16 @@ def show(
             saved, requested.answer = end.saved, SKIPPING
             run = open_run(folder)
             print_results(run, end, console)
+            sounded = alarms.summary(read_events(run.path, kinds=[Alarm]), run.cfg.members)
+            for text in sounded:
+                console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
             if acting is not None:
                 console.print(f"  {acting_in_words(acting)}", soft_wrap=True)
             _plot(run, console)
             member = _best_member(run, end, console, requested.stop)
             if video and end.reason == "finished":
                 _record(run, member, console, requested.stop)
-            print_next_commands(run, end, member, console)
+            print_next_commands(run, end, member, console, alarmed=bool(sounded))
             if quiet:
                 print_in_short(run, end, member, loud)
             _note_lost_output(run, end, output)
