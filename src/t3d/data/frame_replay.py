@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,31 +11,21 @@ from torch import Tensor
 
 from t3d.data.frames import Frames
 from t3d.data.replay import Replay
-from t3d.types import Rollout, Spec, floats_in
+from t3d.types import Rollout, floats_in
 
 
 class FrameReplay(Replay):
     """A replay whose s and s2 are uint8 (M, B, observation_width), assembled from frames that are stored once.
 
-    Transitions whose frames are overwritten leave before their rows are: many short episodes have more frames. A run
-    of fewer steps than the capacity takes less memory.
+    Transitions whose frames are overwritten leave before their rows are: many short episodes have more frames.
     """
 
     frames: Frames
 
-    def __init__(
-        self,
-        spec: Spec,
-        capacity: int,
-        members: int,
-        device: torch.device | str = "cpu",
-        envs: int = 1,
-        folder: Path | None = None,
-        steps: int | None = None,
-    ) -> None:
-        self.spec = spec
-        self.frames = Frames(spec, capacity, members, device, envs, folder, steps)
-        super().__init__(spec._replace(images=(), stack=1), self.frames.rows, members, device)
+    def __init__(self, frames: Frames) -> None:
+        self.spec, self.frames = frames.spec, frames
+        members, device = len(frames.written), frames.device
+        super().__init__(self.spec._replace(images=(), stack=1), frames.rows, members, device)
         self._oldest = torch.zeros(members, 1, device=device, dtype=torch.int64)  # row of the oldest transition kept
         self._states: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # s and s2, by the shape of a batch
 

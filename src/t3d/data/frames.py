@@ -37,7 +37,10 @@ class Seen(NamedTuple):
 
 
 class Frames:
-    """The frames of all members, the numbers (M, rows, stack + 1) of each row's, and the oldest row that has all."""
+    """The frames of all members, the numbers (M, rows, stack + 1) of each row's, and the oldest row that has all.
+
+    A run of fewer steps than the capacity takes less memory.
+    """
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class Frames:
         folder: Path | None = None,
         steps: int | None = None,
     ) -> None:
+        self.spec, self.device = spec, torch.device(device)
         self.ring = FrameRing(spec, capacity, members, envs, device, folder, steps)
         self.stack, self.frame_size = spec.stack, spec.frame_size
         self.rows = capacity if steps is None else min(capacity, steps)
@@ -59,7 +63,7 @@ class Frames:
         self._dropped_at_once = max(1, min(capacity, self.ring.capacity) // SHARE)
         self._seen: list[dict[int, Seen]] = [{} for _ in range(members)]  # by environment
         shared = torch.from_numpy(self.numbers)
-        self._on_device = shared if torch.device(device).type == "cpu" else shared.to(device)
+        self._on_device = shared if self.device.type == "cpu" else shared.to(device)
         self._member = torch.arange(members, device=device).view(-1, 1, 1)
 
     def add(self, *blocks: tuple[int, int, Origins, Bytes, Bytes]) -> None:

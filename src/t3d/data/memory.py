@@ -11,6 +11,7 @@ import torch
 from t3d.config import Config
 from t3d.data import frames, priorities, replay
 from t3d.data.frame_replay import FrameReplay
+from t3d.data.frames import Frames
 from t3d.data.normaliser import Normaliser
 from t3d.data.prioritised import PrioritisedSampler
 from t3d.data.replay import Replay
@@ -136,7 +137,7 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
         )
     folder = Path(cfg.run.root) if cfg.replay.frames_on_disk else None
     capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.env.num_envs
-    return FrameReplay(spec, capacity, members, device, envs, folder, cfg.total_steps)
+    return FrameReplay(Frames(spec, capacity, members, device, envs, folder, cfg.total_steps))
 
 
 def rows_needed(cfg: Config) -> int:
