@@ -22,12 +22,12 @@ SPEC = helpers.make_spec(2, 1)
 
 @given(gamma=some.floats(0, 1), length=some.integers(0, 50))
 def test_rewards_of_one_add_up_to_a_geometric_series(gamma: float, length: int) -> None:
-    expected = [sum(gamma**power for power in range(length - step)) for step in range(length)]
+    expected = [sum(gamma**power for power in range(steps)) for steps in range(1, length + 1)]
     assert discounted([1.0] * length, gamma) == pytest.approx(expected)
 
 
 def test_a_reward_counts_less_the_later_it_comes() -> None:
-    assert discounted([1, 10, 100], 0.5) == [1 + 5 + 25, 10 + 50, 100]
+    assert discounted([100, 10, 1], 0.5) == [100, 10 + 50, 1 + 5 + 25], "the last reward comes first"
 
 
 def played(seed: int, envs: int, steps: int) -> tuple[Origins, Any]:

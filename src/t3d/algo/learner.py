@@ -190,12 +190,18 @@ class Learner:
         return [(name, member) for name, fine in finite.items() for member in range(self.members) if not fine[member]]
 
 
-def named_tensors(agent: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def named_tensors(agent: Any) -> Iterator[tuple[str, Tensor]]:
     """Yields the tensors of an agent that updates change in place, by the names of its fields."""
-    for name, value in agent._asdict().items():
+    for name, value in named_fields(agent):
         if isinstance(value, Stack):
-            yield f"{prefix}{name}", value.flat
-        elif hasattr(value, "_asdict"):
-            yield from named_tensors(value, f"{prefix}{name}_")
-        else:
-            yield f"{prefix}{name}", value
+            yield name, value.flat
+        elif not hasattr(value, "_asdict"):
+            yield name, value
+
+
+def named_fields(agent: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the fields of an agent, and after one that is a NamedTuple its fields, by their names in checkpoints."""
+    for name, value in agent._asdict().items():
+        yield f"{prefix}{name}", value
+        if hasattr(value, "_asdict"):
+            yield from named_fields(value, f"{prefix}{name}_")

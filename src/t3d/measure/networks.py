@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from t3d.algo.adam import BETA1, AdamState
+from t3d.algo.learner import named_fields
 from t3d.algo.networks import ImageActor, Stack
 from t3d.architectures import Operations
 
-Field = TypeVar("Field", Stack, AdamState)
 Forward = list[Tensor]  # what each activation passes on in one forward pass, (K, B, size)
-
-
-def fields(agent: Any, kind: type[Field], prefix: str = "") -> Iterator[tuple[str, Field]]:
-    """Yields the fields of an agent of one kind, by the names that they have in checkpoints."""
-    for name, value in agent._asdict().items():
-        if isinstance(value, kind):
-            yield f"{prefix}{name}", value
-        elif hasattr(value, "_asdict"):
-            yield from fields(value, kind, f"{prefix}{name}_")
 
 
 def networks(agent: Any) -> dict[str, Stack]:
     """The networks of an agent without targets; an actor with an encoder is two."""
     found: dict[str, Stack] = {}
-    for name, stack in fields(agent, Stack):
-        if name.endswith("_target"):
+    for name, value in named_fields(agent):
+        if not isinstance(value, Stack) or name.endswith("_target"):
             continue
-        if isinstance(stack, ImageActor):
-            found |= {"encoder": stack.encoder, "actor": stack.actor}
+        if isinstance(value, ImageActor):
+            found |= {"encoder": value.encoder, "actor": value.actor}
         else:
-            found[name] = stack
+            found[name] = value
     return found
 
 
@@ -47,7 +38,9 @@ def norms(values: Tensor, members: int) -> list[float]:
 def first_moments(agent: Any) -> dict[str, Tensor]:
     """A copy of Adam's first moments, by the name of the network that it moves."""
     return {
-        name.removesuffix("_adam"): adam.mean.to(torch.float64, copy=True) for name, adam in fields(agent, AdamState)
+        name.removesuffix("_adam"): value.mean.to(torch.float64, copy=True)
+        for name, value in named_fields(agent)
+        if isinstance(value, AdamState)
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -29,13 +30,13 @@ class Returns(NamedTuple):
 NO_RETURNS = Returns(*np.zeros((2, 0), np.int64), *np.zeros((2, 0)))
 
 
-def discounted(rewards: Sequence[float], gamma: float) -> list[float]:
-    """The discounted sum of an episode's rewards from each of its steps on."""
+def discounted(latest_first: Iterable[float], gamma: float) -> list[float]:
+    """The discounted sum of an episode's rewards from each of its steps to the end, the last step's first."""
     total, sums = 0.0, []
-    for reward in reversed(rewards):
+    for reward in latest_first:
         total = reward + gamma * total
         sums.append(total)
-    return sums[::-1]
+    return sums
 
 
 def newest_returns(replay: Replay, member: int, gamma: float, most: int) -> Returns:
@@ -48,7 +49,7 @@ def newest_returns(replay: Replay, member: int, gamma: float, most: int) -> Retu
     rewards = iter(replay.rewards_of(member, np.array([row for rows, _ in episodes for row in rows], np.int64)))
     pieces = [NO_RETURNS]
     for rows, used in episodes:
-        sums = discounted([next(rewards) for _ in rows][::-1], gamma)[::-1]
+        sums = discounted(islice(rewards, len(rows)), gamma)
         discount = gamma ** np.arange(1, len(rows) + 1, dtype=np.float64)
         last = np.full(len(rows), rows[0])
         pieces.append(Returns(*(np.array(column)[used] for column in (rows, last, sums, discount))))
