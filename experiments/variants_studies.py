@@ -1,0 +1,109 @@
+"""What experiments/variants.py compares: studies, each of some variants on some tasks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+FOUR_TASKS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
+
+
+def networks(kind: str, hidden: list[int]) -> dict[str, Any]:
+    return {"td3": {"actor_network": kind, "critic_network": kind, "actor_hidden": hidden, "critic_hidden": hidden}}
+
+
+CHANGES: dict[str, dict[str, Any]] = {  # one at a time
+    "default": {},
+    "min-of-5": {"td3": {"critics": 5}},
+    "mean-of-2": {"td3": {"aggregate": "mean"}},
+    "truncated": {"td3": {"critics": 5, "aggregate": "truncated", "drop_highest": 2, "actor_objective": "mean"}},
+    "n-step-3": {"replay": {"n_step": 3}},
+    "lap": {"replay": {"sampling": "lap"}, "td3": {"critic_loss": "huber"}},
+    "layer-norm": networks("layer_norm", [256, 256]),
+    "residual": networks("residual", [128, 128]),
+    "normalised-observations": {"normalise_observations": True},
+    "scaled-rewards": {"scale_rewards": True},
+    "penalty": {"td3": {"pre_activation_penalty": 1e-3}},
+    "categorical": {"td3": {"critic_loss": "categorical"}, "scale_rewards": True},
+    "clipped-gradients": {"td3": {"max_grad_norm": 1.0}},
+}
+
+
+FAST_CRITICS: dict[str, Any] = {"td3": {"critic_lr": 1e-3}, "random_steps": 10_000}
+
+
+def combined(*names: str) -> dict[str, Any]:
+    """Returns the settings of several changes at once."""
+    settings: dict[str, Any] = {}
+    changes = {**CHANGES, "fast-critics": FAST_CRITICS}
+    for key, value in [item for name in names for item in changes[name].items()]:
+        settings[key] = {**settings.get(key, {}), **value} if isinstance(value, dict) else value
+    return settings
+
+
+FINALISTS = {  # what the screen and the sweep in docs/sweeps.md found, and fewer random steps
+    "fast-critics": combined("fast-critics"),
+    "fast-critics-normalised": combined("fast-critics", "normalised-observations", "layer-norm"),
+    "fast-critics-truncated": combined("fast-critics", "normalised-observations", "layer-norm", "truncated"),
+}
+
+
+# Chosen after tries on a CPU with images of 32 pixels: docs/images.md
+PENDULUM_FROM_PIXELS: dict[str, Any] = {
+    "preset": "pixels",
+    "env": {"pixels": 84},
+    "random_steps": 1_000,
+    "updates_per_step": 1.0,
+    "scale_rewards": True,
+    "td3": {"actor_lr": 1e-3, "critic_lr": 1e-3, "gamma": 0.98, "pre_activation_penalty": 1e-3},
+    "noise": {"kind": "pink", "exploration_noise": 0.3, "final_noise": 0.0, "decay_steps": 0},
+}
+
+
+class Study(NamedTuple):
+    """Settings by the name of the variant, all compared with the first."""
+
+    tasks: list[str]
+    variants: dict[str, dict[str, Any]]
+    steps: int = 100_000
+    seeds: int = 5
+    evaluations: int = 10  # of a training, besides the one before it
+    tf32: bool = False
+    default_from_table1: bool = False  # compares with the trainings of experiments/table1.py: ten seeds, TF32, 1M steps
+    compared_at: tuple[int, ...] = ()  # steps, besides the end
+    beside_paper: bool = False  # shows the authors' curves, too
+
+
+STUDIES = {
+    "architectures": Study(
+        ["HalfCheetah-v5"],
+        {"mlp": {}, "layer_norm": networks("layer_norm", [256, 256]), "residual": networks("residual", [128, 128])},
+    ),
+    "n-step": Study(["HalfCheetah-v5", "Hopper-v5"], {"1-step": {}, "3-step": {"replay": {"n_step": 3}}}),
+    "screen": Study(["HalfCheetah-v5", "Walker2d-v5"], CHANGES),
+    "finalists": Study(
+        FOUR_TASKS, {"default": {}, **FINALISTS}, 300_000, evaluations=6, tf32=True, default_from_table1=True
+    ),
+    "plus": Study(
+        FOUR_TASKS,
+        {"default": {}, "plus": {"preset": "plus"}},
+        1_000_000,
+        seeds=10,
+        evaluations=20,
+        tf32=True,
+        default_from_table1=True,
+        compared_at=(300_000,),
+        beside_paper=True,
+    ),
+    "pixels-pendulum": Study(  # an action is repeated twice, as in the preset pixels
+        ["Pendulum-v1"],
+        {"states": {"preset": "quick", "env": {"action_repeat": 2}}, "pixels": PENDULUM_FROM_PIXELS},
+        steps=10_000,
+        seeds=3,
+    ),
+    "pixels-cartpole": Study(  # 200,000 frames
+        ["dm:cartpole-swingup"],
+        {"pixels": {"preset": "pixels", "env": {"pixels": 84}, "eval": {"episodes": 5}}},
+        steps=100_000,
+        seeds=3,
+    ),
+}
