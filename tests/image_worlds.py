@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 SIDE, LIMIT, DOT = 32, 20, 4
 FASTEST = 3.0  # pixels in a step
+STILL = np.zeros(1, np.float32)  # the action that moves nothing
 
 
 class Dot(gym.Env[Any, Any]):
