@@ -32,7 +32,7 @@ from t3d.store import checkpoint as checkpoints
 from t3d.store import segments
 from t3d.store.checkpoint import Checkpoint, newest, open_checkpoint
 from t3d.types import Rollout
-from t3d.world import policy as policies
+from t3d.world import policy_files as policies
 
 SEGMENT_ROWS = 50  # so that checkpoints of a small run share segments
 ROWS_A_SAVE, CAPACITY, SAVED_SEGMENT_ROWS = 10, 64, 25  # of the saver: its ring wraps, its segments are shared

@@ -20,7 +20,7 @@ import pytest
 import t3d
 from helpers import CountingEnv, small_config
 from t3d.app.cli import main
-from t3d.app.runs import _clock, _seeds, _short, _size
+from t3d.app.runs_text import duration_text, seeds_text, size_text, steps_text
 from t3d.app.tables import figure
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
@@ -176,7 +176,7 @@ def test_the_printed_list_says_it_all(root: Path, capsys: pytest.CaptureFixture[
     row = next(line for line in out.splitlines() if line.startswith("whole"))
     entry = listed(root)["whole"]
     assert row.split()[:7] == ["whole", "Pendulum-v1", "quick", "0,", "3", "300/300", f"{entry.best_return:,.1f}"]
-    assert row.split()[7:] == ["finished", *f"{entry.started:%d %b %H:%M}".split(), _clock(entry.took)]
+    assert row.split()[7:] == ["finished", *f"{entry.started:%d %b %H:%M}".split(), duration_text(entry.took)]
     assert "4 runs in" in out and "skipped" not in out
 
 
@@ -345,7 +345,7 @@ def test_show_prints_results_settings_and_files(root: Path, capsys: pytest.Captu
     rows = [line.split() for line in out.splitlines()]
     assert ["td3.batch_size", "256", "16"] in rows and ["td3.actor_hidden", "256", "256", "16", "16"] in rows
     assert not any(row[:1] == ["td3.gamma"] for row in rows), "gamma is the default"
-    assert ["events.jsonl", *_size((root / "whole" / "events.jsonl").stat().st_size).split()] in rows
+    assert ["events.jsonl", *size_text((root / "whole" / "events.jsonl").stat().st_size).split()] in rows
     assert any(row[:2] == ["best/", "4"] for row in rows)
     assert main(["runs", "show", str(root / "whole")]) == 0
     assert capsys.readouterr().out == out, "a path does as well as a name"
@@ -424,14 +424,14 @@ def test_a_folder_that_may_not_be_read_is_skipped(root: Path, tmp_path: Path, mo
 
 
 def test_figures_as_people_read_them() -> None:
-    assert [_short(steps) for steps in (0, 9_999, 142_292, 199_999, 1_000_000, 1_239_999)] == [
+    assert [steps_text(steps) for steps in (0, 9_999, 142_292, 199_999, 1_000_000, 1_239_999)] == [
         *("0", "9,999", "142.2k", "199.9k", "1M", "1.23M")
     ]
-    assert [_seeds(seeds) for seeds in ((7,), (0, 1), (0, 1, 2), (0, 3, 7), (5, 1, 2, 3, 9))] == [
+    assert [seeds_text(seeds) for seeds in ((7,), (0, 1), (0, 1, 2), (0, 3, 7), (5, 1, 2, 3, 9))] == [
         *("7", "0, 1", "0-2", "0, 3, 7", "5, 1.. (5)")
     ]
     assert [figure(value) for value in (None, 0.95312, -62.64, 4391.147)] == ["-", "0.953", "-62.6", "4,391.1"]
-    assert [_size(size) for size in (0, 1023, 1536, 3 * 2**20)] == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB"]
+    assert [size_text(size) for size in (0, 1023, 1536, 3 * 2**20)] == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB"]
 
 
 def test_show_repeats_what_the_doctor_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

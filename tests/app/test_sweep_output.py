@@ -19,7 +19,7 @@ from rich.console import Console
 from run_folders import plotted
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole
-from t3d.app.runs import _show_results
+from t3d.app.runs_show import show_results
 from t3d.app.session import print_results
 from t3d.app.tables import print_sweep, sweep_table
 from t3d.config import Config, Member, merge
@@ -238,7 +238,7 @@ def test_runs_show_folds_names_and_drops_columns_only_if_it_must(sweep: tuple[st
     run = run_of(sweep, (0, 1), lambda place: [0, -12_345.6 - place, -12_345.6 + 1000 * place])
     console = Console(width=80, record=True, file=io.StringIO())
     entry: Any = SimpleNamespace(members=run.cfg.members)
-    _show_results(entry, run.evals, set(), console)
+    show_results(entry, run.evals, set(), console)
     _, _, table = console.export_text().partition("Mean return in evaluation")
     narrow = sweep == LONGEST
     assert ("before" in table) == ("at step" in table) == (not narrow) and "…" not in table

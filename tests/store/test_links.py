@@ -18,7 +18,7 @@ from t3d.events import SaveFailed
 from t3d.files import Refused
 from t3d.snapshots import PolicySnapshot
 from t3d.store.checkpoint import newest
-from t3d.world.policy import save_policy
+from t3d.world.policy_files import save_policy
 
 PRECIOUS = b"precious"
 

@@ -21,8 +21,8 @@ from t3d.config import Config, Member
 from t3d.errors import UserError
 from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.store.reader import Run
-from t3d.world import policy as policies
-from t3d.world.policy import save_policy
+from t3d.world import policy_files as policies
+from t3d.world.policy_files import save_policy
 
 SPEC = make_spec(3, 1)
 NETWORK = mlp(3, 4, 1)

@@ -22,7 +22,7 @@ from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
-from t3d.world.policy import described
+from t3d.world.policy_files import described
 
 SESSIONS = prefixes((Start, Resumed))
 LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read

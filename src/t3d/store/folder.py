@@ -33,7 +33,7 @@ from t3d.store.lock import holder
 from t3d.store.reader import last_event
 from t3d.types import Spec
 from t3d.version import __version__
-from t3d.world.policy import load_policy, save_policy
+from t3d.world.policy_files import load_policy, save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
 LONGEST_LINE = 2**20  # bytes

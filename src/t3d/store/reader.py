@@ -19,7 +19,8 @@ from t3d.events import Eval, Event, SeedStopped, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain
 from t3d.store.members import contenders, evals_by_member, stopped_members
 from t3d.store.values import check_values
-from t3d.world.policy import SavedPolicy, UnknownNetwork, load_policy
+from t3d.world.policy import SavedPolicy
+from t3d.world.policy_files import UnknownNetwork, load_policy
 
 LOG = logging.getLogger("t3d.runs")
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run

@@ -1,0 +1,131 @@
+"""`t3d runs show RUN`: one run in detail, from its status to its files."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from rich.console import Console
+from rich.table import Table
+
+from t3d.app import alarms
+from t3d.app.runs_text import duration_text, env_text, seeds_text, size_text, status_text
+from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, table
+from t3d.config import Member, plain
+from t3d.config.sweeps import noun, swept
+from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
+from t3d.store.catalogue import Entry, changes, contents
+from t3d.store.members import evals_by_member, stopped_members
+from t3d.store.reader import best_of, damage_in_words, read_log
+
+RESUMABLE = ("stopped", "failed", "died")
+SETTINGS = ("setting", "default", "this run")
+
+
+def show(entry: Entry, console: Console) -> None:
+    """Prints a run."""
+    sweep = f", sweep {plain(tuple(entry.config['sweep']))}" if entry.config.get("sweep") else ""
+    seeds = f"{'seed' if len(entry.seeds) == 1 else 'seeds'} {seeds_text(entry.seeds)}{sweep}"
+    console.print(clean(entry.path.resolve().name, "bold"), soft_wrap=True)
+    console.print(clean(f"{env_text(entry.env)}, preset {entry.preset}, {seeds}"), soft_wrap=True)
+    console.print(
+        status_text(entry),
+        f"at {entry.step:,} of {entry.total_steps:,} steps, started {entry.started:%Y-%m-%d %H:%M:%S}, "
+        f"took {duration_text(entry.took)}",
+    )
+    for line in entry.failure.splitlines():
+        console.print(clean(line, "red"), soft_wrap=True)
+    if entry.status == "died":
+        console.print("Its process is gone and never wrote an end: killed, out of memory, or the machine crashed.")
+    if entry.checkpoint and entry.status in RESUMABLE:
+        console.print(clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
+    log = read_log(entry.path, kinds=(Eval, Note, Alarm, ActorEvent, SeedStopped))
+    damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
+    for text in [*_notes(log.events), *damage]:
+        console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
+    for text in alarms.summary(log.events, entry.members):
+        console.print(clean(text, "yellow"), soft_wrap=True)
+    stopped = stopped_members(log.events, entry.members)
+    for member, event in stopped.items():
+        console.print(
+            clean(f"{member.title} diverged at step {event.step:,} and stopped: {event.text}", "red"), soft_wrap=True
+        )
+    show_results(entry, evals_by_member(log.events, entry.members), set(stopped), console)
+    _show_settings(entry, console)
+    _show_files(entry, console)
+
+
+def _notes(events: list[Event]) -> list[str]:
+    """Returns notes, mostly the doctor's warnings, and what happened to lost actors."""
+    return [
+        event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}"
+        for event in events
+        if isinstance(event, Note) or (isinstance(event, ActorEvent) and event.what != "back")
+    ]
+
+
+def show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Member], console: Console) -> None:
+    """Prints the returns, of a sweep also those of each value."""
+    if not evals:
+        console.print("\nNo evaluation yet.")
+        return
+    if swept(entry.members):
+        print_sweep(entry.members, evals, stopped, console)
+    made = _results(entry, evals, stopped)
+    if not fits(made, console):
+        made = _results(entry, evals, stopped, narrow=True)
+    console.print(made)
+
+
+def _results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Member], *, narrow: bool = False) -> Table:
+    """Returns a row for each member; if narrow, only its best and last returns."""
+    who = noun(entry.members)
+    kept = ["best", "last"] if narrow else ["before", "best", "at step", "last", "at step"]
+    made = table("Mean return in evaluation", who, *kept, words=["member"])
+    for member in entry.members:
+        name = f"{member.name if member.values else member.seed}{' (diverged)' if member in stopped else ''}"
+        cells = _result_cells(evals.get(member, []))
+        made.add_row(name, *([cells[1], cells[3]] if narrow else cells))
+    living = [column for member, column in evals.items() if member not in stopped]
+    if len(evals) > 1 and living and who == "seed":
+        kinds = [[column[0], best_of(column), column[-1]] for column in living]
+        before, best, last = (figure(fmean(one.mean_return for one in kind)) for kind in zip(*kinds, strict=True))
+        made.add_section()
+        name = f"mean of {len(living)}" if stopped else "mean"
+        made.add_row(name, *([best, last] if narrow else [before, best, "", last, ""]))
+    return made
+
+
+def _result_cells(evals: list[Eval]) -> list[str]:
+    if not evals:
+        return ["-"] * 5
+    best, last = best_of(evals), evals[-1]
+    return [figure(evals[0].mean_return), _spread(best), f"{best.step:,}", _spread(last), f"{last.step:,}"]
+
+
+def _spread(one: Eval) -> str:
+    return f"{figure(one.mean_return)} ± {figure(one.std_return)}"
+
+
+def _show_settings(entry: Entry, console: Console) -> None:
+    elsewhere = [*SHOWN_ELSEWHERE, *swept(entry.members)]
+    differing = {key: pair for key, pair in changes(entry.config).items() if key not in elsewhere}
+    if not differing:
+        console.print("\nAll settings are the defaults.")
+        return
+    made = table("Settings that differ from the defaults", *SETTINGS, words=SETTINGS)
+    for key, (default, value) in differing.items():
+        made.add_row(clean(key), "-" if default is None else plain(default), clean(plain(value)))
+    console.print(made)
+
+
+def _show_files(entry: Entry, console: Console) -> None:
+    stored = contents(entry.path)
+    made = table("Files", "name", "files", "size", words=["name"])
+    for name, (files, size) in stored.items():
+        made.add_row(clean(name), str(files) if name.endswith("/") else "", size_text(size))
+    made.add_section()
+    made.add_row(
+        "total", str(sum(one.files for one in stored.values())), size_text(sum(one.bytes for one in stored.values()))
+    )
+    console.print(made)
+    console.print(clean(str(entry.path.resolve()), "dim"), soft_wrap=True)

@@ -1,0 +1,69 @@
+"""What `t3d runs` writes in a few characters: status, seeds, steps, times and sizes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from rich.text import Text
+
+from t3d.app.tables import clean
+from t3d.config.sweeps import by_values, counted, swept
+from t3d.store.catalogue import Entry
+
+COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
+UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+
+
+def status_text(entry: Entry) -> Text:
+    """The status in its colour."""
+    return clean(entry.status, COLOURS.get(entry.status, ""))
+
+
+def env_text(name: str) -> str:
+    """The id of an environment; one that a program made has none."""
+    return name or "defined in Python"
+
+
+def members_text(entry: Entry) -> str:
+    """Formats what a run trains: its seeds, or of a sweep how many members those and its values make."""
+    combinations, fields = len(by_values(entry.members)), swept(entry.members)
+    what = "values" if len(fields) == 1 else "combinations"
+    seeds = counted(len(entry.seeds), "seed")
+    said = f"{len(entry.members)} = {combinations} {what} x {seeds}" if fields else seeds_text(entry.seeds)
+    return said + (f"; {len(entry.diverged)} diverged" if entry.diverged else "")
+
+
+def seeds_text(seeds: tuple[int, ...]) -> str:
+    """Formats seeds: 0-9 if they are consecutive, only the first two and the count if there are many."""
+    if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]}-{seeds[-1]}"
+    if len(seeds) > 4:
+        return f"{seeds[0]}, {seeds[1]}.. ({len(seeds)})"
+    return ", ".join(map(str, seeds))
+
+
+def steps_text(steps: int) -> str:
+    """Formats 142292 as 142.2k: never rounded up, so that only a finished run looks finished."""
+    if steps < 10_000:
+        return f"{steps:,}"
+    return f"{steps // 100 / 10:g}k" if steps < 1_000_000 else f"{steps // 10_000 / 100:g}M"
+
+
+def when_text(started: datetime) -> str:
+    """Formats when a run started: with the time of day if that was this year."""
+    same_year = started.year == datetime.now().year
+    return f"{started:%d %b %H:%M}" if same_year else f"{started:%d %b %Y}"
+
+
+def duration_text(took: timedelta) -> str:
+    """Formats a duration as hours, minutes and seconds."""
+    seconds = round(took.total_seconds())
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def size_text(size: int) -> str:
+    """Formats a number of bytes."""
+    for unit, many in UNITS.items():
+        if size >= many:
+            return f"{size / many:,.1f} {unit}"
+    return f"{size} B"
