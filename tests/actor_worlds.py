@@ -194,7 +194,7 @@ class Bad(Told):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, *rest = super().step(action)
         bad = self.episodes == 5 and self.t == 2 and in_actor()
-        return (observation, float("nan") if bad else reward, *rest)  # type: ignore[return-value]
+        return (observation, float("nan") if bad else reward, *rest)
 
 
 class FragilePendulum(gym.Wrapper[Any, Any, Any, Any]):
@@ -253,7 +253,7 @@ class LateBad(Told):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, *rest = super().step(action)
         self.steps += in_actor()
-        return (observation, float("nan") if self.steps > 300 else reward, *rest)  # type: ignore[return-value]
+        return (observation, float("nan") if self.steps > 300 else reward, *rest)
 
 
 def make_vector() -> Any:

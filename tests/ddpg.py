@@ -13,7 +13,10 @@ class Trace(NamedTuple):
     q: Any
     td: Any
     q_pi: Any
-    losses = property(lambda trace: {"critic": trace.td.square().mean((1, 2)), "actor": -trace.q_pi.mean(1)})
+
+    @property
+    def losses(self) -> dict[str, Any]:
+        return {"critic": self.td.square().mean((1, 2)), "actor": -self.q_pi.mean(1)}
 
 
 def update(agent: Any, batch: Any, draws: Any, cfg: Any, coefficients: Any, phase: None) -> Trace:

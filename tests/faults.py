@@ -27,7 +27,7 @@ import t3d
 from t3d.config import Config
 from t3d.data.replay import Replay
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, sealed
+from t3d.files import CORRUPT_ERRORS, Refused, sealed
 from t3d.store import checkpoint as checkpoints
 from t3d.store import segments
 from t3d.store.checkpoint import Checkpoint, newest, open_checkpoint
@@ -97,7 +97,7 @@ class Kept:
             try:
                 problems = open_checkpoint(self.root / name).problems()
             except CORRUPT_ERRORS:
-                problems = {"manifest.json": "refused"}
+                problems = {"manifest.json": Refused("unreadable")}
             assert damaged.name in problems, (damaged, problems)
 
 

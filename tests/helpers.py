@@ -59,8 +59,8 @@ def random_batches(
 def member_of(batch: Batch, draws: Draws, member: int) -> tuple[Batch, Draws]:
     """The batch and the draws of one member alone."""
     rows = slice(member, member + 1)
-    one = Draws(*(None if value is None else value[rows] for value in draws))
-    return Batch(*(value[rows] for value in batch)), one
+    parts: list[Any] = [None if value is None else value[rows] for value in draws]
+    return Batch(*(value[rows] for value in batch)), Draws(*parts)
 
 
 def snapshot_for(spec: Spec, members: int) -> PolicySnapshot:

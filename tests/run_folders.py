@@ -48,8 +48,14 @@ def weights(events: list[Event], kind: str = "last", seed: int = 0) -> np.ndarra
     return load_file(folder_of(events) / kind / f"seed-{seed}.safetensors")["actor"]
 
 
-def events_of(folder: Path) -> list[Event]:
-    return [from_line(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+def events_of(folder: Path, file: str = "events.jsonl") -> list[Event]:
+    return [known_event(line) for line in (folder / file).read_text().splitlines()]
+
+
+def known_event(line: str) -> Event:
+    event = from_line(line)
+    assert event is not None, line
+    return event
 
 
 def everything(folder: Path) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def everything(folder: Path) -> dict[str, Any]:
     checkpoint, notes = newest(folder / "checkpoints")
     assert checkpoint is not None and not notes
     state = checkpoint.state()
-    rows = {}
+    rows: dict[str, Any] = {}
     for segment in checkpoint.segments:
         arrays = load_file(checkpoint.path.parent / "replay" / segment.file.name)
         rows |= {f"{name} of {segment.member} from {segment.first}": array for name, array in arrays.items()}

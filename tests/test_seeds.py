@@ -15,10 +15,11 @@ PATHS = [path for length in range(4) for path in itertools.product((0, 1, 7), re
 
 
 def test_every_path_has_a_seed_of_its_own_also_one_that_ends_in_zeros() -> None:
-    places = [(seed, purpose, *path) for seed in (0, 1, 2**32, 2**61) for purpose in ("a", "b") for path in PATHS]
-    assert len({derive(*place) for place in places}) == len(places)
-    assert len({derive_wide(*place) for place in places}) == len(places)
-    assert len({int(stream(*place).integers(2**63)) for place in places}) == len(places)
+    places = [(seed, purpose, path) for seed in (0, 1, 2**32, 2**61) for purpose in ("a", "b") for path in PATHS]
+    assert len({derive(seed, purpose, *path) for seed, purpose, path in places}) == len(places)
+    assert len({derive_wide(seed, purpose, *path) for seed, purpose, path in places}) == len(places)
+    drawn = {int(stream(seed, purpose, *path).integers(2**63)) for seed, purpose, path in places}
+    assert len(drawn) == len(places)
 
 
 def test_environments_get_31_bits_and_streams_all_they_can_take() -> None:

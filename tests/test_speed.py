@@ -94,7 +94,7 @@ def test_a_batch_of_images_is_assembled_in_less_than_a_hundred_microseconds_on_a
     replay = FrameReplay(Frames(spec, 50_000, 1, "cuda"))
     replay.frames.numbers[0] = np.arange(50_000)[:, None] + np.arange(4)
     replay.frames.written[0] = 50_003
-    replay.frames.rebuild(0, 0, 50_000, replay.origins(0, 0, 50_000))
+    replay.frames.rebuild(0, 50_000)
     replay.set_added([50_000])
     index = torch.randint(0, 50_000, (1, 256), device="cuda")
     replay.gather(index)

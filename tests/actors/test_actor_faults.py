@@ -8,11 +8,12 @@ import pytest
 
 import actor_worlds
 from actor_helpers import actor_config, check_rows, collector_of, of_kind, until
+from run_folders import events_of
 from t3d.actors import supervisor as workers
 from t3d.config import merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
-from t3d.events import ActingEvent, ActorEvent, BadValueMet, End, Event, Resumed, from_line
+from t3d.events import ActingEvent, ActorEvent, BadValueMet, End, Event, Resumed
 from t3d.run.loop import resume, train
 
 DEATHS = ["step exception", "reset exception", "make exception", "SIGKILL", "exit", "hard exit", "segfault"]
@@ -107,7 +108,7 @@ def test_a_bad_value_is_no_fault_of_the_actor(tmp_path: Path, handling: str) -> 
     else:
         with pytest.raises(UserError, match="environment 0 of seed 3, episode 4, step 2: reward is nan"):
             events.extend(train(cfg))
-        events = [from_line(line) for line in (tmp_path / "a" / "events.jsonl").read_text().splitlines()]
+        events = events_of(tmp_path / "a")
     met = of_kind(events, BadValueMet)[0]
     assert (met.member, met.env, met.episode, met.episode_step, met.field) == (0, 0, 4, 2, "reward")
     assert not of_kind(events, ActorEvent)

@@ -192,7 +192,7 @@ def test_an_action_that_is_not_finite_is_reported_for_its_member_until_it_is_sto
     with COLLECTORS[kind](cfg) as collector:
         broken = policy(collector, 2, 10**6)
         broken.flat[1] = np.nan
-        found, taken, until = [], 0, time.monotonic() + SECONDS
+        found, taken, until = list[Any](), 0, time.monotonic() + SECONDS
         while not found or taken < 100:
             assert time.monotonic() < until
             collector.publish(broken, 10**6)
@@ -232,7 +232,7 @@ def test_evaluations_come_once_and_in_order(name: str) -> None:
     network = helpers.mlp(3, 4, 1)
     snapshot = PolicySnapshot(7, network, np.zeros((2, network.size), np.float32))
     with EVALUATORS[name](cfg) as evaluator:
-        found, submitted, until = [], 0, time.monotonic() + SECONDS
+        found, submitted, until = list[Any](), 0, time.monotonic() + SECONDS
         while len(found) < 6:
             assert time.monotonic() < until
             if submitted < 3 and evaluator.has_room():
@@ -257,7 +257,7 @@ def test_an_evaluator_reports_who_diverged_and_leaves_out_who_stopped(name: str)
     flat[0] = np.nan
     with EVALUATORS[name](cfg) as evaluator:
         assert evaluator.submit(PolicySnapshot(7, network, flat), 10)
-        found, diverged, until = [], [], time.monotonic() + SECONDS
+        found, diverged, until = list[Any](), list[Any](), time.monotonic() + SECONDS
         while not found:
             assert time.monotonic() < until
             polled = evaluator.poll(wait=True)

@@ -53,9 +53,12 @@ def test_the_members_of_a_hopeless_evaluator_are_played_once(monkeypatch: pytest
     evaluator = evaluator_of("Slow", seeds=[0, 1, 2, 3], eval={"episodes": 3})
     heard: list[tuple[int, int]] = []
     store = evaluator._store
-    monkeypatch.setattr(
-        evaluator, "_store", lambda **said: (heard.append((said["member"], len(said["results"]))), store(**said))
-    )
+
+    def heard_and_stored(**said: Any) -> None:
+        heard.append((said["member"], len(said["results"])))
+        store(**said)
+
+    monkeypatch.setattr(evaluator, "_store", heard_and_stored)
     try:
         evaluator.submit(snapshot_for(SPEC, 4), 100)
         given_up, successor = evaluator.slots
@@ -158,7 +161,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
         for evaluator in (inline, apart):
             assert evaluator.submit(one, 100) and evaluator.submit(other, 200)
         assert inline.has_room() and not apart.has_room(), "two are under way: a third has to wait"
-        results, until = [], time.monotonic() + 60
+        results, until = list[Any](), time.monotonic() + 60
         while len(results) < 6 and time.monotonic() < until:
             results += apart.poll().evaluations
             time.sleep(0.01)

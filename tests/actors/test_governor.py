@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from actor_helpers import actor_config, of_kind
 from t3d.actors.governor import Governor, passed
 from t3d.actors.local import LocalCollector
+from t3d.actors.protocols import Collected
 from t3d.config import Config, merge
 from t3d.events import (
     ActingEvent,
     End,
 )
 from t3d.run.loop import train
-from t3d.types import Rollout
 
 
 def test_the_governor_counts_the_slowest_member_exactly() -> None:
@@ -59,11 +59,11 @@ def test_actors_stay_within_max_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
     """However slow the learner is; one step of each of a member's environments may come on top."""
     ahead, poll = [], LocalCollector.poll
 
-    def slow_poll(self: LocalCollector) -> list[Rollout]:
+    def slow_poll(self: LocalCollector) -> Collected:
         time.sleep(0.01)
-        rollouts = poll(self)
+        collected = poll(self)
         ahead.append(max(self.taken) - self.governor.limit(self.updates))
-        return rollouts
+        return collected
 
     monkeypatch.setattr(LocalCollector, "poll", slow_poll)
     events = list(train(actor_config(tmp_path, actors="local:3", max_ahead=max_ahead, env={"num_envs": 3})))

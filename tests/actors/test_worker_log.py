@@ -19,7 +19,7 @@ from t3d.run.loop import train
 
 
 def full_disk(path: Path) -> BinaryIO:
-    return open("/dev/full", "wb", buffering=0)  # type: ignore[return-value]  # noqa: PTH123
+    return open("/dev/full", "wb", buffering=0)  # noqa: PTH123
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 
 import helpers
 from actor_helpers import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
+from run_folders import events_of
 from t3d.actors import supervisor as workers
 from t3d.actors.statistics import ActingStatistics
 from t3d.errors import UserError
@@ -105,8 +106,7 @@ def test_a_bad_first_observation_says_whose_it_was(tmp_path: Path) -> None:
     cfg = actor_config(tmp_path, "BadBeginning", seeds=[5], actors="local:1", eval={"every_steps": 10**9})
     with pytest.raises(UserError, match=r"environment 0 of seed 5, episode 0, step 0: observation\[2\] is nan"):
         list(train(cfg))
-    lines = (tmp_path / "a" / "events.jsonl").read_text().splitlines()
-    assert [event.seed for event in of_kind([from_line(line) for line in lines], BadValueMet)] == [5]
+    assert [event.seed for event in of_kind(events_of(tmp_path / "a"), BadValueMet)] == [5]
 
 
 # What is said

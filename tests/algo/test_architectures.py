@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -97,12 +97,12 @@ def test_layers_are_those_of_pytorch() -> None:
     assert torch.allclose(ours(x), normalised, atol=1e-5)
 
 
-def as_stack(kind: str, sizes: tuple[int, ...], *modules: nn.Module, activation: str = "relu"):  # type: ignore[no-untyped-def]
+def as_stack(kind: str, sizes: tuple[int, ...], *modules: Any, activation: str = "relu"):  # type: ignore[no-untyped-def]
     pieces = []
     for module in modules:
         weight = module.weight.T if isinstance(module, nn.Linear) else module.weight
-        pieces += [weight.reshape(-1), module.bias.reshape(-1)]  # type: ignore[union-attr]
-    stack = Stack(architecture(kind, sizes, activation), torch.cat(pieces).detach().unsqueeze(0))  # type: ignore[arg-type]
+        pieces += [weight.reshape(-1), module.bias.reshape(-1)]
+    stack = Stack(architecture(kind, sizes, activation), torch.cat(pieces).detach().unsqueeze(0))
     return lambda x: stack.forward(x.unsqueeze(0))[0]
 
 

@@ -152,9 +152,8 @@ def test_blocks_and_rare_operations_are_the_updates_one_by_one() -> None:
 def test_a_coefficient_that_moves_is_followed_and_members_have_their_own() -> None:
     learners = []
     for engine in ("eager", "capture", "graph"):
-        numbers = coefficients_of(CFG)._replace(
-            critic_lr=torch.tensor([1e-3, 1e-4], device="cuda"), tau=torch.tensor([0.005, 0.1], device="cuda")
-        )
+        critic_lr = torch.tensor([1e-3, 1e-4], device="cuda")
+        numbers = coefficients_of(CFG)._replace(critic_lr=critic_lr, tau=torch.tensor([0.005, 0.1], device="cuda"))
         batch = Batch(*(part.float() if part.is_floating_point() else part for part in Batches(CFG, 2, 1).batch))
         learner = Learner(SPEC, CFG, range(2), "cuda", engine=engine, coefficients=numbers, source=FixedBatch(batch))
         if engine != "eager":
@@ -163,7 +162,7 @@ def test_a_coefficient_that_moves_is_followed_and_members_have_their_own() -> No
         with exact_products():
             learner.run(10)
             moved = (learner.agent.critic.flat - before).abs().view(2, -1).amax(1)
-            numbers.critic_lr.zero_()
+            critic_lr.zero_()
             still = learner.agent.critic.flat.clone()
             learner.run(10)
         assert moved[0] > 5 * moved[1] > 0 and torch.equal(still, learner.agent.critic.flat), engine

@@ -60,7 +60,8 @@ def test_a_member_learns_with_its_own_numbers(engine: str, names: list[str]) -> 
     together = Learner(SPEC, CFG, SEEDS, dtype=torch.float64, coefficients=for_each(names))
     updates(update, together)
     for member, seed in enumerate(SEEDS):
-        cfg = replace(CFG, **{name: EACH[name][member] for name in names})
+        numbers: dict[str, Any] = {name: EACH[name][member] for name in names}
+        cfg = replace(CFG, **numbers)
         alone = Learner(SPEC, cfg, (seed,), dtype=torch.float64)
         updates(update, alone, member)
         ours = dict(named_tensors(together.agent))
@@ -102,7 +103,8 @@ def test_engines_say_what_they_refuse() -> None:
     assert refusals.pop("fused") == ("", "computes with one actor_lr for all seeds")
     assert set(refusals) == {"eager", "capture", "graph"} and set(refusals.values()) == {("", "")}
     for owner in ("actor", "critic"):
-        other = replace(CFG, **{f"{owner}_network": "layer_norm", f"{owner}_activation": "elu"})
+        changes: dict[str, Any] = {f"{owner}_network": "layer_norm", f"{owner}_activation": "elu"}
+        other = replace(CFG, **changes)
         for engine in ("fused", "graph"):
             why = ENGINES[engine].refuses(TD3, other, plain)
             assert why == f"computes ReLU perceptrons only, and the {owner}'s network is layer_norm with elu"

@@ -184,7 +184,7 @@ def test_optimising_is_that_of_torch_for_each_member_on_its_own(owner: str, ever
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_transition_of_weight_zero_is_not_learned_from(loss: str) -> None:
+def test_a_transition_of_weight_zero_is_not_learned_from(loss: Any) -> None:
     ours, theirs = (Learner(SPEC, replace(CFG, critic_loss=loss), (0,), dtype=torch.float64) for _ in range(2))
     batch, draws = next(helpers.random_batches(SPEC, CFG, 1, 1))
     weight = torch.ones_like(batch.weight)

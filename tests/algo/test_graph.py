@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -133,14 +134,12 @@ def test_graphs_make_the_same_updates_in_any_number_and_phase(
             other = getattr(given, name)
             assert (value is None) == (other is None), name
             if value is not None:
-                torch.testing.assert_close(
-                    other, value, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
-                )
+                torch.testing.assert_close(other, value, rtol=1e-3, atol=1e-3, msg=partial("{}: {}".format, name))
     assert eager.updates == graph_learner.updates == 55
     for name, value in numbers_of(eager).items():
         torch.testing.assert_close(numbers_of(graph_learner)[name], value, rtol=1e-3, atol=1e-4)
-    drawn = [int(one.sampler._streams.drawn) for one in (memory, graph_memory)]
-    assert drawn == [55 * 32] * 2  # type: ignore[attr-defined]
+    drawn = [int(one.sampler._streams.drawn) for one in (memory, graph_memory)]  # type: ignore[attr-defined]
+    assert drawn == [55 * 32] * 2
 
 
 @GPU

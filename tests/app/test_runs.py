@@ -19,12 +19,13 @@ import pytest
 
 import t3d
 from helpers import CountingEnv, small_config
+from run_folders import events_of, known_event
 from t3d.app.cli import main
 from t3d.app.runs_text import duration_text, seeds_text, size_text, steps_text
 from t3d.app.tables import figure
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
-from t3d.events import ActorEvent, End, Eval, Event, Note, Start, from_line, to_line
+from t3d.events import ActorEvent, End, Eval, Event, Note, Start, to_line
 from t3d.store.catalogue import Entry, Stored, catalogue, changes, contents, read_entry
 from t3d.store.members import evals_by_member
 from t3d.store.reader import Place, Unreadable, best_of, open_run, read_log
@@ -48,7 +49,7 @@ def train(cfg: Config, **options: Any) -> list[Event]:
 def rewrite(path: Path, start: dict[str, Any], keep: slice = slice(1, None)) -> None:
     """Changes a run's start event and keeps some of its other lines."""
     lines = (path / "events.jsonl").read_text().splitlines()
-    first = dataclasses.replace(from_line(lines[0]), **start)
+    first = dataclasses.replace(known_event(lines[0]), **start)
     (path / "events.jsonl").write_text("\n".join([to_line(first), *lines[keep]]) + "\n")
     (path / "journal.jsonl").write_text(to_line(first) + "\n")
 
@@ -142,8 +143,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_dead(root: Path, monkeypat
 def test_the_list_agrees_with_the_whole_events(root: Path) -> None:
     for name, entry in listed(root).items():
         run = open_run(root / name)
-        lines = [from_line(line) for line in (root / name / "events.jsonl").read_text().splitlines()]
-        start, last = lines[0], lines[-1]
+        start, *_, last = events_of(root / name)
         assert isinstance(start, Start)
         best = [best_of(evals).mean_return for evals in run.evals.values()]
         assert entry.best_return == pytest.approx(sum(best) / len(best))

@@ -48,7 +48,7 @@ class Reach(gym.Env[Any, Any]):
 
 
 def evaluation(step: int, mean_return: float) -> Eval:
-    figures = {"std_return": 1.0, "min_return": 0.0, "max_return": 0.0, "mean_length": 1.0}
+    figures: dict[str, Any] = {"std_return": 1.0, "min_return": 0.0, "max_return": 0.0, "mean_length": 1.0}
     return Eval(step=step, seed=0, updates=step, mean_return=mean_return, returns=[], lengths=[], best=False, **figures)
 
 

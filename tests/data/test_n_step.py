@@ -31,7 +31,7 @@ def filled(seed: int, capacity: int, envs: int, steps: int, device: str) -> tupl
     playing = [[(0, 0)] * envs for _ in range(2)]
     while min(map(len, histories)) < steps:
         for member, history in enumerate(histories):
-            new = []
+            new = list[dict[str, Any]]()
             for _ in range(int(rng.integers(1, 9))):
                 env = int(rng.integers(envs))
                 (episode, step), chance = playing[member][env], rng.random()
@@ -125,8 +125,8 @@ def test_three_steps_learn_something_else_and_resume_to_the_last_bit(tmp_path: P
     """Episodes of Pendulum have 200 steps, so that the run is saved in the middle of one."""
     three = {"replay": {"n_step": 3, "capacity": 150}, "env": {"num_envs": 2}, "checkpoint": {"every_steps": 110}}
     one = {**three, "replay": {"capacity": 150}}
-    learned = [weights(run(helpers.small_config(threads=1, **changes), tmp_path)) for changes in (three, one)]
-    assert not np.array_equal(*learned)
+    first, second = (weights(run(helpers.small_config(threads=1, **changes), tmp_path)) for changes in (three, one))
+    assert not np.array_equal(first, second)
     for name in ("straight", "resumed"):
         for event in train(helpers.small_config(threads=1, **three, run={"root": str(tmp_path), "name": name})):
             if name == "resumed" and isinstance(event, Saved) and event.step == 220:

@@ -68,7 +68,7 @@ class World:
 
     def wrong(self) -> list[Any]:
         """Rows whose links are not what history says."""
-        found = []
+        found = list[Any]()
         nexts, previous = self.links.next.cpu().numpy(), self.links.previous.cpu().numpy()
         for member, history in enumerate(self.history):
             at = {one[:3]: number for number, one in enumerate(history)}

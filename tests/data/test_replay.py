@@ -25,7 +25,7 @@ def rollout(member: int, numbers: list[int]) -> Rollout:
     """Transitions that can be told apart: number n has s = (n, n), a = n / 1000, r = -n, s2 = (n + 1, n + 1)."""
     n = np.array(numbers, np.float32)
     s = np.stack([n, n], 1)
-    return helpers.rollout_of(member, s, n[:, None] / 1000, -n, s + 1, n % 3 == 0)
+    return helpers.rollout_of(member, s, n[:, None] / np.float32(1000), -n, s + 1, n % 3 == 0)
 
 
 def contents(replay: Replay, member: int) -> list[int]:
@@ -130,7 +130,7 @@ def test_normaliser_statistics_move_on_insert_and_never_on_sampling() -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before)
     raw = contents(memory.replay, 0)
     assert raw == list(range(30)), "replay keeps raw observations"
-    expected = (batch.index[0].float() - np.mean(raw)) / np.std(raw)
+    expected = (batch.index[0].float() - float(np.mean(raw))) / float(np.std(raw))
     assert torch.allclose(batch.s[0, :, 0], expected, atol=1e-4)
 
 

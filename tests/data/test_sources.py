@@ -93,7 +93,7 @@ def test_feedback_works_inside_and_outside_of_a_cuda_graph(
             learner.record()
         for n in (1, 2, 9, 8):
             learner.run(n)
-        learned.append((learner.agent.critic.flat.clone(), memory.sampler.error.clone()))  # type: ignore[attr-defined]
+        learned.append((learner.agent.critic.flat.clone(), memory.sampler.error.clone()))
     for ours, theirs in zip(*learned, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 

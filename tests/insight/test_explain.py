@@ -64,10 +64,10 @@ def made_up(cfg: Config) -> OneUpdate:
         trace = learner.update(batch, draws)
     after = {name: torch.from_numpy(one) for name, one in learner.state().items() if hasattr(one, "ndim")}
     parts: list[Any] = [batch, draws, trace]
-    parts = [type(one)(*(None if value is None else value[0] for value in one)) for one in parts]
+    batch, draws, trace = (type(one)(*(None if value is None else value[0] for value in one)) for one in parts)
     losses = {"critic": 0.0, "actor": 0.0}
-    about: list[Any] = ["run", cfg, td3, Member(0), spec, 10, learner.updates, 10]
-    return OneUpdate(*about, *parts, losses, before, after)
+    about = "run", cfg, td3, Member(0), spec, 10, learner.updates, 10
+    return OneUpdate(*about, batch, draws, trace, losses, before, after)
 
 
 def at(update: OneUpdate, source: str) -> Tensor:

@@ -18,6 +18,7 @@ from t3d.algo.learner import Learner
 from t3d.events import End, Resumed
 from t3d.store import checkpoint as checkpoints
 from t3d.store.checkpoint import newest
+from t3d.store.segments import write_segments
 from worlds import Failing, callers, failing, small
 
 
@@ -96,13 +97,13 @@ def test_a_second_ctrl_c_does_not_wait_for_the_environment(tmp_path: Path) -> No
 @pytest.mark.parametrize("first", ["break", "Ctrl-C"])
 def test_ctrl_c_while_the_run_saves_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
     """After a break it waits for the save; as the second one it waits for nothing, and the end is told all the same."""
-    from_disk, pressed = checkpoints.write_segments, []
+    pressed = list[bool]()
 
     def press(*arguments: Any) -> Any:
         if not pressed:
             pressed.append(True)
             press_ctrl_c()
-        return from_disk(*arguments)
+        return write_segments(*arguments)
 
     run = t3d.train(small(tmp_path, "run"), make_env=Failing)
     for event in run:

@@ -16,7 +16,7 @@ from run_folders import assert_equal, events_of
 from t3d.algo.learner import Learner
 from t3d.app.cli import main
 from t3d.errors import EnvironmentFailed
-from t3d.events import End, Eval, Resumed
+from t3d.events import End, EpisodeEnd, Eval, Resumed
 from t3d.seeds import derive
 from t3d.store.checkpoint import newest
 from t3d.world.guard import BadValue
@@ -70,7 +70,7 @@ def test_a_failing_environment_ends_the_run_saved_and_a_resume_begins_its_next_e
     resumed = next(event for event in events if isinstance(event, Resumed))
     assert resumed.step == 66 and any("episode 3 was lost" in note for note in resumed.notes), resumed.notes
     assert isinstance(events[-1], End) and (events[-1].reason, events[-1].step) == ("finished", 200)
-    told = [event.episode for event in events_of(run) if event.event == "episode"]
+    told = [event.episode for event in events_of(run) if isinstance(event, EpisodeEnd)]
     assert told == [0, 1, 2, *range(4, 10)], "the episode that failed is left out, the others are told once"
 
 

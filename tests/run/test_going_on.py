@@ -23,7 +23,7 @@ from t3d.app.cli import main
 from t3d.config import Config, Member, load_toml, merge
 from t3d.data.replay import Replay
 from t3d.errors import UserError
-from t3d.events import Event, Resumed
+from t3d.events import Event, Resumed, SaveFailed
 from t3d.files import Refused
 from t3d.store.catalogue import read_entry
 from t3d.store.checkpoint import newest
@@ -288,7 +288,7 @@ def test_a_full_disk_names_the_real_need(tmp_path: Path, monkeypatch: pytest.Mon
     usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
     monkeypatch.setattr("t3d.store.checkpoint.shutil.disk_usage", lambda path: usage)
     events = list(t3d.train(small(tmp_path, "run")))
-    failed = [event for event in events if event.event == "save-failed"]
+    failed = [event for event in events if isinstance(event, SaveFailed)]
     assert failed and all("16.0 MiB must stay free" in event.text and "has 1.0 MiB" in event.text for event in failed)
     assert events[-1].saved is False  # type: ignore[attr-defined]
 

@@ -17,13 +17,13 @@ import helpers
 import t3d
 from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
+from t3d.actors.protocols import Collected
 from t3d.algo.learner import Learner
 from t3d.config import Config, merge
 from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.store.catalogue import read_entry
 from t3d.store.folder import versions
-from t3d.types import Rollout
 from t3d.world.evaluate import evaluate
 
 
@@ -38,13 +38,13 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, cfg: Config, step: int, *, kill:
     stop, poll = threading.Event(), InlineCollector.poll
     path = Path(cfg.run.root) / cfg.run.name
 
-    def poll_and_end(self: InlineCollector) -> list[Rollout]:
-        rollouts = poll(self)
+    def poll_and_end(self: InlineCollector) -> Collected:
+        collected = poll(self)
         if self.member_actors[0].taken >= step and not stop.is_set():
             stop.set()
             if kill:
                 shutil.copytree(path, path.with_name("killed"))  # what is on the disk in the middle of the run
-        return rollouts
+        return collected
 
     with monkeypatch.context() as patched:
         patched.setattr(InlineCollector, "poll", poll_and_end)
@@ -52,7 +52,7 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, cfg: Config, step: int, *, kill:
     return path.with_name("killed") if kill else path
 
 
-SPLITS = {
+SPLITS: dict[str, tuple[int, dict[str, Any]]] = {
     "in the warm-up": (70, {}),
     "before the first checkpoint": (40, {}),
     "inside the first episode": (130, {}),
@@ -267,7 +267,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
         going_on = t3d.resume(broken)
         next(going_on)
         next(t3d.resume(broken))
-    going_on.close()
+    going_on.close()  # type: ignore[attr-defined]
     for file in (broken / "checkpoints").glob("*/state.json"):
         file.write_text("{}")
     with pytest.raises(UserError, match=r"cannot be resumed: checkpoint .*state.json: it holds 2 bytes instead of"):

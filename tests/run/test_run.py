@@ -17,7 +17,7 @@ import torch
 
 import helpers
 import t3d
-from run_folders import end_of, folder_of, run, weights
+from run_folders import end_of, events_of, folder_of, run, weights
 from t3d.algo.learner import Learner
 from t3d.config import Config, TD3Config, load_toml, merge
 from t3d.data.memory import Memory
@@ -124,7 +124,7 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     lines = (folder / "events.jsonl").read_text().splitlines()
     told = [event for event in events if not isinstance(event, Saved)]
     assert [from_line(line) for line in lines] == [from_line(to_line(event)) for event in told]
-    journal = [from_line(line).event for line in (folder / "journal.jsonl").read_text().splitlines()]
+    journal = [event.event for event in events_of(folder, "journal.jsonl")]
     assert journal == ["start", "saved", "end"]
     assert all({"event", "step", "member", "seed", "time"} <= set(json.loads(line)) for line in lines)
     again = merge(Config(total_steps=10**6), load_toml(folder / "config.toml"))

@@ -49,7 +49,7 @@ def assert_survived(kept: Kept, damaged: list[Path]) -> None:
     for file in damaged:
         kept.assert_noticed(file)
     checkpoint, notes = newest(kept.root)
-    assert checkpoint is not None and (checkpoint.name, checkpoint.damaged) == (expected, lacking)
+    assert checkpoint is not None and (checkpoint.name, checkpoint.damaged) == (expected, frozenset(lacking))
     newer = [name for name in kept.needs if name > expected or lacking]
     for name in newer:
         lost = [file.name for file in damaged if str(file.relative_to(kept.root)) in kept.needs[name]]

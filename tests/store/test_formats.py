@@ -31,8 +31,7 @@ REFUSAL = (
 
 @pytest.fixture(params=NAMES)
 def early_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    shutil.copytree(FIXTURES / request.param, tmp_path / request.param)
-    return tmp_path / request.param
+    return shutil.copytree(FIXTURES / request.param, tmp_path / str(request.param))
 
 
 def refusal_of(run: Path) -> str:

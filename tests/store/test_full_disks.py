@@ -22,7 +22,7 @@ import t3d
 from faults import assert_in_order, both
 from t3d.events import End, Event, Saved, SaveFailed
 from t3d.run import saver as saving
-from t3d.store.checkpoint import newest, open_checkpoint
+from t3d.store.checkpoint import newest, open_checkpoint, save
 from t3d.store.folder import Log
 
 pytestmark = pytest.mark.usefixtures("shared_segments")
@@ -33,7 +33,7 @@ ERRORS = {"disk full": errno.ENOSPC, "I/O error": errno.EIO, "read-only folder":
 
 def faulty(patched: pytest.MonkeyPatch, place: str, number: int, bad: set[int]) -> list[int]:
     """Saves of these numbers fail at a place; the list fills with the failures made."""
-    saves, failed, save, fsync, rename = [0], list[int](), saving.save, os.fsync, Path.rename
+    saves, failed, fsync, rename = [0], list[int](), os.fsync, Path.rename
 
     def counting_save(*arguments: Any) -> Any:
         saves[0] += 1
@@ -146,7 +146,7 @@ def test_logs_on_a_failing_disk_end_nothing(tmp_path: Path, monkeypatch: pytest.
 
     def begin_failing(self: Log, *arguments: Any, **keywords: Any) -> None:
         begin(self, *arguments, **keywords)
-        self._file = FailingFile(self._file, broken)
+        self._file = FailingFile(self._file, broken)  # type: ignore[assignment]
 
     monkeypatch.setattr(Log, "__init__", begin_failing)
     seen = []

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_a_manifest_may_name_nothing_but_plain_files(hostile: Hostile, name: Any
     assert answer["outcome"] == "done"
 
 
-MANIFESTS = {
+MANIFESTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "size 2^62": lambda m: {"files": [[name, 2**62, sha] for name, _, sha in m["files"]]},
     "negative size": lambda m: {"files": [[name, -1, sha] for name, _, sha in m["files"]]},
     "size in words": lambda m: {"files": [[name, "much", sha] for name, _, sha in m["files"]]},

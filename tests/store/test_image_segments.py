@@ -88,10 +88,10 @@ def test_the_space_it_needs_is_what_it_takes(tmp_path: Path) -> None:
     )
     replay.add(player.play(211))
     written: list[Path] = []
-    made = list(segments.write_segments(tmp_path, 1, [0], replay, [], written))
+    made = list(segments.write_segments(tmp_path, 1, ["seed-0"], replay, [], written))
     arrays = [array for path in written for array in safetensors.numpy.load_file(path).values()]
-    assert segments.new_bytes([0], replay, []) == sum(array.nbytes for array in arrays)
-    assert segments.new_bytes([0], replay, made) == 0
+    assert segments.new_bytes(["seed-0"], replay, []) == sum(array.nbytes for array in arrays)
+    assert segments.new_bytes(["seed-0"], replay, made) == 0
 
 
 def test_large_frames_make_shorter_segments(monkeypatch: pytest.MonkeyPatch) -> None:

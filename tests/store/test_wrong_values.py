@@ -113,7 +113,8 @@ def test_evaluations_with_wrong_values_are_a_sentence(
 ) -> None:
     lines = (stopped / "events.jsonl").read_text().splitlines()
     evaluation = next(json.loads(line) for line in lines if '"event": "eval"' in line)
-    fields, values = ["seed", "mean_return", "step", "returns", "updates"], ["x", [], {}, None, 10**400]
+    fields = ["seed", "mean_return", "step", "returns", "updates"]
+    values: list[Any] = ["x", [], {}, None, 10**400]
     wrong = []
     for trial, (field, value) in enumerate(
         random.Random(15).sample([(field, value) for field in fields for value in values], trials)

@@ -137,7 +137,7 @@ def test_clip_cuts_infinities_and_holds_the_last_sound_value_for_the_rest() -> N
 
 def test_a_bad_first_observation_is_skipped_by_resetting_again() -> None:
     toy, answers = Toy(), [one_bad(np.nan), one_bad(np.inf), one_bad(0.5)]
-    toy.reset = lambda **_: (answers.pop(0), {})  # type: ignore[method-assign, assignment]
+    toy.reset = lambda **_: (answers.pop(0), {})  # type: ignore[method-assign]
     env = Environment(toy, "toy", EnvConfig(bad_values="skip"))
     assert env.reset(0, 0)[1] == 0.5
     assert [fault.step for fault in env.guard.take_faults()] == [0, 0]

@@ -9,7 +9,7 @@ from t3d.config import NoiseConfig
 from t3d.world.noise import NOISES, OU_RATE, PINK_LENGTH, pink_sequence, scale_at
 
 
-def draws(kind: str, count: int, size: int = 3, seed: int = 0) -> np.ndarray:  # type: ignore[type-arg]
+def draws(kind: str, count: int, size: int = 3, seed: int = 0) -> np.ndarray:
     noise = NOISES[kind](size, np.random.default_rng(seed))
     return np.array([noise() for _ in range(count)])
 

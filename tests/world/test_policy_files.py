@@ -19,9 +19,9 @@ from faults import rewrite_policy
 from helpers import make_spec, mlp
 from t3d.config import Config, Member
 from t3d.errors import UserError
+from t3d.files import unsealed
 from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.store.reader import Run
-from t3d.world import policy_files as policies
 from t3d.world.policy_files import save_policy
 
 SPEC = make_spec(3, 1)
@@ -237,7 +237,7 @@ def test_numbers_that_no_run_writes_are_refused(stem: Path, tensors: dict[str, A
 
 
 def test_any_wrong_value_under_a_right_hash_is_met_with_a_sentence_or_works(stem: Path) -> None:
-    fields = policies.unsealed("policy", stem.with_suffix(".json").read_bytes(), indent=2)
+    fields = unsealed("policy", stem.with_suffix(".json").read_bytes(), indent=2)
     shutil.copytree(stem.parent, stem.parent.with_name("sound"))
     for place in faults.places(fields):
         for value in ("x", [], {}, None, 10**30, -(10**30), -1, 0.5, True, ["x"], {"x": 1}):

@@ -82,10 +82,10 @@ def test_reused_observation_and_reward_buffers_are_copied() -> None:
 
 def test_a_bad_reset_is_refused_too() -> None:
     toy = Toy()
-    toy.reset = lambda **_: (one_bad(np.nan), {})  # type: ignore[method-assign, assignment]
+    toy.reset = lambda **_: (one_bad(np.nan), {})  # type: ignore[method-assign]
     with pytest.raises(BadValue, match=r"episode 0, step 0: observation\[1\] is nan"):
         Environment(toy, "toy").reset(0, 0)
-    toy.reset = lambda **_: np.zeros(3)  # type: ignore[method-assign, assignment, return-value]
+    toy.reset = lambda **_: np.zeros(3)  # type: ignore[method-assign, assignment]
     with pytest.raises(BadValue, match="must return"):
         Environment(toy, "toy").reset(0, 0)
 
@@ -165,9 +165,7 @@ def check_transitions(count: int) -> None:
             replay.add(rollout)
     assert replay.added == [steps] * members
     for member in range(members):
-        s, a, r, terminated, s2 = (
-            column.numpy() for column in np.split(replay.rows[member], np.cumsum(replay.columns)[:-1], axis=1)
-        )
+        s, a, r, terminated, s2 = np.split(replay.rows[member].numpy(), np.cumsum(replay.columns)[:-1], axis=1)
         env, episode, t = s.T
         length = 3 + episode % 5
         assert set(env.tolist()) == {member * envs + number for number in range(envs)}
