@@ -400,10 +400,10 @@ def test_images_are_not_normalised_and_rewards_can_be_scaled() -> None:
 def test_recorded_sampling_follows_what_is_added(sampling: str) -> None:
     spec, rng = image_spec(3, 1, 3, (3, 32, 32)), np.random.default_rng(3)
     cfg = helpers.small_config(
-        total_steps=500,
+        total_steps=2_000,
         env={"num_envs": 2},
         td3={"batch_size": 64, "critic_loss": "huber"},
-        replay={"sampling": sampling, "n_step": 3},
+        replay={"sampling": sampling, "n_step": 3, "capacity": 500},
     )
     player, memory = Player(rng, spec, 0, 2, (1, 4)), Memory(spec, cfg, "cuda")
     assert memory.capture_safe
@@ -428,17 +428,19 @@ def test_recorded_sampling_follows_what_is_added(sampling: str) -> None:
     assert stop - first < 500 < stop
 
 
+@pytest.mark.parametrize("vector", [0, 1, 2])
 @pytest.mark.parametrize("changes", [{}, {"replay": {"n_step": 3}}, {"replay": {"sampling": "proportional"}}], ids=str)
 def test_what_is_compiled_for_a_gpu_can_be_traced_whole(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], vector: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As far as a machine without one can tell; it gives the batch that is not compiled."""
     monkeypatch.setattr("t3d.data.samplers.open_streams", Counted)
-    memory = Memory(image_spec(2, 1, 3, (3, 32, 32)), helpers.small_config(**changes), "cpu")
+    spec = image_spec(vector, 1, 3, (3, 32, 32))
+    memory = Memory(spec, helpers.small_config(**changes), "cpu")
     frames = memory.replay.frames
     assert frames is not None
     frames.ring.in_place = False  # as on a GPU
-    memory.add(Player(np.random.default_rng(0), image_spec(2, 1, 3, (3, 32, 32)), 0, 1, (5, 50)).play(200))
+    memory.add(Player(np.random.default_rng(0), spec, 0, 1, (5, 50)).play(200))
     state = memory.state()
     plain = [part.clone() for part in memory.sample()]
     memory.restore(state)

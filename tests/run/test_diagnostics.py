@@ -91,7 +91,7 @@ def assert_same_bits(tmp_path: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_run_is_the_same_with_and_without_diagnostics(tmp_path: Path, settings: str) -> None:
-    assert_same_bits(tmp_path, **SETTINGS[settings])
+    assert_same_bits(tmp_path, device="cpu", **SETTINGS[settings])
 
 
 @ON_GPU
@@ -141,7 +141,9 @@ class OnesSeen(image_worlds.WithVector):
 def collected(cfg: Config, make_env: Callable[[], gym.Env[Any, Any]], steps: int) -> Iterator[tuple[Training, Any]]:
     """A training that has taken so many steps and made two updates, and the trace of the second."""
     with ExitStack() as opened:
-        training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), make_env, opened)
+        training = assemble(
+            resolve(merge(cfg, {"device": "cpu"})), Requests(threading.Event(), threading.Event()), make_env, opened
+        )
         training.publisher.publish()
         parts = training.parts
         while parts.counters.step < steps:

@@ -78,7 +78,8 @@ class FrameReplay(Replay):
         states, ring = self._states_for(index.shape), self.frames.ring
         for state, vector, which in zip(states, (s, s2), (slots[:-1], slots2[1:]), strict=True):
             size = 4 * vector.shape[-1]
-            state[:, :size] = vector.reshape(len(state), -1).view(torch.uint8)
+            if size:  # flat: Inductor cannot view rows of one number, or of none, as bytes
+                state[:, :size] = vector.contiguous().view(-1).view(torch.uint8).view(-1, size)
             ring.gather(which, state.view(ring.word)[:, size // ring.words.itemsize :])
         s, s2 = (state.view(*index.shape, -1) for state in states)
         return s, a, r, terminated, s2

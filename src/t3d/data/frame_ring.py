@@ -63,8 +63,9 @@ class FrameRing:
         """Writes frames into different slots (K,); to a GPU in one asynchronous copy."""
         device = self.words.device
         if device.type != "cpu":
-            new = sendable(np.stack(list(frames)), device).to(device, non_blocking=True).view(self.word)
-            self.words.index_copy_(0, sendable(slots, device).to(device, non_blocking=True), new)
+            if len(slots):
+                new = sendable(np.stack(list(frames)), device).to(device, non_blocking=True).view(self.word)
+                self.words.index_copy_(0, sendable(slots, device).to(device, non_blocking=True), new)
             return
         array = self.words.view(torch.uint8).numpy()
         for slot, frame in zip(slots.tolist(), frames, strict=True):
