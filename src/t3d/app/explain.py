@@ -43,7 +43,10 @@ class ExplainArgs:
     """Explain an update of this seed, in a sweep of the member of this name, e.g. gamma-0.98-seed-0."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """The page; default: explain.html in the run's folder, or here for an environment. With --claim the picture."""
-    claim: Literal["overestimation", "smoothing", "delay"] | None = None
+    claim: Annotated[
+        Literal["overestimation", "smoothing", "delay"] | None,
+        tyro.conf.arg(metavar="overestimation|smoothing|delay", help_behavior_hint=""),
+    ] = None
     """Single against twin critics, with and without target policy smoothing, or policy delay 1 against 2, on ENV
     (default: Pendulum-v1, a few minutes)."""
 
