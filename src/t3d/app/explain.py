@@ -154,8 +154,8 @@ def _print_step(step: Any, console: PlainConsole) -> None:
     number, text, details = step
     console.print()
     console.print(Line(Text(f"{number}  {text.title}", "bold"), align="left", style="dim"))
-    settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in details.settings.items())
-    _print_line("", text.formula + (f"    [{settings}]" if settings else ""), console, "bold cyan")
+    settings = f"    [{details.settings_line}]" if details.settings else ""
+    _print_line("", text.formula + settings, console, "bold cyan")
     _print_quantities(details.quantities, console)
     for fact in details.facts:
         _print_line("", fact, console)

@@ -13,7 +13,7 @@ from t3d.insight.figures import RETURN
 from t3d.insight.plots import COLOURS, LINES, drawing, save
 from t3d.insight.scores import Seed
 from t3d.insight.statistics import (
-    Curve,
+    Array,
     band,
     interquartile_mean,
     interval,
@@ -56,7 +56,7 @@ def _look(place: int) -> dict[str, Any]:
 
 def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
     for place, row in enumerate(comparison.rows):
-        steps, values = on_common_steps([_curve(seed) for seed in row.scored.tasks[task]])
+        steps, values = _on_common_steps(row.scored.tasks[task])
         found = band(interquartile_mean, values, RESAMPLES)
         marker = "o" if len(steps) == 1 else ""
         axes.plot(steps, found.value, **_look(place), linewidth=2, marker=marker)
@@ -71,8 +71,8 @@ def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
 
 
-def _curve(seed: Seed) -> Curve:
-    return Curve(seed.curve.steps, seed.curve.values)
+def _on_common_steps(seeds: list[Seed]) -> tuple[Array, Array]:
+    return on_common_steps([seed.curve.steps for seed in seeds], [seed.curve.values for seed in seeds])
 
 
 def _draw_scores(axes: Any, comparison: Comparison) -> None:

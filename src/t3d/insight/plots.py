@@ -46,14 +46,14 @@ def plot_curves(
 
 
 @contextmanager
-def drawing() -> Iterator[Any]:
+def drawing(style: dict[Any, Any] | None = None) -> Iterator[Any]:
     """Provides pyplot, for files only, and without reading names that contain a $ as formulas."""
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    with mpl.rc_context({"text.parse_math": False}):
+    with mpl.rc_context({"text.parse_math": False, **(style or {})}):
         yield plt
 
 
