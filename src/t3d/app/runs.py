@@ -20,7 +20,7 @@ from t3d.app.json_output import write_json
 from t3d.app.plain_console import PlainConsole
 from t3d.app.runs_json import entry_fields, shown_fields
 from t3d.app.safe_output import standard_output
-from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, table
+from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, source_of, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, noun, swept
 from t3d.errors import UserError, did_you_mean
@@ -34,7 +34,7 @@ RESUMABLE = ("stopped", "failed", "died")
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
 NARROW = 100  # characters; below this the list omits some columns
 IF_NARROW = ("seeds", "steps", "return", "status")
-SETTINGS = ("setting", "default", "this run")
+SETTINGS = ("setting", "default", "this run", "source")
 WORDS = ("name", "environment", "preset", "seeds", "status")
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
@@ -165,26 +165,28 @@ def _show(entry: Entry, console: Console) -> None:
         console.print(clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
     log = read_log(entry.path, kinds=(Eval, Note, Alarm, ActorEvent, SeedStopped))
     damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
-    for text in [*_notes(log.events), *damage]:
-        console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
-    for text in alarms.summary(log.events, entry.members):
-        console.print(clean(text, "yellow"), soft_wrap=True)
     stopped = stopped_members(log.events, entry.members)
     for member, event in stopped.items():
         console.print(
             clean(f"{member.title} diverged at step {event.step:,} and stopped: {event.text}", "red"), soft_wrap=True
         )
+    for text in alarms.summary(log.events, entry.members):
+        console.print(clean(text, "yellow"), soft_wrap=True)
+    for text in [*_notes(log.events), *damage]:
+        console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
     _show_results(entry, evals_by_member(log.events, entry.members), set(stopped), console)
     _show_settings(entry, console)
     _show_files(entry, console)
 
 
 def _notes(events: list[Event]) -> list[str]:
-    """Returns notes, mostly the doctor's warnings, and what happened to lost actors."""
+    """Returns notes, mostly the doctor's warnings, unless an alarm repeats them, and what happened to lost actors."""
+    repeated = alarms.repeated(events)
     return [
         event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}"
         for event in events
-        if isinstance(event, Note) or (isinstance(event, ActorEvent) and event.what != "back")
+        if (isinstance(event, Note) and not any(words in event.text for words in repeated))
+        or (isinstance(event, ActorEvent) and event.what != "back")
     ]
 
 
@@ -234,7 +236,8 @@ def _show_settings(entry: Entry, console: Console) -> None:
         return
     made = table("Settings that differ from the defaults", *SETTINGS, words=SETTINGS)
     for key, (default, value) in differing.items():
-        made.add_row(clean(key), "-" if default is None else plain(default), clean(plain(value)))
+        source = clean(source_of(key, value, entry.preset))
+        made.add_row(clean(key), "-" if default is None else plain(default), clean(plain(value)), source)
     console.print(made)
 
 
