@@ -30,13 +30,14 @@ from t3d.errors import UserError
 from t3d.events import Saved, Start
 from t3d.insight.explain import explained
 from t3d.insight.explain_page import page
-from t3d.insight.explain_pictures import PICTURES, drawn
+from t3d.insight.explain_pictures import BLUE, ORANGE, PICTURES, drawn
 from t3d.insight.fifteen_steps import fifteen_texts
 from t3d.insight.one_update import OneUpdate, one_update
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.reader import open_run
 
 ROOT = Path(__file__).parents[2]
+COLOURS = (BLUE, ORANGE)
 NUMBER = r"-?\d+\.?\d*(?:e[-+]\d+)?"
 
 
@@ -294,11 +295,16 @@ def test_returns_of_several_steps_priorities_and_one_critic_are_named() -> None:
     assert all(text.formula.startswith("every update") for text in every[12:])
 
 
-def test_the_pictures_of_one_and_of_five_critics_can_be_drawn() -> None:
-    for critics in (1, 5):
-        small = {"critics": critics, "batch_size": 8, "target_noise": 0.0 if critics == 1 else 0.2}
-        update = made_up(merge(Config(), {"td3": small}))
-        assert page(update, explained(update)).count("<figure>") == 5
+@pytest.mark.parametrize("critics", [1, 5])
+def test_pictures_show_every_critic_and_noise_only_where_there_is_any(critics: int) -> None:
+    noise = 0.0 if critics == 1 else 0.2
+    update = made_up(merge(Config(), {"td3": {"critics": critics, "batch_size": 8, "target_noise": noise}}))
+    pictures = {step: drawn(step, update).decode() for step in PICTURES}
+    assert ("before the clip" in pictures[6]) == (noise > 0)
+    assert all(words in pictures[8] for words in (">each critic<", ">kept<"))
+    blue, orange = ([len(re.findall(f"<use [^>]*{colour}", pictures[step])) for step in (8, 11)] for colour in COLOURS)
+    assert blue == [8 * critics + 1, 8 + 1], "a point for each transition, and one in the legend"
+    assert orange == [0, 0 if critics == 1 else 8 + 1], "of the second critic; what is kept is a line"
 
 
 def test_a_rule_of_ones_own_is_shown_without_formulas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

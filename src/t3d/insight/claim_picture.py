@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.config import Member
 from t3d.config.sweeps import by_values, counted
 from t3d.errors import UserError
-from t3d.events import Diagnosed, Eval, Event
+from t3d.events import Diagnosed, Eval
 from t3d.insight.claims import CLAIMS, Claim
 from t3d.insight.comparison import FEW
-from t3d.insight.plots import drawing, save
+from t3d.insight.figures import Figure, series
+from t3d.insight.plots import STEPS, drawing, save
 from t3d.insight.statistics import Scores, estimate, mean
-from t3d.store.members import member_of
-from t3d.store.reader import Run, read_events
+from t3d.store.reader import Run
 
 COLOURS = ("#d95f02", "#1f77b4")
 LATE = 0.7  # the share of training after which values are compared: Pendulum's returns are known then; chosen
@@ -26,7 +26,7 @@ LATE = 0.7  # the share of training after which values are compared: Pendulum's 
 class KindCurves(NamedTuple):
     """A figure of the members of one kind over training, at the steps that all of them have."""
 
-    steps: NDArray[np.int64]  # (T,)
+    steps: NDArray[np.float64]  # (T,)
     values: NDArray[np.float64]  # (seeds, T)
 
     def end(self, total: int) -> KindCurves:
@@ -36,29 +36,25 @@ class KindCurves(NamedTuple):
 
     def late(self, total: int) -> NDArray[np.float64]:
         """Each seed's mean over the end of training."""
-        mean: NDArray[np.float64] = self.end(total).values.mean(axis=1)
-        return mean
+        means: NDArray[np.float64] = self.end(total).values.mean(axis=1)
+        return means
 
 
 def curves(run: Run, figure: str) -> list[KindCurves]:
     """The figure of both kinds of members, from their diagnostics or, for mean_return, their evaluations."""
-    kind: type[Event] = Eval if figure == "mean_return" else Diagnosed
-    told: dict[Member, dict[int, float]] = {member: {} for member in run.cfg.members}
-    for event in read_events(run.path, kinds=[kind]):
-        member, value = member_of(event, run.cfg.members), getattr(event, figure)
-        if member is not None and value is not None:
-            told[member][event.step] = value
+    known = series(run, Figure(Eval if figure == "mean_return" else Diagnosed, figure))
     found = []
     for members in by_values(run.cfg.members).values():
-        living = [told[member] for member in members if member not in run.stopped]
-        steps = sorted(set.intersection(*(set(one) for one in living))) if living else []
+        living = [member for member in members if member not in run.stopped]
+        told = [known[member] for member in living if member in known]
         if not living:
             raise UserError(f"all members of one kind have diverged in {run.path}, so that nothing can be compared")
-        if not any(living):
+        if not told:
             raise UserError(f"{run.path} has reported no {figure} yet: no discounted return is known")
-        if not steps or steps[-1] < LATE * run.cfg.total_steps:
+        steps = reduce(np.intersect1d, [one.steps for one in told])
+        if len(told) < len(living) or not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
             raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} goes on")
-        found.append(KindCurves(np.array(steps), np.array([[one[step] for step in steps] for one in living])))
+        found.append(KindCurves(steps, np.array([np.interp(steps, one.steps, one.values) for one in told])))
     return found
 
 
@@ -118,7 +114,7 @@ def _figure(plt: Any, run: Run, names: tuple[str, str]) -> Any:
     evaluations.set(title="Evaluation", ylabel="mean return, no noise")
     for axes in panels:
         axes.set_xlabel("environment steps per seed")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.xaxis.set_major_formatter(STEPS)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
     title = f"{names[0]} against {names[1]} on {run.cfg.env.title}, {len(run.cfg.seeds)} seeds each; bands: all seeds"
