@@ -286,6 +286,7 @@ def test_alarms_are_printed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixt
     during, _, summary = capsys.readouterr().out.partition("Trained 300 steps")
     assert line in during and line in summary
     assert "First see to the alarm above" in summary and "Next, try" not in summary
+    assert "t3d eval" in summary and "t3d resume" not in summary and "--config" not in summary
     assert main(["runs", "show", "run"]) == 0
     assert (
         f"{line}, and no episode was longer: probably a time limit" in (said := capsys.readouterr().out)
