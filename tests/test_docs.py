@@ -21,7 +21,7 @@ from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
-from t3d.measure.symptoms import SYMPTOMS
+from t3d.measure.alarms import SYMPTOMS
 from t3d.store.catalogue import read_entry
 from t3d.types import UpdateTrace
 

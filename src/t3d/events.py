@@ -163,7 +163,7 @@ class Alarm(Event):
     """Something looks wrong: what, in a sentence, and what to try."""
 
     event: ClassVar[str] = "alarm"
-    kind: str  # a name from t3d.measure.symptoms
+    kind: str  # a name from t3d.measure.alarms
     text: str
     advice: str
 

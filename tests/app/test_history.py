@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t3d.app.console import View
-from t3d.app.history import BARS, History, earlier_evals, sparkline
+from t3d.app.history import BARS, EvalHistory, earlier_evals, sparkline
 from t3d.app.history_lines import HistoryLines
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole
@@ -108,7 +108,7 @@ def test_a_sweep_has_a_column_for_each_combination_or_names_the_highest() -> Non
 )
 def test_no_line_of_the_history_is_cut_or_folded(cfg: Config, size: tuple[int, int]) -> None:
     lines = HistoryLines(cfg.members, size[0])
-    history = History(rounds(cfg, lambda number, place: -99_999.94 + number + place, 3))
+    history = EvalHistory(rounds(cfg, lambda number, place: -99_999.94 + number + place, 3))
     assert len(history.rows) == 3
     for text in [lines.head, *(lines.line(row).plain for row in history.rows)]:
         assert len(text) == sum(column.width for column in lines.columns) <= size[0]
@@ -142,7 +142,7 @@ def test_news_stays_where_it_happened() -> None:
 
 
 def test_a_line_waits_for_all_members_that_are_still_trained() -> None:
-    cfg, history = Config(seeds=(0, 1, 2)), History()
+    cfg, history = Config(seeds=(0, 1, 2)), EvalHistory()
     everyone, living = {0, 1, 2}, {0, 2}
     assert history.add(evaluation(cfg, 0, 0, 1.0), everyone) == []
     assert history.add(evaluation(cfg, 2, 0, 3.0), everyone) == [] and history.rows == []

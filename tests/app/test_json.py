@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fake_runs import write_run
 from t3d.app.cli import main
 from t3d.app.runs_json import shown_fields
 from t3d.events import ActorEvent, Alarm, Note, SeedStopped, Start, from_line, to_line
@@ -273,5 +274,23 @@ def test_what_is_not_finite_is_null(told: Told, tmp_path: Path, capsys: pytest.C
 
 def explained() -> set[str]:
     """The fields that the page explains."""
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    return explained_in(PAGE.read_text(encoding="utf-8"))
+
+
+def explained_in(text: str) -> set[str]:
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
     return set(re.findall(r"`(\w+)`", "\n".join(rows)))
+
+
+def test_a_comparison_as_json_has_the_fields_that_the_page_explains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = PAGE.read_text(encoding="utf-8").partition("## `t3d compare --json`")[2].partition("\n## ")[0]
+    first, second = (
+        str(write_run(tmp_path / name, {seed: [0, value, value + seed] for seed in range(5)}))
+        for name, value in (("low", 10), ("high", 50))
+    )
+    found = printed(capsys, "compare", first, second, "--threshold", "20", "--json")
+    group = found["groups"][1]
+    others = {*group["mean"], *group["first_reached"], *group["first_reached"]["steps"]}
+    assert {*found, *group, *others} | {"return", "null"} == explained_in(page), "no more and no less"

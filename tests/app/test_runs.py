@@ -22,10 +22,10 @@ from helpers import CountingEnv, small_config
 from run_folders import events_of, known_event
 from t3d.app.cli import main
 from t3d.app.runs_text import duration_text, seeds_text, size_text, steps_text
-from t3d.app.tables import figure
+from t3d.app.tables import figure, source_of
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
-from t3d.events import ActorEvent, End, Eval, Event, Note, Start, to_line
+from t3d.events import ActorEvent, Alarm, End, Eval, Event, Note, SeedStopped, Start, to_line
 from t3d.store.catalogue import Entry, Stored, catalogue, changes, contents, read_entry
 from t3d.store.members import evals_by_member
 from t3d.store.reader import Place, Unreadable, best_of, open_run, read_log
@@ -343,7 +343,8 @@ def test_show_prints_results_settings_and_files(root: Path, capsys: pytest.Captu
         shown += [figure(last.mean_return), "±", figure(last.std_return), str(last.step)]
         assert row.split()[1:] == shown
     rows = [line.split() for line in out.splitlines()]
-    assert ["td3.batch_size", "256", "16"] in rows and ["td3.actor_hidden", "256", "256", "16", "16"] in rows
+    assert ["td3.batch_size", "256", "16", "flag", "or", "file"] in rows
+    assert ["td3.actor_hidden", "256", "256", "16", "16", "flag", "or", "file"] in rows
     assert not any(row[:1] == ["td3.gamma"] for row in rows), "gamma is the default"
     assert ["events.jsonl", *size_text((root / "whole" / "events.jsonl").stat().st_size).split()] in rows
     assert any(row[:2] == ["best/", "4"] for row in rows)
@@ -444,3 +445,25 @@ def test_show_repeats_what_the_doctor_noted(tmp_path: Path, capsys: pytest.Captu
     list(t3d.train(cfg, make_env=Endless))
     assert main(["runs", "show", str(tmp_path / "endless")]) == 0
     assert "note: Endless: no episode ended within" in capsys.readouterr().out
+
+
+def test_the_source_of_a_setting_is_the_preset_if_its_value_is() -> None:
+    assert source_of("td3.gamma", 0.98, "quick") == "preset quick"
+    assert source_of("td3.actor_hidden", (64, 64), "quick") == "preset quick"
+    assert source_of("td3.gamma", 0.97, "quick") == source_of("td3.gamma", 0.98, "of old") == "flag or file"
+
+
+def test_show_says_once_what_doctor_and_alarm_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(config(tmp_path, "run"))
+    news: list[Event] = [
+        Note(step=0, text="X: rewards reach 1e+04 in magnitude; TD3 learns best with rewards of about one"),
+        Note(step=0, text="X: another note"),
+        Alarm(step=5, kind="large-rewards", text="rewards are very large.", advice="--scale-rewards."),
+        Alarm(step=9, member=0, seed=0, kind="saturated-actor", text="it is saturated.", advice="less."),
+        SeedStopped(step=90, member=0, seed=0, text="its loss is nan"),
+    ]
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    (tmp_path / "run" / "events.jsonl").write_text("\n".join([*lines, *map(to_line, news)]) + "\n")
+    said = printed(capsys, "show", "run", "--root", str(tmp_path))
+    order = [said.index(words) for words in ("diverged at step 90", "is saturated", "are very large", "another note")]
+    assert order == sorted(order) and "rewards reach" not in said

@@ -122,7 +122,7 @@ def told(step: int, member: int, cfg: Config, bias: float) -> Diagnosed:
 
 def test_findings_are_means_over_the_end_of_training(tmp_path: Path) -> None:
     cfg = merge(claim_config("smoothing", "Pendulum-v1", "runs"), {"seeds": [3, 8], "total_steps": 10_000})
-    late = {0: 12.0, 1: 14.0, 2: -1.0, 3: 1.0}  # by member
+    late = {0: 12.0, 1: 14.0, 2: -2.0, 3: 1.0}  # by member
     events: list[Event] = [
         told(step, member, cfg, late[member] if step >= 7_000 else 500.0)
         for step in (2_000, 6_999, 7_000, 10_000)
@@ -137,18 +137,17 @@ def test_findings_are_means_over_the_end_of_training(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(to_toml(cfg), encoding="utf-8")
     first, without, with_noise, verdict_of_it = findings(open_run(tmp_path), "smoothing")
     assert first == "From step 7,000 on:"
-    assert "no smoothing: values are +13.0 off" in without and "(+12.0 to +14.0 over 2 seeds)" in without
-    assert (
-        "smoothing: values are +0.0 off" in with_noise and without.endswith("-100.0") and with_noise.endswith("-200.0")
-    )
-    assert verdict_of_it == verdict(CLAIMS["smoothing"], np.array([12.0, 14.0]), np.array([-1.0, 1.0]))
+    assert "no smoothing: values are 13.0 above the returns" in without and "(+12.0 to +14.0 over 2 seeds)" in without
+    assert "smoothing: values are 0.5 below the returns" in with_noise
+    assert without.endswith("-100.0") and with_noise.endswith("-200.0")
+    assert verdict_of_it == verdict(CLAIMS["smoothing"], "Pendulum-v1", np.array([12.0, 14.0]), np.array([-2.0, 1.0]))
     plot_claim(open_run(tmp_path), "smoothing", tmp_path / "claim.png")
     with Image.open(tmp_path / "claim.png") as image:
         assert image.width > 1000
 
 
 AROUND = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
-AGREE, OPPOSITE, NEITHER = "agrees with the claim", "opposite of the claim", "no clear difference"
+AGREE, OPPOSITE, NEITHER = "The claim is seen on X", "The opposite of the claim is seen on X", "is not seen on X"
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -168,16 +167,18 @@ def test_a_verdict_is_about_what_the_claim_says(
 ) -> None:
     """Overestimation and smoothing are about values that are too high, the delay about values that are wrong."""
     expected = of_size if name == "delay" else of_bias
-    assert expected in verdict(CLAIMS[name], AROUND + first, AROUND + second)
+    assert expected in verdict(CLAIMS[name], "X", AROUND + first, AROUND + second)
 
 
 def test_a_verdict_needs_more_than_chance_and_five_seeds() -> None:
     claim = CLAIMS["overestimation"]
     wide = np.array([-20.0, 0.0, 5.0, 10.0, 30.0])
-    assert "no clear difference" in verdict(claim, wide, AROUND)
-    assert "decides nothing: 4 seeds of a kind are left" in verdict(claim, AROUND + 20, AROUND[:4])
+    assert verdict(claim, "X", wide, AROUND).startswith("The claim is not seen on X: the bias of one critic minus")
+    assert verdict(claim, "X", wide, AROUND).endswith("contains 0.")
+    assert "decides nothing: 4 seeds of a kind left" in verdict(claim, "X", AROUND + 20, AROUND[:4])
     low, high = estimate(mean, [AROUND + 20]).interval or (0, 0)  # the others do not vary
-    assert f"is +20, with a 95 % interval of [{low:+.3g}, {high:+.3g}]" in verdict(claim, AROUND + 20, np.zeros(5))
+    said = verdict(claim, "X", AROUND + 20, np.zeros(5))
+    assert said.endswith(f"is +20, and its 95 % interval [{low:+.3g}, {high:+.3g}] is above 0.")
 
 
 def test_the_command_trains_compares_and_draws(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from torch import Tensor
 import helpers
 import t3d
 import worlds
+from actor_helpers import actor_config
 from rules_in_tests import CHOICES
 from run_folders import assert_equal
 from t3d.algo.learner import Learner
@@ -28,13 +30,14 @@ from t3d.errors import UserError
 from t3d.events import Saved, Start
 from t3d.insight.explain import explained
 from t3d.insight.explain_page import page
-from t3d.insight.explain_pictures import PICTURES, drawn
+from t3d.insight.explain_pictures import BLUE, ORANGE, PICTURES, drawn
 from t3d.insight.fifteen_steps import fifteen_texts
 from t3d.insight.one_update import OneUpdate, one_update
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.reader import open_run
 
 ROOT = Path(__file__).parents[2]
+COLOURS = (BLUE, ORANGE)
 NUMBER = r"-?\d+\.?\d*(?:e[-+]\d+)?"
 
 
@@ -65,7 +68,7 @@ def made_up(cfg: Config) -> OneUpdate:
     after = {name: torch.from_numpy(one) for name, one in learner.state().items() if hasattr(one, "ndim")}
     parts: list[Any] = [batch, draws, trace]
     batch, draws, trace = (type(one)(*(None if value is None else value[0] for value in one)) for one in parts)
-    losses = {"critic": 0.0, "actor": 0.0}
+    losses = {name: float(one[0]) for name, one in parts[2].losses.items()}
     about = "run", cfg, td3, Member(0), spec, 10, learner.updates, 10
     return OneUpdate(*about, batch, draws, trace, losses, before, after)
 
@@ -132,6 +135,71 @@ def test_examples_are_sums_that_come_out(update: OneUpdate) -> None:
     for step in (14, 15):
         tau, online, _, same, target, result = map(float, re.findall(NUMBER, steps[step - 1].details.example))
         assert tau == same and tau * online + (1 - tau) * target == pytest.approx(result, rel=1e-2)
+
+
+def numbers_in(text: str) -> list[float]:
+    return [float(one) for one in re.findall(NUMBER, text)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"target_noise": 0.5, "target_noise_clip": 0.3}], ids=["paper", "clipped"])
+def test_figures_in_sentences_are_those_of_the_update(settings: dict[str, float]) -> None:
+    update = made_up(merge(Config(), {"td3": {"batch_size": 64, **settings}}))
+    facts = [step.details.facts for step in explained(update)]
+    td, sigma, clip = update.trace.td.tolist(), update.td3.target_noise, update.td3.target_noise_clip
+    squares = [sum(error**2 for error in of_critic) / len(of_critic) for of_critic in td]
+    assert facts[10][0].startswith("the whole loss, ") and numbers_in(facts[10][0]) == [
+        pytest.approx(sum(squares), rel=1e-3)
+    ]
+    actor_loss = -sum(update.trace.q_pi.tolist()) / 64
+    assert facts[12][0].startswith("actor loss, ") and numbers_in(facts[12][0]) == [pytest.approx(actor_loss, rel=1e-3)]
+    noise = [abs(sigma * one) for one in update.draws.target_noise.flatten().tolist()]
+    share = sum(one >= clip for one in noise) / len(noise)
+    assert facts[5] == (f"{share:.1%} of the noise is at its clip",) and (share > 0.4) == bool(settings)
+    pairs = list(zip(*update.trace.q2.tolist(), strict=True))
+    smaller, apart = sum(a < b for a, b in pairs) / 64, sum(abs(a - b) for a, b in pairs) / 64
+    assert f"Q_θ1' is the smaller one in {smaller:.0%} of the batch" in facts[7][0]
+    assert numbers_in(facts[7][0])[-1] == pytest.approx(apart, rel=1e-3) and 0 < smaller < 1
+    for step, online, target in ((14, "actor", "actor_target"), (15, "critic", "critic_target")):
+        weights = update.after[online].flatten().tolist()
+        far, near = (math.dist(weights, agent[target].flatten().tolist()) for agent in (update.before, update.after))
+        assert numbers_in(facts[step - 1][0]) == pytest.approx([far, near], rel=1e-3) and near < far
+
+
+def test_an_update_of_a_sweep_with_several_steps_priorities_and_normalised_observations(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        **{"sweep": ["td3.gamma=0.5,0.9"], "seeds": [0, 3], "normalise_observations": True},
+        **{"replay": {"n_step": 3, "sampling": "proportional"}, "td3": {"batch_size": 64}},
+    }
+    list(t3d.train(config(tmp_path, **changes)))
+    run = open_run(tmp_path / "run")
+    updates = {member.name: one_update(run, member.name) for member in run.cfg.members}
+    assert [*updates] == ["gamma-0.5-seed-0", "gamma-0.5-seed-3", "gamma-0.9-seed-0", "gamma-0.9-seed-3"]
+    for member, update in zip(run.cfg.members, updates.values(), strict=True):
+        batch, trace, gamma = update.batch, update.trace, dict(member.values)["td3.gamma"]
+        assert (update.member, update.td3.gamma) == (member, gamma)
+        discounts = {round(one, 6) for one in batch.discount.tolist()}
+        assert round(gamma**3, 6) in discounts <= {round(gamma**n, 6) for n in (1, 2, 3)}
+        y = batch.r + batch.discount * (1 - batch.terminated) * trace.q2.amin(dim=0)
+        assert torch.allclose(trace.y, y, rtol=1e-5)
+        assert batch.weight.min() < batch.weight.max() == 1
+        whole = float((batch.weight * trace.td**2).mean(dim=1).sum())
+        (said,) = explained(update)[10].details.facts
+        assert numbers_in(said) == [pytest.approx(whole, rel=1e-3)]
+        assert batch.s[:, 2].abs().max() < 4, "the pendulum's speed, up to 8, in its own deviations"
+    first, second = (updates[f"gamma-{gamma}-seed-0"].before["actor"] for gamma in (0.5, 0.9))
+    assert not torch.equal(first, second)
+
+
+def test_an_update_of_a_run_with_actors(tmp_path: Path) -> None:
+    run = {"root": str(tmp_path), "name": "run"}
+    list(t3d.train(merge(actor_config(tmp_path, "Told"), {"seeds": [2, 5], "run": run})))
+    update = one_update(open_run(tmp_path / "run"), "5")
+    assert (update.member.seed, update.stored, len(explained(update))) == (5, 300, 15)
+    words = ((update.batch.s[:, 0].long() << 16) | update.batch.s[:, 1].long()).tolist()
+    rewards = [seed % 1000 + step for seed, step in zip(words, update.batch.s2[:, 2].tolist(), strict=True)]
+    assert update.batch.r.tolist() == rewards, "transitions that happened"
+    y = update.batch.r + update.td3.gamma * (1 - update.batch.terminated) * update.trace.q2.amin(dim=0)
+    assert torch.allclose(update.trace.y, y)
 
 
 def test_the_terminal_has_fifteen_steps_in_order_within_80_columns(
@@ -227,11 +295,16 @@ def test_returns_of_several_steps_priorities_and_one_critic_are_named() -> None:
     assert all(text.formula.startswith("every update") for text in every[12:])
 
 
-def test_the_pictures_of_one_and_of_five_critics_can_be_drawn() -> None:
-    for critics in (1, 5):
-        small = {"critics": critics, "batch_size": 8, "target_noise": 0.0 if critics == 1 else 0.2}
-        update = made_up(merge(Config(), {"td3": small}))
-        assert page(update, explained(update)).count("<figure>") == 5
+@pytest.mark.parametrize("critics", [1, 5])
+def test_pictures_show_every_critic_and_noise_only_where_there_is_any(critics: int) -> None:
+    noise = 0.0 if critics == 1 else 0.2
+    update = made_up(merge(Config(), {"td3": {"critics": critics, "batch_size": 8, "target_noise": noise}}))
+    pictures = {step: drawn(step, update).decode() for step in PICTURES}
+    assert ("before the clip" in pictures[6]) == (noise > 0)
+    assert all(words in pictures[8] for words in (">each critic<", ">kept<"))
+    blue, orange = ([len(re.findall(f"<use [^>]*{colour}", pictures[step])) for step in (8, 11)] for colour in COLOURS)
+    assert blue == [8 * critics + 1, 8 + 1], "a point for each transition, and one in the legend"
+    assert orange == [0, 0 if critics == 1 else 8 + 1], "of the second critic; what is kept is a line"
 
 
 def test_a_rule_of_ones_own_is_shown_without_formulas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

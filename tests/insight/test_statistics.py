@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3d.insight.statistics import (
-    Curve,
+    Array,
     band,
     difference,
     estimate,
@@ -32,9 +32,12 @@ NUMBERS = st.floats(-1e6, 1e6).map(lambda value: round(value, 1))  # rounded, so
 SEEDS = st.lists(NUMBERS, min_size=1, max_size=12).map(np.array)
 
 
-def curve(*points: tuple[float, float]) -> Curve:
-    steps, values = np.array(points, np.float64).T
-    return Curve(steps, values)
+Curve = list[tuple[float, float]]  # steps and values
+
+
+def on_common(*curves: Curve) -> tuple[Array, Array]:
+    columns = [np.array(curve, np.float64).T for curve in curves]
+    return on_common_steps([steps for steps, _ in columns], [values for _, values in columns])
 
 
 @given(st.lists(SEEDS, min_size=1, max_size=3))
@@ -113,18 +116,19 @@ def test_a_profile_counts_the_seeds_at_or_above_each_threshold() -> None:
 
 
 def test_curves_are_compared_only_where_all_have_data() -> None:
-    often = curve((0, 0), (10, 1), (20, 2), (30, 3), (40, 4))
-    rarely, late = curve((0, 0), (15, 30), (35, 70)), curve((5, 5), (6, 6), (7, 7), (36, 36))
-    steps, values = on_common_steps([often, rarely])
+    often: Curve = [(0, 0), (10, 1), (20, 2), (30, 3), (40, 4)]
+    rarely: Curve = [(0, 0), (15, 30), (35, 70)]
+    late: Curve = [(5, 5), (6, 6), (7, 7), (36, 36)]
+    steps, values = on_common(often, rarely)
     np.testing.assert_array_equal(steps, [0, 15, 35])
     np.testing.assert_array_equal(values, [[0, 1.5, 3.5], [0, 30, 70]])
-    steps, values = on_common_steps([often, rarely, late])
+    steps, values = on_common(often, rarely, late)
     np.testing.assert_array_equal(steps, [5, 15, 35])
     np.testing.assert_allclose(values, np.array([[0.5, 1.5, 3.5], [10, 30, 70], [5, 15, 35]]))
 
 
 def test_curves_without_a_common_step_have_no_common_values() -> None:
-    steps, values = on_common_steps([curve((0, 1), (10, 2)), curve((20, 1), (30, 2))])
+    steps, values = on_common([(0, 1), (10, 2)], [(20, 1), (30, 2)])
     assert steps.shape == (0,) and values.shape == (2, 0)
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from t3d.config import Config, merge
 from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, SeedStopped, Update, from_line, to_line
-from t3d.measure.alarms import SEEN, Debounce, Watch
-from t3d.measure.symptoms import SYMPTOMS
+from t3d.measure.alarms import SEEN, SYMPTOMS, Debounce, Watch
 
 CFG = merge(Config(), {"seeds": [7, 8]})  # gamma is 0.99, so no value is beyond 100 times the largest reward
 Events = list[Event]
@@ -248,7 +247,7 @@ def test_the_limit_of_values_is_that_of_the_largest_reward_so_far() -> None:
 def test_a_rare_huge_reward_is_a_large_reward() -> None:
     events = [diagnosed(0, largest_reward=10_000.0), *looks(ended, 20)]
     [alarm] = heard(events)
-    assert alarm.kind == "large-rewards" and "as large as 10,000" in alarm.text
+    assert alarm.kind == "large-rewards" and "up to 10,000 in magnitude" in alarm.text
 
 
 def test_waiting_for_actors_is_a_slow_environment_too() -> None:
@@ -285,6 +284,18 @@ def test_texts_have_numbers_and_advice_names_a_flag() -> None:
         assert alarm.text.endswith(".") and alarm.advice.endswith("."), kind
         without_flag = ("constant-observation", "time-limit-terminates")  # the environment is to be changed
         assert "--" in alarm.advice or kind in without_flag, kind
+
+
+def test_advice_says_whether_to_start_again() -> None:
+    for kind, events in PROVOKED.items():
+        [alarm] = heard(events)
+        assert alarm.advice.count("tart again with t3d train") == 1, kind
+        assert ("resume" in alarm.advice) == (kind != "slow-environment"), kind
+
+
+def test_large_rewards_are_told_with_the_sign_of_their_mean() -> None:
+    [alarm] = heard([diagnosed(0, largest_reward=10_000.0), *looks(ended, 10, total_reward=-1e6, length=200)][:11])
+    assert "very large: -5,000 a step on average, and up to 10,000 in magnitude." in alarm.text
 
 
 def test_advice_does_not_repeat_what_is_set() -> None:

@@ -17,6 +17,7 @@ from gymnasium.wrappers import TransformReward
 
 import helpers
 import t3d
+from actor_helpers import actor_config
 from run_folders import assert_equal, told
 from t3d.algo.learner import Learner
 from t3d.algo.networks import layers_of
@@ -164,6 +165,28 @@ def test_an_environment_that_is_slower_than_learning_is_told_with_the_flag_that_
     assert alarm.kind == "slow-environment" and alarm.member is None and "--actors local:" in alarm.advice
 
 
+@pytest.mark.slow
+def test_actors_that_run_away_from_a_slow_learner_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update takes as long as 1.7 steps, so each block of them is larger than the last, if nothing holds actors."""
+
+    def slow(learner: Learner, n: int) -> Any:
+        time.sleep(0.017 * n)
+        return run(learner, n)
+
+    def first_alarm(**changes: Any) -> Alarm | None:
+        events = t3d.train(actor_config(tmp_path, "Slow", **small, **changes))
+        return next((one for one in events if isinstance(one, Alarm) and one.kind == "update-ratio"), None)
+
+    run = Learner.run
+    monkeypatch.setattr(Learner, "run", slow)
+    small: dict[str, Any] = {"actors": "local:1", "seeds": [0], "random_steps": 20, "td3": {"policy_delay": 1}}
+    small["log"] = {"every_steps": 1}
+    found = first_alarm(total_steps=2_000, max_ahead=100_000)
+    assert found is not None and "updates_per_step=1 are asked for" in found.text
+    assert "a lower --max-ahead (now 100000)" in found.advice
+    assert first_alarm(total_steps=100, max_ahead=5, run={"name": "near"}) is None
+
+
 def spoilt(cfg: Config, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Learner], None]) -> list[Alarm]:
     """The alarms of a run whose agent is changed at the first update, and at every look from then on."""
     learners, found = helpers.caught(monkeypatch, Learner), list[Event]()
@@ -263,6 +286,7 @@ def test_alarms_are_printed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixt
     during, _, summary = capsys.readouterr().out.partition("Trained 300 steps")
     assert line in during and line in summary
     assert "First see to the alarm above" in summary and "Next, try" not in summary
+    assert "t3d eval" in summary and "t3d resume" not in summary and "--config" not in summary
     assert main(["runs", "show", "run"]) == 0
     assert (
         f"{line}, and no episode was longer: probably a time limit" in (said := capsys.readouterr().out)

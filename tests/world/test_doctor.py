@@ -14,6 +14,7 @@ import pytest
 
 import helpers
 import t3d
+from t3d.app.alarms import SAID_BY_DOCTOR
 from t3d.app.cli import main
 from t3d.errors import UserError
 from t3d.events import Note
@@ -167,7 +168,7 @@ NOTED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "tiny rewards": (broken(reward=lambda self: 1e-7), "scale them up"),
     "no rewards": (broken(reward=lambda self: 0.0), "were zero"),
-    "large rewards": (broken(reward=lambda self: 5000.0), "rewards reach 5e+03"),
+    "large rewards": (broken(reward=lambda self: 5000.0), "rewards reach 5e+03 in magnitude"),
 }
 
 
@@ -206,6 +207,19 @@ def test_the_doctor_takes_no_longer_than_a_moment() -> None:
     begun = time.monotonic()
     examine(broken(step=slow_step))
     assert time.monotonic() - begun < 6
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("large rewards", "large-rewards"),
+        ("a number that never changes", "constant-observation"),
+        ("slow step", "slow-environment"),
+        ("time limit as termination", "time-limit-terminates"),
+    ],
+)
+def test_a_note_that_an_alarm_repeats_is_known_by_its_words(name: str, kind: str) -> None:
+    assert [one for one, words in SAID_BY_DOCTOR.items() if words in examine(NOTED[name][0])[0]] == [kind]
 
 
 def test_there_are_at_least_thirty_kinds() -> None:

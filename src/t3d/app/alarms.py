@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 from t3d.config import Member
 from t3d.config.sweeps import noun
 from t3d.events import Alarm, Event
+from t3d.measure.alarms import SYMPTOMS
 from t3d.store.members import member_of
+
+ORDER = {symptom.kind: place for place, symptom in enumerate(SYMPTOMS)}
+SAID_BY_DOCTOR = {  # in a note before training, of what an alarm says with figures of the training
+    "large-rewards": "rewards reach ",
+    "constant-observation": " never changed; leave it out",
+    "slow-environment": "one step takes ",
+    "time-limit-terminates": "every episode was terminated after exactly ",
+}
 
 
 def heading(alarm: Alarm, who: str) -> str:
@@ -21,12 +30,19 @@ def words(alarm: Alarm) -> str:
 
 
 def summary(events: Iterable[Event], members: Sequence[Member]) -> list[str]:
-    """Returns one line for each kind of alarm: when and in which seeds it sounded, and what the last one said."""
+    """Returns one line for each kind of alarm, the gravest first: when, in which seeds, and what the last one said."""
     kinds: dict[str, list[Alarm]] = {}
     for event in events:
         if isinstance(event, Alarm):
             kinds.setdefault(event.kind, []).append(event)
-    return [f"{_when(mine, members)}: {words(mine[-1])}" for mine in kinds.values()]
+    gravest_first = sorted(kinds, key=lambda kind: ORDER.get(kind, len(ORDER)))
+    return [f"{_when(kinds[kind], members)}: {words(kinds[kind][-1])}" for kind in gravest_first]
+
+
+def repeated(events: Iterable[Event]) -> list[str]:
+    """Returns words by which to know the notes of the doctor that alarms repeat."""
+    kinds = {event.kind for event in events if isinstance(event, Alarm)}
+    return [words for kind, words in SAID_BY_DOCTOR.items() if kind in kinds]
 
 
 def _when(alarms: list[Alarm], members: Sequence[Member]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from t3d.app.console import View
+from t3d.app.pictures import draw_picture
 from t3d.app.plain_console import PlainConsole
 from t3d.app.signals import handling_signals
 from t3d.config import Config
 from t3d.errors import UserError
-from t3d.files import in_words, shown
 from t3d.store.reader import Run, open_run
 
 ENV = "Pendulum-v1"
@@ -53,11 +53,4 @@ def _report(name: str, run: Run, out: Path | None, console: PlainConsole) -> Non
     console.print()
     for line in findings(run, name):
         console.print(line, soft_wrap=True)
-    try:
-        plot_claim(run, name, picture)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the image {picture}: {in_words(error)}") from None
-    except ImportError as error:
-        console.print(f"note: no picture without matplotlib ({error})", soft_wrap=True)
-    else:
-        console.print(f"plotted: {shown(picture)}", soft_wrap=True)
+    draw_picture(lambda: plot_claim(run, name, picture), picture, console)

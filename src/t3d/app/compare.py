@@ -14,12 +14,14 @@ from rich.table import Table
 
 from t3d.app.flags import read_flags
 from t3d.app.json_output import write_json
+from t3d.app.pictures import draw_picture
 from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import standard_output
 from t3d.app.tables import clean, figure, fits, table
 from t3d.errors import UserError
-from t3d.files import followed, in_words
+from t3d.files import followed
 from t3d.insight.comparison import Comparison, Row, compare
+from t3d.insight.comparison_plots import draw_comparison
 from t3d.insight.figures import RETURN, listing, reported
 from t3d.insight.groups import Group, read_groups
 from t3d.insight.statistics import Estimate, Reached
@@ -74,7 +76,8 @@ def main(arguments: list[str]) -> int:
             console.width = PIPED_WIDTH
         print_comparison(found, console)
     if args.out is not None or not args.json:
-        _draw(found, args.out or Path("compare.png"), PlainConsole(stderr=args.json))
+        out = args.out or Path("compare.png")
+        draw_picture(lambda: draw_comparison(found, followed(out)), out, PlainConsole(stderr=args.json))
     return 0
 
 
@@ -87,22 +90,9 @@ def _named(groups: list[Group], names: tuple[str, ...]) -> list[Group]:
     return [group._replace(name=name) for group, name in zip(groups, names, strict=True)]
 
 
-def _draw(found: Comparison, out: Path, console: PlainConsole) -> None:
-    from t3d.insight.comparison_plots import draw_comparison  # noqa: PLC0415 (imports matplotlib)
-
-    try:
-        draw_comparison(found, followed(out))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
-    except ImportError as error:
-        console.print(clean(f"note: no picture without matplotlib ({error})", "yellow"), soft_wrap=True)
-        return
-    console.print(clean(f"plotted: {out}"), soft_wrap=True)
-
-
 def print_comparison(found: Comparison, console: Console) -> None:
     """Prints the table, in two parts where it does not fit, what it means, and what to know about it."""
-    base = found.rows[0].name
+    base, word = found.rows[0].name, "better" if found.metric == RETURN else "higher"
     alone: Columns = {
         "seeds": lambda row: str(len(row.scored.seeds)),
         "mean": lambda row: estimated(row.mean),
@@ -110,7 +100,7 @@ def print_comparison(found: Comparison, console: Console) -> None:
     }
     beside: Columns = {
         "difference": lambda row: estimated(row.difference, signed),
-        "better" if found.metric == RETURN else "higher": lambda row: estimated(row.improvement, "{:.2f}".format),
+        word: lambda row: estimated(row.improvement, "{:.2f}".format),
     }
     where = found.tasks[0] if len(found.tasks) == 1 else f"{len(found.tasks)} tasks ({', '.join(found.tasks)})"
     title = f"{'Return' if found.metric == RETURN else found.metric} on {where}, with 95 % intervals"
@@ -126,7 +116,6 @@ def print_comparison(found: Comparison, console: Console) -> None:
         console.print(clean(f"{row.verdict}.", "bold"), soft_wrap=True)
     console.print(clean(found.score, "dim"), soft_wrap=True)
     if len(found.rows) > 1:
-        word = "better" if found.metric == RETURN else "higher"
         text = f"Difference: of the IQMs, to {base}; {word}: how probably a seed scores higher than one of {base}."
         console.print(clean(text, "dim"), soft_wrap=True)
     for note in found.notes:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from t3d.app import alarms
-from t3d.app.history import History, earlier_evals
+from t3d.app.history import EvalHistory, earlier_evals
 from t3d.app.history_lines import HistoryLines
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole, labelled
@@ -52,7 +52,7 @@ class View:
         self.rows: list[dict[str, Any]] = []  # by member
         self.members: tuple[Member, ...] = ()
         self.stopped: set[int] = set()  # members that have diverged
-        self.history, self.lines = History(), HistoryLines((Member(0),), console.width)
+        self.history, self.lines = EvalHistory(), HistoryLines((Member(0),), console.width)
         self.acting: ActingEvent | None = None
         self.saved = ""  # about the newest checkpoint
         self.random_steps = 0
@@ -167,7 +167,7 @@ class View:
 
     def _print_earlier(self, event: Resumed) -> None:
         """Prints the last evaluations from before a resume."""
-        self.history = History(earlier_evals(Path(event.folder), self.members))
+        self.history = EvalHistory(earlier_evals(Path(event.folder), self.members))
         self.lines.print(self.history.rows, self.console, at_most=max(1, self.console.height // 3))
         self.lines.count_from(event.step, event.time)
 

@@ -43,7 +43,10 @@ class ExplainArgs:
     """Explain an update of this seed, in a sweep of the member of this name, e.g. gamma-0.98-seed-0."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """The page; default: explain.html in the run's folder, or here for an environment. With --claim the picture."""
-    claim: Literal["overestimation", "smoothing", "delay"] | None = None
+    claim: Annotated[
+        Literal["overestimation", "smoothing", "delay"] | None,
+        tyro.conf.arg(metavar="overestimation|smoothing|delay", help_behavior_hint=""),
+    ] = None
     """Single against twin critics, with and without target policy smoothing, or policy delay 1 against 2, on ENV
     (default: Pendulum-v1, a few minutes)."""
 
@@ -151,8 +154,8 @@ def _print_step(step: Any, console: PlainConsole) -> None:
     number, text, details = step
     console.print()
     console.print(Line(Text(f"{number}  {text.title}", "bold"), align="left", style="dim"))
-    settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in details.settings.items())
-    _print_line("", text.formula + (f"    [{settings}]" if settings else ""), console, "bold cyan")
+    settings = f"    [{details.settings_line}]" if details.settings else ""
+    _print_line("", text.formula + settings, console, "bold cyan")
     _print_quantities(details.quantities, console)
     for fact in details.facts:
         _print_line("", fact, console)

@@ -21,6 +21,7 @@ REWORDED = {  # what tyro says of a value that is no number
     r"no type matching {None}\|FLOAT could be instantiated from \[('.*')\]\.": "a number",
     r"no type matching {None}\|INT could be instantiated from \[('.*')\]\.": "an integer",
 }
+CHOICES = re.compile(r"invalid choice ('.*') for argument '(\S+)'\. Expected one of \((.*)\)\.")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -109,4 +110,11 @@ def _first_paragraph(box: str) -> str:
     text = " ".join(next(paragraphs, [box]))
     for theirs, kind in REWORDED.items():
         text = re.sub(rf"Error parsing (\S+): {theirs}", rf"\1 must be {kind}, not \2", text)
-    return text
+    return CHOICES.sub(_choices, text)
+
+
+def _choices(found: re.Match[str]) -> str:
+    """Names the values that a flag takes; None is not one of them but stands for leaving it out."""
+    value, flag, choices = found.groups()
+    names = sorted({*re.findall(r"'([^']+)'", choices)} - {"None"})
+    return f"{flag} must be one of {', '.join(names)}, not {value}"

@@ -19,14 +19,14 @@ from t3d.store.reader import read_log
 BARS = "▁▂▃▄▅▆▇█"
 
 
-class Group(NamedTuple):
+class MemberGroup(NamedTuple):
     """What has a column or a row of its own: a seed, or in a sweep the seeds with the same values."""
 
     name: str
     places: list[int]  # of its members
 
 
-class Row(NamedTuple):
+class EvalRow(NamedTuple):
     """The evaluations at one step, by the place of their members."""
 
     step: int
@@ -43,26 +43,26 @@ class Row(NamedTuple):
         return fmean(known) if known else None
 
 
-class History:
+class EvalHistory:
     """Collects evaluations until all members that are still trained have theirs of a step."""
 
     def __init__(self, earlier: Iterable[Eval] = ()) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[EvalRow] = []
         self._arriving: dict[int, dict[int, Eval]] = {}  # by step and place
         for event in earlier:
             self._note(event)
         self.take(())
 
-    def add(self, event: Eval, living: Collection[int]) -> list[Row]:
+    def add(self, event: Eval, living: Collection[int]) -> list[EvalRow]:
         """Returns the rows that this evaluation completes."""
         self._note(event)
         return self.take(living)
 
-    def take(self, living: Collection[int]) -> list[Row]:
+    def take(self, living: Collection[int]) -> list[EvalRow]:
         """Returns the rows that are complete, and older ones; with nobody living, all."""
         complete = [step for step, evals in self._arriving.items() if evals.keys() >= set(living)]
         steps = sorted(step for step in self._arriving if complete and step <= max(complete))
-        rows = [Row(step, self._arriving.pop(step)) for step in steps]
+        rows = [EvalRow(step, self._arriving.pop(step)) for step in steps]
         self.rows += rows
         return rows
 
@@ -84,13 +84,13 @@ def earlier_evals(folder: Path, members: Sequence[Member]) -> list[Eval]:
     return []
 
 
-def groups_of(members: Sequence[Member]) -> list[Group]:
+def groups_of(members: Sequence[Member]) -> list[MemberGroup]:
     """Returns the seeds of a run, or the combinations of a sweep."""
     if not swept(members):
-        return [Group(str(member.seed), [place]) for place, member in enumerate(members)]
+        return [MemberGroup(str(member.seed), [place]) for place, member in enumerate(members)]
     places = {member: place for place, member in enumerate(members)}
     return [
-        Group(", ".join(value_text(value) for _, value in values), [places[member] for member in group])
+        MemberGroup(", ".join(value_text(value) for _, value in values), [places[member] for member in group])
         for values, group in by_values(members).items()
     ]
 

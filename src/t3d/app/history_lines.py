@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.history import Row, groups_of
+from t3d.app.history import EvalRow, groups_of
 from t3d.app.tables import figure
 from t3d.config import Member
 from t3d.config.sweeps import short, swept
@@ -47,7 +47,7 @@ class HistoryLines:
         self._before: float | None = None  # the mean of the row before
         self._best: dict[str, float] = {}  # by column
 
-    def print(self, rows: Iterable[Row], console: Console, at_most: int = sys.maxsize) -> None:
+    def print(self, rows: Iterable[EvalRow], console: Console, at_most: int = sys.maxsize) -> None:
         """Prints the last of these rows, and now and then the names of the columns, so that a screen shows them."""
         for line in [self.line(row) for row in rows][-at_most:]:
             if not self._printed:
@@ -70,7 +70,7 @@ class HistoryLines:
         """The names of the columns."""
         return "".join(f"{column.name} ".rjust(column.width) for column in self.columns)
 
-    def line(self, row: Row) -> Text:
+    def line(self, row: EvalRow) -> Text:
         """Formats one row; rows must come in order."""
         cells = [f"{row.step:,}", *self._cells(row), self._speed(row)]
         made = Text()
@@ -94,7 +94,7 @@ class HistoryLines:
             between += self.each or [Column("± std"), Column("lowest"), Column("highest")]
         return [Column("step"), *between, Column("steps/s")]
 
-    def _cells(self, row: Row) -> list[str]:
+    def _cells(self, row: EvalRow) -> list[str]:
         each = [self._marked(column.name, row.mean(column.places)) for column in self.each]
         if self.fields:
             return each or self._extremes(row)
@@ -111,7 +111,7 @@ class HistoryLines:
             *(each or [f"± {_number(pstdev(returns))}", _number(min(returns)), _number(max(returns))]),
         ]
 
-    def _extremes(self, row: Row) -> list[str]:
+    def _extremes(self, row: EvalRow) -> list[str]:
         means = {group.name: mean for group in self.groups if (mean := row.mean(group.places)) is not None}
         which = max(means, key=means.__getitem__)
         return [_number(min(means.values())), self._marked("highest", means[which]), which]
@@ -124,7 +124,7 @@ class HistoryLines:
         self._best[column] = mean if best is None else max(best, mean)
         return _number(mean) + ("*" if best is not None and mean > best else "")
 
-    def _speed(self, row: Row) -> str:
+    def _speed(self, row: EvalRow) -> str:
         """Formats the steps of one seed per second since the last row."""
         step, time = self._since or (row.step, row.time)
         self._since = row.step, row.time

@@ -9,7 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from t3d.app.history import History, groups_of, sparkline
+from t3d.app.history import EvalHistory, groups_of, sparkline
 from t3d.config import Member
 from t3d.config.sweeps import counted, short, swept
 
@@ -31,7 +31,7 @@ def live_table(
     diverged: Collection[int],
     room: int,
     caption: str,
-    history: History | None = None,
+    history: EvalHistory | None = None,
     width: int = 80,
 ) -> Table:
     """Shows the newest figures of each member, of a combination their mean over seeds, in at most `room` rows.

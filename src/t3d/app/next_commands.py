@@ -17,7 +17,7 @@ from t3d.store.reader import Run
 
 
 def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole, *, alarmed: bool) -> None:
-    """Prints the policy file and commands worth trying, if an alarm has sounded not before what that advises."""
+    """Prints the policy file and commands worth trying; after an alarm, none that trains on with the same settings."""
     kind = "best" if run.evals else "last"
     policy = run.path / kind / f"{member.name}.safetensors"
     if policy.is_file():
@@ -37,14 +37,13 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
         console.print(
             "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"
         )
-    commands = {
-        f"t3d eval {where}": "evaluate the best policy on ten fresh episodes",
-        f"t3d resume {where} --total-steps {2 * end.step}": "train twice as long",
-    }
-    if len(run.cfg.members) == 1:
+    commands = {f"t3d eval {where}": "evaluate the best policy on ten fresh episodes"}
+    if not alarmed:
+        commands[f"t3d resume {where} --total-steps {2 * end.step}"] = "train twice as long"
+    if len(run.cfg.members) == 1 and not alarmed:
         settings = shlex.quote(shown(run.path / "config.toml"))
         commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
-    if run.cfg.env.id == "Pendulum-v1":
+    if run.cfg.env.id == "Pendulum-v1" and not alarmed:
         commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
     else:
         commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"

@@ -31,9 +31,9 @@ class RecordArgs:
     """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
-    episodes: int | None = None
+    episodes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Episodes to record; default: 1, or as many as --steps needs."""
-    steps: int | None = None
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Steps to record in total; default: 1,000 per episode."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
     """Environment to record; default: the one the run was trained on."""

@@ -26,13 +26,13 @@ class ResumeArgs:
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or its name under --root."""
-    total_steps: int | None = None
+    total_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Train up to this many steps per seed instead of the run's original number."""
     actors: Annotated[str | None, tyro.conf.arg(metavar="local:N")] = None
     """Change the number of actor processes (for runs started with local:N); environments per seed stay the same."""
-    bad_values: Literal["raise", "skip", "clip"] | None = None
+    bad_values: Annotated[Literal["raise", "skip", "clip"] | None, tyro.conf.arg(metavar="raise|skip|clip")] = None
     """From now on: end the run, end the episode, or fix the value when the environment returns an invalid one."""
-    hang_seconds: float | None = None
+    hang_seconds: Annotated[float | None, tyro.conf.arg(metavar="SECONDS")] = None
     """From now on: how long an actor's environment may take for one step or reset."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""

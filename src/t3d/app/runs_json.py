@@ -23,25 +23,19 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
 def shown_fields(entry: Entry) -> dict[str, Any]:
     """Returns one run in detail."""
     log = _log(entry, Eval, SeedStopped, Note, ActorEvent, Alarm)
-    told = [(event, member_of(event, entry.members)) for event in log.events if isinstance(event, Note | ActorEvent)]
-    alarms = [(event, member_of(event, entry.members)) for event in log.events if isinstance(event, Alarm)]
     return {
         **_fields(entry, log.events),
         "settings": {key: {"default": old, "value": new} for key, (old, new) in changes(entry.config).items()},
         "results": _results(entry, log.events),
         "notes": [
-            {"step": event.step, "member": whom and whom.name, "kind": event.event, "text": event.text}
-            for event, whom in told
+            {**_where(event, entry), "kind": event.event, "text": event.text}
+            for event in log.events
+            if isinstance(event, Note | ActorEvent)
         ],
         "alarms": [
-            {
-                "step": event.step,
-                "member": whom and whom.name,
-                "kind": event.kind,
-                "text": event.text,
-                "advice": event.advice,
-            }
-            for event, whom in alarms
+            {**_where(event, entry), "kind": event.kind, "text": event.text, "advice": event.advice}
+            for event in log.events
+            if isinstance(event, Alarm)
         ],
         "damaged_lines": log.damaged,
         "files": {name: stored.bytes for name, stored in contents(entry.path).items()},
@@ -75,6 +69,11 @@ def _fields(entry: Entry, events: list[Event]) -> dict[str, Any]:
         "checkpoint": entry.checkpoint or None,
         "failure": entry.failure or None,
     }
+
+
+def _where(event: Event, entry: Entry) -> dict[str, Any]:
+    member = member_of(event, entry.members)
+    return {"step": event.step, "member": None if member is None else member.name}
 
 
 def _last_return(entry: Entry, events: list[Event]) -> float | None:

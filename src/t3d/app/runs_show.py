@@ -9,7 +9,7 @@ from rich.table import Table
 
 from t3d.app import alarms
 from t3d.app.runs_text import duration_text, env_text, seeds_text, size_text, status_text
-from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, table
+from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, source_of, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
 from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
@@ -18,7 +18,7 @@ from t3d.store.members import evals_by_member, stopped_members
 from t3d.store.reader import best_of, damage_in_words, read_log
 
 RESUMABLE = ("stopped", "failed", "died")
-SETTINGS = ("setting", "default", "this run")
+SETTINGS = ("setting", "default", "this run", "source")
 
 
 def show(entry: Entry, console: Console) -> None:
@@ -40,26 +40,28 @@ def show(entry: Entry, console: Console) -> None:
         console.print(clean(f"t3d resume {entry.path} continues from checkpoint {entry.checkpoint}"), soft_wrap=True)
     log = read_log(entry.path, kinds=(Eval, Note, Alarm, ActorEvent, SeedStopped))
     damage = [damage_in_words(log.damaged, "events.jsonl")] if log.damaged else []
-    for text in [*_notes(log.events), *damage]:
-        console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
-    for text in alarms.summary(log.events, entry.members):
-        console.print(clean(text, "yellow"), soft_wrap=True)
     stopped = stopped_members(log.events, entry.members)
     for member, event in stopped.items():
         console.print(
             clean(f"{member.title} diverged at step {event.step:,} and stopped: {event.text}", "red"), soft_wrap=True
         )
+    for text in alarms.summary(log.events, entry.members):
+        console.print(clean(text, "yellow"), soft_wrap=True)
+    for text in [*_notes(log.events), *damage]:
+        console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
     show_results(entry, evals_by_member(log.events, entry.members), set(stopped), console)
     _show_settings(entry, console)
     _show_files(entry, console)
 
 
 def _notes(events: list[Event]) -> list[str]:
-    """Returns notes, mostly the doctor's warnings, and what happened to lost actors."""
+    """Returns notes, mostly the doctor's warnings, unless an alarm repeats them, and what happened to lost actors."""
+    repeated = alarms.repeated(events)
     return [
         event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}"
         for event in events
-        if isinstance(event, Note) or (isinstance(event, ActorEvent) and event.what != "back")
+        if (isinstance(event, Note) and not any(words in event.text for words in repeated))
+        or (isinstance(event, ActorEvent) and event.what != "back")
     ]
 
 
@@ -114,7 +116,8 @@ def _show_settings(entry: Entry, console: Console) -> None:
         return
     made = table("Settings that differ from the defaults", *SETTINGS, words=SETTINGS)
     for key, (default, value) in differing.items():
-        made.add_row(clean(key), "-" if default is None else plain(default), clean(plain(value)))
+        source = clean(source_of(key, value, entry.preset))
+        made.add_row(clean(key), "-" if default is None else plain(default), clean(plain(value)), source)
     console.print(made)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean, pstdev
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from t3d.config import Config, Member, diff, plain
-from t3d.config.presets import preset
+from t3d.config import Config, Member, diff, flat, plain
+from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
 from t3d.store.members import highest, last_means, trained
@@ -55,7 +56,6 @@ def figure(value: float | None) -> str:
 def print_changes(cfg: Config, console: Console) -> None:
     """Prints the settings that differ from the defaults, and whether they come from the preset."""
     changes = diff(cfg, Config())
-    from_preset = diff(preset(cfg.preset), Config())
     for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
         changes.pop(key, None)
     if cfg.local_actors:
@@ -66,9 +66,16 @@ def print_changes(cfg: Config, console: Console) -> None:
     made = Table("setting", "default", "this run", "source", title="Settings that differ from the defaults")
     made.title_justify = "left"
     for key, (default, value) in changes.items():
-        same_as_preset = key in from_preset and from_preset[key][1] == value
-        made.add_row(key, plain(default), plain(value), f"preset {cfg.preset}" if same_as_preset else "flag or file")
+        made.add_row(key, plain(default), plain(value), source_of(key, value, cfg.preset))
     console.print(made)
+
+
+def source_of(key: str, value: Any, preset_name: str) -> str:
+    """Says where a setting that is not the default comes from, as far as its value tells."""
+    of_preset = flat(preset(preset_name)) if preset_name in PRESETS else {}
+    if of_preset.get(key) == value:
+        return f"preset {preset_name}"
+    return "flag, file or actors" if key == "env.num_envs" else "flag or file"
 
 
 def print_sweep(

@@ -2,63 +2,59 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.config import Member
 from t3d.config.sweeps import by_values, counted
 from t3d.errors import UserError
-from t3d.events import Diagnosed, Eval, Event
+from t3d.events import Diagnosed, Eval
 from t3d.insight.claims import CLAIMS, Claim
 from t3d.insight.comparison import FEW
-from t3d.insight.plots import drawing, save
+from t3d.insight.figures import Figure, series
+from t3d.insight.plots import STEPS, drawing, save
 from t3d.insight.statistics import Scores, estimate, mean
-from t3d.store.members import member_of
-from t3d.store.reader import Run, read_events
+from t3d.store.reader import Run
 
 COLOURS = ("#d95f02", "#1f77b4")
 LATE = 0.7  # the share of training after which values are compared: Pendulum's returns are known then; chosen
 
 
-class Curve(NamedTuple):
+class KindCurves(NamedTuple):
     """A figure of the members of one kind over training, at the steps that all of them have."""
 
-    steps: NDArray[np.int64]  # (T,)
+    steps: NDArray[np.float64]  # (T,)
     values: NDArray[np.float64]  # (seeds, T)
 
-    def end(self, total: int) -> Curve:
+    def end(self, total: int) -> KindCurves:
         """The end of training; before it, the returns are those of policies that are gone."""
         late = self.steps >= LATE * total
-        return Curve(self.steps[late], self.values[:, late])
+        return KindCurves(self.steps[late], self.values[:, late])
 
     def late(self, total: int) -> NDArray[np.float64]:
         """Each seed's mean over the end of training."""
-        mean: NDArray[np.float64] = self.end(total).values.mean(axis=1)
-        return mean
+        means: NDArray[np.float64] = self.end(total).values.mean(axis=1)
+        return means
 
 
-def curves(run: Run, figure: str) -> list[Curve]:
+def curves(run: Run, figure: str) -> list[KindCurves]:
     """The figure of both kinds of members, from their diagnostics or, for mean_return, their evaluations."""
-    kind: type[Event] = Eval if figure == "mean_return" else Diagnosed
-    told: dict[Member, dict[int, float]] = {member: {} for member in run.cfg.members}
-    for event in read_events(run.path, kinds=[kind]):
-        member, value = member_of(event, run.cfg.members), getattr(event, figure)
-        if member is not None and value is not None:
-            told[member][event.step] = value
+    known = series(run, Figure(Eval if figure == "mean_return" else Diagnosed, figure))
     found = []
     for members in by_values(run.cfg.members).values():
-        living = [told[member] for member in members if member not in run.stopped]
-        steps = sorted(set.intersection(*(set(one) for one in living))) if living else []
+        living = [member for member in members if member not in run.stopped]
+        told = [known[member] for member in living if member in known]
         if not living:
             raise UserError(f"all members of one kind have diverged in {run.path}, so that nothing can be compared")
-        if not any(living):
+        if not told:
             raise UserError(f"{run.path} has reported no {figure} yet: no discounted return is known")
-        if not steps or steps[-1] < LATE * run.cfg.total_steps:
+        steps = reduce(np.intersect1d, [one.steps for one in told])
+        if len(told) < len(living) or not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
             raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} goes on")
-        found.append(Curve(np.array(steps), np.array([[one[step] for step in steps] for one in living])))
+        found.append(KindCurves(steps, np.array([np.interp(steps, one.steps, one.values) for one in told])))
     return found
 
 
@@ -69,26 +65,27 @@ def findings(run: Run, name: str) -> list[str]:
     returns = [one.late(total) for one in curves(run, "mean_return")]
     lines = [f"From step {round(LATE * total):,} on:"]
     for kind, bias, reached in zip(claim.names, off, returns, strict=True):
+        side = "above" if bias.mean() > 0 else "below"
         lines.append(
-            f"  {kind}: values are {bias.mean():+.1f} off the returns that followed ({bias.min():+.1f} to "
-            f"{bias.max():+.1f} over {len(bias)} seeds); mean return in evaluation {reached.mean():,.1f}"
+            f"  {kind}: values are {abs(bias.mean()):.1f} {side} the returns that followed ({bias.min():+.1f} to "
+            f"{bias.max():+.1f} over {counted(len(bias), 'seed')}); mean return in evaluation {reached.mean():,.1f}"
         )
-    return [*lines, verdict(claim, *off)]
+    return [*lines, verdict(claim, run.cfg.env.title, *off)]
 
 
-def verdict(claim: Claim, first: NDArray[np.float64], second: NDArray[np.float64]) -> str:
+def verdict(claim: Claim, env: str, first: NDArray[np.float64], second: NDArray[np.float64]) -> str:
     """Whether the biases of both kinds, with a value for each seed, show the claim by more than chance."""
     if (fewest := min(len(first), len(second))) < FEW:
-        return f"That decides nothing: {counted(fewest, 'seed')} of a kind are left, and it takes {FEW} of each."
+        return f"That decides nothing: {counted(fewest, 'seed')} of a kind left, and it takes {FEW} of each."
     value, interval = estimate(_apart, [claim.measure(first)], [claim.measure(second)])
     low, high = interval or (-np.inf, np.inf)
-    answer = "That is no clear difference"
+    answer, lies = f"The claim is not seen on {env}", "contains 0"
     if low > 0:
-        answer = "That agrees with the claim"
+        answer, lies = f"The claim is seen on {env}", "is above 0"
     elif high < 0:
-        answer = "That is the opposite of the claim"
+        answer, lies = f"The opposite of the claim is seen on {env}", "is below 0"
     what = f"the {claim.measured} of {claim.names[0]} minus that of {claim.names[1]}"
-    return f"{answer}: {what} is {value:+.3g}, with a 95 % interval of [{low:+.3g}, {high:+.3g}]."
+    return f"{answer}: {what} is {value:+.3g}, and its 95 % interval [{low:+.3g}, {high:+.3g}] {lies}."
 
 
 def _apart(x: Scores, y: Scores) -> NDArray[np.float64]:
@@ -117,7 +114,7 @@ def _figure(plt: Any, run: Run, names: tuple[str, str]) -> Any:
     evaluations.set(title="Evaluation", ylabel="mean return, no noise")
     for axes in panels:
         axes.set_xlabel("environment steps per seed")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.xaxis.set_major_formatter(STEPS)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
     title = f"{names[0]} against {names[1]} on {run.cfg.env.title}, {len(run.cfg.seeds)} seeds each; bands: all seeds"
@@ -125,7 +122,7 @@ def _figure(plt: Any, run: Run, names: tuple[str, str]) -> Any:
     return figure
 
 
-def _plot(axes: Any, kinds: list[Curve], names: tuple[str, str], style: str = "-", suffix: str = "") -> None:
+def _plot(axes: Any, kinds: list[KindCurves], names: tuple[str, str], style: str = "-", suffix: str = "") -> None:
     for one, name, colour in zip(kinds, names, COLOURS, strict=True):
         axes.plot(one.steps, one.values.mean(axis=0), style, color=colour, linewidth=2, label=name + suffix)
         if style == "-":

@@ -19,6 +19,7 @@ from t3d.insight.statistics import (
     Array,
     Estimate,
     Reached,
+    differ,
     difference,
     estimate,
     first_reaching,
@@ -29,7 +30,6 @@ from t3d.insight.statistics import (
     relative_to,
 )
 
-APART = 1.05  # ratio of the steps of scores above which they are said to differ; chosen
 FEW = 5  # seeds; with fewer, intervals are too narrow (docs/statistics.md)
 
 
@@ -194,7 +194,7 @@ def _interval_notes(windows: list[Window], figure: Figure) -> list[str]:
         f"{what} are {one.shortest:,.0f} to {one.longest:,.0f} steps apart; all seeds are scored at the steps of the "
         "rarest, the others interpolated there."
         for one in windows
-        if one.longest > APART * one.shortest
+        if differ([one.shortest, one.longest])
     ]
 
 
@@ -202,7 +202,7 @@ def _notes(found: list[Scored]) -> list[str]:
     notes = []
     for of_task in zip(*(one.tasks for one in found), strict=True):
         ends = [seed.end for seeds in of_task for seed in seeds if not seed.diverged]
-        if ends and max(ends) > APART * min(ends):
+        if differ(ends):
             steps = f"{min(ends):,.0f} to {max(ends):,.0f}"
             notes.append(f"Scores are from different steps, {steps}; --at {min(ends):.0f} compares at the same one.")
     for one in found:

@@ -10,10 +10,10 @@ import numpy as np
 from t3d.config.sweeps import counted
 from t3d.insight.comparison import Comparison, Row
 from t3d.insight.figures import RETURN
-from t3d.insight.plots import COLOURS, LINES, drawing, save
+from t3d.insight.plots import COLOURS, LINES, STEPS, VALUES, drawing, save
 from t3d.insight.scores import Seed
 from t3d.insight.statistics import (
-    Curve,
+    Array,
     band,
     interquartile_mean,
     interval,
@@ -56,7 +56,7 @@ def _look(place: int) -> dict[str, Any]:
 
 def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
     for place, row in enumerate(comparison.rows):
-        steps, values = on_common_steps([_curve(seed) for seed in row.scored.tasks[task]])
+        steps, values = _on_common_steps(row.scored.tasks[task])
         found = band(interquartile_mean, values, RESAMPLES)
         marker = "o" if len(steps) == 1 else ""
         axes.plot(steps, found.value, **_look(place), linewidth=2, marker=marker)
@@ -67,12 +67,12 @@ def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
     what = "return" if comparison.metric == RETURN else comparison.metric
     relative = f", relative to {comparison.rows[0].name}" if comparison.relative else ""
     axes.set(title=comparison.tasks[task], xlabel="environment steps per seed", ylabel=f"{what}, IQM{relative}")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.xaxis.set_major_formatter(STEPS)
+    axes.yaxis.set_major_formatter(VALUES)
 
 
-def _curve(seed: Seed) -> Curve:
-    return Curve(seed.curve.steps, seed.curve.values)
+def _on_common_steps(seeds: list[Seed]) -> tuple[Array, Array]:
+    return on_common_steps([seed.curve.steps for seed in seeds], [seed.curve.values for seed in seeds])
 
 
 def _draw_scores(axes: Any, comparison: Comparison) -> None:
@@ -90,7 +90,7 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
     axes.set_yticks([])
     axes.set_ylim(len(comparison.rows) - 0.5, -0.5)
     axes.set(title="IQM with its 95 % interval; strokes: seeds", xlabel=_score(comparison))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.xaxis.set_major_formatter(VALUES)
 
 
 def _draw_profiles(axes: Any, comparison: Comparison) -> None:
@@ -111,7 +111,7 @@ def _draw_profiles(axes: Any, comparison: Comparison) -> None:
         axes.axvline(comparison.threshold, color="#999999", linewidth=0.8, linestyle=":")
     axes.set(title="performance profile", xlabel=_score(comparison), ylabel="share of seeds that score at least this")
     axes.set_ylim(-0.02, 1.02)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.xaxis.set_major_formatter(VALUES)
 
 
 def _label(row: Row) -> str:

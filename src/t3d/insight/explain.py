@@ -44,6 +44,10 @@ class Details(NamedTuple):
     settings: dict[str, float] = {}  # by their letters  # noqa: RUF012 (never changed)
     facts: tuple[str, ...] = ()
 
+    @property
+    def settings_line(self) -> str:
+        return ", ".join(f"{letter} = {value:,.6g}" for letter, value in self.settings.items())
+
 
 class Step(NamedTuple):
     """One of the fifteen steps in one update."""

@@ -58,11 +58,10 @@ def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = 
 
 def _section(step: Step, update: OneUpdate, *, pictures: bool) -> str:
     number, text, details = step
-    settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in details.settings.items())
     lines = [
         f'<section id="step-{number}"><h2>{number}. {escape(text.title)}</h2>',
         f'<p class="formula">{_math(text.formula)}</p>',
-        f'<p class="settings">{escape(settings)}</p>' if settings else "",
+        f'<p class="settings">{escape(details.settings_line)}</p>' if details.settings else "",
         _table(details.quantities) if details.quantities else "",
         *(f'<p class="facts">{_math(fact)}</p>' for fact in details.facts),
         f"<p><b>For example</b> <code>{_math(details.example)}</code></p>" if details.example else "",

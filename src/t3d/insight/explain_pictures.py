@@ -13,6 +13,7 @@ from torch import Tensor
 from t3d.insight.explain import online_actor
 from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS
 from t3d.insight.one_update import OneUpdate
+from t3d.insight.plots import drawing
 
 BLUE, ORANGE, GREY = "#4f8fcf", "#e07b28", "#8a8a8a"  # readable on white and on black; chosen
 STYLE: dict[Any, Any] = {
@@ -120,18 +121,12 @@ PICTURES = {
 }
 
 
-def drawn(step: int, update: OneUpdate, kind: str = "svg") -> bytes:
-    """Draws the picture of a step."""
-    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only pictures need it)
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    with mpl.rc_context(STYLE):
+def drawn(step: int, update: OneUpdate) -> bytes:
+    """Draws the picture of a step, as SVG."""
+    with drawing(STYLE) as plt:
         figure, axes = plt.subplots(figsize=(5.2, 3.0), layout="constrained")
         PICTURES[step].draw(axes, update)
         image = io.BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {}
-        figure.savefig(image, format=kind, transparent=True, metadata=metadata)
+        figure.savefig(image, format="svg", transparent=True, metadata={"Date": None})
         plt.close(figure)
     return image.getvalue()

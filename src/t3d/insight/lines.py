@@ -13,10 +13,9 @@ from t3d.config.sweeps import Values, by_values, counted, short, swept, value_te
 from t3d.errors import UserError
 from t3d.insight.figures import RETURN, Figure, Series, find_figures, series
 from t3d.insight.groups import joined, pooled
-from t3d.insight.statistics import Array, Curve, on_common_steps
+from t3d.insight.statistics import Array, differ, on_common_steps
 from t3d.store.reader import Run
 
-APART = 1.05  # ratio of the last steps of seeds above which their mean is said to be cut; chosen
 MOST_DRAWN, DRAWN_OF_MORE = 24, 12  # combinations of a sweep: one for each colour and style; the second is chosen
 
 Pool = Sequence[Run]  # runs of the same settings, whose seeds are drawn as one line
@@ -40,7 +39,7 @@ class Line(NamedTuple):
     of_sweep: bool = False  # else each member is drawn too, as a thin line
 
 
-class One(NamedTuple):
+class MemberSeries(NamedTuple):
     """A member and what it reported."""
 
     run: Run
@@ -77,7 +76,9 @@ def _lines(pool: Pool, figure: Figure, seed: int | str | None, prefix: str, pool
     whole = [known[None] for _, known in found if None in known]
     if whole:
         return [Line(whole, [], prefix + (f"mean of {len(whole)} runs, ± std" if len(whole) > 1 else "the whole run"))]
-    members = [One(run, member, one) for run, known in found for member, one in known.items() if member is not None]
+    members = [
+        MemberSeries(run, member, one) for run, known in found for member, one in known.items() if member is not None
+    ]
     if seed is not None:
         chosen = [one for one in members if one.member == one.run.member(seed)]
         return [Line([one.series for one in chosen], [], prefix + _in_words([one.member for one in chosen], figure))]
@@ -99,7 +100,7 @@ def _lines(pool: Pool, figure: Figure, seed: int | str | None, prefix: str, pool
 
 def curves_of(members: list[Series], x: str, smooth: int) -> Curves:
     """Returns what a line is drawn from."""
-    steps, values = on_common_steps([Curve(one.steps, one.values) for one in members])
+    steps, values = on_common_steps([one.steps for one in members], [one.values for one in members])
     band = values.std(axis=0) if len(members) > 1 else members[0].spread
     minutes = [np.interp(steps, one.steps, one.times - one.times[0]) / 60 for one in members]
     positions = steps if x == "steps" else np.mean(minutes, axis=0)
@@ -143,15 +144,15 @@ def _count(living: int, seeds: int, pools: Sequence[Pool]) -> str:
     return "" if len(_seed_counts(pools)) == 1 else f" ({counted(seeds, 'seed')})"
 
 
-def _cut(living: Sequence[One]) -> str:
+def _cut(living: Sequence[MemberSeries]) -> str:
     """Says where a mean ends, if some of its seeds went on."""
     ends = [float(one.series.steps[-1]) for one in living]
-    if not ends or max(ends) <= APART * min(ends):
+    if not differ(ends):
         return ""
     return f"; to step {min(ends):,.0f}, where {living[ends.index(min(ends))].member.title} ends"
 
 
-def _drawn(members: Sequence[One], groups: list[Values]) -> list[Values]:
+def _drawn(members: Sequence[MemberSeries], groups: list[Values]) -> list[Values]:
     """Returns the combinations to draw: all, or of very many those with the highest last values."""
     if len(groups) <= MOST_DRAWN:
         return groups

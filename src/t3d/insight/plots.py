@@ -17,6 +17,7 @@ from t3d.store.reader import Run
 
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
 LINES = ["-", "--", ":", "-."]  # the next one when all colours are taken
+STEPS, VALUES = "{x:,.0f}", "{x:,.6g}"  # how the numbers at axes are written
 MOST_INSIDE = 6  # lines whose legend and bands fit into the axes; chosen
 LABELS = {"steps": "environment steps per seed", "time": "minutes since the first evaluation"}
 
@@ -46,14 +47,14 @@ def plot_curves(
 
 
 @contextmanager
-def drawing() -> Iterator[Any]:
+def drawing(style: dict[Any, Any] | None = None) -> Iterator[Any]:
     """Provides pyplot, for files only, and without reading names that contain a $ as formulas."""
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    with mpl.rc_context({"text.parse_math": False}):
+    with mpl.rc_context({"text.parse_math": False, **(style or {})}):
         yield plt
 
 
@@ -101,8 +102,8 @@ def _label(axes: Any, x: str, metric: str) -> None:
     is_return = metric == RETURN
     axes.set_xlabel(LABELS[x] if is_return else LABELS[x].replace("evaluation", "report"))
     axes.set_ylabel("mean return in evaluation, no noise" if is_return else metric)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}" if x == "time" else f"{value:,.0f}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.xaxis.set_major_formatter(VALUES if x == "time" else STEPS)
+    axes.yaxis.set_major_formatter(VALUES)
     axes.grid(alpha=0.3)
 
 

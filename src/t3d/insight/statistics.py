@@ -17,6 +17,7 @@ Statistic = Callable[..., Array]  # of one or several groups' scores
 
 RESAMPLES = 10_000
 LEVEL = 0.95
+APART = 1.05  # ratio of steps above which they are said to differ; chosen
 
 
 class Interval(NamedTuple):
@@ -31,13 +32,6 @@ class Estimate(NamedTuple):
 
     value: float
     interval: Interval | None  # None: a task has one seed, which says nothing about others
-
-
-class Curve(NamedTuple):
-    """A figure of one seed over its training."""
-
-    steps: Array  # (T,), increasing
-    values: Array  # (T,)
 
 
 class Band(NamedTuple):
@@ -117,17 +111,21 @@ def interval(samples: Array) -> Interval:
     return Interval(float(low), float(high))
 
 
-def on_common_steps(curves: Sequence[Curve]) -> tuple[Array, Array]:
-    """Returns steps that all curves cover and the values there, (steps,) and (curves, steps).
+def differ(steps: Sequence[float]) -> bool:
+    """Whether steps are further apart than those of reports that come a little late."""
+    return bool(steps) and max(steps) > APART * min(steps)
+
+
+def on_common_steps(steps: Sequence[Array], values: Sequence[Array]) -> tuple[Array, Array]:
+    """Returns steps that all curves cover and the values there, (T,) and (curves, T).
 
     They are the first, the last and between them those of the curve with the fewest; the others are interpolated
     linearly between their own.
     """
-    first, last = max(one.steps[0] for one in curves), min(one.steps[-1] for one in curves)
-    fewest = min((one.steps for one in curves), key=len)
-    steps = np.unique([first, *fewest[(first < fewest) & (fewest < last)], last]) if first <= last else np.empty(0)
-    values = np.array([np.interp(steps, one.steps, one.values) for one in curves])
-    return steps, values
+    first, last = max(one[0] for one in steps), min(one[-1] for one in steps)
+    fewest = min(steps, key=len)
+    common = np.unique([first, *fewest[(first < fewest) & (fewest < last)], last]) if first <= last else np.empty(0)
+    return common, np.array([np.interp(common, *one) for one in zip(steps, values, strict=True)])
 
 
 def band(statistic: Statistic, values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Band:

@@ -6,14 +6,46 @@ reading its log again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from t3d.config import Config, TD3Config
-from t3d.events import Alarm, Event, SeedStopped
+from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, SeedStopped, Update
+from t3d.measure import symptoms
 from t3d.measure.history import History
-from t3d.measure.symptoms import SYMPTOMS, Symptom
+from t3d.measure.symptoms import EPISODES, Finding
 
+START_AGAIN = "Start again with t3d train: a resumed run keeps its settings, and what it has learned so far."
+MENDED = "Start again with t3d train: a resumed run still learns from what it has stored of the old environment."
+ONLY_SLOWER = "This run learns the same without, only more slowly; to change it, start again with t3d train."
+RESUMED = "A resumed run can have fewer actors; for the others, start again with t3d train."
+
+
+class Symptom(NamedTuple):
+    """One row of the table: what to look for, in which events, and for how many in a row it must hold."""
+
+    kind: str
+    find: Callable[[Any, History, Config, TD3Config], Finding | None]  # the event is one of looks_at
+    looks_at: tuple[type[Event], ...]
+    looks: int
+    then: str = START_AGAIN  # ends the advice: whether to resume or to start again
+    of_environment: bool = False  # the same for all members, and so told once
+
+
+# Summaries have this order: what makes learning meaningless, then the environment, then speed.
+SYMPTOMS = (
+    Symptom("critics-diverging", symptoms.critics_diverging, (Update,), 10),  # largest_reward is of the last look
+    Symptom("overestimation", symptoms.overestimation, (Diagnosed,), 3),
+    Symptom("saturated-actor", symptoms.saturated_actor, (Diagnosed,), 3),
+    Symptom("dead-units", symptoms.dead_units, (Diagnosed,), 3),
+    Symptom("evaluation-collapsed", symptoms.evaluation_collapsed, (Eval,), 3),
+    Symptom("time-limit-terminates", symptoms.time_limit_terminates, (EpisodeEnd,), EPISODES - 1, MENDED, True),
+    Symptom("large-rewards", symptoms.large_rewards, (EpisodeEnd,), 10, of_environment=True),
+    Symptom("constant-observation", symptoms.constant_observation, (Diagnosed,), 5, MENDED, True),
+    Symptom("update-ratio", symptoms.update_ratio, (ActingEvent,), 5, RESUMED),
+    Symptom("slow-environment", symptoms.slow_environment, (Diagnosed, ActingEvent), 3, ONLY_SLOWER, True),
+)
 SEEN = (*dict.fromkeys(kind for symptom in SYMPTOMS for kind in symptom.looks_at), SeedStopped)  # by a watch
 
 
@@ -72,7 +104,8 @@ class Watch:
         debounce = self.debounces.setdefault((symptom.kind, member), Debounce())
         if not debounce.look(found is not None, symptom.looks) or found is None:
             return []
-        return [Alarm(step=event.step, member=member, seed=seed, kind=symptom.kind, **found._asdict())]
+        advice = f"{found.advice} {symptom.then}"
+        return [Alarm(step=event.step, member=member, seed=seed, kind=symptom.kind, text=found.text, advice=advice)]
 
     def _first_living(self) -> int | None:
         return next((member for member in range(len(self.cfg.members)) if member not in self.stopped), None)

@@ -1,13 +1,12 @@
-"""What alarms look for: a table, and one small function for each over the newest events of a member."""
+"""What alarms look for: a small function for each, over the newest events of a member."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t3d.config import Config, TD3Config
-from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
+from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Update
 from t3d.measure.advice import HIGH_RATE, can_normalise, lower_rate, lower_rates, options
 from t3d.measure.history import NEWEST, History, number
 
@@ -36,16 +35,6 @@ class Finding(NamedTuple):
     advice: str
 
 
-class Symptom(NamedTuple):
-    """One row of the table: what to look for, in which events, and for how many in a row it must hold."""
-
-    kind: str
-    find: Callable[[Any, History, Config, TD3Config], Finding | None]  # the event is one of looks_at
-    looks_at: tuple[type[Event], ...]
-    looks: int
-    of_environment: bool = False  # the same for all members, and so told once
-
-
 def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
     if not number(event.stuck_actions) > STUCK:
@@ -59,7 +48,7 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
     return Finding(
         f"the actor is saturated: {event.stuck_actions:.0%} of the action's components stay at the same limit of "
         "their range whatever it observes. There its tanh passes almost no gradient, so it cannot learn its way back.",
-        f"{advice}; and start again.",
+        f"{advice}.",
     )
 
 
@@ -123,7 +112,7 @@ def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Fin
     return Finding(
         f"{share:.0%} of the hidden units of the {name} are dead: they pass 0 for every state of a batch and get no "
         "gradient any more. The rest of the network has to do all the work.",
-        f"{advice}; and start again: dead units do not recover.",
+        f"{advice}.",
     )
 
 
@@ -191,8 +180,8 @@ def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Con
     return Finding(
         f"observation {'value' if len(constant) == 1 else 'values'} {named} (counted from 0) did not change in any of "
         "the batches that were looked at, so the agent learns nothing from that.",
-        "check that reset() and step() set it (t3d doctor looks at the environment alone), or leave it out. If it is "
-        "meant to be so, it does no harm.",
+        "nothing if it is meant to be so: it does no harm. Otherwise check that reset() and step() set it (t3d doctor "
+        "looks at the environment alone), or leave it out.",
     )
 
 
@@ -202,7 +191,7 @@ def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config
     if cfg.scale_rewards or not (abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD):
         return None
     seen = f"{_figure(mean)} a step on average" + (
-        f", and as large as {_figure(history.largest_reward)}" if history.largest_reward else ""
+        f", and up to {_figure(history.largest_reward)} in magnitude" if history.largest_reward else ""
     )
     return Finding(
         f"rewards are very large: {seen}. The learning rates are made for rewards of about 1; with these the critics' "
@@ -233,17 +222,3 @@ def _rise(values: list[float]) -> float:
 def _figure(value: float) -> str:
     """Formats a figure without an exponent where that is readable."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.3g}"
-
-
-SYMPTOMS = (
-    Symptom("saturated-actor", saturated_actor, (Diagnosed,), 3),
-    Symptom("overestimation", overestimation, (Diagnosed,), 3),
-    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # while the largest reward is that of the last look
-    Symptom("dead-units", dead_units, (Diagnosed,), 3),
-    Symptom("evaluation-collapsed", evaluation_collapsed, (Eval,), 3),
-    Symptom("update-ratio", update_ratio, (ActingEvent,), 5),
-    Symptom("slow-environment", slow_environment, (Diagnosed, ActingEvent), 3, of_environment=True),
-    Symptom("constant-observation", constant_observation, (Diagnosed,), 5, of_environment=True),
-    Symptom("large-rewards", large_rewards, (EpisodeEnd,), 10, of_environment=True),
-    Symptom("time-limit-terminates", time_limit_terminates, (EpisodeEnd,), EPISODES - 1, of_environment=True),
-)

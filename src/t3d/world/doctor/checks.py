@@ -177,7 +177,7 @@ def _badly_scaled(trial: Trial) -> Iterator[str]:
     if 0 < largest < SMALL:
         yield f"no observation is larger than {largest:.3g}; {remedy}"
     if reward > LARGE:
-        yield f"rewards reach {reward:.3g}; TD3 learns best with rewards of about one: scale them down"
+        yield f"rewards reach {reward:.3g} in magnitude; TD3 learns best with rewards of about one: --scale-rewards"
     if 0 < reward < SMALL:
         yield f"no reward is larger than {reward:.3g}; TD3 learns best with rewards of about one: scale them up"
     if reward == 0:
