@@ -1,8 +1,8 @@
 """The fast CUDA engine: td3_update with gradients derived by hand, plain operations that can be compiled as one graph.
 
-Why it exists: td3_update, recorded as it stands by capture.py, has twice as many kernels. It computes TD3 with the
-networks of backprop.py. test_the_compilable_update_is_td3_update in tests/algo/test_graph.py proves the two equal, and
-every run checks it again for its own engine when it starts (verify.py).
+Why it exists: td3_update, recorded as it stands by capture.py, has twice as many kernels. Networks are backprop.py's.
+test_the_compilable_update_is_td3_update in tests/algo/test_graph_update.py proves the two equal, and every run checks
+it again for its own engine when it starts (verify.py).
 """
 
 from __future__ import annotations
