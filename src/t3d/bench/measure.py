@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -72,7 +72,7 @@ def _computes(engine: str, case: Case) -> bool:
     return not known.refuses(TD3, case.cfg, coefficients_of(case.cfg))
 
 
-def _chosen(measurable: list[str], case: Case, args: BenchArgs) -> list[str]:
+def _chosen(measurable: Sequence[str], case: Case, args: BenchArgs) -> list[str]:
     possible = [engine for engine in measurable if _computes(engine, case)]
     chosen = [engine for engine in possible if engine in (args.engines or possible)]
     if not chosen:
