@@ -178,7 +178,8 @@ def test_a_run_with_residual_networks_is_captured_says_why_and_goes_on(tmp_path:
     for event in t3d.train(cfg):
         if isinstance(event, Start):
             assert event.config["engine"] == "capture"
-            assert event.engine_reason.startswith("graph computes ReLU perceptrons only, and the actor's network is")
+            computed = "graph computes mlp and layer_norm networks with relu only"
+            assert event.engine_reason == f"{computed}, and the actor's network is residual with relu"
         if event.step >= 200:
             break
     events = list(t3d.resume(tmp_path / "gpu"))

@@ -105,9 +105,17 @@ def test_engines_say_what_they_refuse() -> None:
     for owner in ("actor", "critic"):
         changes: dict[str, Any] = {f"{owner}_network": "layer_norm", f"{owner}_activation": "elu"}
         other = replace(CFG, **changes)
-        for engine in ("fused", "graph"):
+        for engine, kinds in (("fused", "mlp"), ("graph", "mlp and layer_norm")):
             why = ENGINES[engine].refuses(TD3, other, plain)
-            assert why == f"computes ReLU perceptrons only, and the {owner}'s network is layer_norm with elu"
+            assert why == f"computes {kinds} networks with relu only, and the {owner}'s network is layer_norm with elu"
+
+
+@pytest.mark.parametrize("owner", ["actor", "critic"])
+def test_layer_norm_with_relu_is_refused_by_fused_alone(owner: str) -> None:
+    changes: dict[str, Any] = {f"{owner}_network": "layer_norm"}
+    cfg = replace(CFG, **changes)
+    refusing = {name for name, engine in ENGINES.items() if engine.refuses(TD3, cfg, coefficients_of(cfg))}
+    assert refusing == {"fused"}
 
 
 @pytest.mark.parametrize("update", [TD3.update, torch.no_grad()(graph.update)], ids=["readable", "by hand"])

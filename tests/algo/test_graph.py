@@ -1,9 +1,11 @@
-"""The CUDA engine: its update is td3_update (anywhere), and what only a GPU can show."""
+"""The CUDA engine on a GPU: recorded, staged, published; test_graph_update.py has what needs none."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,89 +14,22 @@ from torch.profiler import ProfilerActivity, profile
 
 import helpers
 import t3d
-import t3d.algo.learner
-from rules_in_tests import CHOICES
-from t3d.algo.engines import ENGINES, graph
+from t3d.algo.engines import ENGINES, backprop, graph
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.rules import TD3
 from t3d.config import Config, ReplayConfig, TD3Config
+from t3d.config.presets import PRESETS
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.events import ActingEvent, End, Resumed
-from t3d.random_streams import Counted
 from t3d.run.publish import PipelinedPublisher
 from t3d.snapshots import PolicySnapshot
-from t3d.types import Batch, Draws, UpdateTrace
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
 
 def numbers_of(learner: Learner) -> dict[str, torch.Tensor]:
     return dict(named_tensors(learner.agent))
-
-
-@pytest.mark.parametrize("members", [1, 3])
-@pytest.mark.parametrize("critics", [1, 2, 5])
-@pytest.mark.parametrize("hidden", [(), (7,), (8, 9, 10)])
-@pytest.mark.parametrize("policy_delay", [1, 2, 3])
-def test_the_compilable_update_is_td3_update(
-    members: int, critics: int, hidden: tuple[int, ...], policy_delay: int
-) -> None:
-    spec = helpers.make_spec()
-    cfg = TD3Config(
-        batch_size=16, critics=critics, actor_hidden=hidden, critic_hidden=hidden[::-1], policy_delay=policy_delay
-    )
-    seeds = list(range(members))
-    eager, candidate = (Learner(spec, cfg, seeds, dtype=torch.float64) for _ in range(2))
-    for batch, draws in helpers.random_batches(spec, cfg, members, 60):
-        weighted = batch._replace(weight=torch.rand_like(batch.r) + 0.5, discount=torch.rand_like(batch.r))
-        moves = eager.until_complete == 1
-        expected = eager.update(weighted, draws)
-        given = by_hand(candidate, weighted, draws, moves)
-        for name, value in expected._asdict().items():
-            other = getattr(given, name)
-            assert (value is None) == (other is None), name
-            if value is not None:
-                torch.testing.assert_close(other, value, rtol=0, atol=1e-10)
-    for name, value in numbers_of(eager).items():
-        torch.testing.assert_close(numbers_of(candidate)[name], value, rtol=0, atol=1e-10)
-    assert float(candidate.agent.actor_adam.made) == 60 // policy_delay
-
-
-def by_hand(candidate: Learner, batch: Batch, draws: Draws, moves: bool) -> UpdateTrace:
-    with torch.no_grad():
-        return graph.update(candidate.agent, batch, draws, candidate.cfg, candidate.coefficients, moves)
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-def test_every_choice_is_computed_or_refused(choice: str) -> None:
-    spec, cfg = helpers.make_spec(), TD3Config(batch_size=16, actor_hidden=(8,), critic_hidden=(9,), **CHOICES[choice])
-    eager, candidate = (Learner(spec, cfg, (0, 1), dtype=torch.float64) for _ in range(2))
-    refusal = ENGINES["graph"].refuses(TD3, cfg, eager.coefficients)
-    refused = {"actor on the mean", "actor on the minimum", "huber", "categorical", "penalty", "together"}
-    assert bool(refusal) == (choice in refused), refusal
-    for batch, draws in helpers.random_batches(spec, cfg, 2, 0 if refusal else 20):
-        moves = eager.until_complete == 1
-        eager.update(batch, draws)
-        by_hand(candidate, batch, draws, moves)
-    for name, value in numbers_of(eager).items():
-        torch.testing.assert_close(numbers_of(candidate)[name], value, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("choice", ["gradient clipping", "min of random 2", "cosine schedule"])
-def test_what_is_compiled_can_be_traced_whole(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as a machine without a GPU can tell."""
-    monkeypatch.setattr(t3d.algo.learner, "open_streams", Counted)  # as on a GPU
-    spec, cfg = helpers.make_spec(), TD3Config(batch_size=16, actor_hidden=(8,), critic_hidden=(9,), **CHOICES[choice])
-    learner = Learner(spec, cfg, (0, 1))
-    batch, _ = next(helpers.random_batches(spec, cfg, 2, 1, torch.float32))
-    draws = torch.compile(learner.draw, fullgraph=True, backend="eager")()
-    with torch.no_grad():
-        update = torch.compile(graph.update, fullgraph=True, backend="eager")
-        trace = update(learner.agent, batch, draws, cfg, learner.coefficients, True)
-    assert isinstance(draws, Draws) and isinstance(trace, UpdateTrace)
-    torch.compiler.reset()
 
 
 def on_gpu(engine: str, seeds: range, cfg: TD3Config, n_step: int = 1) -> tuple[Learner, Memory]:
@@ -118,10 +53,12 @@ def on_gpu(engine: str, seeds: range, cfg: TD3Config, n_step: int = 1) -> tuple[
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("policy_delay", [1, 2, 3])
 @pytest.mark.parametrize(("engine", "n_step"), [("graph", 1), ("capture", 1), ("graph", 3)])
+@pytest.mark.parametrize("preset", ["default", "plus"])
 def test_graphs_make_the_same_updates_in_any_number_and_phase(
-    engine: str, n_step: int, members: int, policy_delay: int
+    preset: str, engine: str, n_step: int, members: int, policy_delay: int
 ) -> None:
-    cfg = TD3Config(batch_size=32, actor_hidden=(32, 32), critic_hidden=(32, 32), policy_delay=policy_delay)
+    small: dict[str, Any] = {"batch_size": 32, "actor_hidden": (32, 32), "critic_hidden": (32, 32)}
+    cfg = replace(t3d.preset(preset).td3, policy_delay=policy_delay, **small)
     (eager, memory), (graph_learner, graph_memory) = (
         on_gpu(name, range(members), cfg, n_step) for name in ("eager", engine)
     )
@@ -143,16 +80,33 @@ def test_graphs_make_the_same_updates_in_any_number_and_phase(
 
 
 @GPU
-def test_the_proof_passes_for_graph_and_sees_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = TD3Config()
-    assert mismatch("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
-    monkeypatch.setattr(graph, "backward", lambda layers, passed, d: [torch.zeros_like(h) for h in passed[1:]])
-    assert "from eager's" in mismatch("graph", helpers.make_spec(17, 6), TD3Config(batch_size=64), (0,), "cuda")
+@pytest.mark.parametrize("preset", ["default", "plus"])
+def test_the_proof_passes_for_graph_and_sees_a_wrong_one(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, cfg = helpers.make_spec(17, 6), t3d.preset(preset).td3
+    assert mismatch("graph", spec, cfg, range(2), "cuda") == ""
+    hidden = backprop.HIDDEN[cfg.critic_network]
+
+    def wrong(*arguments: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.zeros_like(one) for one in hidden.backward(*arguments)]
+
+    monkeypatch.setitem(backprop.HIDDEN, cfg.critic_network, hidden._replace(backward=wrong))
+    assert "from eager's" in mismatch("graph", spec, replace(cfg, batch_size=64), (0,), "cuda")
 
 
 @GPU
-def test_a_run_on_the_gpu_picks_graph_and_goes_on_after_a_stop(tmp_path: Path) -> None:
-    cfg = helpers.small_config(device="cuda", seeds=[0, 1], run={"root": str(tmp_path), "name": "gpu"})
+@pytest.mark.parametrize("objective", graph.OBJECTIVES)
+@pytest.mark.parametrize("critic", backprop.HIDDEN)
+@pytest.mark.parametrize("actor", backprop.HIDDEN)
+def test_the_proof_passes_for_every_network_and_objective(actor: str, critic: str, objective: Any) -> None:
+    cfg = TD3Config(actor_network=actor, critic_network=critic, actor_objective=objective, critics=3, batch_size=64)
+    assert mismatch("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
+
+
+@GPU
+@pytest.mark.parametrize("preset", ["default", "plus"])
+def test_a_run_on_the_gpu_picks_graph_and_goes_on_after_a_stop(tmp_path: Path, preset: str) -> None:
+    changes = PRESETS[preset].changes.get("td3", {})
+    cfg = helpers.small_config(device="cuda", seeds=[0, 1], td3=changes, run={"root": str(tmp_path), "name": "gpu"})
     for event in t3d.train(cfg):
         if event.step >= 200:
             break

@@ -14,7 +14,7 @@ from t3d.bench.floor import Floor
 from t3d.bench.updates import HALF_CHEETAH, Case, growth_cases
 from t3d.config import TD3Config
 
-FIELDS = {"what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics"}
+FIELDS = {"what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics", "preset"}
 
 
 def measured(tmp_path: Path, *command: str) -> dict[str, Any]:
@@ -53,6 +53,21 @@ def test_trainings_are_measured_with_their_environment(tmp_path: Path) -> None:
     rows = measured(tmp_path, *command, *engines)["rows"]
     assert [row["engine"] for row in rows] == engines
     assert all(row.keys() == FIELDS | {"steps_per_second", "env"} and row["steps_per_second"] > 10 for row in rows)
+
+
+def test_a_preset_is_measured_with_the_engines_that_compute_it(tmp_path: Path) -> None:
+    small = ["--preset", "plus", "--batch", "16", "--hidden", "16"]
+    (row,) = measured(tmp_path, "update", *small, "--seconds", "0.05")["rows"]
+    assert (row["engine"], row["preset"], row["critics"], row["batch"]) == ("eager", "plus", 5, 16)
+    case = Case("cpu", 1, 16, (16,), 1, 5, "plus")
+    assert (case.cfg.actor_network, case.cfg.actor_objective, case.normalised) == ("layer_norm", "mean", True)
+    (row,) = measured(tmp_path, "train", *small, "--env", "Pendulum-v1", "--turns", "1")["rows"]
+    assert (row["engine"], row["preset"]) == ("eager", "plus")
+
+
+def test_the_sizes_are_those_of_the_preset_unless_given(tmp_path: Path) -> None:
+    (row,) = measured(tmp_path, "update", "--preset", "quick", "--engines", "fused", "--seconds", "0.05")["rows"]
+    assert (row["batch"], row["hidden"], row["critics"]) == (128, [64, 64], 2)
 
 
 def test_the_floor_makes_the_products_of_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,14 +31,16 @@ class BenchArgs:
     """Where to measure."""
     threads: tuple[int, ...] = ()
     """Numbers of CPU threads to measure with; default: 1, and torch's own default."""
-    batch: int = 256
-    """Transitions per update."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Hidden layer sizes of actor and critics."""
+    preset: str = "default"
+    """Whose settings of td3 and normalise_observations to measure with; t3d presets lists them."""
+    batch: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Transitions per update; default: the preset's."""
+    hidden: tuple[int, ...] = ()
+    """Hidden layer sizes of actor and critics; default: the preset's."""
     seeds: int = 1
     """Number of seeds trained at once."""
-    critics: int = 2
-    """Critics per seed."""
+    critics: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Critics per seed; default: the preset's."""
     engines: tuple[str, ...] = ()
     """Only these: oracle, eager, fused, capture, graph, floor (update); any engine, fused@local:1, sb3 (train)."""
     env: str = "HalfCheetah-v5"

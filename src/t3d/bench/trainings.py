@@ -65,6 +65,7 @@ def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack
             "tf32": torch.backends.cuda.matmul.allow_tf32,
             "random_steps": RANDOM_STEPS,
             "td3": vars(case.cfg),
+            "normalise_observations": case.normalised,
             "eval": {"every_steps": NEVER, "episodes": 1, "max_steps": 1},
             "checkpoint": {"every_steps": NEVER},
             "log": {"every_steps": STEPS_PER_TURN},

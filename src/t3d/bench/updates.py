@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from t3d.algo.learner import Learner
 from t3d.bench.floor import Floor
 from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config
+from t3d.config.presets import preset
 from t3d.data.memory import Memory
 from t3d.types import Batch, Part, Spec
 
@@ -36,12 +37,16 @@ class Case:
     hidden: tuple[int, ...]
     seeds: int
     critics: int
+    preset: str = "default"
 
     @property
     def cfg(self) -> TD3Config:
-        return TD3Config(
-            batch_size=self.batch, actor_hidden=self.hidden, critic_hidden=self.hidden, critics=self.critics
-        )
+        sizes: dict[str, Any] = {"actor_hidden": self.hidden, "critic_hidden": self.hidden}
+        return replace(preset(self.preset).td3, batch_size=self.batch, critics=self.critics, **sizes)
+
+    @property
+    def normalised(self) -> bool:
+        return preset(self.preset).normalise_observations
 
 
 def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict[str, Any]]:
@@ -110,7 +115,8 @@ def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
 
 
 def _full_memory(case: Case) -> Memory:
-    cfg = Config(total_steps=REPLAY_ROWS, td3=case.cfg, seeds=tuple(range(case.seeds)))
+    seeds = tuple(range(case.seeds))
+    cfg = Config(total_steps=REPLAY_ROWS, td3=case.cfg, seeds=seeds, normalise_observations=case.normalised)
     memory = Memory(HALF_CHEETAH, cfg, case.device)
     memory.replay.rows.uniform_(-1, 1)
     memory.replay.set_added([REPLAY_ROWS] * case.seeds)

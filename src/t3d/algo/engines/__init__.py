@@ -3,7 +3,7 @@
 eager    the rule's update itself, with autograd; any rule, everywhere
 fused    gradients by hand in preallocated buffers (fused.py); TD3 with ReLU perceptrons, CPU
 capture  the rule's update itself, in CUDA graphs (capture.py); any rule, GPU
-graph    gradients by hand, compiled, in CUDA graphs (graph.py); TD3 with ReLU perceptrons, GPU
+graph    gradients by hand, compiled, in CUDA graphs (graph.py); TD3 with ReLU perceptrons, LayerNorm or not, GPU
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from t3d.algo.engines import graph
+from t3d.algo.engines.backprop import HIDDEN
 from t3d.algo.engines.fused import Fused
 from t3d.algo.pixels import pixels_update
 from t3d.algo.rules import Agent, Rule
@@ -63,25 +64,42 @@ def refuses_nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> s
     return ""
 
 
-def refuses_other_than_relu_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+def graph_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses what gradients by hand were not derived for."""
-    if rule.update is pixels_update:
-        return "computes no convolutions, and the observations have images"
-    if (rule.init, rule.update) != (td3_init, td3_update):
-        return "computes TD3 only"
-    for owner in ("actor", "critic"):
-        network, activation = getattr(cfg, f"{owner}_network"), getattr(cfg, f"{owner}_activation")
-        if (network, activation) != ("mlp", "relu"):
-            return f"computes ReLU perceptrons only, and the {owner}'s network is {network} with {activation}"
-    return _refuses_fields(cfg, coefficients, "critic_loss", "actor_objective", "pre_activation_penalty")
+    return (
+        _refuses_rule(rule)
+        or _refuses_networks(cfg, *HIDDEN)
+        or _refuses_fields(cfg, coefficients, "critic_loss", "pre_activation_penalty")
+    )
 
 
-def refuses_other_than_plain_td3(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+def fused_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses also what differs between members or changes, and whatever would need memory in every update."""
     moving = [name for name, value in coefficients._asdict().items() if isinstance(value, Tensor)]
-    different = f"computes with one {moving[0]} for all seeds" if moving else ""
-    beyond = _refuses_fields(cfg, coefficients, "aggregate", "weight_decay", "max_grad_norm", "lr_schedule")
-    return refuses_other_than_relu_td3(rule, cfg, coefficients) or different or beyond
+    return (
+        _refuses_rule(rule)
+        or _refuses_networks(cfg, "mlp")
+        or _refuses_fields(cfg, coefficients, "critic_loss", "actor_objective", "pre_activation_penalty")
+        or (f"computes with one {moving[0]} for all seeds" if moving else "")
+        or _refuses_fields(cfg, coefficients, "aggregate", "weight_decay", "max_grad_norm", "lr_schedule")
+    )
+
+
+def _refuses_rule(rule: Rule) -> str:
+    """Refuses algorithms other than TD3."""
+    if rule.update is pixels_update:
+        return "computes no convolutions, and the observations have images"
+    return "" if (rule.init, rule.update) == (td3_init, td3_update) else "computes TD3 only"
+
+
+def _refuses_networks(cfg: TD3Config, *kinds: str) -> str:
+    """Refuses networks of other kinds, and activations other than ReLU."""
+    for owner in ("actor", "critic"):
+        network, activation = getattr(cfg, f"{owner}_network"), getattr(cfg, f"{owner}_activation")
+        if network not in kinds or activation != "relu":
+            computed = f"computes {' and '.join(kinds)} networks with relu only"
+            return f"{computed}, and the {owner}'s network is {network} with {activation}"
+    return ""
 
 
 def _refuses_fields(cfg: TD3Config, coefficients: Coefficients, *names: str) -> str:
@@ -95,8 +113,8 @@ def _refuses_fields(cfg: TD3Config, coefficients: Coefficients, *names: str) -> 
 
 ENGINES: dict[str, Engine] = {
     "eager": Engine(("cpu", "cuda"), create_readable, refuses_nothing),
-    "fused": Engine(("cpu",), create_fused, refuses_other_than_plain_td3),
+    "fused": Engine(("cpu",), create_fused, fused_refuses),
     "capture": Engine(("cuda",), create_readable, refuses_nothing, is_recorded=True),
-    "graph": Engine(("cuda",), create_graph, refuses_other_than_relu_td3, is_recorded=True),
+    "graph": Engine(("cuda",), create_graph, graph_refuses, is_recorded=True),
 }
 FASTEST_FIRST: dict[str, tuple[EngineName, ...]] = {"cpu": ("fused", "eager"), "cuda": ("graph", "capture", "eager")}
