@@ -96,7 +96,7 @@ def assemble(
     folder = _open_folder(parts, opened, path, loaded, asked)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
-    pipelined = cfg.local_actors > 0 and cfg.device == "cuda"
+    pipelined = cfg.async_actors > 0 and cfg.device == "cuda"
     publisher = (PipelinedPublisher if pipelined else DirectPublisher)(learner, memory, world.collector)
     saver = Saver(parts, folder, loaded.checkpoint if loaded else None)
     return Training(parts, publisher, Reporter(parts), saver, notes)
@@ -120,7 +120,7 @@ def _open_folder(
 
 def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitStack, *, play: bool) -> World:
     """Opens collector and evaluator, in this process or in others; with play the doctor checks the environment."""
-    if not cfg.local_actors:
+    if not cfg.async_actors:
         patience = max(CALL_SECONDS, cfg.env.hang_seconds)
         warnings = examine(make_env, cfg.env, patience) if play else []
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))

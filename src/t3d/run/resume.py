@@ -165,10 +165,10 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
     """Refuses more actors than there are environments, whose number cannot change during a run."""
     if cfg.actors == started.actors:
         return
-    if not (started.local_actors and cfg.local_actors):
+    if not (started.async_actors and cfg.async_actors):
         raise UserError(f"the run was started with actors={started.actors} and cannot continue with {cfg.actors}")
     most = len(started.members) * with_environments(started).env.num_envs
-    if cfg.local_actors > most:
+    if cfg.async_actors > most:
         raise UserError(
             f"actors={cfg.actors}, and the run was started with {most} environments; use local:{most} or fewer"
         )
@@ -176,7 +176,7 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
 
 def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
     """Refuses a --resume-or-start command unlike the one that started the run; threads and engine stay the run's."""
-    if cfg.local_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
+    if cfg.async_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
         cfg = replace(cfg, env=replace(cfg.env, num_envs=started.env.num_envs))
     for key, (then, now) in diff(cfg, started).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
