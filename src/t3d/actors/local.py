@@ -22,9 +22,9 @@ from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
 from t3d.architectures import actor_architecture
 from t3d.config import Config
-from t3d.errors import NobodyLeft, UserError
+from t3d.errors import UserError
 from t3d.snapshots import PolicySnapshot
-from t3d.types import ActorNews, State, row_sizes
+from t3d.types import State, row_sizes
 from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
@@ -39,8 +39,8 @@ class ActorSlot(WorkerSlot):
     """A slot for one actor: its environments, and its ring while the process runs."""
 
     def __init__(self, number: int, units: list[Unit]) -> None:
-        super().__init__()
-        self.number, self.units = number, units
+        super().__init__(number)
+        self.units = units
         self.transitions: Ring | None = None
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class LocalCollector:
                 self.worker_cfg, task, (ring, self.shared_state, self.policies, self.learner_wakeup), self.log.fd
             )
         if slot.starts > 1:
-            self._report(slot, "back", "restarted")
+            self.received.report(slot, "back", "restarted")
 
     def _handle_fault(self, slot: ActorSlot, why: str) -> None:
         """Keeps a failed actor's complete rows, and decides what happens to its environments."""
@@ -170,14 +170,9 @@ class LocalCollector:
         if user_error:  # not the actor's fault: the run ends with this error
             return
         slot.record_fault(MIN_DELIVERED)
-        self._report(slot, "lost", why)
-        if not slot.given_up:
-            return
         others = [other for other in self.slots if not other.given_up]
-        then = "its environments move to other actors" if others else "there is no other actor for its environments"
-        self._report(slot, "given-up", f"{slot.faults_in_a_row} faults in a row; {then}")
-        if not others:
-            self.received.error = self.received.error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
+        self.received.report_fault(slot, why, others=bool(others))
+        if not (slot.given_up and others):
             return
         for unit in slot.units:
             successor = min(others, key=lambda other: len(other.units))
@@ -199,9 +194,6 @@ class LocalCollector:
     def _waiting(self) -> int:
         """Counts the transitions waiting in the rings."""
         return sum(slot.transitions.waiting for slot in self.slots if slot.transitions is not None)
-
-    def _report(self, slot: ActorSlot, what: str, text: str) -> None:
-        self.received.news.append(ActorNews(slot.number, what, text, slot.starts - 1))
 
     def _receive_all(self) -> None:
         rings = [slot.transitions for slot in self.slots if slot.transitions is not None]

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.actors.protocols import Collected
+from t3d.actors.supervisor import Slot
 from t3d.config import Config
-from t3d.errors import UserError
+from t3d.errors import NobodyLeft, UserError
 from t3d.files import to_count
 from t3d.types import ActorNews, Episode, Fault, Origins, Rollout, Spec, State, row_sizes
 
@@ -47,6 +48,19 @@ class Received:
         self._reports[member][1].extend(Fault(*fields) for fields in faults)
         if diverged:
             self.diverged.setdefault(member, diverged)
+
+    def report(self, slot: Slot, what: str, text: str) -> None:
+        """Adds news of an actor."""
+        self.news.append(ActorNews(slot.number, what, text, slot.starts - 1))
+
+    def report_fault(self, slot: Slot, why: str, *, others: bool) -> None:
+        """Reports that an actor was lost, and whether it is given up; if there are no others, that ends acting."""
+        self.report(slot, "lost", why)
+        if slot.given_up:
+            then = "its environments move to other actors" if others else "there is no other actor for its environments"
+            self.report(slot, "given-up", f"{slot.faults_in_a_row} faults in a row; {then}")
+        if not others:
+            self.error = self.error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
 
     def raise_error(self) -> None:
         """Raises the error that ends acting, once everything before it has been returned."""

@@ -125,7 +125,8 @@ class Worker:
 class Slot:
     """A place for one worker, wherever it runs: how often it has failed, and when to restart it."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.starts, self.delivered, self.faults_in_a_row, self._restart_at = 0, 0, 0, 0.0
 
     @property
@@ -152,8 +153,8 @@ class Slot:
 class WorkerSlot(Slot):
     """A slot for a process on this machine."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, number: int = 0) -> None:
+        super().__init__(number)
         self.worker: Worker | None = None
 
     @property
