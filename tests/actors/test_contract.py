@@ -237,10 +237,26 @@ def process_evaluator(cfg: Config) -> Iterator[Evaluator]:
             yield evaluator
 
 
-EVALUATORS: dict[str, Callable[[Config], Any]] = {"inline": inline_evaluator, "processes": process_evaluator}
+@contextmanager
+def ray_evaluator(cfg: Config) -> Iterator[Evaluator]:
+    from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
+
+    make_env = env_factory(cfg.env.id)
+    with closing(WorkerLog()) as log:
+        spec = check(cfg, make_env, log, threading.Event(), play=False).spec
+        with closing(RayEvaluator(cfg, spec, make_env, cluster(cfg), log)) as evaluator:
+            yield evaluator
 
 
-@pytest.mark.parametrize("name", EVALUATORS)
+EVALUATORS: dict[str, Callable[[Config], Any]] = {
+    "inline": inline_evaluator,
+    "processes": process_evaluator,
+    "ray": ray_evaluator,
+}
+EVALUATOR_KINDS = [pytest.param(kind, marks=needs_ray) if kind == "ray" else kind for kind in EVALUATORS]
+
+
+@pytest.mark.parametrize("name", EVALUATOR_KINDS)
 def test_evaluations_come_once_and_in_order(name: str) -> None:
     cfg = small("inline", eval={"episodes": 3})
     network = helpers.mlp(3, 4, 1)
@@ -263,7 +279,7 @@ def test_evaluations_come_once_and_in_order(name: str) -> None:
         assert evaluator.poll().evaluations == [] and evaluator.state() == {}
 
 
-@pytest.mark.parametrize("name", EVALUATORS)
+@pytest.mark.parametrize("name", EVALUATOR_KINDS)
 def test_an_evaluator_reports_who_diverged_and_leaves_out_who_stopped(name: str) -> None:
     cfg = small("inline", eval={"episodes": 2})
     network = helpers.mlp(3, 4, 1)

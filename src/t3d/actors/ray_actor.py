@@ -6,7 +6,7 @@ Orders and answers are plain values and arrays. Errors are part of an answer and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from t3d.actors.failures import described
 from t3d.actors.member_actor import MemberActor
+from t3d.actors.worker import lower_priority
 from t3d.architectures import architecture
 from t3d.config import Config, merge
 from t3d.errors import Diverged
 from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import Rollout
 from t3d.world.episode import EpisodeCounters
+from t3d.world.evaluate import MemberEvaluator, Played
 from t3d.world.make import env_factory
 from t3d.world.policy import MemberPolicy
 
@@ -142,6 +144,53 @@ class Actor:
                     return
             if not acted:
                 return
+
+
+class Evaluator:
+    """Plays evaluation episodes, a part of an order at a time, so that it is seen to be alive."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.cfg = merge(Config(), config)
+        self.member_evaluators: dict[int, MemberEvaluator] = {}
+        self._playing: tuple[tuple[int, int, int], Generator[None, None, Played]] | None = None
+        lower_priority()  # before environments exist: what they start inherits it
+
+    def ready(self) -> bool:
+        """Answers once the evaluator runs."""
+        return True
+
+    def play(self, member: int, step: int, first: int, policy: dict[str, Any]) -> dict[str, Any]:
+        """Plays the episodes from the first on, as many at once as there are environments, for ORDER_SECONDS.
+
+        Returns their results once they are over; asked again, it goes on where it was.
+        """
+        asked, until = (member, step, first), time.monotonic() + ORDER_SECONDS
+        try:
+            if self._playing is None or self._playing[0] != asked:
+                self._playing = asked, self._start(member, first, policy)
+            while time.monotonic() < until:
+                next(self._playing[1])
+            return {}
+        except StopIteration as end:
+            played, self._playing = end.value, None
+            results = list(zip(played.returns.tolist(), played.lengths.tolist(), strict=True))
+            return {"results": results, "bad_values": played.bad_values}
+        except Exception as error:
+            self._playing = None
+            return {"diverged": error.what} if isinstance(error, Diverged) else described(error)
+
+    def close(self) -> bool:
+        """Closes the environments."""
+        for one in self.member_evaluators.values():
+            one.env_batch.close()
+        return True
+
+    def _start(self, member: int, first: int, policy: dict[str, Any]) -> Generator[None, None, Played]:
+        if member not in self.member_evaluators:
+            self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env.id))
+        one = self.member_evaluators[member]
+        episodes = range(first, min(first + one.env_batch.count, self.cfg.eval.episodes))
+        return one.playing(unpacked_policy(policy), episodes)
 
 
 class Block:

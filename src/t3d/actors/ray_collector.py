@@ -25,7 +25,7 @@ from t3d.actors.ray_actor import ORDER_SECONDS, Actor, Order, Unit, packed_polic
 from t3d.actors.ray_cluster import Connection
 from t3d.actors.ray_slots import RaySlot, end_actors, in_words
 from t3d.actors.received import Received
-from t3d.actors.statistics import ActingStatistics, ActingTotals
+from t3d.actors.statistics import ActingStatistics, ActingTotals, Traffic
 from t3d.actors.supervisor import Silence, for_workers
 from t3d.config import Config
 from t3d.errors import UserError
@@ -77,7 +77,7 @@ class RayCollector:
         self._most = max(1, min(MOST_ROWS, MOST_BYTES // width))
         self._kind = ray.remote(Actor)
         self._checked_at, self._waited, self._lived = 0.0, 0.0, 0.0
-        self._statistics = ActingStatistics()
+        self._statistics, self._traffic = ActingStatistics(), Traffic()
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
         """Has the next orders carry this policy, as far as the governor allows; the first one starts the actors."""
@@ -108,7 +108,7 @@ class RayCollector:
         restarts, now = sum(max(0, slot.starts - 1) for slot in self.slots), time.monotonic()
         running = [slot for slot in self.slots if slot.runs]
         lived = self._lived + sum(now - slot.started for slot in running)
-        return self._statistics.totals(self._waited, lived, len(running), restarts)
+        return self._statistics.totals(self._waited, lived, len(running), restarts, self._traffic)
 
     def state(self) -> State:
         """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
@@ -212,6 +212,8 @@ class RayCollector:
         self.received.add_rows(member, rows, origins)
         self._arrived[member] += len(rows)
         slot.delivered += len(rows)
+        traffic, size = self._traffic, rows.nbytes + origins.nbytes
+        self._traffic = traffic._replace(steps=traffic.steps + len(rows), step_bytes=traffic.step_bytes + size)
         self._statistics.add_ages(np.full(len(rows) - random, self.updates - updates))
 
     def _send_orders(self) -> None:
@@ -265,6 +267,9 @@ class RayCollector:
         if self._policy_ref is None:
             assert self._policy is not None  # noqa: S101 (orders are sent only once there is one)
             self._policy_ref = ray.put(packed_policy(self._policy))
+            arrays = [self._policy.flat, *(self._policy.scaling or ())]
+            traffic, size = self._traffic, sum(array.nbytes for array in arrays)
+            self._traffic = traffic._replace(versions=traffic.versions + 1, version_bytes=traffic.version_bytes + size)
         return self._policy_ref
 
     def _in_use(self, unit: Unit) -> bool:

@@ -29,10 +29,10 @@ class RaySlot(Slot):
         self.answers = 0
         self.silence = Silence()
 
-    def start(self, kind: Any, cfg: Config) -> None:
+    def start(self, kind: Any, cfg: Config, **options: Any) -> None:
         """Asks the cluster for an actor."""
         self.record_start()
-        self.handle = kind.options(**actor_options(cfg)).remote(to_dict(cfg))
+        self.handle = kind.options(**{**actor_options(cfg), **options}).remote(to_dict(cfg))
         self.greeting, self.asked_at = self.handle.ready.remote(), time.monotonic()
 
     def greeted(self) -> None:

@@ -125,7 +125,7 @@ class Evaluator:
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
         self.policies, self.worker_wakeup = Policies.opened(*task["policies"]), Wakeup(task["worker_wakeup"])
-        _lower_priority()  # before environments exist: what they start inherits it
+        lower_priority()  # before environments exist: what they start inherits it
         self.make_env = env_factory(cfg.env.id)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
 
@@ -194,7 +194,7 @@ def work(channel: int) -> NoReturn:
     sys.exit(1)
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """Lets training go first. Where Linux schedules sessions, not processes, only the session's niceness counts."""
     os.nice(EVALUATION_NICENESS)
     for _ in range(MAX_TRIES):

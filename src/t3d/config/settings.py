@@ -194,7 +194,7 @@ class Config:
         if self.actors != "inline" and not 1 <= self.async_actors <= MOST_ACTORS:
             raise UserError(f"actors={self.actors} is not inline, local:N or ray:N with N from 1 to {MOST_ACTORS}")
         check_range(self, "", ray_cpus=(0, 1024))
-        if self.ray_address and not self.on_ray:
+        if self.ray_address and self.actors_kind != "ray":
             raise UserError(f"ray_address={self.ray_address} is used only with actors=ray:N")
         if not self.seeds:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
@@ -270,12 +270,13 @@ class Config:
         return "TD3" if self.rule == "td3" else Path(self.rule).name
 
     @property
-    def async_actors(self) -> int:
-        """The actors outside the learner's process: the N of local:N and ray:N; 0 for inline."""
-        kind, _, count = self.actors.partition(":")
-        return int(count) if kind in ("local", "ray") and count.isascii() and count.isdigit() and len(count) < 9 else 0
+    def actors_kind(self) -> str:
+        """Where actors run: inline, local or ray."""
+        return self.actors.partition(":")[0]
 
     @property
-    def on_ray(self) -> bool:
-        """Whether actors and evaluators run on a Ray cluster."""
-        return self.actors.startswith("ray:")
+    def async_actors(self) -> int:
+        """The actors outside the learner's process: the N of local:N and ray:N; 0 for inline."""
+        count = self.actors.partition(":")[2]
+        known = self.actors_kind in ("local", "ray")
+        return int(count) if known and count.isascii() and count.isdigit() and len(count) < 9 else 0
