@@ -274,7 +274,7 @@ def test_a_ladder_of_noise() -> None:
 
 def test_flags_of_actors() -> None:
     cfg = parse(["Pendulum-v1", "--actors", "local:4", "--max-ahead", "7", "--noise", "per-env"]).cfg
-    assert (cfg.actors, cfg.local_actors, cfg.max_ahead, cfg.noise.per_env) == ("local:4", 4, 7, True)
+    assert (cfg.actors, cfg.async_actors, cfg.max_ahead, cfg.noise.per_env) == ("local:4", 4, 7, True)
     assert parse(["Pendulum-v1", "--noise", "pink"]).cfg.noise.kind == "pink"
     assert parse(["Pendulum-v1", "--noise=per-env"]).cfg.noise.per_env
     with pytest.raises(UserError, match="a ladder over the environments of a seed, and each seed has one"):
@@ -376,7 +376,7 @@ def rate_of(collector: LocalCollector, seconds: float) -> float:
     """Transitions a second, once every actor works."""
     while not all(slot.delivered for slot in collector.slots):
         collector.poll()
-    begun, taken = time.monotonic(), collector.taken[0]
+    begun, taken = time.monotonic(), collector.received.taken[0]
     while time.monotonic() < begun + seconds:
         collector.poll()
-    return (collector.taken[0] - taken) / (time.monotonic() - begun)
+    return (collector.received.taken[0] - taken) / (time.monotonic() - begun)

@@ -1,0 +1,309 @@
+"""Actors on a Ray cluster, which fill the replay while the learner learns.
+
+The learner orders blocks of transitions, never more than the governor allows, and keeps two orders in flight for each
+actor, so that none waits for the network. It assigns the environments: those of an actor that is lost go to the others
+at once, and an actor that joins takes some over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from t3d.actors.checkup_worker import Checkup
+from t3d.actors.failures import user_error
+from t3d.actors.governor import Governor
+from t3d.actors.local import GATHER_SECONDS, LONGEST_WAIT, MIN_DELIVERED, shares
+from t3d.actors.protocols import Collected
+from t3d.actors.ray_actor import ORDER_SECONDS, Actor, Order, Unit, packed_policy
+from t3d.actors.ray_cluster import Connection
+from t3d.actors.ray_slots import RaySlot, end_actors, in_words
+from t3d.actors.received import Received
+from t3d.actors.statistics import ActingStatistics, ActingTotals, Traffic
+from t3d.actors.supervisor import Silence, for_workers
+from t3d.config import Config
+from t3d.errors import UserError
+from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.types import State, row_sizes
+from t3d.world.guard import EnvFactory
+
+IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
+MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen
+PATIENCE_SECONDS = 10.0  # after which the environments of an actor that does not run yet go to others; chosen
+
+
+class ActorSlot(RaySlot):
+    """A slot for one actor, its environments and its orders in flight."""
+
+    def __init__(self, number: int, units: list[Unit]) -> None:
+        super().__init__(number)
+        self.units = units
+        self.opened: set[Unit] = set()  # the units of its newest order
+        self.orders: dict[int, Order] = {}
+        self.ordered = 0  # the number of its newest order
+
+    @property
+    def opens(self) -> bool:
+        """Whether an order in flight has it open environments, which may take long."""
+        return any(order.counters for order in self.orders.values())
+
+
+class RayCollector:
+    """Collects in actors on a Ray cluster: not deterministic."""
+
+    keeps_episodes = False
+
+    def __init__(self, cfg: Config, make_env: EnvFactory, checkup: Checkup, connection: Connection) -> None:
+        self.cfg, self.worker_cfg, self.governor = cfg, for_workers(connection.cfg, make_env), Governor(cfg)
+        self.spec, self.connection, self.received = checkup.spec, connection, Received(cfg, checkup.spec)
+        dealt = [[tuple(unit) for unit in units] for units in shares(cfg, as_one=checkup.vector)]
+        self.slots = [ActorSlot(number, units) for number, units in enumerate(dealt)]
+        self.episodes = np.full((len(cfg.members), cfg.env.num_envs), -1)
+        self.bad_values = np.zeros_like(self.episodes)
+        self.updates, self._limit = 0, 0
+        self._arrived = [0 for _ in cfg.members]  # transitions received, by member
+        self._claimed = [0 for _ in cfg.members]  # transitions ordered and not yet received
+        self._policy: PolicySnapshot | None = None
+        self._policy_ref: Any = None  # on the cluster, once an order has needed it
+        self._version, self._numbers = 0, itertools.count(1)
+        self._waiting_for: dict[Any, ActorSlot] = {}  # references to answers
+        width = sum(row_sizes(self.spec)) * np.dtype(self.spec.observation_dtype).itemsize
+        self._most = max(1, min(MOST_ROWS, MOST_BYTES // width))
+        self._kind = ray.remote(Actor)
+        self._checked_at, self._waited, self._lived = 0.0, 0.0, 0.0
+        self._statistics, self._traffic = ActingStatistics(), Traffic()
+
+    def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
+        """Has the next orders carry this policy, as far as the governor allows; the first one starts the actors."""
+        scaling = None if snapshot.scaling is None else Scaling(*(part.copy() for part in snapshot.scaling))
+        self._policy = snapshot._replace(flat=snapshot.flat.copy(), scaling=scaling)  # the caller may reuse its own
+        self._policy_ref, self._version, self.updates = None, self._version + 1, updates
+        self._limit = self.governor.limit(snapshot.updates)
+        self.supervise()
+        self._send_orders()
+
+    def poll(self) -> Collected:
+        """Returns the transitions received, a block for each member; waits a moment if there are none."""
+        self.received.raise_error()
+        self.supervise()
+        if not self.received.has_rows:
+            waited = self._wait()
+            self._statistics.learner_waited += waited if min(self.received.living) < self.cfg.total_steps else 0.0
+        self._receive(0.0)
+        self._send_orders()
+        return self.received.take()
+
+    def stop(self, member: int) -> None:
+        """Orders nothing more for this member."""
+        self.received.stopped.add(member)
+
+    def totals(self) -> ActingTotals:
+        """Returns the acting statistics since the start."""
+        restarts, now = sum(max(0, slot.starts - 1) for slot in self.slots), time.monotonic()
+        running = [slot for slot in self.slots if slot.runs]
+        lived = self._lived + sum(now - slot.started for slot in running)
+        return self._statistics.totals(self._waited, lived, len(running), restarts, self._traffic)
+
+    def state(self) -> State:
+        """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
+        return self.received.state(self.episodes, self.bad_values)
+
+    def restore(self, state: State, stop: threading.Event) -> list[str]:
+        """Restores what state() returned; every environment continues with its next episode."""
+        self.received.restore(state, self.episodes, self.bad_values)
+        self._arrived = [*self.received.taken]
+        return []
+
+    def close(self) -> None:
+        """Ends the actors and closes their environments."""
+        end_actors(self.slots)
+
+    def supervise(self) -> None:
+        """Asks for actors that are due, and handles those that are lost or hang; ten times a second."""
+        if time.monotonic() - self._checked_at < LONGEST_WAIT or self.received.error is not None:
+            return
+        self._checked_at = time.monotonic()
+        if lost := self.connection.lost():
+            self.received.error = UserError(lost)
+            return
+        self._receive(0.0)
+        for slot in self.slots:
+            if slot.handle is None and slot.may_start:
+                slot.start(self._kind, self.worker_cfg)
+                self._waiting_for[slot.greeting] = slot
+            elif slot.greeting is not None and time.monotonic() - slot.asked_at > PATIENCE_SECONDS:
+                self._move_units(slot)
+            elif slot.orders and (
+                fault := slot.silence.fault(slot.answers, self._patience(slot), ready=not slot.opens)
+            ):
+                self._lose(slot, fault)
+
+    def _patience(self, slot: ActorSlot) -> float:
+        """Seconds that an answer may take: a step of each environment of one member, after the order's own time."""
+        return ORDER_SECONDS + self.cfg.env.hang_seconds * max(map(len, slot.units), default=1)
+
+    def _wait(self) -> float:
+        """Waits for the first answer, and then briefly for others; returns the seconds waited."""
+        started = time.monotonic()
+        if not self._waiting_for:
+            time.sleep(LONGEST_WAIT / 2)
+        self._receive(LONGEST_WAIT, at_least=1)
+        if self.received.has_rows:
+            self._receive(GATHER_SECONDS)
+        return time.monotonic() - started
+
+    def _receive(self, seconds: float, at_least: int = 0) -> None:
+        """Takes the answers that have arrived; waits for all of them, or for at_least so many."""
+        if not self._waiting_for:
+            return
+        ready, _ = ray.wait([*self._waiting_for], num_returns=at_least or len(self._waiting_for), timeout=seconds)
+        for ref in ready:
+            slot = self._waiting_for.pop(ref, None)
+            if slot is None:  # of an actor that was lost meanwhile
+                continue
+            try:
+                answer = ray.get(ref)
+            except RayError as error:
+                self._lose(slot, in_words(error))
+                continue
+            if ref == slot.greeting:
+                self._welcome(slot)
+            else:
+                self._take(slot, answer)
+
+    def _take(self, slot: ActorSlot, answer: dict[str, Any]) -> None:
+        """Takes an answer, unless it has come before or is of an actor that was given up for lost."""
+        order = slot.orders.pop(answer["number"], None) if answer["incarnation"] == slot.starts else None
+        if order is None:
+            return
+        slot.answers += 1
+        self._waited += answer["waited"]
+        for unit, counters in answer["counters"].items():
+            for (member, env), (episode, bad_values) in zip(unit, counters, strict=True):
+                self.episodes[member, env], self.bad_values[member, env] = episode, bad_values
+        for member, (_, count) in order.claims.items():
+            self._claimed[member] -= count
+            self._take_block(slot, member, answer["updates"], **answer["blocks"][member])
+        if error := user_error(answer):  # not the actor's fault: the run ends with this error
+            self.received.error = self.received.error or error
+        elif "crash" in answer:
+            self._lose(slot, answer["crash"])
+
+    def _take_block(
+        self,
+        slot: ActorSlot,
+        member: int,
+        updates: int,
+        random: int,
+        rows: Any = None,
+        origins: Any = None,
+        **reports: Any,
+    ) -> None:
+        """Takes the transitions of one member in an answer."""
+        self.received.add_reports(member, **reports)
+        if rows is None:
+            return
+        self.received.add_rows(member, rows, origins)
+        self._arrived[member] += len(rows)
+        slot.delivered += len(rows)
+        traffic, size = self._traffic, rows.nbytes + origins.nbytes
+        self._traffic = traffic._replace(steps=traffic.steps + len(rows), step_bytes=traffic.step_bytes + size)
+        self._statistics.add_ages(np.full(len(rows) - random, self.updates - updates))
+
+    def _send_orders(self) -> None:
+        """Orders what the governor allows, from those first who have the fewest orders and have waited the longest."""
+        open_slots = [slot for slot in self.slots if slot.runs and len(slot.orders) < IN_FLIGHT]
+        while open_slots and self._policy is not None and self.received.error is None:
+            slot = min(open_slots, key=lambda one: (len(one.orders), one.ordered))
+            if not self._order(slot) or len(slot.orders) == IN_FLIGHT:
+                open_slots.remove(slot)
+
+    def _order(self, slot: ActorSlot) -> bool:
+        """Sends an actor its next order, if there is something to order from it."""
+        units = [unit for unit in slot.units if unit in slot.opened or not self._in_use(unit)]
+        members = {unit[0][0] for unit in units} - self.received.stopped - {*self.received.diverged}
+        counts = {member: self._to_claim(member) for member in sorted(members)}
+        claims = {member: (self._granted(member), count) for member, count in counts.items() if count}
+        if not claims:
+            return False
+        units = [unit for unit in units if unit[0][0] not in self.received.stopped]
+        counters = {unit: self._counters(unit) for unit in units if unit not in slot.opened}
+        order = Order(next(self._numbers), slot.starts, units, counters, claims, self._version)
+        if not slot.orders:
+            slot.silence = Silence()
+        slot.orders[order.number], slot.opened, slot.ordered = order, {*units}, order.number
+        for member, (_, count) in claims.items():
+            self._claimed[member] += count
+        self._waiting_for[slot.handle.act.remote(tuple(order), self._newest_policy())] = slot
+        return True
+
+    def _granted(self, member: int) -> int:
+        return self._arrived[member] + self._claimed[member]
+
+    def _to_claim(self, member: int) -> int:
+        """How many transitions of a member to order next: its fair share of what is allowed, or none for now.
+
+        Orders for less than a fair share of max_ahead wait, unless nothing else is on its way: each costs a message.
+        """
+        free = self._limit - self._granted(member)
+        serving = [slot for slot in self.slots if slot.runs and any(unit[0][0] == member for unit in slot.units)]
+        places = IN_FLIGHT * len(serving)
+        least = max(1, min(self._most, self.cfg.max_ahead // places))
+        count = min(self._most, max(least, free // places), free)
+        too_few = count < least and self._claimed[member] > 0 and self._limit < self.cfg.total_steps
+        return 0 if free <= 0 or too_few else count
+
+    def _counters(self, unit: Unit) -> list[tuple[int, int]]:
+        return [(int(self.episodes[pair]), int(self.bad_values[pair])) for pair in unit]
+
+    def _newest_policy(self) -> Any:
+        """Puts the newest policy onto the cluster, once, and returns the reference that orders carry."""
+        if self._policy_ref is None:
+            assert self._policy is not None  # noqa: S101 (orders are sent only once there is one)
+            self._policy_ref = ray.put(packed_policy(self._policy))
+            arrays = [self._policy.flat, *(self._policy.scaling or ())]
+            traffic, size = self._traffic, sum(array.nbytes for array in arrays)
+            self._traffic = traffic._replace(versions=traffic.versions + 1, version_bytes=traffic.version_bytes + size)
+        return self._policy_ref
+
+    def _in_use(self, unit: Unit) -> bool:
+        """Whether an order in flight steps these environments, whose next episode is unknown until it is answered."""
+        return any(unit in order.units for slot in self.slots for order in slot.orders.values())
+
+    def _welcome(self, slot: ActorSlot) -> None:
+        """Lets an actor that runs now take over environments of those who have the most."""
+        slot.greeted()
+        if slot.starts > 1:
+            self.received.report(slot, "back", "restarted")
+        others = [other for other in self.slots if other is not slot]
+        while others:
+            richest = max(others, key=lambda other: len(other.units))
+            if len(richest.units) - len(slot.units) < 2:
+                break
+            slot.units.append(richest.units.pop())
+
+    def _move_units(self, slot: ActorSlot) -> None:
+        """Gives a slot's environments to actors that run, if there are any."""
+        running = [other for other in self.slots if other.runs and other is not slot]
+        while running and slot.units:
+            min(running, key=lambda other: len(other.units)).units.append(slot.units.pop())
+
+    def _lose(self, slot: ActorSlot, why: str) -> None:
+        """Gives up the orders of a lost actor, moves its environments at once, and lets a replacement be asked for."""
+        self._waiting_for = {ref: other for ref, other in self._waiting_for.items() if other is not slot}
+        for order in slot.orders.values():
+            for member, (_, count) in order.claims.items():
+                self._claimed[member] -= count
+        if slot.runs:
+            self._lived += time.monotonic() - slot.started
+        slot.orders, slot.opened = {}, set()
+        slot.end()
+        slot.record_fault(MIN_DELIVERED)
+        self._move_units(slot)
+        self.received.report_fault(slot, why, others=any(not other.given_up for other in self.slots))
