@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STORE = "--object-store-memory=80000000"
-SMALL = ["--num-cpus=2", STORE, "--disable-usage-stats", "--include-dashboard=false", "--block"]
+SMALL = ["--num-cpus=2", STORE, "--disable-usage-stats", "--block"]
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")
 
 
@@ -56,7 +56,7 @@ def head(*options: str, **variables: str) -> Iterator[str]:
         tempfile.TemporaryDirectory(prefix="ray-") as folder,
         node("--head", f"--port={port}", f"--temp-dir={folder}", *options, **variables),
     ):
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.2:{port}"
 
 
 def _said(log: object) -> bytes:

@@ -153,9 +153,10 @@ class TestJoining:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("def make_env(): ...\n")
         monkeypatch.chdir(tmp_path)
-        connection = joined(cluster, env=EnvConfig(id=f"{tmp_path}/lab/robot.py:make_env"))
+        env = EnvConfig(id=f"{tmp_path}/lab/robot.py:make_env")
+        connection = joined(cluster, env=env)
         try:
-            assert connection.cfg.env.id == "lab/robot.py:make_env"
+            assert connection.for_actors(replace(CFG, env=env)).env.id == "lab/robot.py:make_env"
             assert in_worker(_files_here) == ["lab/arm.xml", "lab/robot.py"]
         finally:
             connection.close()
@@ -223,6 +224,8 @@ class TestFiles:
             (tmp_path / name).write_text("")
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
+        for name in ("my_robot", "lab", "lab.arm"):  # of another test's folder
+            monkeypatch.delitem(sys.modules, name, raising=False)
         return tmp_path
 
     @pytest.mark.parametrize(

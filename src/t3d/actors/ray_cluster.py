@@ -39,9 +39,14 @@ ALWAYS = {
 class Connection:
     """A cluster in use."""
 
-    def __init__(self, cfg: Config, warnings: list[str], watch: Watch, opened: ExitStack) -> None:
-        self.cfg, self.warnings = cfg, warnings  # the configuration by which actors find the user's files
-        self._watch, self._opened = watch, opened
+    folder: Path | None = None  # of this machine, of which actors have a copy; None where they run on this machine
+
+    def __init__(self, folder: Path | None, warnings: list[str], watch: Watch, opened: ExitStack) -> None:
+        self.folder, self.warnings, self._watch, self._opened = folder, warnings, watch, opened
+
+    def for_actors(self, cfg: Config) -> Config:
+        """Returns the configuration by which actors find the user's files."""
+        return for_machines(cfg, self.folder)
 
     def lost(self) -> str:
         """Returns why the cluster is lost for good, or an empty string; never waits."""
@@ -61,10 +66,11 @@ def connect(cfg: Config, output: int | None = None) -> Connection:
         raise UserError(f'actors={cfg.actors} needs Ray; install it with: pip install "t3d[ray]"')
     with ExitStack() as opened:
         opened.enter_context(printing_to(output))
-        cfg, warnings = _join(cfg, opened) if cfg.ray_address else _start(cfg, opened)
+        warnings = _join(cfg, opened) if cfg.ray_address else _start(cfg, opened)
         watch = Watch()
         opened.callback(watch.close)
-        return Connection(cfg, [*warnings, *differences()], watch, opened.pop_all())
+        folder = Path.cwd() if cfg.ray_address else None
+        return Connection(folder, [*warnings, *differences()], watch, opened.pop_all())
 
 
 def actor_options(cfg: Config) -> dict[str, Any]:
@@ -77,7 +83,7 @@ def actor_options(cfg: Config) -> dict[str, Any]:
     }
 
 
-def _start(cfg: Config, opened: ExitStack) -> tuple[Config, list[str]]:
+def _start(cfg: Config, opened: ExitStack) -> list[str]:
     """Starts a cluster that listens on this machine only, and admits only who has its token."""
     store = store_bytes(shutil.disk_usage(SHARED_MEMORY).free)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -98,16 +104,16 @@ def _start(cfg: Config, opened: ExitStack) -> tuple[Config, list[str]]:
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
         )
-    return for_machines(cfg, None), []
+    return []
 
 
-def _join(cfg: Config, opened: ExitStack) -> tuple[Config, list[str]]:
+def _join(cfg: Config, opened: ExitStack) -> list[str]:
     """Joins a cluster, and sends it the folder in which T3D was started if actors need files of it."""
-    home, address = Path.cwd(), cfg.ray_address
-    elsewhere = for_machines(cfg, home)
+    folder, address = Path.cwd(), cfg.ray_address
+    needed = needs_files(cfg, folder)
     with_token = asks_for_token(address)
     opened.enter_context(_environment({**ALWAYS, "RAY_AUTH_MODE": "token" if with_token else "disabled"}))
-    files = {"working_dir": str(home), "excludes": excluded(cfg, home)} if needs_files(cfg, home) else {}
+    files = {"working_dir": str(folder), "excludes": excluded(cfg, folder)} if needed else {}
     ray = _ray()
     opened.callback(ray.shutdown)
     with joining(address), _own_signals():
@@ -116,7 +122,7 @@ def _join(cfg: Config, opened: ExitStack) -> tuple[Config, list[str]]:
         f"the Ray cluster at {address} runs without authentication: everyone who reaches it can run programs on it; "
         "docs/cluster.md says how to switch it on"
     )
-    return elsewhere, [] if with_token else [open_to_all]
+    return [] if with_token else [open_to_all]
 
 
 def store_bytes(free: int) -> int:
