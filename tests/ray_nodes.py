@@ -15,6 +15,7 @@ from pathlib import Path
 
 STORE = "--object-store-memory=80000000"
 SMALL = ["--num-cpus=2", STORE, "--disable-usage-stats", "--block"]
+ON_LOOPBACK = ["--node-ip-address=127.0.0.2", "--include-dashboard=false"]  # Ray replaces 127.0.0.1
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")
 
 
@@ -54,7 +55,7 @@ def head(*options: str, **variables: str) -> Iterator[str]:
     port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix="ray-") as folder,
-        node("--head", f"--port={port}", f"--temp-dir={folder}", *options, **variables),
+        node("--head", *ON_LOOPBACK, f"--port={port}", f"--temp-dir={folder}", *options, **variables),
     ):
         yield f"127.0.0.2:{port}"
 
