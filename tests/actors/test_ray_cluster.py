@@ -146,7 +146,7 @@ class TestJoining:
             connection.close()
 
     def test_files_of_the_folder_reach_the_workers_but_not_runs_and_hidden_files(
-        self, cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
         for name in ("lab/robot.py", "lab/arm.xml", "runs/one/events.jsonl", ".env", ".git/config", "venv/big"):
@@ -160,6 +160,7 @@ class TestJoining:
             assert in_worker(_files_here) == ["lab/arm.xml", "lab/robot.py"]
         finally:
             connection.close()
+        assert capfd.readouterr() == ("", "")
 
     def test_nodes_with_another_version_or_without_t3d_are_named(
         self, cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import math
 import os
 import secrets
@@ -100,7 +101,7 @@ def _start(cfg: Config, opened: ExitStack) -> list[str]:
             num_gpus=0,
             object_store_memory=store,
             include_dashboard=False,
-            configure_logging=False,
+            logging_level=logging.WARNING,
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
         )
@@ -117,7 +118,7 @@ def _join(cfg: Config, opened: ExitStack) -> list[str]:
     ray = _ray()
     opened.callback(ray.shutdown)
     with joining(address), _own_signals():
-        ray.init(address=address, configure_logging=False, runtime_env={"env_vars": ONE_THREAD, **files})
+        ray.init(address=address, logging_level=logging.WARNING, runtime_env={"env_vars": ONE_THREAD, **files})
     open_to_all = (
         f"the Ray cluster at {address} runs without authentication: everyone who reaches it can run programs on it; "
         "docs/cluster.md says how to switch it on"
