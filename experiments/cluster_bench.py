@@ -10,6 +10,7 @@ All nodes are processes of this machine (ray.cluster_utils.Cluster), and the env
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ["RAY_worker_niceness"] = "0"  # Ray gives way to other programs, of which a node should have none
 
 import numpy as np
 from ray.cluster_utils import Cluster
@@ -31,7 +33,7 @@ from ray.cluster_utils import Cluster
 import t3d
 from t3d.actors.checkup import check
 from t3d.actors.local import LocalCollector
-from t3d.actors.ray_cluster import connect
+from t3d.actors.ray_cluster import Connection, connect
 from t3d.actors.ray_collector import RayCollector
 from t3d.actors.supervisor import for_workers
 from t3d.actors.worker_log import WorkerLog
@@ -45,8 +47,8 @@ HERE = Path(__file__).parent
 FIGURES = HERE.parent / "docs" / "cluster" / "bench.json"
 PICTURE = HERE.parent / "docs" / "img" / "cluster.png"
 NODES, CPUS = 4, 2  # Ray nodes, and CPUs that each claims to have: it starts so many idle workers at once
-STEP_MS, ACTORS = (1, 10, 100), (1, 2, 4, 8, 16, 32, 64)
-SECONDS, WARM_UP = 8.0, 2.0  # of each measurement, and before it once all actors run
+STEP_MS, ACTORS = (10, 100, 1), (1, 2, 4, 8, 16, 32, 64)
+SECONDS, WARM_UP = 6.0, 2.0  # of each measurement, and before it once all actors run
 LONGEST_START = 240.0  # seconds for all actors to run
 
 
@@ -57,15 +59,17 @@ def main() -> None:
 
 
 def scaling() -> None:
-    """Collected steps a second against actors, with updates off."""
-    rows = []
+    """Collected steps a second against actors, with updates off; goes on with what is missing."""
+    rows = json.loads(FIGURES.read_text()).get("scaling", []) if FIGURES.exists() else []
+    done = [(row["step_ms"], row["actors"]) for row in rows]
     with cluster() as address:
-        for milliseconds in STEP_MS:
-            for actors in ACTORS:
-                cfg = config(f"ms{milliseconds}", actors=f"ray:{actors}", ray_address=address, updates_per_step=0)
-                rows.append({"step_ms": milliseconds, "actors": actors, **collected(cfg)})
-                print(rows[-1], flush=True)
-    write("scaling", rows)
+        first = config("ms1", actors="ray:1", ray_address=address)
+        with closing(connect(first)) as connection:
+            for milliseconds, actors in itertools.product(STEP_MS, ACTORS):
+                if (milliseconds, actors) not in done:
+                    cfg = config(f"ms{milliseconds}", actors=f"ray:{actors}", ray_address=address, updates_per_step=0)
+                    rows.append({"step_ms": milliseconds, "actors": actors, **collected(cfg, connection)})
+                    write("scaling", rows)
 
 
 def learner() -> None:
@@ -85,8 +89,7 @@ def beside() -> None:
             learning = config(f"ms{milliseconds}", actors=actors, random_steps=500, td3=small)
             row = {"step_ms": milliseconds, "actors": actors, **collected(cfg), "training": trained(learning, 20.0)}
             rows.append(row)
-            print(row, flush=True)
-    write("beside", rows)
+            write("beside", rows)
 
 
 def config(env: str, **settings: Any) -> Config:
@@ -121,7 +124,7 @@ def cluster() -> Iterator[str]:
         nodes.shutdown()
 
 
-def collected(cfg: Config) -> dict[str, float]:
+def collected(cfg: Config, connection: Connection | None = None) -> dict[str, float]:
     """Collects without learning."""
     cfg = with_full_paths(cfg)
     make_env = env_factory(cfg.env.id)
@@ -129,7 +132,8 @@ def collected(cfg: Config) -> dict[str, float]:
         log = opened.enter_context(closing(WorkerLog()))
         checkup = check(cfg, make_env, log, threading.Event(), play=False)
         if cfg.actors_kind == "ray":
-            connection = opened.enter_context(closing(connect(for_workers(cfg, make_env))))
+            if connection is None:
+                connection = opened.enter_context(closing(connect(for_workers(cfg, make_env))))
             collector: Any = RayCollector(cfg, make_env, checkup, connection)
         else:
             collector = LocalCollector(cfg, make_env, checkup, log)
@@ -217,7 +221,7 @@ def write(part: str, measured: Any) -> None:
     figures[part] = measured
     figures["machine"] = {"cores": os.cpu_count(), "processor": platform.machine(), "ray_nodes": NODES}
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
-    print(json.dumps(measured, indent=1))
+    print(part, measured[-1] if isinstance(measured, list) else measured, flush=True)
 
 
 def picture() -> None:
@@ -226,7 +230,7 @@ def picture() -> None:
 
     rows = json.loads(FIGURES.read_text())["scaling"]
     figure, (speed, cost) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for milliseconds in STEP_MS:
+    for milliseconds in sorted(STEP_MS):
         mine = [row for row in rows if row["step_ms"] == milliseconds]
         actors = [row["actors"] for row in mine]
         (line,) = speed.plot(actors, [row["steps_per_second"] for row in mine], "o-", label=f"{milliseconds} ms a step")

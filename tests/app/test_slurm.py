@@ -58,11 +58,15 @@ class Slurm:
         """Runs a task that is interrupted after its first checkpoint."""
         running = self.start(task)
         deadline = time.monotonic() + 60
-        while not list((self.folder / "runs" / f"t3d-{task}" / "checkpoints").glob("000*")):
+        while '"checkpoint": "0' not in self.journal(task):
             assert running.poll() is None and time.monotonic() < deadline, self.log(task)
             time.sleep(0.02)
         interrupt(running.pid)
         return running.wait(60)
+
+    def journal(self, task: int) -> str:
+        journal = self.folder / "runs" / f"t3d-{task}" / "journal.jsonl"
+        return journal.read_text() if journal.exists() else ""
 
     def log(self, task: int) -> str:
         return (self.folder / f"{task}.log").read_text()

@@ -88,7 +88,8 @@ def _start(cfg: Config, opened: ExitStack) -> list[str]:
     """Starts a cluster that listens on this machine only, and admits only who has its token."""
     store = store_bytes(shutil.disk_usage(SHARED_MEMORY).free)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    opened.enter_context(_environment({**ALWAYS, **token}))
+    as_local = {"RAY_worker_niceness": "0"}  # actors have the learner's priority, as those of local:N
+    opened.enter_context(_environment({**ALWAYS, **token, **as_local}))
     folder = tempfile.mkdtemp(prefix="t3d-ray-")
     opened.callback(shutil.rmtree, folder, ignore_errors=True)
     cores = os.cpu_count() or 1
