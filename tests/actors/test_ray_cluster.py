@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from t3d.actors import ray_checks, ray_cluster
-from t3d.actors.ray_checks import asks_for_token, split_address
+from t3d.actors.ray_checks import QUESTION, asks_for_token, split_address
 from t3d.actors.ray_cluster import SHARED_MEMORY, Connection, actor_options, connect, store_bytes
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.config import Config, EnvConfig, RunConfig, TD3Config
@@ -25,7 +25,7 @@ from t3d.errors import UserError
 
 ray = pytest.importorskip("ray", reason="Ray is an extra")
 
-from ray_nodes import VARIABLES, head, node  # noqa: E402
+from ray_nodes import VARIABLES, clean, head, node  # noqa: E402
 
 TOKEN = "a-token-of-the-tests"
 CFG = Config(actors="ray:2", env=EnvConfig(id="Pendulum-v1"))
@@ -128,7 +128,7 @@ class TestJoining:
     def test_without_a_token_or_with_another_it_says_where_tokens_are(
         self, cluster: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        with pytest.raises(UserError, match="asks for a token, and there is none here; copy ~/.ray/auth_token"):
+        with pytest.raises(UserError, match=r"asks for a token, and there is none here; copy ~/\.ray/auth_token"):
             joined(cluster)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "another")
         with pytest.raises(UserError, match="refuses this token"):
@@ -207,14 +207,16 @@ class TestAddress:
             split_address(address)
 
     def test_nothing_there(self) -> None:
-        with pytest.raises(UserError, match="nothing answers at ray_address=127.0.0.1:1 "):
+        with pytest.raises(UserError, match=r"nothing answers at ray_address=127\.0\.0\.1:1 "):
             joined("127.0.0.1:1")
 
     def test_something_else_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ray_checks, "PROBE_SECONDS", 3.0)
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            with pytest.raises(UserError, match="is not the head of a Ray cluster"):
-                asks_for_token(f"127.0.0.1:{other.getsockname()[1]}")
+        with (
+            socket.create_server(("127.0.0.1", 0)) as other,
+            pytest.raises(UserError, match="is not the head of a Ray cluster"),
+        ):
+            asks_for_token(f"127.0.0.1:{other.getsockname()[1]}")
 
 
 class TestFiles:
@@ -268,9 +270,8 @@ class TestFiles:
 
 def asks_for_token_of_a_stranger(address: str) -> bool:
     """Whether a process without the token is refused."""
-    code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
-    variables = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    asked = subprocess.run([sys.executable, "-c", code, address], env=variables, capture_output=True, text=True)
+    command = [sys.executable, "-c", QUESTION, address]
+    asked = subprocess.run(command, env=clean(), capture_output=True, text=True, check=False)
     return asked.returncode != 0 and "InvalidAuthToken" in asked.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,13 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_folders import assert_equal, events_of
 
+from run_folders import assert_equal, events_of
 from t3d.events import End
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "cluster" / "train.sbatch"
-FLAGS = "Pendulum-v1 --preset quick --total-steps 900 --random-steps 200 --checkpoint.every-steps 100".split()
-SMALL = "--eval.episodes 1 --eval.every-steps 300 --td3.actor-hidden 8 --td3.critic-hidden 8".split()
+FLAGS = shlex.split(
+    "Pendulum-v1 --preset quick --total-steps 900 --random-steps 200 --checkpoint.every-steps 100 "
+    "--eval.episodes 1 --eval.every-steps 300 --td3.actor-hidden 8 --td3.critic-hidden 8"
+)
 STAND_INS = {
     "t3d": f'#!/bin/sh\nexec {sys.executable} -m t3d "$@"\n',
     "scontrol": '#!/bin/sh\necho "$@" >> "$ASKED"\n',
@@ -43,7 +46,7 @@ class Slurm:
         }
         with (self.folder / f"{task}.log").open("ab") as log:
             return subprocess.Popen(
-                ["bash", str(SCRIPT), *FLAGS, *SMALL],
+                ["bash", str(SCRIPT), *FLAGS],
                 cwd=self.folder,
                 env={**os.environ, **variables},
                 stdout=log,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import socket
@@ -120,7 +121,7 @@ def differences() -> list[str]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
     ask = ray.remote(num_cpus=0, max_retries=0)(what_runs_here)
-    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes()}
     asked = {
         ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(): address
         for node, address in nodes.items()
@@ -131,6 +132,12 @@ def differences() -> list[str]:
         if text := _difference(task):
             found.append(f"node {asked[task]} {text}")
     return found
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """Returns what Ray says about each node that is alive."""
+    ray: Any = importlib.import_module("ray")  # its list of nodes has no type
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _difference(task: Any) -> str:
@@ -157,7 +164,7 @@ class Watch:
         import ray  # noqa: PLC0415
 
         context = ray.get_runtime_context()
-        here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+        here = next(node for node in _nodes() if node["NodeID"] == context.get_node_id())
         node = here["NodeManagerAddress"], int(here["NodeManagerPort"])
         self._watched = {"the head of the Ray cluster": split_address(context.gcs_address), "this machine's Ray": node}
         self._seen = dict.fromkeys(self._watched, time.monotonic())

@@ -20,7 +20,7 @@ NEVER_SENT = [".?*", "__pycache__", "venv"]  # what is hidden, e.g. .git, .venv,
 
 
 def for_machines(cfg: Config, folder: Path | None) -> Config:
-    """Returns the configuration by which actors find the user's files: in a copy of the folder `folder`, or on this disk.
+    """Returns the configuration by which actors find the user's files: in a copy of the folder, or on this disk.
 
     What belongs to an installed library stays as it is: it must be installed on every node.
     """

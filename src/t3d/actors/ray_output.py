@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def write(output: int | None, line: str) -> None:
 @contextmanager
 def printing_to(output: int | None) -> Iterator[None]:
     """Sends Ray's log, its messages about the cluster and what its workers print to the descriptor, or nowhere."""
-    from ray._private import worker  # noqa: PLC0415 (an extra)
+    worker: Any = importlib.import_module("ray._private.worker")
 
     def to_output(data: dict[str, Any], ignore_prefix: bool = False) -> None:
         for line in data["lines"] if data["pid"] != "autoscaler" else ():  # it reports every few seconds
