@@ -58,7 +58,7 @@ def seeds_of(cfg: Config, episodes: int) -> dict[int, tuple[int, int, int]]:
 def check_rows(memory: Memory, cfg: Config, *, crashes: int = 0) -> None:
     """Every stored transition is one that happened, once, in order; episodes are cut short only by crashes."""
     assert memory.added == [cfg.total_steps] * len(cfg.seeds)
-    spread, cut = getattr(actor_worlds, cfg.env.id.partition(":")[2]).spread, 0
+    spread, cut = getattr(actor_worlds, cfg.env.id.rpartition(":")[2]).spread, 0
     places = seeds_of(cfg, int(1.1 * cfg.total_steps / (2 + spread / 2)) + 50)  # if one took nearly all the steps
     for member in range(len(cfg.seeds)):
         rows = memory.replay.read(member, 0, cfg.total_steps)

@@ -1,19 +1,48 @@
-"""One small Ray cluster for the tests of a process, started by the first that needs it."""
+"""One small Ray cluster for the tests of a process, started by the first that needs it, to which nodes can be added."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+from typing import Any
 
 import pytest
 
-import helpers
 from t3d.config import Config
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (t3d[ray])")
+HEAD_CPUS = 4
+STORE_BYTES = 100 * 2**20
 
 
-def cluster(cfg: Config):  # type: ignore[no-untyped-def]
+@functools.cache
+def nodes() -> Any:
+    """Starts the cluster, a ray.cluster_utils.Cluster, and connects to it; it ends with this process."""
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    import ray  # noqa: PLC0415
+    from ray.cluster_utils import Cluster  # noqa: PLC0415
+
+    started = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": HEAD_CPUS,
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+            "node_ip_address": "127.0.0.1",
+        },
+    )
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    ray.init(
+        address=started.address,
+        runtime_env={"env_vars": variables},
+        log_to_driver=False,
+        configure_logging=False,
+    )
+    return started
+
+
+def cluster(cfg: Config) -> Any:
     """Returns a connection to it whose close() does nothing, for actors with this configuration."""
     from t3d.actors.ray_cluster import Connection  # noqa: PLC0415
 
@@ -27,13 +56,5 @@ def cluster(cfg: Config):  # type: ignore[no-untyped-def]
         def close(self) -> None:
             pass
 
-    _started()
+    nodes()
     return Shared()
-
-
-@functools.cache
-def _started() -> object:
-    """Starts it; Ray ends it with the process."""
-    from t3d.actors.ray_cluster import connect  # noqa: PLC0415
-
-    return connect(helpers.small_config(actors="ray:12", ray_cpus=0.5))
