@@ -60,7 +60,7 @@ class RayCollector:
     keeps_episodes = False
 
     def __init__(self, cfg: Config, make_env: EnvFactory, checkup: Checkup, connection: Connection) -> None:
-        self.cfg, self.worker_cfg, self.governor = cfg, for_workers(connection.cfg, make_env), Governor(cfg)
+        self.cfg, self.worker_cfg, self.governor = cfg, connection.for_actors(for_workers(cfg, make_env)), Governor(cfg)
         self.spec, self.connection, self.received = checkup.spec, connection, Received(cfg, checkup.spec)
         dealt = [[tuple(unit) for unit in units] for units in shares(cfg, as_one=checkup.vector)]
         self.slots = [ActorSlot(number, units) for number, units in enumerate(dealt)]

@@ -36,7 +36,7 @@ class RayEvaluator(PendingEvaluations):
 
     def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, connection: Connection, log: WorkerLog) -> None:
         super().__init__(cfg, spec, log)
-        self.worker_cfg, self.connection = for_workers(connection.cfg, make_env), connection
+        self.worker_cfg, self.connection = connection.for_actors(for_workers(cfg, make_env)), connection
         cpus = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
         actors = min(self.count, max(1, int(cpus)))
         self.slots = [EvaluatorSlot(first, list(range(first, self.count, actors))) for first in range(actors)]

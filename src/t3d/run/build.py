@@ -13,6 +13,7 @@ from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.actors.protocols import Collector, Evaluator
+from t3d.actors.supervisor import for_workers
 from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
@@ -140,7 +141,7 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
     """Opens collector and evaluator on a Ray cluster, which is joined or started first."""
     from t3d.actors import ray_cluster  # noqa: PLC0415 (Ray is an extra)
 
-    connection = opened.enter_context(closing(ray_cluster.connect(cfg, log.fd)))
+    connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd)))
     from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415 (imports Ray)
     from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
 
