@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -20,6 +21,7 @@ from t3d.config import Config, merge
 from t3d.data.links import NONE
 from t3d.data.memory import Memory
 from t3d.events import Event
+from t3d.run.loop import resume, train
 from t3d.seeds import derive
 from t3d.snapshots import PolicySnapshot
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED
@@ -126,3 +128,13 @@ def until(collector: LocalCollector, true: Callable[[LocalCollector], bool]) -> 
         assert time.monotonic() < deadline, "it never happened"
         collector.supervise()
         time.sleep(0.005)
+
+
+def stopped_at(cfg: Config, step: int) -> list[Event]:
+    """Begins the run, or goes on with it, up to some step."""
+    stop, events, folder = threading.Event(), [], Path(cfg.run.root, cfg.run.name)
+    for event in resume(folder, cfg=cfg, stop=stop) if folder.exists() else train(cfg, stop=stop):
+        events.append(event)
+        if event.step >= step:
+            stop.set()
+    return events

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from t3d.config import Config
-
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (t3d[ray])")
 HEAD_CPUS = 4
+LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by an address that others can reach
 STORE_BYTES = 100 * 2**20
 
 
@@ -29,7 +28,7 @@ def nodes() -> Any:
             "num_cpus": HEAD_CPUS,
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
-            "node_ip_address": "127.0.0.1",
+            "node_ip_address": LOOPBACK,
         },
     )
     variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
@@ -42,13 +41,24 @@ def nodes() -> Any:
     return started
 
 
-def cluster(cfg: Config) -> Any:
-    """Returns a connection to it whose close() does nothing, for actors with this configuration."""
+def leave() -> None:
+    """Ends the cluster, if there is one: other tests start their own."""
+    if nodes.cache_info().currsize:
+        import ray  # noqa: PLC0415
+
+        ray.shutdown()
+        nodes().shutdown()
+        nodes.cache_clear()
+        del os.environ["RAY_AUTH_MODE"]
+
+
+def cluster() -> Any:
+    """Returns a connection to it whose close() does nothing."""
     from t3d.actors.ray_cluster import Connection  # noqa: PLC0415
 
     class Shared(Connection):
         def __init__(self) -> None:
-            self.cfg, self.warnings = cfg, []
+            self.warnings = []
 
         def lost(self) -> str:
             return ""

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from functools import partial
 from itertools import combinations, product
@@ -20,7 +19,7 @@ import pytest
 
 import actor_worlds
 import helpers
-from actor_helpers import actor_config, check_rows, of_kind, unstarted
+from actor_helpers import actor_config, check_rows, of_kind, stopped_at, unstarted
 from helpers import snapshot_for
 from t3d.actors import supervisor as workers
 from t3d.actors.inline import InlineCollector
@@ -30,7 +29,7 @@ from t3d.app.train import parse
 from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
-from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
+from t3d.events import ActingEvent, ActorEvent, End, Eval, Resumed, Saved
 from t3d.run.loop import resume, train
 from t3d.run.placement import with_environments
 from t3d.snapshots import PolicySnapshot
@@ -67,16 +66,6 @@ def test_what_workers_print_takes_little_of_the_disk(tmp_path: Path) -> None:
 
 
 # Saved and resumed
-
-
-def stopped_at(cfg: Config, step: int) -> list[Event]:
-    """Begins the run, or goes on with it, up to some step."""
-    stop, events, folder = threading.Event(), [], Path(cfg.run.root, cfg.run.name)
-    for event in resume(folder, cfg=cfg, stop=stop) if folder.exists() else train(cfg, stop=stop):
-        events.append(event)
-        if event.step >= step:
-            stop.set()
-    return events
 
 
 @pytest.mark.slow

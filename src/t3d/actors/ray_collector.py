@@ -173,7 +173,7 @@ class RayCollector:
                 self._lose(slot, in_words(error))
                 continue
             if ref == slot.greeting:
-                self._welcome(slot)
+                self._welcome(slot, *answer)
             else:
                 self._take(slot, answer)
 
@@ -276,11 +276,11 @@ class RayCollector:
         """Whether an order in flight steps these environments, whose next episode is unknown until it is answered."""
         return any(unit in order.units for slot in self.slots for order in slot.orders.values())
 
-    def _welcome(self, slot: ActorSlot) -> None:
+    def _welcome(self, slot: ActorSlot, host: str, pid: int) -> None:
         """Lets an actor that runs now take over environments of those who have the most."""
-        slot.greeted()
+        slot.greeted(host, pid)
         if slot.starts > 1:
-            self.received.report(slot, "back", "restarted")
+            self.received.report(slot, "back", f"restarted on {host}")
         others = [other for other in self.slots if other is not slot]
         while others:
             richest = max(others, key=lambda other: len(other.units))

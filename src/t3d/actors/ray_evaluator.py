@@ -76,7 +76,7 @@ class RayEvaluator(PendingEvaluations):
             self._lose(slot, in_words(error))
             return
         if not slot.runs:
-            slot.greeted()
+            slot.greeted(*answer)
         else:
             self._take(slot, answer)
 
