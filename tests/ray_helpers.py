@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (t3d[ray])")
-HEAD_CPUS = 4
+HEAD_CPUS = 2
+VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0"}
 LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by an address that others can reach
 STORE_BYTES = 100 * 2**20
 
@@ -18,7 +19,7 @@ STORE_BYTES = 100 * 2**20
 @functools.cache
 def nodes() -> Any:
     """Starts the cluster, a ray.cluster_utils.Cluster, and connects to it; it ends with this process."""
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    os.environ.update(VARIABLES)  # workers inherit them
     import ray  # noqa: PLC0415
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
@@ -31,13 +32,7 @@ def nodes() -> Any:
             "node_ip_address": LOOPBACK,
         },
     )
-    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    ray.init(
-        address=started.address,
-        runtime_env={"env_vars": variables},
-        log_to_driver=False,
-        configure_logging=False,
-    )
+    ray.init(address=started.address, log_to_driver=False, configure_logging=False)
     return started
 
 
@@ -49,7 +44,8 @@ def leave() -> None:
         ray.shutdown()
         nodes().shutdown()
         nodes.cache_clear()
-        del os.environ["RAY_AUTH_MODE"]
+        for name in VARIABLES:
+            del os.environ[name]
 
 
 def cluster() -> Any:

@@ -108,7 +108,7 @@ def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actor
         ("local:2", "local:3", "actors=local:3, and the run was started with 2 environments; use local:2 or fewer"),
         ("local:2", "inline", "started with actors=local:2 and cannot continue with inline"),
         ("inline", "local:2", "started with actors=inline and cannot continue with local:2"),
-        ("local:2", "locals:2", "neither inline nor local:N"),
+        ("local:2", "locals:2", "not inline, local:N or ray:N"),
     ],
 )
 def test_actors_that_a_run_cannot_go_on_with(tmp_path: Path, begun: str, actors: str, words: str) -> None:
@@ -272,9 +272,11 @@ def test_flags_of_actors() -> None:
         parse(["Pendulum-v1", "--noise", "purple"])
 
 
-@pytest.mark.parametrize("actors", ["local", "local:", "local:0", "local:-1", "local:x", "ray:3", "local:99999", ""])
+@pytest.mark.parametrize(
+    "actors", ["local", "local:", "local:0", "local:-1", "local:x", "ray:0", "ray", "local:99999", ""]
+)
 def test_actors_that_cannot_be(actors: str) -> None:
-    with pytest.raises(UserError, match="neither inline nor local:N with N from 1 to 1024"):
+    with pytest.raises(UserError, match="is not inline, local:N or ray:N with N from 1 to 1024"):
         Config(actors=actors)
 
 

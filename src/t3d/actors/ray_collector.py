@@ -35,7 +35,7 @@ from t3d.world.guard import EnvFactory
 
 IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
 MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen
-PATIENCE_SECONDS = 10.0  # after which the environments of an actor that does not run yet go to others; chosen
+PATIENCE_SECONDS = 30.0  # after which the environments of an actor that does not run yet go to others; chosen
 
 
 class ActorSlot(RaySlot):
