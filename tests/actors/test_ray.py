@@ -21,15 +21,17 @@ from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of
 from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
 from t3d.actors import ray_collector, supervisor
 from t3d.actors.checkup_worker import Checkup
+from t3d.actors.ray_actor import Actor, packed_policy
 from t3d.actors.ray_collector import ActorSlot, RayCollector
 from t3d.actors.ray_evaluator import RayEvaluator
 from t3d.actors.worker_log import WorkerLog
 from t3d.app.train import parse
-from t3d.config import Config, merge
+from t3d.config import Config, merge, to_dict
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft
 from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Event
 from t3d.run.loop import resume, train
+from t3d.run.placement import resolve
 from t3d.snapshots import PolicySnapshot
 from t3d.types import GOES_ON, Rollout
 from t3d.world.make import env_factory
@@ -135,6 +137,19 @@ def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
         assert collector._arrived == [0] and collector._claimed == [0]
         collector._take(slot, {**late, "incarnation": incarnation + 1})
         assert collector._arrived == [0], "nor what nobody has ordered"
+
+
+def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_path: Path) -> None:
+    """Another actor has played episodes meanwhile, and theirs here is long over."""
+    cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=100))
+    actor, unit = Actor(to_dict(cfg)), ((0, 0),)
+    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
+    first = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1), policy)
+    back = actor.act((2, 1, [unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1), policy)
+    gone = actor.act((3, 1, [], {}, {}, 1), policy)
+    assert first["blocks"][0]["origins"][:, :3].tolist() == [[0, 0, 0], [0, 0, 1]]
+    assert back["blocks"][0]["origins"][:, :3].tolist() == [[0, 8, 0], [0, 8, 1]]
+    assert back["counters"] == {unit: [(8, 3)]} and gone["counters"] == {} == actor.units
 
 
 def poll_until(collector: RayCollector, true: Callable[[], bool], found: list[Rollout] | None = None) -> None:

@@ -110,9 +110,9 @@ class Actor:
         self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
 
     def _own(self, order: Order) -> None:
-        """Closes environments that have moved elsewhere, and opens new ones."""
+        """Closes environments that have moved elsewhere, even if they have come back since, and opens new ones."""
         for unit in [*self.units]:
-            if unit not in order.units:
+            if unit not in order.units or unit in order.counters:
                 self.units.pop(unit).env_batch.close()
         self.make_env = self.make_env or env_factory(self.cfg.env.id)
         for unit in order.units:

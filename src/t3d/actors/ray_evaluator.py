@@ -44,7 +44,8 @@ class RayEvaluator(PendingEvaluations):
 
     def close(self) -> None:
         """Ends the evaluators."""
-        end_actors(self.slots)
+        if not self.connection.lost():  # Ray would wait long for a cluster that is gone
+            end_actors(self.slots)
 
     def _start_one(self, one: Pending) -> None:
         one.policy = ray.put(packed_policy(one.snapshot))
