@@ -1,25 +1,60 @@
-"""One small Ray cluster for the tests of a process, started by the first that needs it."""
+"""One small Ray cluster for the tests of a process, started by the first that needs it, to which nodes can be added."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+from typing import Any
 
 import pytest
 
-import helpers
-from t3d.config import Config
-
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (t3d[ray])")
+HEAD_CPUS = 2
+VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0"}
+LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by an address that others can reach
+STORE_BYTES = 100 * 2**20
 
 
-def cluster(cfg: Config):  # type: ignore[no-untyped-def]
-    """Returns a connection to it whose close() does nothing, for actors with this configuration."""
+@functools.cache
+def nodes() -> Any:
+    """Starts the cluster, a ray.cluster_utils.Cluster, and connects to it; it ends with this process."""
+    os.environ.update(VARIABLES)  # workers inherit them
+    import ray  # noqa: PLC0415
+    from ray.cluster_utils import Cluster  # noqa: PLC0415
+
+    started = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": HEAD_CPUS,
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+            "node_ip_address": LOOPBACK,
+        },
+    )
+    ray.init(address=started.address, log_to_driver=False, configure_logging=False)
+    return started
+
+
+def leave() -> None:
+    """Ends the cluster, if there is one: other tests start their own."""
+    if nodes.cache_info().currsize:
+        import ray  # noqa: PLC0415
+
+        ray.shutdown()
+        nodes().shutdown()
+        nodes.cache_clear()
+        for name in VARIABLES:
+            del os.environ[name]
+
+
+def cluster() -> Any:
+    """Returns a connection to it whose close() does nothing."""
     from t3d.actors.ray_cluster import Connection  # noqa: PLC0415
 
     class Shared(Connection):
         def __init__(self) -> None:
-            self.cfg, self.warnings = cfg, []
+            self.warnings = []
 
         def lost(self) -> str:
             return ""
@@ -27,13 +62,5 @@ def cluster(cfg: Config):  # type: ignore[no-untyped-def]
         def close(self) -> None:
             pass
 
-    _started()
+    nodes()
     return Shared()
-
-
-@functools.cache
-def _started() -> object:
-    """Starts it; Ray ends it with the process."""
-    from t3d.actors.ray_cluster import connect  # noqa: PLC0415
-
-    return connect(helpers.small_config(actors="ray:12", ray_cpus=0.5))

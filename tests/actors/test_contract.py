@@ -64,7 +64,7 @@ def on_ray(cfg: Config) -> Iterator[Collector]:
     make_env = env_factory(cfg.env.id)
     with closing(WorkerLog()) as log:
         checkup = check(cfg, make_env, log, threading.Event(), play=False)
-    with closing(RayCollector(cfg, make_env, checkup, cluster(cfg))) as collector:
+    with closing(RayCollector(cfg, make_env, checkup, cluster())) as collector:
         yield collector
 
 
@@ -244,7 +244,7 @@ def ray_evaluator(cfg: Config) -> Iterator[Evaluator]:
     make_env = env_factory(cfg.env.id)
     with closing(WorkerLog()) as log:
         spec = check(cfg, make_env, log, threading.Event(), play=False).spec
-        with closing(RayEvaluator(cfg, spec, make_env, cluster(cfg), log)) as evaluator:
+        with closing(RayEvaluator(cfg, spec, make_env, cluster(), log)) as evaluator:
             yield evaluator
 
 

@@ -5,6 +5,8 @@ Orders and answers are plain values and arrays. Errors are part of an answer and
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -68,9 +70,9 @@ class Actor:
         self.version, self.updates = -1, 0  # of the policies
         self._idle_since = time.monotonic()
 
-    def ready(self) -> bool:
-        """Answers once the actor runs."""
-        return True
+    def ready(self) -> tuple[str, int]:
+        """Answers once the actor runs: on which machine, and in which process."""
+        return platform.node(), os.getpid()
 
     def act(self, order: tuple[Any, ...], policy: dict[str, Any]) -> dict[str, Any]:
         """Acts until every claim is met or ORDER_SECONDS have passed, and returns a block of transitions."""
@@ -108,9 +110,9 @@ class Actor:
         self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
 
     def _own(self, order: Order) -> None:
-        """Closes environments that have moved elsewhere, and opens new ones."""
+        """Closes environments that have moved elsewhere, even if they have come back since, and opens new ones."""
         for unit in [*self.units]:
-            if unit not in order.units:
+            if unit not in order.units or unit in order.counters:
                 self.units.pop(unit).env_batch.close()
         self.make_env = self.make_env or env_factory(self.cfg.env.id)
         for unit in order.units:
@@ -155,9 +157,9 @@ class Evaluator:
         self._playing: tuple[tuple[int, int, int], Generator[None, None, Played]] | None = None
         lower_priority()  # before environments exist: what they start inherits it
 
-    def ready(self) -> bool:
-        """Answers once the evaluator runs."""
-        return True
+    def ready(self) -> tuple[str, int]:
+        """Answers once the evaluator runs: on which machine, and in which process."""
+        return platform.node(), os.getpid()
 
     def play(self, member: int, step: int, first: int, policy: dict[str, Any]) -> dict[str, Any]:
         """Plays the episodes from the first on, as many at once as there are environments, for ORDER_SECONDS.

@@ -8,8 +8,10 @@ at once, and an actor that joins takes some over.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,7 @@ from t3d.world.guard import EnvFactory
 
 IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
 MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen
-PATIENCE_SECONDS = 10.0  # after which the environments of an actor that does not run yet go to others; chosen
+PATIENCE_SECONDS = 30.0  # after which the environments of an actor that does not run yet go to others; chosen
 
 
 class ActorSlot(RaySlot):
@@ -47,6 +49,12 @@ class ActorSlot(RaySlot):
         self.opened: set[Unit] = set()  # the units of its newest order
         self.orders: dict[int, Order] = {}
         self.ordered = 0  # the number of its newest order
+
+    def give(self, other: ActorSlot) -> None:
+        """Gives another slot one of its units, which is opened there and closed here with the next orders."""
+        unit = self.units.pop()
+        self.opened.discard(unit)
+        other.units.append(unit)
 
     @property
     def opens(self) -> bool:
@@ -122,7 +130,8 @@ class RayCollector:
 
     def close(self) -> None:
         """Ends the actors and closes their environments."""
-        end_actors(self.slots)
+        if not self.connection.lost():  # Ray would wait long for a cluster that is gone
+            end_actors(self.slots)
 
     def supervise(self) -> None:
         """Asks for actors that are due, and handles those that are lost or hang; ten times a second."""
@@ -173,7 +182,7 @@ class RayCollector:
                 self._lose(slot, in_words(error))
                 continue
             if ref == slot.greeting:
-                self._welcome(slot)
+                self._welcome(slot, *answer)
             else:
                 self._take(slot, answer)
 
@@ -219,16 +228,20 @@ class RayCollector:
     def _send_orders(self) -> None:
         """Orders what the governor allows, from those first who have the fewest orders and have waited the longest."""
         open_slots = [slot for slot in self.slots if slot.runs and len(slot.orders) < IN_FLIGHT]
-        while open_slots and self._policy is not None and self.received.error is None:
+        if not open_slots or self._policy is None or self.received.error is not None:
+            return
+        members = [member for slot in self.slots if slot.runs for member in {unit[0][0] for unit in slot.units}]
+        places = {member: IN_FLIGHT * count for member, count in Counter(members).items()}
+        while open_slots and any(self._to_claim(*one) for one in places.items()):
             slot = min(open_slots, key=lambda one: (len(one.orders), one.ordered))
-            if not self._order(slot) or len(slot.orders) == IN_FLIGHT:
+            if not self._order(slot, places) or len(slot.orders) == IN_FLIGHT:
                 open_slots.remove(slot)
 
-    def _order(self, slot: ActorSlot) -> bool:
+    def _order(self, slot: ActorSlot, places: dict[int, int]) -> bool:
         """Sends an actor its next order, if there is something to order from it."""
         units = [unit for unit in slot.units if unit in slot.opened or not self._in_use(unit)]
-        members = {unit[0][0] for unit in units} - self.received.stopped - {*self.received.diverged}
-        counts = {member: self._to_claim(member) for member in sorted(members)}
+        members = sorted({unit[0][0] for unit in units})
+        counts = {member: self._to_claim(member, places[member]) for member in members}
         claims = {member: (self._granted(member), count) for member, count in counts.items() if count}
         if not claims:
             return False
@@ -246,18 +259,19 @@ class RayCollector:
     def _granted(self, member: int) -> int:
         return self._arrived[member] + self._claimed[member]
 
-    def _to_claim(self, member: int) -> int:
-        """How many transitions of a member to order next: its fair share of what is allowed, or none for now.
+    def _to_claim(self, member: int, places: int) -> int:
+        """How many transitions of a member to order next, if so many orders for it can be in flight; 0 for none.
 
-        Orders for less than a fair share of max_ahead wait, unless nothing else is on its way: each costs a message.
+        It is a fair share of what is allowed. Less than such a share of max_ahead is not worth a message yet, unless
+        nothing else is on its way.
         """
         free = self._limit - self._granted(member)
-        serving = [slot for slot in self.slots if slot.runs and any(unit[0][0] == member for unit in slot.units)]
-        places = IN_FLIGHT * len(serving)
+        if free <= 0 or member in self.received.stopped or member in self.received.diverged:
+            return 0
         least = max(1, min(self._most, self.cfg.max_ahead // places))
         count = min(self._most, max(least, free // places), free)
         too_few = count < least and self._claimed[member] > 0 and self._limit < self.cfg.total_steps
-        return 0 if free <= 0 or too_few else count
+        return 0 if too_few else count
 
     def _counters(self, unit: Unit) -> list[tuple[int, int]]:
         return [(int(self.episodes[pair]), int(self.bad_values[pair])) for pair in unit]
@@ -276,23 +290,23 @@ class RayCollector:
         """Whether an order in flight steps these environments, whose next episode is unknown until it is answered."""
         return any(unit in order.units for slot in self.slots for order in slot.orders.values())
 
-    def _welcome(self, slot: ActorSlot) -> None:
+    def _welcome(self, slot: ActorSlot, host: str, pid: int) -> None:
         """Lets an actor that runs now take over environments of those who have the most."""
-        slot.greeted()
+        slot.greeted(host, pid)
         if slot.starts > 1:
-            self.received.report(slot, "back", "restarted")
+            self.received.report(slot, "back", f"restarted on {host}")
         others = [other for other in self.slots if other is not slot]
         while others:
             richest = max(others, key=lambda other: len(other.units))
             if len(richest.units) - len(slot.units) < 2:
                 break
-            slot.units.append(richest.units.pop())
+            richest.give(slot)
 
     def _move_units(self, slot: ActorSlot) -> None:
         """Gives a slot's environments to actors that run, if there are any."""
         running = [other for other in self.slots if other.runs and other is not slot]
         while running and slot.units:
-            min(running, key=lambda other: len(other.units)).units.append(slot.units.pop())
+            slot.give(min(running, key=lambda other: len(other.units)))
 
     def _lose(self, slot: ActorSlot, why: str) -> None:
         """Gives up the orders of a lost actor, moves its environments at once, and lets a replacement be asked for."""
@@ -307,3 +321,15 @@ class RayCollector:
         slot.record_fault(MIN_DELIVERED)
         self._move_units(slot)
         self.received.report_fault(slot, why, others=any(not other.given_up for other in self.slots))
+
+
+def waiting_for_cpus(cfg: Config) -> list[str]:
+    """Says so if the cluster has no CPUs free for some of the actors."""
+    free = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
+    fitting = math.floor(free / cfg.ray_cpus) if cfg.ray_cpus else cfg.async_actors
+    if fitting >= cfg.async_actors:
+        return []
+    return [
+        f"the Ray cluster has {free:g} CPUs free, and each of {cfg.async_actors} actors reserves {cfg.ray_cpus:g}: "
+        f"{cfg.async_actors - fitting} of them wait until there are more; --ray-cpus lets several share one"
+    ]

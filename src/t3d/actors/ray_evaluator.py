@@ -44,7 +44,8 @@ class RayEvaluator(PendingEvaluations):
 
     def close(self) -> None:
         """Ends the evaluators."""
-        end_actors(self.slots)
+        if not self.connection.lost():  # Ray would wait long for a cluster that is gone
+            end_actors(self.slots)
 
     def _start_one(self, one: Pending) -> None:
         one.policy = ray.put(packed_policy(one.snapshot))
@@ -76,7 +77,7 @@ class RayEvaluator(PendingEvaluations):
             self._lose(slot, in_words(error))
             return
         if not slot.runs:
-            slot.greeted()
+            slot.greeted(*answer)
         else:
             self._take(slot, answer)
 

@@ -25,6 +25,7 @@ class RaySlot(Slot):
         self.handle: Any = None
         self.greeting: Any = None  # ready once the actor runs
         self.runs = False
+        self.host, self.pid = "", 0  # where it runs
         self.asked_at = self.started = 0.0
         self.answers = 0
         self.silence = Silence()
@@ -35,9 +36,10 @@ class RaySlot(Slot):
         self.handle = kind.options(**{**actor_options(cfg), **options}).remote(to_dict(cfg))
         self.greeting, self.asked_at = self.handle.ready.remote(), time.monotonic()
 
-    def greeted(self) -> None:
-        """Notes that the actor runs."""
+    def greeted(self, host: str, pid: int) -> None:
+        """Notes that the actor runs, and where."""
         self.greeting, self.runs, self.started = None, True, time.monotonic()
+        self.host, self.pid = host, pid
 
     def end(self) -> None:
         """Kills the actor, if there is one."""

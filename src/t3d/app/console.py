@@ -230,7 +230,8 @@ def acting_in_words(event: ActingEvent) -> str:
     ways += [] if event.bytes_per_version is None else [f"{event.bytes_per_version / 1000:,.0f} kB a policy"]
     return "; ".join(
         [
-            f"{actors}, {restarts}; ratio {event.ratio:.3g}; policy age {event.age_median} updates (p99 {event.age_p99})",
+            f"{actors}, {restarts}; ratio {event.ratio:.3g}",
+            f"policy age {event.age_median} updates (p99 {event.age_p99})",
             *ways,
             f"waited: actors {event.actors_waited:.0%}, learner {event.learner_waited:.0%}",
         ]
