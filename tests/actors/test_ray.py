@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("ray", reason="Ray is not installed (t3d[ray])")
 
@@ -21,9 +23,10 @@ from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of
 from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
 from t3d.actors import ray_collector, supervisor
 from t3d.actors.checkup_worker import Checkup
-from t3d.actors.ray_actor import Actor, packed_policy
-from t3d.actors.ray_collector import ActorSlot, RayCollector
+from t3d.actors.ray_actor import Actor, Order, packed_policy
+from t3d.actors.ray_collector import RayCollector
 from t3d.actors.ray_evaluator import RayEvaluator
+from t3d.actors.ray_orders import ActorSlot, Claims
 from t3d.actors.worker_log import WorkerLog
 from t3d.app.train import parse
 from t3d.config import Config, merge, to_dict
@@ -98,6 +101,28 @@ def test_every_transition_of_actors_is_true_a_million_times(tmp_path: Path, memo
     collect_told(tmp_path, memories, 1_000_000, "Lengthy")
 
 
+@given(
+    st.integers(1, 300), st.integers(1, 40), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 600)), max_size=60)
+)
+def test_orders_never_go_beyond_the_limit_and_never_dry_up(
+    max_ahead: int, places: int, happened: list[tuple[int, int]]
+) -> None:
+    """Whatever the learner allows, and whatever comes back: everything that was asked for, or less."""
+    claims = Claims(Config(max_ahead=max_ahead, total_steps=10**9, random_steps=10), helpers.make_spec(3, 1))
+    orders: list[Order] = []
+    for allowed, delivered in happened:
+        claims.limit += allowed
+        while len(orders) < places and (count := claims.next(0, places)):
+            orders.append(Order(0, 0, [], {}, {0: (claims.granted(0), count)}, 0))
+            claims.add(orders[-1])
+        assert claims.granted(0) <= claims.limit
+        assert orders or claims.limit == claims.arrived[0], "something is on its way, or nothing is allowed"
+        if orders:
+            answered = orders.pop(0)
+            claims.settle(answered)
+            claims.arrived[0] += min(delivered, answered.claims[0][1])
+
+
 def collector_for(cfg: Config) -> RayCollector:
     """A collector of which the spec is known, with its first policy."""
     found = Checkup([], helpers.make_spec(3, 1), vector=False)
@@ -121,8 +146,8 @@ def test_a_block_that_arrives_twice_counts_once(tmp_path: Path, monkeypatch: pyt
         while sum(map(len, rows)) < 200:
             assert time.monotonic() < until
             rows += [rollout.origins for rollout in collector.poll().rollouts]
-        assert len(np.unique(np.concatenate(rows), axis=0)) == 200 == collector._arrived[0]
-        assert collector._claimed == [0]
+        assert len(np.unique(np.concatenate(rows), axis=0)) == 200 == collector.claims.arrived[0]
+        assert collector.claims.claimed == [0]
 
 
 def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
@@ -134,9 +159,9 @@ def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
         collector._lose(slot, "so it seemed")
         late = {"number": number, "incarnation": incarnation, "blocks": {0: {"rows": np.zeros((5, 9), np.float32)}}}
         collector._take(slot, late)
-        assert collector._arrived == [0] and collector._claimed == [0]
+        assert collector.claims.arrived == [0] and collector.claims.claimed == [0]
         collector._take(slot, {**late, "incarnation": incarnation + 1})
-        assert collector._arrived == [0], "nor what nobody has ordered"
+        assert collector.claims.arrived == [0], "nor what nobody has ordered"
 
 
 def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_path: Path) -> None:
