@@ -21,7 +21,7 @@ pytest.importorskip("ray", reason="Ray is not installed (t3d[ray])")
 import helpers
 from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of_kind, stopped_at
 from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
-from t3d.actors import ray_collector, supervisor
+from t3d.actors import ray_actor, ray_collector, supervisor
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.ray_actor import Actor, Order, packed_policy
 from t3d.actors.ray_collector import RayCollector
@@ -78,6 +78,7 @@ def test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit
 def collect_told(tmp_path: Path, memories: list[Memory], rows: int, world: str) -> list[Event]:
     steps = {"total_steps": rows // 2, "random_steps": rows // 4, "updates_per_step": 0.01}
     changes: dict[str, Any] = {"actors": "ray:3", "env": {"num_envs": 3}, **steps}
+    changes["env"]["hang_seconds"] = 60.0  # beside other tests
     cfg = ray_config(tmp_path, world, **changes, eval={"every_steps": 10**9}, checkpoint={"every_steps": 10**9})
     events = list(train(cfg))
     check_rows(memories[-1], cfg)
@@ -113,7 +114,7 @@ def test_orders_never_go_beyond_the_limit_and_never_dry_up(
     for allowed, delivered in happened:
         claims.limit += allowed
         while len(orders) < places and (count := claims.next(0, places)):
-            orders.append(Order(0, 0, [], {}, {0: (claims.granted(0), count)}, 0))
+            orders.append(Order(0, 0, [], {}, {0: (claims.granted(0), count)}, 0, 0))
             claims.add(orders[-1])
         assert claims.granted(0) <= claims.limit
         assert orders or claims.limit == claims.arrived[0], "something is on its way, or nothing is allowed"
@@ -169,12 +170,30 @@ def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_pa
     cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=100))
     actor, unit = Actor(to_dict(cfg)), ((0, 0),)
     policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
-    first = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1), policy)
-    back = actor.act((2, 1, [unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1), policy)
-    gone = actor.act((3, 1, [], {}, {}, 1), policy)
+    first = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1, 0), policy)
+    back = actor.act((2, 1, [unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1, 0), policy)
+    gone = actor.act((3, 1, [], {}, {}, 1, 0), policy)
     assert first["blocks"][0]["origins"][:, :3].tolist() == [[0, 0, 0], [0, 0, 1]]
     assert back["blocks"][0]["origins"][:, :3].tolist() == [[0, 8, 0], [0, 8, 1]]
     assert back["counters"] == {unit: [(8, 3)]} and gone["counters"] == {} == actor.units
+
+
+def test_an_order_that_ran_out_of_time_does_not_shorten_the_random_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next order was sent before that was known, as if all of its claim had been taken."""
+    cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=20, total_steps=1000))
+    actor, unit = Actor(to_dict(cfg)), ((0, 0),)
+    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(ray_actor, "ORDER_SECONDS", 0.0)
+        short = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 15)}, 1, 0), policy)
+    taken = len(short["blocks"][0].get("rows", []))
+    assert taken < 15
+    second = actor.act((2, 1, [unit], {}, {0: (15, 15)}, 1, 0), policy)
+    third = actor.act((3, 1, [unit], {}, {0: (taken + 15, 10)}, 1, 2), policy)
+    random = [one["blocks"][0]["random"] for one in (short, second, third)]
+    assert random == [taken, 15, 5 - taken], "twenty in all, whoever knew what"
 
 
 def poll_until(collector: RayCollector, true: Callable[[], bool], found: list[Rollout] | None = None) -> None:

@@ -171,7 +171,7 @@ class RayCollector:
         order = slot.orders.pop(answer["number"], None) if answer["incarnation"] == slot.starts else None
         if order is None:
             return
-        slot.answers += 1
+        slot.answers, slot.answered = slot.answers + 1, order.number
         self._waited += answer["waited"]
         for unit, counters in answer["counters"].items():
             for (member, env), (episode, bad_values) in zip(unit, counters, strict=True):
@@ -225,7 +225,7 @@ class RayCollector:
             return False
         units = [unit for unit in units if unit[0][0] not in self.received.stopped]
         counters = {unit: self._counters(unit) for unit in units if unit not in slot.opened}
-        order = Order(next(self._numbers), slot.starts, units, counters, claims, self._version)
+        order = Order(next(self._numbers), slot.starts, units, counters, claims, self._version, slot.answered)
         if not slot.orders:
             slot.silence = Silence()
         slot.orders[order.number], slot.opened, slot.ordered = order, {*units}, order.number

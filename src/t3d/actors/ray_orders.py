@@ -24,7 +24,7 @@ class ActorSlot(RaySlot):
         self.units = units
         self.opened: set[Unit] = set()  # the units of its newest order
         self.orders: dict[int, Order] = {}
-        self.ordered = 0  # the number of its newest order
+        self.ordered, self.answered = 0, 0  # the numbers of its newest order and its newest answer
 
     def give(self, other: ActorSlot) -> None:
         """Gives another slot one of its units, which is opened there and closed here with the next orders."""
