@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("ray", reason="Ray is not installed (t3d[ray])")
 
 import helpers
 from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of_kind, stopped_at
 from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
-from t3d.actors import ray_collector, supervisor
+from t3d.actors import ray_actor, ray_collector, supervisor
 from t3d.actors.checkup_worker import Checkup
-from t3d.actors.ray_actor import Actor, packed_policy
-from t3d.actors.ray_collector import ActorSlot, RayCollector
+from t3d.actors.ray_actor import Actor, Order, packed_policy
+from t3d.actors.ray_collector import RayCollector
 from t3d.actors.ray_evaluator import RayEvaluator
+from t3d.actors.ray_orders import ActorSlot, Claims
 from t3d.actors.worker_log import WorkerLog
 from t3d.app.train import parse
 from t3d.config import Config, merge, to_dict
@@ -75,6 +78,7 @@ def test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit
 def collect_told(tmp_path: Path, memories: list[Memory], rows: int, world: str) -> list[Event]:
     steps = {"total_steps": rows // 2, "random_steps": rows // 4, "updates_per_step": 0.01}
     changes: dict[str, Any] = {"actors": "ray:3", "env": {"num_envs": 3}, **steps}
+    changes["env"]["hang_seconds"] = 60.0  # beside other tests
     cfg = ray_config(tmp_path, world, **changes, eval={"every_steps": 10**9}, checkpoint={"every_steps": 10**9})
     events = list(train(cfg))
     check_rows(memories[-1], cfg)
@@ -96,6 +100,28 @@ def test_every_transition_of_actors_is_true(tmp_path: Path, memories: list[Memor
 @pytest.mark.timeout(1800)
 def test_every_transition_of_actors_is_true_a_million_times(tmp_path: Path, memories: list[Memory]) -> None:
     collect_told(tmp_path, memories, 1_000_000, "Lengthy")
+
+
+@given(
+    st.integers(1, 300), st.integers(1, 40), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 600)), max_size=60)
+)
+def test_orders_never_go_beyond_the_limit_and_never_dry_up(
+    max_ahead: int, places: int, happened: list[tuple[int, int]]
+) -> None:
+    """Whatever the learner allows, and whatever comes back: everything that was asked for, or less."""
+    claims = Claims(Config(max_ahead=max_ahead, total_steps=10**9, random_steps=10), helpers.make_spec(3, 1))
+    orders: list[Order] = []
+    for allowed, delivered in happened:
+        claims.limit += allowed
+        while len(orders) < places and (count := claims.next(0, places)):
+            orders.append(Order(0, 0, [], {}, {0: (claims.granted(0), count)}, 0, 0))
+            claims.add(orders[-1])
+        assert claims.granted(0) <= claims.limit
+        assert orders or claims.limit == claims.arrived[0], "something is on its way, or nothing is allowed"
+        if orders:
+            answered = orders.pop(0)
+            claims.settle(answered)
+            claims.arrived[0] += min(delivered, answered.claims[0][1])
 
 
 def collector_for(cfg: Config) -> RayCollector:
@@ -121,8 +147,8 @@ def test_a_block_that_arrives_twice_counts_once(tmp_path: Path, monkeypatch: pyt
         while sum(map(len, rows)) < 200:
             assert time.monotonic() < until
             rows += [rollout.origins for rollout in collector.poll().rollouts]
-        assert len(np.unique(np.concatenate(rows), axis=0)) == 200 == collector._arrived[0]
-        assert collector._claimed == [0]
+        assert len(np.unique(np.concatenate(rows), axis=0)) == 200 == collector.claims.arrived[0]
+        assert collector.claims.claimed == [0]
 
 
 def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
@@ -134,9 +160,9 @@ def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
         collector._lose(slot, "so it seemed")
         late = {"number": number, "incarnation": incarnation, "blocks": {0: {"rows": np.zeros((5, 9), np.float32)}}}
         collector._take(slot, late)
-        assert collector._arrived == [0] and collector._claimed == [0]
+        assert collector.claims.arrived == [0] and collector.claims.claimed == [0]
         collector._take(slot, {**late, "incarnation": incarnation + 1})
-        assert collector._arrived == [0], "nor what nobody has ordered"
+        assert collector.claims.arrived == [0], "nor what nobody has ordered"
 
 
 def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_path: Path) -> None:
@@ -144,12 +170,30 @@ def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_pa
     cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=100))
     actor, unit = Actor(to_dict(cfg)), ((0, 0),)
     policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
-    first = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1), policy)
-    back = actor.act((2, 1, [unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1), policy)
-    gone = actor.act((3, 1, [], {}, {}, 1), policy)
+    first = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1, 0), policy)
+    back = actor.act((2, 1, [unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1, 0), policy)
+    gone = actor.act((3, 1, [], {}, {}, 1, 0), policy)
     assert first["blocks"][0]["origins"][:, :3].tolist() == [[0, 0, 0], [0, 0, 1]]
     assert back["blocks"][0]["origins"][:, :3].tolist() == [[0, 8, 0], [0, 8, 1]]
     assert back["counters"] == {unit: [(8, 3)]} and gone["counters"] == {} == actor.units
+
+
+def test_an_order_that_ran_out_of_time_does_not_shorten_the_random_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next order was sent before that was known, as if all of its claim had been taken."""
+    cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=20, total_steps=1000))
+    actor, unit = Actor(to_dict(cfg)), ((0, 0),)
+    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(ray_actor, "ORDER_SECONDS", 0.0)
+        short = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 15)}, 1, 0), policy)
+    taken = len(short["blocks"][0].get("rows", []))
+    assert taken < 15
+    second = actor.act((2, 1, [unit], {}, {0: (15, 15)}, 1, 0), policy)
+    third = actor.act((3, 1, [unit], {}, {0: (taken + 15, 10)}, 1, 2), policy)
+    random = [one["blocks"][0]["random"] for one in (short, second, third)]
+    assert random == [taken, 15, 5 - taken], "twenty in all, whoever knew what"
 
 
 def poll_until(collector: RayCollector, true: Callable[[], bool], found: list[Rollout] | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ class Order(NamedTuple):
     counters: dict[Unit, list[tuple[int, int]]]  # of new ones: newest episode and bad values of each environment
     claims: dict[int, tuple[int, int]]  # by member: its transitions so far, and how many more to take
     version: int  # of the policy
+    answered: int  # the newest order of this actor whose answer the learner had when it counted them
 
 
 def packed_policy(snapshot: PolicySnapshot) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Actor:
         self.units: dict[Unit, MemberActor] = {}
         self.policies: dict[int, MemberPolicy] = {}
         self.version, self.updates = -1, 0  # of the policies
+        self._short: dict[int, dict[int, int]] = {}  # by order and member: transitions claimed and not taken
         self._idle_since = time.monotonic()
 
     def ready(self) -> tuple[str, int]:
@@ -82,9 +85,11 @@ class Actor:
         try:
             self._take_policy(order, policy)
             self._own(order)
-            self._act(order.claims, blocks, time.monotonic() + ORDER_SECONDS)
+            self._act(self._corrected(order), blocks, time.monotonic() + ORDER_SECONDS)
         except Exception as error:
             failure = described(error)
+        claimed = {member: count for member, (_, count) in order.claims.items()}
+        self._short[order.number] = {member: claimed[member] - block.count for member, block in blocks.items()}
         self._idle_since = time.monotonic()
         return {
             "number": order.number,
@@ -123,6 +128,14 @@ class Actor:
                 one = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)
                 self.units[unit] = one
                 one.begin()
+
+    def _corrected(self, order: Order) -> dict[int, tuple[int, int]]:
+        """Corrects a member's count: the learner counted claims of earlier orders that ran out of time as taken."""
+        self._short = {number: short for number, short in self._short.items() if number > order.answered}
+        missing = Counter[int]()
+        for short in self._short.values():
+            missing.update(short)
+        return {member: (start - missing[member], count) for member, (start, count) in order.claims.items()}
 
     def _act(self, claims: dict[int, tuple[int, int]], blocks: dict[int, Block], until: float) -> None:
         """Steps each unit in turn; the one that was stepped last comes last in the next order, too."""

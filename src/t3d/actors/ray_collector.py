@@ -8,10 +8,8 @@ at once, and an actor that joins takes some over.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import time
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -25,41 +23,27 @@ from t3d.actors.local import GATHER_SECONDS, LONGEST_WAIT, MIN_DELIVERED, shares
 from t3d.actors.protocols import Collected
 from t3d.actors.ray_actor import ORDER_SECONDS, Actor, Order, Unit, packed_policy
 from t3d.actors.ray_cluster import Connection
-from t3d.actors.ray_slots import RaySlot, end_actors, in_words
+from t3d.actors.ray_orders import (
+    IN_FLIGHT,
+    ActorSlot,
+    Claims,
+    give_all,
+    in_use,
+    members_of,
+    places_by_member,
+    take_share,
+)
+from t3d.actors.ray_slots import end_actors, in_words
 from t3d.actors.received import Received
-from t3d.actors.statistics import ActingStatistics, ActingTotals, Traffic
+from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import Silence, for_workers
 from t3d.config import Config
 from t3d.errors import UserError
 from t3d.snapshots import PolicySnapshot, Scaling
-from t3d.types import State, row_sizes
+from t3d.types import State
 from t3d.world.guard import EnvFactory
 
-IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
-MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen
 PATIENCE_SECONDS = 30.0  # after which the environments of an actor that does not run yet go to others; chosen
-
-
-class ActorSlot(RaySlot):
-    """A slot for one actor, its environments and its orders in flight."""
-
-    def __init__(self, number: int, units: list[Unit]) -> None:
-        super().__init__(number)
-        self.units = units
-        self.opened: set[Unit] = set()  # the units of its newest order
-        self.orders: dict[int, Order] = {}
-        self.ordered = 0  # the number of its newest order
-
-    def give(self, other: ActorSlot) -> None:
-        """Gives another slot one of its units, which is opened there and closed here with the next orders."""
-        unit = self.units.pop()
-        self.opened.discard(unit)
-        other.units.append(unit)
-
-    @property
-    def opens(self) -> bool:
-        """Whether an order in flight has it open environments, which may take long."""
-        return any(order.counters for order in self.orders.values())
 
 
 class RayCollector:
@@ -74,25 +58,21 @@ class RayCollector:
         self.slots = [ActorSlot(number, units) for number, units in enumerate(dealt)]
         self.episodes = np.full((len(cfg.members), cfg.env.num_envs), -1)
         self.bad_values = np.zeros_like(self.episodes)
-        self.updates, self._limit = 0, 0
-        self._arrived = [0 for _ in cfg.members]  # transitions received, by member
-        self._claimed = [0 for _ in cfg.members]  # transitions ordered and not yet received
+        self.updates, self.claims = 0, Claims(cfg, self.spec)
         self._policy: PolicySnapshot | None = None
         self._policy_ref: Any = None  # on the cluster, once an order has needed it
         self._version, self._numbers = 0, itertools.count(1)
         self._waiting_for: dict[Any, ActorSlot] = {}  # references to answers
-        width = sum(row_sizes(self.spec)) * np.dtype(self.spec.observation_dtype).itemsize
-        self._most = max(1, min(MOST_ROWS, MOST_BYTES // width))
         self._kind = ray.remote(Actor)
         self._checked_at, self._waited, self._lived = 0.0, 0.0, 0.0
-        self._statistics, self._traffic = ActingStatistics(), Traffic()
+        self._statistics = ActingStatistics()
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
         """Has the next orders carry this policy, as far as the governor allows; the first one starts the actors."""
         scaling = None if snapshot.scaling is None else Scaling(*(part.copy() for part in snapshot.scaling))
         self._policy = snapshot._replace(flat=snapshot.flat.copy(), scaling=scaling)  # the caller may reuse its own
         self._policy_ref, self._version, self.updates = None, self._version + 1, updates
-        self._limit = self.governor.limit(snapshot.updates)
+        self.claims.limit = self.governor.limit(snapshot.updates)
         self.supervise()
         self._send_orders()
 
@@ -116,7 +96,7 @@ class RayCollector:
         restarts, now = sum(max(0, slot.starts - 1) for slot in self.slots), time.monotonic()
         running = [slot for slot in self.slots if slot.runs]
         lived = self._lived + sum(now - slot.started for slot in running)
-        return self._statistics.totals(self._waited, lived, len(running), restarts, self._traffic)
+        return self._statistics.totals(self._waited, lived, len(running), restarts)
 
     def state(self) -> State:
         """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
@@ -125,7 +105,7 @@ class RayCollector:
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Restores what state() returned; every environment continues with its next episode."""
         self.received.restore(state, self.episodes, self.bad_values)
-        self._arrived = [*self.received.taken]
+        self.claims.arrived = [*self.received.taken]
         return []
 
     def close(self) -> None:
@@ -147,7 +127,7 @@ class RayCollector:
                 slot.start(self._kind, self.worker_cfg)
                 self._waiting_for[slot.greeting] = slot
             elif slot.greeting is not None and time.monotonic() - slot.asked_at > PATIENCE_SECONDS:
-                self._move_units(slot)
+                give_all(slot, self.slots)
             elif slot.orders and (
                 fault := slot.silence.fault(slot.answers, self._patience(slot), ready=not slot.opens)
             ):
@@ -191,13 +171,13 @@ class RayCollector:
         order = slot.orders.pop(answer["number"], None) if answer["incarnation"] == slot.starts else None
         if order is None:
             return
-        slot.answers += 1
+        slot.answers, slot.answered = slot.answers + 1, order.number
         self._waited += answer["waited"]
         for unit, counters in answer["counters"].items():
             for (member, env), (episode, bad_values) in zip(unit, counters, strict=True):
                 self.episodes[member, env], self.bad_values[member, env] = episode, bad_values
-        for member, (_, count) in order.claims.items():
-            self._claimed[member] -= count
+        self.claims.settle(order)
+        for member in order.claims:
             self._take_block(slot, member, answer["updates"], **answer["blocks"][member])
         if error := user_error(answer):  # not the actor's fault: the run ends with this error
             self.received.error = self.received.error or error
@@ -219,10 +199,9 @@ class RayCollector:
         if rows is None:
             return
         self.received.add_rows(member, rows, origins)
-        self._arrived[member] += len(rows)
+        self.claims.arrived[member] += len(rows)
         slot.delivered += len(rows)
-        traffic, size = self._traffic, rows.nbytes + origins.nbytes
-        self._traffic = traffic._replace(steps=traffic.steps + len(rows), step_bytes=traffic.step_bytes + size)
+        self._statistics.add_traffic(steps=len(rows), size=rows.nbytes + origins.nbytes)
         self._statistics.add_ages(np.full(len(rows) - random, self.updates - updates))
 
     def _send_orders(self) -> None:
@@ -230,48 +209,29 @@ class RayCollector:
         open_slots = [slot for slot in self.slots if slot.runs and len(slot.orders) < IN_FLIGHT]
         if not open_slots or self._policy is None or self.received.error is not None:
             return
-        members = [member for slot in self.slots if slot.runs for member in {unit[0][0] for unit in slot.units}]
-        places = {member: IN_FLIGHT * count for member, count in Counter(members).items()}
-        while open_slots and any(self._to_claim(*one) for one in places.items()):
+        ended = self.received.stopped | {*self.received.diverged}
+        places = {member: n for member, n in places_by_member(self.slots).items() if member not in ended}
+        while open_slots and any(self.claims.next(*one) for one in places.items()):
             slot = min(open_slots, key=lambda one: (len(one.orders), one.ordered))
             if not self._order(slot, places) or len(slot.orders) == IN_FLIGHT:
                 open_slots.remove(slot)
 
     def _order(self, slot: ActorSlot, places: dict[int, int]) -> bool:
         """Sends an actor its next order, if there is something to order from it."""
-        units = [unit for unit in slot.units if unit in slot.opened or not self._in_use(unit)]
-        members = sorted({unit[0][0] for unit in units})
-        counts = {member: self._to_claim(member, places[member]) for member in members}
-        claims = {member: (self._granted(member), count) for member, count in counts.items() if count}
+        units = [unit for unit in slot.units if unit in slot.opened or not in_use(unit, self.slots)]
+        counts = {member: self.claims.next(member, n) for member, n in places.items() if member in members_of(units)}
+        claims = {member: (self.claims.granted(member), count) for member, count in counts.items() if count}
         if not claims:
             return False
         units = [unit for unit in units if unit[0][0] not in self.received.stopped]
         counters = {unit: self._counters(unit) for unit in units if unit not in slot.opened}
-        order = Order(next(self._numbers), slot.starts, units, counters, claims, self._version)
+        order = Order(next(self._numbers), slot.starts, units, counters, claims, self._version, slot.answered)
         if not slot.orders:
             slot.silence = Silence()
         slot.orders[order.number], slot.opened, slot.ordered = order, {*units}, order.number
-        for member, (_, count) in claims.items():
-            self._claimed[member] += count
+        self.claims.add(order)
         self._waiting_for[slot.handle.act.remote(tuple(order), self._newest_policy())] = slot
         return True
-
-    def _granted(self, member: int) -> int:
-        return self._arrived[member] + self._claimed[member]
-
-    def _to_claim(self, member: int, places: int) -> int:
-        """How many transitions of a member to order next, if so many orders for it can be in flight; 0 for none.
-
-        It is a fair share of what is allowed. Less than such a share of max_ahead is not worth a message yet, unless
-        nothing else is on its way.
-        """
-        free = self._limit - self._granted(member)
-        if free <= 0 or member in self.received.stopped or member in self.received.diverged:
-            return 0
-        least = max(1, min(self._most, self.cfg.max_ahead // places))
-        count = min(self._most, max(least, free // places), free)
-        too_few = count < least and self._claimed[member] > 0 and self._limit < self.cfg.total_steps
-        return 0 if too_few else count
 
     def _counters(self, unit: Unit) -> list[tuple[int, int]]:
         return [(int(self.episodes[pair]), int(self.bad_values[pair])) for pair in unit]
@@ -282,54 +242,25 @@ class RayCollector:
             assert self._policy is not None  # noqa: S101 (orders are sent only once there is one)
             self._policy_ref = ray.put(packed_policy(self._policy))
             arrays = [self._policy.flat, *(self._policy.scaling or ())]
-            traffic, size = self._traffic, sum(array.nbytes for array in arrays)
-            self._traffic = traffic._replace(versions=traffic.versions + 1, version_bytes=traffic.version_bytes + size)
+            self._statistics.add_traffic(versions=1, size=sum(array.nbytes for array in arrays))
         return self._policy_ref
-
-    def _in_use(self, unit: Unit) -> bool:
-        """Whether an order in flight steps these environments, whose next episode is unknown until it is answered."""
-        return any(unit in order.units for slot in self.slots for order in slot.orders.values())
 
     def _welcome(self, slot: ActorSlot, host: str, pid: int) -> None:
         """Lets an actor that runs now take over environments of those who have the most."""
         slot.greeted(host, pid)
         if slot.starts > 1:
             self.received.report(slot, "back", f"restarted on {host}")
-        others = [other for other in self.slots if other is not slot]
-        while others:
-            richest = max(others, key=lambda other: len(other.units))
-            if len(richest.units) - len(slot.units) < 2:
-                break
-            richest.give(slot)
-
-    def _move_units(self, slot: ActorSlot) -> None:
-        """Gives a slot's environments to actors that run, if there are any."""
-        running = [other for other in self.slots if other.runs and other is not slot]
-        while running and slot.units:
-            slot.give(min(running, key=lambda other: len(other.units)))
+        take_share(slot, self.slots)
 
     def _lose(self, slot: ActorSlot, why: str) -> None:
         """Gives up the orders of a lost actor, moves its environments at once, and lets a replacement be asked for."""
         self._waiting_for = {ref: other for ref, other in self._waiting_for.items() if other is not slot}
         for order in slot.orders.values():
-            for member, (_, count) in order.claims.items():
-                self._claimed[member] -= count
+            self.claims.settle(order)
         if slot.runs:
             self._lived += time.monotonic() - slot.started
         slot.orders, slot.opened = {}, set()
         slot.end()
         slot.record_fault(MIN_DELIVERED)
-        self._move_units(slot)
+        give_all(slot, self.slots)
         self.received.report_fault(slot, why, others=any(not other.given_up for other in self.slots))
-
-
-def waiting_for_cpus(cfg: Config) -> list[str]:
-    """Says so if the cluster has no CPUs free for some of the actors."""
-    free = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
-    fitting = math.floor(free / cfg.ray_cpus) if cfg.ray_cpus else cfg.async_actors
-    if fitting >= cfg.async_actors:
-        return []
-    return [
-        f"the Ray cluster has {free:g} CPUs free, and each of {cfg.async_actors} actors reserves {cfg.ray_cpus:g}: "
-        f"{cfg.async_actors - fitting} of them wait until there are more; --ray-cpus lets several share one"
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -61,3 +62,15 @@ def in_words(error: RayError) -> str:
     """Says in a line why a Ray actor was lost."""
     text = " ".join(str(error).split())
     return text[:300]
+
+
+def waiting_for_cpus(cfg: Config) -> list[str]:
+    """Says so if the cluster has no CPUs free for some of the actors."""
+    free = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
+    fitting = math.floor(free / cfg.ray_cpus) if cfg.ray_cpus else cfg.async_actors
+    if fitting >= cfg.async_actors:
+        return []
+    return [
+        f"the Ray cluster has {free:g} CPUs free, and each of {cfg.async_actors} actors reserves {cfg.ray_cpus:g}: "
+        f"{cfg.async_actors - fitting} of them wait until there are more; --ray-cpus lets several share one"
+    ]

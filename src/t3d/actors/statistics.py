@@ -59,6 +59,7 @@ class ActingStatistics:
     def __init__(self) -> None:
         self._ages = np.zeros(1, np.int64)
         self._fills, self._looks, self.learner_waited = 0.0, 0, 0.0
+        self._traffic: Traffic | None = None
 
     def add_ages(self, ages: NDArray[np.int64]) -> None:
         """Adds the ages of the policies that acted, in updates."""
@@ -71,12 +72,15 @@ class ActingStatistics:
         self._fills += fill
         self._looks += 1
 
-    def totals(
-        self, waited: float, lived: float, actors: int, restarts: int, traffic: Traffic | None = None
-    ) -> ActingTotals:
+    def add_traffic(self, *, steps: int = 0, versions: int = 0, size: int) -> None:
+        """Adds bytes that crossed the network: of so many steps from actors, or of so many policies to them."""
+        new = Traffic(steps, size if steps else 0, versions, size if versions else 0)
+        self._traffic = Traffic(*map(sum, zip(new, self._traffic or Traffic(), strict=True)))
+
+    def totals(self, waited: float, lived: float, actors: int, restarts: int) -> ActingTotals:
         """Returns all of it; waited and lived are seconds summed over all actors, ended ones too."""
         mine = self._ages, self._fills, self._looks, self.learner_waited
-        return ActingTotals(time.monotonic(), *mine, waited, lived, actors, restarts, traffic)
+        return ActingTotals(time.monotonic(), *mine, waited, lived, actors, restarts, self._traffic)
 
 
 def _per_unit(now: Traffic | None, before: Traffic | None) -> dict[str, float | None]:

@@ -142,8 +142,9 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
     from t3d.actors import ray_cluster  # noqa: PLC0415 (Ray is an extra)
 
     connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd)))
-    from t3d.actors.ray_collector import RayCollector, waiting_for_cpus  # noqa: PLC0415 (imports Ray)
+    from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415 (imports Ray)
     from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
+    from t3d.actors.ray_slots import waiting_for_cpus  # noqa: PLC0415
 
     collector = opened.enter_context(closing(RayCollector(cfg, make_env, checkup, connection)))
     evaluator = opened.enter_context(closing(RayEvaluator(cfg, checkup.spec, make_env, connection, log)))
