@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -20,6 +21,7 @@ from t3d.config import Config, merge
 from t3d.data.links import NONE
 from t3d.data.memory import Memory
 from t3d.events import Event
+from t3d.run.loop import resume, train
 from t3d.seeds import derive
 from t3d.snapshots import PolicySnapshot
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED
@@ -58,7 +60,7 @@ def seeds_of(cfg: Config, episodes: int) -> dict[int, tuple[int, int, int]]:
 def check_rows(memory: Memory, cfg: Config, *, crashes: int = 0) -> None:
     """Every stored transition is one that happened, once, in order; episodes are cut short only by crashes."""
     assert memory.added == [cfg.total_steps] * len(cfg.seeds)
-    spread, cut = getattr(actor_worlds, cfg.env.id.partition(":")[2]).spread, 0
+    spread, cut = getattr(actor_worlds, cfg.env.id.rpartition(":")[2]).spread, 0
     places = seeds_of(cfg, int(1.1 * cfg.total_steps / (2 + spread / 2)) + 50)  # if one took nearly all the steps
     for member in range(len(cfg.seeds)):
         rows = memory.replay.read(member, 0, cfg.total_steps)
@@ -126,3 +128,13 @@ def until(collector: LocalCollector, true: Callable[[LocalCollector], bool]) -> 
         assert time.monotonic() < deadline, "it never happened"
         collector.supervise()
         time.sleep(0.005)
+
+
+def stopped_at(cfg: Config, step: int) -> list[Event]:
+    """Begins the run, or goes on with it, up to some step."""
+    stop, events, folder = threading.Event(), [], Path(cfg.run.root, cfg.run.name)
+    for event in resume(folder, cfg=cfg, stop=stop) if folder.exists() else train(cfg, stop=stop):
+        events.append(event)
+        if event.step >= step:
+            stop.set()
+    return events

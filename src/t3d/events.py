@@ -186,11 +186,13 @@ class ActingEvent(Event):
     ratio: float  # updates per step after the random steps, as achieved since then
     age_median: int  # updates that the learner was ahead of the acting policy when its transition arrived
     age_p99: int
-    ring_fill: float  # share of the ring buffers that was full when the learner looked, on average
+    ring_fill: float | None  # share of the ring buffers that was full when the learner looked; None: there are none
     actors_waited: float  # share of their time that actors waited for the learner
     learner_waited: float  # share of its time that the learner waited for transitions
     actors: int  # running processes
     restarts: int  # so far
+    bytes_per_step: float | None = None  # that crossed the network for a transition; None: none did
+    bytes_per_version: float | None = None  # of a policy that was sent
 
 
 @dataclass(frozen=True, kw_only=True)

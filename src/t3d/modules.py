@@ -144,14 +144,14 @@ def _look_first_in(folder: Path) -> None:
 def where_it_failed(error: BaseException) -> str:
     """Describes an error of the user's own code, and where in their files it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = ([frame for frame in frames[1:] if not _is_installed(frame.filename)] or frames)[-1]
+    where = ([frame for frame in frames[1:] if not is_installed(frame.filename)] or frames)[-1]
     what = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SystemExit):
         what += ", which ends the program; put script code under if __name__ == '__main__':"
     return f"{where.filename}, line {where.lineno}: {what}"
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Whether a file belongs to Python or an installed library."""
     libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
     return file.startswith("<frozen") or any(Path(file).is_relative_to(folder) for folder in libraries)

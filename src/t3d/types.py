@@ -272,11 +272,13 @@ class Acting(NamedTuple):
 
     age_median: int
     age_p99: int
-    ring_fill: float
+    ring_fill: float | None
     actors_waited: float
     learner_waited: float
     actors: int
     restarts: int
+    bytes_per_step: float | None = None
+    bytes_per_version: float | None = None
 
 
 class Requests(NamedTuple):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from functools import partial
 from itertools import combinations, product
@@ -20,7 +19,7 @@ import pytest
 
 import actor_worlds
 import helpers
-from actor_helpers import actor_config, check_rows, of_kind, unstarted
+from actor_helpers import actor_config, check_rows, of_kind, stopped_at, unstarted
 from helpers import snapshot_for
 from t3d.actors import supervisor as workers
 from t3d.actors.inline import InlineCollector
@@ -30,7 +29,7 @@ from t3d.app.train import parse
 from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
-from t3d.events import ActingEvent, ActorEvent, End, Eval, Event, Resumed, Saved
+from t3d.events import ActingEvent, ActorEvent, End, Eval, Resumed, Saved
 from t3d.run.loop import resume, train
 from t3d.run.placement import with_environments
 from t3d.snapshots import PolicySnapshot
@@ -67,16 +66,6 @@ def test_what_workers_print_takes_little_of_the_disk(tmp_path: Path) -> None:
 
 
 # Saved and resumed
-
-
-def stopped_at(cfg: Config, step: int) -> list[Event]:
-    """Begins the run, or goes on with it, up to some step."""
-    stop, events, folder = threading.Event(), [], Path(cfg.run.root, cfg.run.name)
-    for event in resume(folder, cfg=cfg, stop=stop) if folder.exists() else train(cfg, stop=stop):
-        events.append(event)
-        if event.step >= step:
-            stop.set()
-    return events
 
 
 @pytest.mark.slow
@@ -119,7 +108,7 @@ def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actor
         ("local:2", "local:3", "actors=local:3, and the run was started with 2 environments; use local:2 or fewer"),
         ("local:2", "inline", "started with actors=local:2 and cannot continue with inline"),
         ("inline", "local:2", "started with actors=inline and cannot continue with local:2"),
-        ("local:2", "locals:2", "neither inline nor local:N"),
+        ("local:2", "locals:2", "not inline, local:N or ray:N"),
     ],
 )
 def test_actors_that_a_run_cannot_go_on_with(tmp_path: Path, begun: str, actors: str, words: str) -> None:
@@ -274,7 +263,7 @@ def test_a_ladder_of_noise() -> None:
 
 def test_flags_of_actors() -> None:
     cfg = parse(["Pendulum-v1", "--actors", "local:4", "--max-ahead", "7", "--noise", "per-env"]).cfg
-    assert (cfg.actors, cfg.local_actors, cfg.max_ahead, cfg.noise.per_env) == ("local:4", 4, 7, True)
+    assert (cfg.actors, cfg.async_actors, cfg.max_ahead, cfg.noise.per_env) == ("local:4", 4, 7, True)
     assert parse(["Pendulum-v1", "--noise", "pink"]).cfg.noise.kind == "pink"
     assert parse(["Pendulum-v1", "--noise=per-env"]).cfg.noise.per_env
     with pytest.raises(UserError, match="a ladder over the environments of a seed, and each seed has one"):
@@ -283,9 +272,11 @@ def test_flags_of_actors() -> None:
         parse(["Pendulum-v1", "--noise", "purple"])
 
 
-@pytest.mark.parametrize("actors", ["local", "local:", "local:0", "local:-1", "local:x", "ray:3", "local:99999", ""])
+@pytest.mark.parametrize(
+    "actors", ["local", "local:", "local:0", "local:-1", "local:x", "ray:0", "ray", "local:99999", ""]
+)
 def test_actors_that_cannot_be(actors: str) -> None:
-    with pytest.raises(UserError, match="neither inline nor local:N with N from 1 to 1024"):
+    with pytest.raises(UserError, match="is not inline, local:N or ray:N with N from 1 to 1024"):
         Config(actors=actors)
 
 
@@ -376,7 +367,7 @@ def rate_of(collector: LocalCollector, seconds: float) -> float:
     """Transitions a second, once every actor works."""
     while not all(slot.delivered for slot in collector.slots):
         collector.poll()
-    begun, taken = time.monotonic(), collector.taken[0]
+    begun, taken = time.monotonic(), collector.received.taken[0]
     while time.monotonic() < begun + seconds:
         collector.poll()
-    return (collector.taken[0] - taken) / (time.monotonic() - begun)
+    return (collector.received.taken[0] - taken) / (time.monotonic() - begun)

@@ -15,6 +15,7 @@ import pytest
 import contract_envs
 import helpers
 import t3d
+from ray_helpers import cluster, needs_ray
 from t3d.actors.checkup import check
 from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineCollector, InlineEvaluator
@@ -56,12 +57,25 @@ def threads(cfg: Config) -> Iterator[Collector]:
         yield collector
 
 
-COLLECTORS: dict[str, Callable[[Config], Any]] = {"inline": inline, "local": local, "threads": threads}
+@contextmanager
+def on_ray(cfg: Config) -> Iterator[Collector]:
+    from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415
+
+    make_env = env_factory(cfg.env.id)
+    with closing(WorkerLog()) as log:
+        checkup = check(cfg, make_env, log, threading.Event(), play=False)
+    with closing(RayCollector(cfg, make_env, checkup, cluster())) as collector:
+        yield collector
+
+
+COLLECTORS: dict[str, Callable[[Config], Any]] = {"inline": inline, "local": local, "threads": threads, "ray": on_ray}
+KINDS = [pytest.param(kind, marks=needs_ray) if kind == "ray" else kind for kind in COLLECTORS]
+ACTORS = {"local": "local:1", "ray": "ray:1"}
 
 
 def small(kind: str, **changes: Any) -> Config:
     base: dict[str, Any] = {"seeds": [3, 4], "total_steps": 300, "random_steps": 50, "td3": {"actor_hidden": [4]}}
-    base |= {"env": {"id": COUNTING, "num_envs": 2}, "actors": "local:1" if kind == "local" else "inline"}
+    base |= {"env": {"id": COUNTING, "num_envs": 2}, "actors": ACTORS.get(kind, "inline")}
     return resolve(helpers.small_config(**{**base, **changes}))
 
 
@@ -82,7 +96,7 @@ def collected(collector: Collector, wanted: int, members: int = 2) -> list[Any]:
     return found
 
 
-@pytest.fixture(params=COLLECTORS)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -223,10 +237,26 @@ def process_evaluator(cfg: Config) -> Iterator[Evaluator]:
             yield evaluator
 
 
-EVALUATORS: dict[str, Callable[[Config], Any]] = {"inline": inline_evaluator, "processes": process_evaluator}
+@contextmanager
+def ray_evaluator(cfg: Config) -> Iterator[Evaluator]:
+    from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
+
+    make_env = env_factory(cfg.env.id)
+    with closing(WorkerLog()) as log:
+        spec = check(cfg, make_env, log, threading.Event(), play=False).spec
+        with closing(RayEvaluator(cfg, spec, make_env, cluster(), log)) as evaluator:
+            yield evaluator
 
 
-@pytest.mark.parametrize("name", EVALUATORS)
+EVALUATORS: dict[str, Callable[[Config], Any]] = {
+    "inline": inline_evaluator,
+    "processes": process_evaluator,
+    "ray": ray_evaluator,
+}
+EVALUATOR_KINDS = [pytest.param(kind, marks=needs_ray) if kind == "ray" else kind for kind in EVALUATORS]
+
+
+@pytest.mark.parametrize("name", EVALUATOR_KINDS)
 def test_evaluations_come_once_and_in_order(name: str) -> None:
     cfg = small("inline", eval={"episodes": 3})
     network = helpers.mlp(3, 4, 1)
@@ -249,7 +279,7 @@ def test_evaluations_come_once_and_in_order(name: str) -> None:
         assert evaluator.poll().evaluations == [] and evaluator.state() == {}
 
 
-@pytest.mark.parametrize("name", EVALUATORS)
+@pytest.mark.parametrize("name", EVALUATOR_KINDS)
 def test_an_evaluator_reports_who_diverged_and_leaves_out_who_stopped(name: str) -> None:
     cfg = small("inline", eval={"episodes": 2})
     network = helpers.mlp(3, 4, 1)

@@ -81,7 +81,7 @@ def assert_same_bits(tmp_path: Path, **changes: Any) -> None:
         events = list(t3d.train(merge(cfg, {"log": {"every_steps": 10, "diagnose_every_steps": every}, "run": run})))
         assert len(diagnosed(events)) == (0 if every == 0 else len(cfg.members) * 7), "at steps 102, 120, ... 220"
     with_none, with_some = left_by(tmp_path / "0"), left_by(tmp_path / "20")
-    if cfg.local_actors:  # some events are about time, and evaluations come when they are ready
+    if cfg.async_actors:  # some events are about time, and evaluations come when they are ready
         del with_none["events"], with_some["events"], with_none["metrics"], with_some["metrics"]
     assert with_none.keys() == with_some.keys() and len(with_none) > 15
     for name, value in with_none.items():

@@ -82,6 +82,8 @@ COVERED = {
     "tf32": "algo/test_engines.py::test_tf32_is_a_choice",
     "preset": "app/test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",
     "actors": "actors/test_actors.py::test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit",
+    "ray_address": "actors/test_ray_cluster.py::test_with_the_token_it_works_without_a_word",
+    "ray_cpus": "actors/test_ray.py::test_a_node_that_joins_gets_actors_that_wait_for_it",
     "max_ahead": "actors/test_governor.py::test_actors_stay_within_max_ahead",
     "env.hang_seconds": "actors/test_actor_faults.py::test_a_fault_is_seen_and_the_actor_begun_anew",
     "noise.per_env": "actors/test_actor_runs.py::test_a_ladder_of_noise",

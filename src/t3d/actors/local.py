@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collected
+from t3d.actors.received import Received
 from t3d.actors.shared_memory import POLICY_SLOTS, RANDOM, Policies, Ring, SharedState, Torn, Wakeup
 from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
 from t3d.architectures import actor_architecture
 from t3d.config import Config
-from t3d.errors import NobodyLeft, UserError
-from t3d.files import to_count
+from t3d.errors import UserError
 from t3d.snapshots import PolicySnapshot
-from t3d.types import ActorNews, Episode, Fault, Origins, Rollout, State, row_sizes
+from t3d.types import State, row_sizes
 from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
@@ -41,8 +39,8 @@ class ActorSlot(WorkerSlot):
     """A slot for one actor: its environments, and its ring while the process runs."""
 
     def __init__(self, number: int, units: list[Unit]) -> None:
-        super().__init__()
-        self.number, self.units = number, units
+        super().__init__(number)
+        self.units = units
         self.transitions: Ring | None = None
 
     def close(self) -> None:
@@ -62,24 +60,16 @@ class LocalCollector:
         self.cfg, self.worker_cfg, self.governor = cfg, for_workers(cfg, make_env), Governor(cfg)
         self.spec, self.log = checkup.spec, log
         self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=checkup.vector))]
-        members, actors = len(cfg.members), cfg.local_actors
+        members, actors = len(cfg.members), cfg.async_actors
         self.policies = Policies(members, actor_architecture(self.spec, cfg.td3), POLICY_SLOTS)
         self.shared_state = SharedState(self.policies, members, cfg.env.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()
-        self._sizes = row_sizes(self.spec)
-        self.taken = [0] * members  # transitions returned by poll
+        self.received = Received(cfg, self.spec)
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._checked_at = 0, 0.0
         self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
         self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
-        self._rows: list[list[tuple[NDArray[Any], Origins]]] = [
-            [] for _ in cfg.members
-        ]  # received and not yet returned
-        self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.members]
-        self._news: list[ActorNews] = []
-        self._diverged: dict[int, str] = {}  # members, and which action was not finite
-        self._error: UserError | None = None
         self._statistics = ActingStatistics()
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
@@ -95,22 +85,18 @@ class LocalCollector:
 
     def poll(self) -> Collected:
         """Returns the transitions received, a block for each member; waits a moment for a block worth taking."""
-        reports = any(episodes or faults for episodes, faults in self._reports)
-        if self._error is not None and not (self._news or any(self._rows) or reports):  # after everything before it
-            raise self._error
+        self.received.raise_error()
         self.supervise()
-        if not any(self._rows):
+        if not self.received.has_rows:
             waited = self._wait()
-            self._statistics.learner_waited += waited if min(self._living()) < self.cfg.total_steps else 0.0
+            self._statistics.learner_waited += waited if min(self.received.living) < self.cfg.total_steps else 0.0
         self._receive_all()
-        members = [member for member, rows in enumerate(self._rows) if rows or any(self._reports[member])]
-        news, self._news = self._news, []
-        living = [(member, why) for member, why in self._diverged.items() if not self.shared_state.stopped[member]]
-        return Collected([self._rollout(member) for member in members], news, living)
+        return self.received.take()
 
     def stop(self, member: int) -> None:
         """Has the actors act for this member no more."""
         self.shared_state.stopped[member] = 1
+        self.received.stopped.add(member)
 
     def totals(self) -> ActingTotals:
         """Returns the acting statistics since the start."""
@@ -122,23 +108,12 @@ class LocalCollector:
 
     def state(self) -> State:
         """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
-        state: State = {}
-        for member, name in enumerate(one.name for one in self.cfg.members):
-            pairs = zip(
-                self.shared_state.episodes[member].tolist(), self.shared_state.bad_values[member].tolist(), strict=True
-            )
-            envs = {f"env-{index}": {"episode": number, "bad_values": bad} for index, (number, bad) in enumerate(pairs)}
-            state[name] = {"taken": self.taken[member], **envs}
-        return state
+        return self.received.state(self.shared_state.episodes, self.shared_state.bad_values)
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Restores what state() returned; every environment continues with its next episode."""
-        for member, name in enumerate(one.name for one in self.cfg.members):
-            saved = state[name]
-            self.taken[member] = self.shared_state.taken[member, -1] = to_count(saved["taken"])
-            for index in range(self.cfg.env.num_envs):
-                self.shared_state.episodes[member, index] = to_count(saved[f"env-{index}"]["episode"], least=-1)
-                self.shared_state.bad_values[member, index] = to_count(saved[f"env-{index}"]["bad_values"])
+        self.received.restore(state, self.shared_state.episodes, self.shared_state.bad_values)
+        self.shared_state.taken[:, -1] = self.received.taken
         return []
 
     def close(self) -> None:
@@ -150,7 +125,7 @@ class LocalCollector:
 
     def supervise(self) -> None:
         """Starts actors that are due, and handles those that ended or hang; ten times a second."""
-        if time.monotonic() - self._checked_at < LONGEST_WAIT or self._error is not None:
+        if time.monotonic() - self._checked_at < LONGEST_WAIT or self.received.error is not None:
             return
         self._checked_at = time.monotonic()
         for slot in self.slots:
@@ -163,7 +138,7 @@ class LocalCollector:
                     self._handle_fault(slot, fault)
 
     def _start(self, slot: ActorSlot) -> None:
-        width, dtype = sum(self._sizes), np.dtype(self.spec.observation_dtype)
+        width, dtype = sum(row_sizes(self.spec)), np.dtype(self.spec.observation_dtype)
         rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (dtype.itemsize * width))
         with starting():
             ring = slot.transitions = Ring(width, dtype.name, max(rows, 2 * self.cfg.env.num_envs))
@@ -180,7 +155,7 @@ class LocalCollector:
                 self.worker_cfg, task, (ring, self.shared_state, self.policies, self.learner_wakeup), self.log.fd
             )
         if slot.starts > 1:
-            self._report(slot, "back", "restarted")
+            self.received.report(slot, "back", "restarted")
 
     def _handle_fault(self, slot: ActorSlot, why: str) -> None:
         """Keeps a failed actor's complete rows, and decides what happens to its environments."""
@@ -195,14 +170,9 @@ class LocalCollector:
         if user_error:  # not the actor's fault: the run ends with this error
             return
         slot.record_fault(MIN_DELIVERED)
-        self._report(slot, "lost", why)
-        if not slot.given_up:
-            return
         others = [other for other in self.slots if not other.given_up]
-        then = "its environments move to other actors" if others else "there is no other actor for its environments"
-        self._report(slot, "given-up", f"{slot.faults_in_a_row} faults in a row; {then}")
-        if not others:
-            self._error = self._error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
+        self.received.report_fault(slot, why, others=bool(others))
+        if not (slot.given_up and others):
             return
         for unit in slot.units:
             successor = min(others, key=lambda other: len(other.units))
@@ -216,21 +186,14 @@ class LocalCollector:
         started = time.monotonic()
         if not self._waiting():
             self.learner_wakeup.wait(LONGEST_WAIT)
-        enough, until = self._block * len(self._living()), time.monotonic() + GATHER_SECONDS
+        enough, until = self._block * len(self.received.living), time.monotonic() + GATHER_SECONDS
         while 0 < self._waiting() < enough and time.monotonic() < until:
             time.sleep(NAP_SECONDS)
         return time.monotonic() - started
 
-    def _living(self) -> list[int]:
-        """Returns the transitions of members that have not stopped."""
-        return [taken for taken, stopped in zip(self.taken, self.shared_state.stopped, strict=True) if not stopped]
-
     def _waiting(self) -> int:
         """Counts the transitions waiting in the rings."""
         return sum(slot.transitions.waiting for slot in self.slots if slot.transitions is not None)
-
-    def _report(self, slot: ActorSlot, what: str, text: str) -> None:
-        self._news.append(ActorNews(slot.number, what, text, slot.starts - 1))
 
     def _receive_all(self) -> None:
         rings = [slot.transitions for slot in self.slots if slot.transitions is not None]
@@ -259,7 +222,7 @@ class LocalCollector:
             slot.delivered += len(rows)
             for member in {member for unit in slot.units for member, _ in unit}:
                 mine = about["member"] == member
-                self._rows[member].append((rows[mine], about["origin"][mine]))
+                self.received.add_rows(member, rows[mine], about["origin"][mine])
                 self._received[member, slot.number] += mine.sum()
             self._statistics.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
 
@@ -267,23 +230,10 @@ class LocalCollector:
         """Receives an actor's messages. A user error is raised once everything before it has been returned."""
         assert slot.worker is not None  # noqa: S101 (the caller has checked it)
         for message in slot.worker.receive():
-            episodes, faults = self._reports[message["member"]]
-            episodes += [Episode(*fields) for fields in message["episodes"]]
-            faults += [Fault(*fields) for fields in message["faults"]]
-            if "diverged" in message:
-                self._diverged.setdefault(message["member"], message["diverged"])
+            self.received.add_reports(**message)
         if slot.worker.error is not None:
-            self._error = self._error or slot.worker.error
+            self.received.error = self.received.error or slot.worker.error
             self._take_rows(slot)
-
-    def _rollout(self, member: int) -> Rollout:
-        """Takes one member's received rows, up to total_steps."""
-        nothing = np.empty((0, sum(self._sizes)), self.spec.observation_dtype), np.empty((0, 4), np.int32)
-        left = self.cfg.total_steps - self.taken[member]
-        rows, origins = (np.concatenate(blocks)[:left] for blocks in zip(nothing, *self._rows[member], strict=True))
-        (episodes, faults), self._rows[member], self._reports[member] = self._reports[member], [], ([], [])
-        self.taken[member] += len(rows)
-        return Rollout(member, rows, origins, self._sizes[0], episodes, faults)
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
@@ -292,7 +242,7 @@ def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
     They are dealt round-robin, one environment of every member at a time: with no more of them than actors need, none
     gets two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
     """
-    members, envs, actors = range(len(cfg.members)), range(cfg.env.num_envs), cfg.local_actors
+    members, envs, actors = range(len(cfg.members)), range(cfg.env.num_envs), cfg.async_actors
     each_env: list[Unit] = [[(member, env)] for env in envs for member in members]
     units = [[(member, env) for env in envs] for member in members] if as_one else each_env
     if len(units) < actors:

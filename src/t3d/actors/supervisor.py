@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import t3d
+from t3d.actors.failures import user_error
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared, Wakeup
 from t3d.config import Config, to_dict
 from t3d.errors import UserError
-from t3d.types import Fault
 from t3d.world.factory import CheckedFactory
-from t3d.world.guard import BadValue, EnvFactory
+from t3d.world.guard import EnvFactory
 from t3d.world.make import ById
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -33,6 +33,24 @@ LONGEST_GAP = 1.0  # most seconds between two checks that count: a parent that s
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 10.0  # seconds before a worker is restarted, doubled with each fault in a row
 MAX_FAULTS = 5  # in a row; after one more the worker is given up; chosen
 GRACE_SECONDS = 1.0  # for workers to close their environments when the run is over; chosen
+
+
+class Silence:
+    """How long a worker has given no sign of life."""
+
+    def __init__(self) -> None:
+        self._beats, self._seconds, self._checked_at = -1, 0.0, time.monotonic()
+
+    def fault(self, beats: int, hang_seconds: float, *, ready: bool) -> str:
+        """Returns why it counts as hung, or an empty string; beats is a number that changes while it lives."""
+        now = time.monotonic()
+        self._seconds = 0.0 if beats != self._beats else self._seconds + min(now - self._checked_at, LONGEST_GAP)
+        self._beats, self._checked_at = beats, now
+        if self._seconds <= (hang_seconds if ready else max(hang_seconds, START_SECONDS)):
+            return ""
+        if not ready:
+            return f"not started after {self._seconds:.0f} s"
+        return f"no sign of life for {self._seconds:.1f} s; if a step may take that long, raise env.hang_seconds"
 
 
 class Worker:
@@ -48,7 +66,7 @@ class Worker:
         with theirs:
             self.process = self._start(theirs.fileno(), fds, output)
         self.channel = Channel(ours)
-        self._beats, self._silent, self._checked_at = -1, 0.0, time.monotonic()
+        self._silence = Silence()
         self.send(
             path=sys.path, config=to_dict(cfg), heartbeat=self.heartbeat.fd, worker_wakeup=self.worker_wakeup.fd, **task
         )
@@ -73,11 +91,8 @@ class Worker:
         """Returns its messages, except its own errors, which are kept in `error` and `crash_reason`."""
         messages = []
         for message in self.channel.receive():
-            if "bad_value" in message:
-                self.error = BadValue(message["where"], Fault(*message["bad_value"]))
-                self.error.member = message["member"]
-            elif "user_error" in message:
-                self.error = UserError(message["user_error"])
+            if error := user_error(message):
+                self.error = error
             elif "crash" in message:
                 self.crash_reason = message["crash"]
             elif "ready" in message:
@@ -91,15 +106,7 @@ class Worker:
         code = self.process.poll()
         if code is not None:
             return _in_words(code)
-        now, beats = time.monotonic(), self.heartbeat.beats
-        self._silent = 0.0 if beats != self._beats else self._silent + min(now - self._checked_at, LONGEST_GAP)
-        self._beats, self._checked_at = beats, now
-        allowed = hang_seconds if self.ready else max(hang_seconds, START_SECONDS)
-        if self._silent <= allowed:
-            return ""
-        if not self.ready:
-            return f"not started after {self._silent:.0f} s"
-        return f"no sign of life for {self._silent:.1f} s; if a step may take that long, raise env.hang_seconds"
+        return self._silence.fault(self.heartbeat.beats, hang_seconds, ready=self.ready)
 
     def end(self) -> None:
         """Kills the process, if it has not ended, and reaps it."""
@@ -115,11 +122,11 @@ class Worker:
         self.worker_wakeup.close()
 
 
-class WorkerSlot:
-    """A slot for one worker: its process while there is one, and when to restart it."""
+class Slot:
+    """A place for one worker, wherever it runs: how often it has failed, and when to restart it."""
 
-    def __init__(self) -> None:
-        self.worker: Worker | None = None
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.starts, self.delivered, self.faults_in_a_row, self._restart_at = 0, 0, 0, 0.0
 
     @property
@@ -128,25 +135,42 @@ class WorkerSlot:
         return self.faults_in_a_row > MAX_FAULTS
 
     @property
+    def may_start(self) -> bool:
+        """Whether it has waited long enough since its last fault, and is not given up."""
+        return not self.given_up and time.monotonic() >= self._restart_at
+
+    def record_start(self) -> None:
+        """Counts a start."""
+        self.starts, self.delivered = self.starts + 1, 0
+
+    def record_fault(self, min_delivered: int) -> None:
+        """Counts a fault; the count starts over if the worker has delivered min_delivered."""
+        self.faults_in_a_row = 1 if self.delivered >= min_delivered else self.faults_in_a_row + 1
+        back_off = min(FIRST_BACK_OFF * 2 ** (self.faults_in_a_row - 1), LONGEST_BACK_OFF)
+        self._restart_at = time.monotonic() + back_off
+
+
+class WorkerSlot(Slot):
+    """A slot for a process on this machine."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__(number)
+        self.worker: Worker | None = None
+
+    @property
     def due(self) -> bool:
         """Whether a process should be started."""
-        return self.worker is None and not self.given_up and time.monotonic() >= self._restart_at
+        return self.worker is None and self.may_start
 
     def start(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Wakeup], output: int) -> None:
         """Starts a process for the task, with everything it shares; it prints to the descriptor `output`."""
-        self.starts, self.delivered = self.starts + 1, 0
+        self.record_start()
         self.worker = Worker(cfg, task, [one.fd for one in shared], output)
 
     def wake(self) -> None:
         """Wakes the process, if there is one."""
         if self.worker is not None:
             self.worker.worker_wakeup.wake()
-
-    def record_fault(self, min_delivered: int) -> None:
-        """Counts a fault; the count starts over if the process has delivered min_delivered."""
-        self.faults_in_a_row = 1 if self.delivered >= min_delivered else self.faults_in_a_row + 1
-        back_off = min(FIRST_BACK_OFF * 2 ** (self.faults_in_a_row - 1), LONGEST_BACK_OFF)
-        self._restart_at = time.monotonic() + back_off
 
     def close(self) -> None:
         """Releases what belonged to an ended process."""

@@ -18,13 +18,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from t3d.actors.checkup_worker import Doctor
+from t3d.actors.failures import described
 from t3d.actors.member_actor import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
-from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError
+from t3d.errors import Diverged, OwnSignal
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator
-from t3d.world.guard import BadValue
 from t3d.world.make import env_factory
 from t3d.world.policy import MemberPolicy
 
@@ -125,7 +125,7 @@ class Evaluator:
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
         self.policies, self.worker_wakeup = Policies.opened(*task["policies"]), Wakeup(task["worker_wakeup"])
-        _lower_priority()  # before environments exist: what they start inherits it
+        lower_priority()  # before environments exist: what they start inherits it
         self.make_env = env_factory(cfg.env.id)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
 
@@ -187,20 +187,14 @@ def work(channel: int) -> NoReturn:
         sys.exit(0)
     except Ended:
         sys.exit(0)
-    except BadValue as error:
-        parent.send(bad_value=error.fault, where=error.where, member=error.member)
-    except UserError as error:
-        parent.send(user_error=str(error))
     except Exception as error:
-        own = not isinstance(error, EnvironmentFailed)
-        where = traceback.extract_tb((error if own else error.__cause__ or error).__traceback__)[-1]
-        text = f"{type(error).__name__}: {error}" if own else str(error)
-        parent.send(crash=f"{text} ({Path(where.filename).name}, line {where.lineno})")
-        traceback.print_exc()
+        parent.send(**(failure := described(error)))
+        if "crash" in failure:
+            traceback.print_exc()
     sys.exit(1)
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """Lets training go first. Where Linux schedules sessions, not processes, only the session's niceness counts."""
     os.nice(EVALUATION_NICENESS)
     for _ in range(MAX_TRIES):

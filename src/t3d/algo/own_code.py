@@ -60,7 +60,7 @@ def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
             learner = _try_rule(rule, spec, cfg.td3)
             _refuse_ignored(rule, spec, cfg)
             for one in {learner.acting, learner.shipped}:
-                _check_known(one.architecture, actor, needs_settings=cfg.local_actors > 0)
+                _check_known(one.architecture, actor, needs_settings=cfg.async_actors > 0)
 
 
 @contextmanager

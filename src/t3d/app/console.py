@@ -225,8 +225,14 @@ def acting_in_words(event: ActingEvent) -> str:
     """Describes actors and learner in one line."""
     actors = "1 actor" if event.actors == 1 else f"{event.actors} actors"
     restarts = "1 restart" if event.restarts == 1 else f"{event.restarts} restarts"
-    return (
-        f"{actors}, {restarts}; ratio {event.ratio:.3g}; policy age {event.age_median} updates "
-        f"(p99 {event.age_p99}); ring buffers {event.ring_fill:.0%} full; waited: actors {event.actors_waited:.0%}, "
-        f"learner {event.learner_waited:.0%}"
+    ways = [] if event.ring_fill is None else [f"ring buffers {event.ring_fill:.0%} full"]
+    ways += [] if event.bytes_per_step is None else [f"{event.bytes_per_step:,.0f} bytes a step"]
+    ways += [] if event.bytes_per_version is None else [f"{event.bytes_per_version / 1000:,.0f} kB a policy"]
+    return "; ".join(
+        [
+            f"{actors}, {restarts}; ratio {event.ratio:.3g}",
+            f"policy age {event.age_median} updates (p99 {event.age_p99})",
+            *ways,
+            f"waited: actors {event.actors_waited:.0%}, learner {event.learner_waited:.0%}",
+        ]
     )

@@ -29,7 +29,7 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
         console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)
         return
     if end.reason != "finished":
-        exactly = "" if run.cfg.local_actors else "exactly "
+        exactly = "" if run.cfg.async_actors else "exactly "
         console.print(f"\nContinue {exactly}from here with:\n  t3d resume {where}", soft_wrap=True)
         return
     console.print("\nFirst see to the alarm above; then try:" if alarmed else "\nNext, try:")

@@ -28,8 +28,10 @@ class ResumeArgs:
     """The run's folder, or its name under --root."""
     total_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Train up to this many steps per seed instead of the run's original number."""
-    actors: Annotated[str | None, tyro.conf.arg(metavar="local:N")] = None
-    """Change the number of actor processes (for runs started with local:N); environments per seed stay the same."""
+    actors: Annotated[str | None, tyro.conf.arg(metavar="local:N|ray:N")] = None
+    """Change how many actors there are, and where (for runs that had some); environments per seed stay the same."""
+    ray_address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Join this Ray cluster from now on; with "" T3D starts one on this machine."""
     bad_values: Annotated[Literal["raise", "skip", "clip"] | None, tyro.conf.arg(metavar="raise|skip|clip")] = None
     """From now on: end the run, end the episode, or fix the value when the environment returns an invalid one."""
     hang_seconds: Annotated[float | None, tyro.conf.arg(metavar="SECONDS")] = None
@@ -56,6 +58,7 @@ def main(arguments: list[str]) -> int:
             path,
             total_steps=args.total_steps,
             actors=args.actors,
+            ray_address=args.ray_address,
             bad_values=args.bad_values,
             hang_seconds=args.hang_seconds,
             stop=requested.stop,

@@ -58,7 +58,7 @@ def print_changes(cfg: Config, console: Console) -> None:
     changes = diff(cfg, Config())
     for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
         changes.pop(key, None)
-    if cfg.local_actors:
+    if cfg.async_actors:
         changes.pop("env.num_envs", None)
     if not changes:
         console.print("All settings are the defaults.")

@@ -159,7 +159,11 @@ class Config:
     scale_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return (not in the paper)."""
     actors: str = "inline"
-    """inline: act in the learner's process (deterministic); local:N: in N processes, in parallel with learning."""
+    """inline: act in the learner's process (deterministic); local:N: in N processes beside it; ray:N: on a cluster."""
+    ray_address: str = ""
+    """The Ray cluster that actors=ray:N joins, e.g. 10.0.0.1:6379; if empty, T3D starts one on this machine."""
+    ray_cpus: float = 1.0
+    """CPUs of the cluster that each of its actors reserves; may be a fraction."""
     max_ahead: int = 96
     """How many transitions actor processes may be ahead of the updates before they wait."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -187,8 +191,11 @@ class Config:
         convert(self, "")
         check_range(self, "", total_steps=(1, 10**12), random_steps=(0, 10**12), updates_per_step=(0, 1000))
         check_range(self, "", max_ahead=(1, 10**9), threads=(0, 4096))
-        if self.actors != "inline" and not 1 <= self.local_actors <= MOST_ACTORS:
-            raise UserError(f"actors={self.actors} is neither inline nor local:N with N from 1 to {MOST_ACTORS}")
+        if self.actors != "inline" and not 1 <= self.async_actors <= MOST_ACTORS:
+            raise UserError(f"actors={self.actors} is not inline, local:N or ray:N with N from 1 to {MOST_ACTORS}")
+        check_range(self, "", ray_cpus=(0, 1024))
+        if self.ray_address and self.actors_kind != "ray":
+            raise UserError(f"ray_address={self.ray_address} is used only with actors=ray:N")
         if not self.seeds:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
         if len(self.seeds) > MOST_SEEDS:
@@ -263,7 +270,13 @@ class Config:
         return "TD3" if self.rule == "td3" else Path(self.rule).name
 
     @property
-    def local_actors(self) -> int:
-        """The N of local:N; 0 for inline."""
-        kind, _, count = self.actors.partition(":")
-        return int(count) if kind == "local" and count.isascii() and count.isdigit() and len(count) < 9 else 0
+    def actors_kind(self) -> str:
+        """Where actors run: inline, local or ray."""
+        return self.actors.partition(":")[0]
+
+    @property
+    def async_actors(self) -> int:
+        """The actors outside the learner's process: the N of local:N and ray:N; 0 for inline."""
+        count = self.actors.partition(":")[2]
+        known = self.actors_kind in ("local", "ray")
+        return int(count) if known and count.isascii() and count.isdigit() and len(count) < 9 else 0

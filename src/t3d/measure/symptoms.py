@@ -149,7 +149,7 @@ def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Confi
     one_way = all(one > RATIO * wanted for one in ratios) or all(one < wanted / RATIO for one in ratios)
     if event.summary or not wanted or not one_way:
         return None
-    fewer = (cfg.local_actors > 1, f"fewer actors, --actors local:{max(1, cfg.local_actors // 2)}")
+    fewer = (cfg.async_actors > 1, f"fewer actors, --actors {cfg.actors_kind}:{max(1, cfg.async_actors // 2)}")
     advice = options(
         fewer, (cfg.max_ahead > 1, f"a lower --max-ahead (now {cfg.max_ahead})"), (True, "a larger --log.every-steps")
     )
@@ -164,9 +164,10 @@ def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __
     share = number(event.learner_waited if isinstance(event, ActingEvent) else event.acting_share)
     if not share > SLOW:
         return None
-    if cfg.local_actors:
+    if cfg.async_actors:
         text = f"the learner waits for transitions {share:.0%} of its time: the environments are the bottleneck."
-        return Finding(text, f"more actors, if there are cores for them: --actors local:{2 * cfg.local_actors}.")
+        more = f"--actors {cfg.actors_kind}:{2 * cfg.async_actors}"
+        return Finding(text, f"more actors, if there are cores for them: {more}.")
     text = f"{share:.0%} of the time goes into acting, so the environment is much slower than learning from it."
     return Finding(text, "processes that act while this one learns, as many as there are cores: --actors local:4.")
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t3d.actors.checkup import check
+from t3d.actors.checkup_worker import Checkup
 from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.actors.protocols import Collector, Evaluator
+from t3d.actors.supervisor import for_workers
 from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
@@ -96,7 +98,7 @@ def assemble(
     folder = _open_folder(parts, opened, path, loaded, asked)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
-    pipelined = cfg.local_actors > 0 and cfg.device == "cuda"
+    pipelined = cfg.async_actors > 0 and cfg.device == "cuda"
     publisher = (PipelinedPublisher if pipelined else DirectPublisher)(learner, memory, world.collector)
     saver = Saver(parts, folder, loaded.checkpoint if loaded else None)
     return Training(parts, publisher, Reporter(parts), saver, notes)
@@ -120,7 +122,7 @@ def _open_folder(
 
 def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitStack, *, play: bool) -> World:
     """Opens collector and evaluator, in this process or in others; with play the doctor checks the environment."""
-    if not cfg.local_actors:
+    if not cfg.async_actors:
         patience = max(CALL_SECONDS, cfg.env.hang_seconds)
         warnings = examine(make_env, cfg.env, patience) if play else []
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
@@ -128,6 +130,23 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
         return World(inline, evaluating, warnings, None)
     log = opened.enter_context(closing(WorkerLog()))
     checkup = check(cfg, make_env, log, requests.stop, play=play)
+    if cfg.actors_kind == "ray":
+        return _world_on_ray(cfg, make_env, opened, checkup, log)
     collector = opened.enter_context(closing(LocalCollector(cfg, make_env, checkup, log)))
     evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, checkup.spec, make_env, log)))
     return World(collector, evaluator, checkup.warnings, log)
+
+
+def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup: Checkup, log: WorkerLog) -> World:
+    """Opens collector and evaluator on a Ray cluster, which is joined or started first."""
+    from t3d.actors import ray_cluster  # noqa: PLC0415 (Ray is an extra)
+
+    connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd)))
+    from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415 (imports Ray)
+    from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
+    from t3d.actors.ray_slots import waiting_for_cpus  # noqa: PLC0415
+
+    collector = opened.enter_context(closing(RayCollector(cfg, make_env, checkup, connection)))
+    evaluator = opened.enter_context(closing(RayEvaluator(cfg, checkup.spec, make_env, connection, log)))
+    warnings = [*checkup.warnings, *connection.warnings, *waiting_for_cpus(cfg)]
+    return World(collector, evaluator, warnings, log)

@@ -65,6 +65,7 @@ def resume(
     *,
     total_steps: int | None = None,
     actors: str | None = None,
+    ray_address: str | None = None,
     bad_values: BadValues | None = None,
     hang_seconds: float | None = None,
     cfg: Config | None = None,
@@ -78,7 +79,7 @@ def resume(
     kill left behind: without a checkpoint, cfg is trained in it from the start.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
-    changes = Changes(total_steps, actors, bad_values, hang_seconds)
+    changes = Changes(total_steps, actors, ray_address, bad_values, hang_seconds)
     return Interruptible(_resume(Path(path).absolute(), changes, cfg, requests, make_env), requests.stop)
 
 

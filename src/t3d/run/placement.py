@@ -37,7 +37,7 @@ def resolve(cfg: Config) -> Config:
     if cfg.engine not in ("auto", *FASTEST_FIRST[device]):
         known = ", ".join(["auto", *FASTEST_FIRST[device]])
         raise UserError(f"engine={cfg.engine} does not run on the {device}; choose one of {known}")
-    if cfg.local_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+    if cfg.async_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
     cfg = with_environments(replace(cfg, device=device))
     if cfg.noise.per_env and cfg.env.num_envs == 1:
@@ -58,7 +58,7 @@ def with_environments(cfg: Config) -> Config:
     """Returns the configuration with an environment for every actor, unless env.num_envs was set."""
     if cfg.env.num_envs > 1:
         return cfg
-    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.local_actors // len(cfg.members)))))
+    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.async_actors // len(cfg.members)))))
 
 
 def refuse_settings_of_images(cfg: Config, spec: Spec) -> None:

@@ -24,6 +24,8 @@ MAY_DIFFER = (
     "threads",
     "engine",
     "actors",
+    "ray_address",
+    "ray_cpus",
     "env.hang_seconds",
     "env.bad_values",
     "env.name",
@@ -32,6 +34,8 @@ MAY_DIFFER = (
 CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "total_steps": "--total-steps",
     "actors": "--actors",
+    "ray_address": "--ray-address",
+    "ray_cpus": "",
     "env.bad_values": "--bad-values",
     "env.hang_seconds": "--hang-seconds",
     "env.id": "",  # only in config.toml: where another machine finds the environment
@@ -52,6 +56,7 @@ class Changes(NamedTuple):
 
     total_steps: int | None = None
     actors: str | None = None
+    ray_address: str | None = None
     bad_values: BadValues | None = None
     hang_seconds: float | None = None
 
@@ -72,7 +77,8 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     """
     if cfg is not None:
         patience = changes.hang_seconds or cfg.env.hang_seconds
-        changes = changes._replace(actors=changes.actors or cfg.actors, hang_seconds=patience)
+        ray_address = cfg.ray_address if changes.ray_address is None else changes.ray_address
+        changes = changes._replace(actors=changes.actors or cfg.actors, ray_address=ray_address, hang_seconds=patience)
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
     written = _written(path / "config.toml", checkpoint) if has_config else None
@@ -86,6 +92,8 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
         _refuse_other(with_environments(started), cfg, path)
     totals = [one.total_steps for one in (now, cfg) if one is not None]
     asked = {key: value for key, value in changes._asdict().items() if value is not None}
+    if not asked.get("actors", now.actors).startswith("ray:"):
+        asked["ray_address"] = changes.ray_address or ""  # not used any more
     env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
     here = {"root": str(path.parent), "name": path.name}  # wherever the folder is now
     resumed = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
@@ -165,18 +173,19 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
     """Refuses more actors than there are environments, whose number cannot change during a run."""
     if cfg.actors == started.actors:
         return
-    if not (started.local_actors and cfg.local_actors):
+    if not (started.async_actors and cfg.async_actors):
         raise UserError(f"the run was started with actors={started.actors} and cannot continue with {cfg.actors}")
     most = len(started.members) * with_environments(started).env.num_envs
-    if cfg.local_actors > most:
+    if cfg.async_actors > most:
         raise UserError(
-            f"actors={cfg.actors}, and the run was started with {most} environments; use local:{most} or fewer"
+            f"actors={cfg.actors}, and the run was started with {most} environments; "
+            f"use {cfg.actors_kind}:{most} or fewer"
         )
 
 
 def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
     """Refuses a --resume-or-start command unlike the one that started the run; threads and engine stay the run's."""
-    if cfg.local_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
+    if cfg.async_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
         cfg = replace(cfg, env=replace(cfg.env, num_envs=started.env.num_envs))
     for key, (then, now) in diff(cfg, started).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):

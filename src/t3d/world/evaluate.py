@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from t3d.types import Evaluation, Policy
 from t3d.world.batch import EnvBatch, open_batch
 from t3d.world.guard import EnvFactory
 from t3d.world.policy import MemberPolicy
+
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -35,25 +38,34 @@ def evaluate(
     results: list[tuple[float, int]] = []
     for played in range(0, len(seeds), env_batch.count):
         some = seeds[played : played + env_batch.count]
-        results += _play(policy, env_batch, some, max_steps, before_a_step, first_episode + played)
+        results += _finished(_play(policy, env_batch, some, max_steps, first_episode + played), before_a_step)
     returns, lengths = zip(*results, strict=True)
     return np.array(returns), np.array(lengths)
 
 
+def _finished(playing: Generator[None, None, T], before_a_step: Callable[[], object]) -> T:
+    """Plays to the end and returns the result."""
+    while True:
+        try:
+            next(playing)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        before_a_step()
+
+
 def _play(
-    policy: Policy,
-    env_batch: EnvBatch,
-    seeds: Sequence[int],
-    max_steps: int,
-    before_a_step: Callable[[], object],
-    first: int,
-) -> list[tuple[float, int]]:
-    """Plays one episode in each of the first environments; the others are stepped too, and ignored."""
+    policy: Policy, env_batch: EnvBatch, seeds: Sequence[int], max_steps: int, first: int
+) -> Generator[None, None, list[tuple[float, int]]]:
+    """Plays one episode in each of the first environments; the others are stepped too, and ignored.
+
+    Yields before each step.
+    """
     all_seeds = [*seeds, *[seeds[0]] * (env_batch.count - len(seeds))]
     observations = [env_batch.reset(position, seed, first + position) for position, seed in enumerate(all_seeds)]
     totals, lengths, playing = [0.0] * env_batch.count, [0] * env_batch.count, set(range(len(seeds)))
     while playing:
-        before_a_step()
+        yield
         for position, result in enumerate(env_batch.step(policy(np.stack(observations)))):
             if result.error is not None:
                 raise result.error
@@ -66,6 +78,14 @@ def _play(
                 if playing:
                     observations[position] = env_batch.reset(position, all_seeds[position], first + position)
     return list(zip(totals, lengths, strict=True))[: len(seeds)]
+
+
+class Played(NamedTuple):
+    """The result of some evaluation episodes."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    bad_values: int  # found and kept out
 
 
 class MemberEvaluator:
@@ -86,11 +106,19 @@ class MemberEvaluator:
 
     def play(
         self, snapshot: PolicySnapshot, episodes: Sequence[int], before_a_step: Callable[[], object] = int
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
-        """Plays the given evaluation episodes: their returns, lengths and number of bad values."""
-        policy, seeds = MemberPolicy(snapshot, self.member), [self.seeds[episode] for episode in episodes]
+    ) -> Played:
+        """Plays the given evaluation episodes."""
+        return _finished(self.playing(snapshot, episodes), before_a_step)
+
+    def playing(self, snapshot: PolicySnapshot, episodes: Sequence[int]) -> Generator[None, None, Played]:
+        """Plays the given evaluation episodes and yields before each step, so that the caller can do something else."""
+        policy, count, results = MemberPolicy(snapshot, self.member), self.env_batch.count, list[tuple[float, int]]()
         try:
-            returns, lengths = evaluate(policy, self.env_batch, seeds, self.max_steps, before_a_step, episodes[0])
+            for place in range(0, len(episodes), count):
+                some = episodes[place : place + count]
+                seeds = [self.seeds[episode] for episode in some]
+                results += yield from _play(policy, self.env_batch, seeds, self.max_steps, some[0])
         finally:
             bad_values = len(self.env_batch.take_faults())  # if interrupted, they recur when it is evaluated again
-        return returns, lengths, bad_values
+        returns, lengths = zip(*results, strict=True)
+        return Played(np.array(returns), np.array(lengths), bad_values)

@@ -58,7 +58,7 @@ def with_full_paths(cfg: Config) -> Config:
     actor, critic = with_full_path(cfg.td3.actor_network), with_full_path(cfg.td3.critic_network)
     td3 = replace(cfg.td3, actor_network=actor, critic_network=critic)
     cfg = replace(cfg, rule=with_full_path(cfg.rule), td3=td3)
-    where, name = _parse(cfg.env.id) if cfg.env.id else ("", "")
+    where, name = parse_id(cfg.env.id) if cfg.env.id else ("", "")
     if not is_path(where):
         return cfg
     return replace(cfg, env=replace(cfg.env, id=":".join(filter(None, [str(file_of(where)), name]))))
@@ -68,7 +68,7 @@ def _factory(env_id: str) -> EnvFactory:
     """Finds the factory for an id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file."""
     if not env_id:
         raise UserError("no environment given; name one, e.g. Pendulum-v1 or module:callable for your own")
-    where, name = _parse(env_id)
+    where, name = parse_id(env_id)
     if where == "dm":
         return partial(DmControl, name)
     if not where and "Bullet" in name and name not in gym.registry:
@@ -84,7 +84,7 @@ def _factory(env_id: str) -> EnvFactory:
     return partial(_call, make, env_id)
 
 
-def _parse(env_id: str) -> tuple[str, str]:
+def parse_id(env_id: str) -> tuple[str, str]:
     """Splits an id into a module or file and a name in it; a Gymnasium id has only a name.
 
     Without a name the module must define one environment.

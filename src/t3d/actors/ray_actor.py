@@ -1,0 +1,245 @@
+"""Runs in a Ray actor: acts as the learner orders, and answers with what happened. Imports no torch, has one thread.
+
+Orders and answers are plain values and arrays. Errors are part of an answer and never raised to Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.actors.failures import described
+from t3d.actors.member_actor import MemberActor
+from t3d.actors.worker import lower_priority
+from t3d.architectures import architecture
+from t3d.config import Config, merge
+from t3d.errors import Diverged
+from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.types import Rollout
+from t3d.world.episode import EpisodeCounters
+from t3d.world.evaluate import MemberEvaluator, Played
+from t3d.world.make import env_factory
+from t3d.world.policy import MemberPolicy
+
+ORDER_SECONDS = 0.5  # after which an order is answered with what there is; chosen
+Unit = tuple[tuple[int, int], ...]  # (member, environment) pairs that are stepped together: one, or a VectorEnv's
+
+
+class Order(NamedTuple):
+    """What an actor shall do next."""
+
+    number: int
+    incarnation: int  # of the actor: how often it has been started
+    units: list[Unit]  # the environments it owns from now on: others are closed, new ones opened
+    counters: dict[Unit, list[tuple[int, int]]]  # of new ones: newest episode and bad values of each environment
+    claims: dict[int, tuple[int, int]]  # by member: its transitions so far, and how many more to take
+    version: int  # of the policy
+    answered: int  # the newest order of this actor whose answer the learner had when it counted them
+
+
+def packed_policy(snapshot: PolicySnapshot) -> dict[str, Any]:
+    """Converts a policy to plain values and arrays."""
+    scaling = None if snapshot.scaling is None else tuple(snapshot.scaling)
+    return {
+        "updates": snapshot.updates,
+        "network": snapshot.architecture.described(),
+        "flat": snapshot.flat,
+        "scaling": scaling,
+    }
+
+
+def unpacked_policy(policy: dict[str, Any]) -> PolicySnapshot:
+    """The inverse of packed_policy."""
+    scaling = None if policy["scaling"] is None else Scaling(*policy["scaling"])
+    return PolicySnapshot(policy["updates"], architecture(**policy["network"]), policy["flat"], scaling)
+
+
+class Actor:
+    """Steps the environments that it is told to, with the policy that comes with an order."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.cfg = merge(Config(), config)
+        self.make_env: Callable[..., Any] | None = None
+        self.units: dict[Unit, MemberActor] = {}
+        self.policies: dict[int, MemberPolicy] = {}
+        self.version, self.updates = -1, 0  # of the policies
+        self._short: dict[int, dict[int, int]] = {}  # by order and member: transitions claimed and not taken
+        self._idle_since = time.monotonic()
+
+    def ready(self) -> tuple[str, int]:
+        """Answers once the actor runs: on which machine, and in which process."""
+        return platform.node(), os.getpid()
+
+    def act(self, order: tuple[Any, ...], policy: dict[str, Any]) -> dict[str, Any]:
+        """Acts until every claim is met or ORDER_SECONDS have passed, and returns a block of transitions."""
+        waited, order = time.monotonic() - self._idle_since, Order(*order)
+        blocks: dict[int, Block] = {member: Block() for member in order.claims}
+        failure: dict[str, Any] = {}
+        try:
+            self._take_policy(order, policy)
+            self._own(order)
+            self._act(self._corrected(order), blocks, time.monotonic() + ORDER_SECONDS)
+        except Exception as error:
+            failure = described(error)
+        claimed = {member: count for member, (_, count) in order.claims.items()}
+        self._short[order.number] = {member: claimed[member] - block.count for member, block in blocks.items()}
+        self._idle_since = time.monotonic()
+        return {
+            "number": order.number,
+            "incarnation": order.incarnation,
+            "updates": self.updates,
+            "blocks": {member: block.packed() for member, block in blocks.items()},
+            "counters": {unit: _counters(one) for unit, one in self.units.items()},
+            "waited": waited,
+            **failure,
+        }
+
+    def close(self) -> bool:
+        """Closes the environments."""
+        for unit in [*self.units]:
+            self.units.pop(unit).env_batch.close()
+        return True
+
+    def _take_policy(self, order: Order, policy: dict[str, Any]) -> None:
+        if order.version == self.version and set(order.claims) <= set(self.policies):
+            return
+        snapshot = unpacked_policy(policy)
+        self.version, self.updates = order.version, snapshot.updates
+        self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
+
+    def _own(self, order: Order) -> None:
+        """Closes environments that have moved elsewhere, even if they have come back since, and opens new ones."""
+        for unit in [*self.units]:
+            if unit not in order.units or unit in order.counters:
+                self.units.pop(unit).env_batch.close()
+        self.make_env = self.make_env or env_factory(self.cfg.env.id)
+        for unit in order.units:
+            if unit not in self.units:
+                counters = EpisodeCounters(*np.full((2, self.cfg.env.num_envs), -1))
+                indices = [index for _, index in unit]
+                counters.episodes[indices], counters.bad_values[indices] = zip(*order.counters[unit], strict=True)
+                one = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)
+                self.units[unit] = one
+                one.begin()
+
+    def _corrected(self, order: Order) -> dict[int, tuple[int, int]]:
+        """Corrects a member's count: the learner counted claims of earlier orders that ran out of time as taken."""
+        self._short = {number: short for number, short in self._short.items() if number > order.answered}
+        missing = Counter[int]()
+        for short in self._short.values():
+            missing.update(short)
+        return {member: (start - missing[member], count) for member, (start, count) in order.claims.items()}
+
+    def _act(self, claims: dict[int, tuple[int, int]], blocks: dict[int, Block], until: float) -> None:
+        """Steps each unit in turn; the one that was stepped last comes last in the next order, too."""
+        while time.monotonic() < until:
+            acted = False
+            for unit, one in [*self.units.items()]:
+                start, wanted = claims.get(one.member, (0, 0))
+                block = blocks.get(one.member)
+                if block is None or block.count >= wanted or one.error is not None:
+                    continue
+                one.taken = start + block.count
+                is_random = one.taken < self.cfg.random_steps
+                block.add(one.step(self.policies[one.member]), is_random=is_random)
+                self.units[unit] = self.units.pop(unit)
+                acted = True
+                if isinstance(one.error, Diverged):
+                    block.diverged = one.error.what
+                elif one.error is not None:
+                    raise one.error
+                if time.monotonic() >= until:
+                    return
+            if not acted:
+                return
+
+
+class Evaluator:
+    """Plays evaluation episodes, a part of an order at a time, so that it is seen to be alive."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.cfg = merge(Config(), config)
+        self.member_evaluators: dict[int, MemberEvaluator] = {}
+        self._playing: tuple[tuple[int, int, int], Generator[None, None, Played]] | None = None
+        lower_priority()  # before environments exist: what they start inherits it
+
+    def ready(self) -> tuple[str, int]:
+        """Answers once the evaluator runs: on which machine, and in which process."""
+        return platform.node(), os.getpid()
+
+    def play(self, member: int, step: int, first: int, policy: dict[str, Any]) -> dict[str, Any]:
+        """Plays the episodes from the first on, as many at once as there are environments, for ORDER_SECONDS.
+
+        Returns their results once they are over; asked again, it goes on where it was.
+        """
+        asked, until = (member, step, first), time.monotonic() + ORDER_SECONDS
+        try:
+            if self._playing is None or self._playing[0] != asked:
+                self._playing = asked, self._start(member, first, policy)
+            while time.monotonic() < until:
+                next(self._playing[1])
+            return {}
+        except StopIteration as end:
+            played, self._playing = end.value, None
+            results = list(zip(played.returns.tolist(), played.lengths.tolist(), strict=True))
+            return {"results": results, "bad_values": played.bad_values}
+        except Exception as error:
+            self._playing = None
+            return {"diverged": error.what} if isinstance(error, Diverged) else described(error)
+
+    def close(self) -> bool:
+        """Closes the environments."""
+        for one in self.member_evaluators.values():
+            one.env_batch.close()
+        return True
+
+    def _start(self, member: int, first: int, policy: dict[str, Any]) -> Generator[None, None, Played]:
+        if member not in self.member_evaluators:
+            self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env.id))
+        one = self.member_evaluators[member]
+        episodes = range(first, min(first + one.env_batch.count, self.cfg.eval.episodes))
+        return one.playing(unpacked_policy(policy), episodes)
+
+
+class Block:
+    """The transitions of one member in one answer."""
+
+    def __init__(self) -> None:
+        self.rollouts: list[Rollout] = []
+        self.count, self.random = 0, 0  # transitions, and how many of them had random actions
+        self.diverged = ""
+
+    def add(self, rollout: Rollout, *, is_random: bool) -> None:
+        """Adds the transitions of one step."""
+        self.rollouts.append(rollout)
+        self.count += len(rollout.rows)
+        self.random += len(rollout.rows) if is_random else 0
+
+    def packed(self) -> dict[str, Any]:
+        """Converts it to plain values and arrays."""
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.rollouts:
+            arrays["rows"] = np.concatenate([one.rows for one in self.rollouts])
+            arrays["origins"] = np.concatenate([one.origins for one in self.rollouts])
+        return {
+            **arrays,
+            "random": self.random,
+            "episodes": [tuple(episode) for one in self.rollouts for episode in one.episodes],
+            "faults": [tuple(fault) for one in self.rollouts for fault in one.faults],
+            "diverged": self.diverged,
+        }
+
+
+def _counters(one: MemberActor) -> list[tuple[int, int]]:
+    """Returns the newest episode and the bad values of each of its environments."""
+    pairs = [
+        (runner.counters.episodes[runner.index], runner.counters.bad_values[runner.index]) for runner in one.runners
+    ]
+    return [(int(episode), int(bad)) for episode, bad in pairs]

@@ -1,0 +1,119 @@
+"""Evaluates on a Ray cluster, so that training does not wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from t3d.actors.failures import user_error
+from t3d.actors.pending import Pending, PendingEvaluations
+from t3d.actors.ray_actor import ORDER_SECONDS, Evaluator, packed_policy
+from t3d.actors.ray_cluster import Connection
+from t3d.actors.ray_slots import RaySlot, end_actors, in_words
+from t3d.actors.supervisor import Silence, for_workers
+from t3d.actors.worker_log import WorkerLog
+from t3d.config import Config
+from t3d.errors import UserError
+from t3d.types import Spec
+from t3d.world.guard import EnvFactory
+
+
+class EvaluatorSlot(RaySlot):
+    """A slot for one evaluator on the cluster, and the members it evaluates."""
+
+    def __init__(self, number: int, members: list[int]) -> None:
+        super().__init__(number)
+        self.members = members
+        self.asked: tuple[Pending, int, int] | None = None  # evaluation, member and first episode
+        self.answer: Any = None  # the reference to its answer
+        self.opened: set[int] = set()  # members whose environments exist
+
+
+class RayEvaluator(PendingEvaluations):
+    """Evaluates in actors on a Ray cluster, which reserve no CPU there: each always finds a place."""
+
+    def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, connection: Connection, log: WorkerLog) -> None:
+        super().__init__(cfg, spec, log)
+        self.worker_cfg, self.connection = connection.for_actors(for_workers(cfg, make_env)), connection
+        cpus = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
+        actors = min(self.count, max(1, int(cpus)))
+        self.slots = [EvaluatorSlot(first, list(range(first, self.count, actors))) for first in range(actors)]
+        self._kind = ray.remote(Evaluator)
+
+    def close(self) -> None:
+        """Ends the evaluators."""
+        if not self.connection.lost():  # Ray would wait long for a cluster that is gone
+            end_actors(self.slots)
+
+    def _start_one(self, one: Pending) -> None:
+        one.policy = ray.put(packed_policy(one.snapshot))
+        self.pending.append(one)
+
+    def _supervise(self) -> None:
+        if self.pending and (lost := self.connection.lost()):
+            raise UserError(lost)
+        for slot in [*self.slots]:  # a copy: one may be removed
+            if slot.handle is None and self.pending and slot.may_start:
+                slot.start(self._kind, self.worker_cfg, num_cpus=0)
+            self._receive(slot)
+            if slot.runs and slot.asked is None:
+                self._ask(slot)
+
+    def _receive(self, slot: EvaluatorSlot) -> None:
+        """Takes an evaluator's answer, if it has arrived."""
+        ref = slot.greeting or slot.answer
+        if ref is None:
+            return
+        ready, _ = ray.wait([ref], timeout=0)
+        if not ready:
+            if slot.runs and (fault := self._hangs(slot)):
+                self._lose(slot, fault)
+            return
+        try:
+            answer = ray.get(ref)
+        except RayError as error:
+            self._lose(slot, in_words(error))
+            return
+        if not slot.runs:
+            slot.greeted(*answer)
+        else:
+            self._take(slot, answer)
+
+    def _hangs(self, slot: EvaluatorSlot) -> str:
+        assert slot.asked is not None  # noqa: S101 (an answer is awaited)
+        patience = ORDER_SECONDS + self.cfg.env.hang_seconds * self.cfg.env.num_envs
+        return slot.silence.fault(slot.answers, patience, ready=slot.asked[1] in slot.opened)
+
+    def _take(self, slot: EvaluatorSlot, answer: dict[str, Any]) -> None:
+        """Stores the results in an answer; one without results says that the episodes are not over yet."""
+        assert slot.asked is not None  # noqa: S101 (an answer was awaited)
+        (one, member, first), slot.asked, slot.answer = slot.asked, None, None
+        slot.answers += 1
+        slot.opened.add(member)
+        if "results" in answer:
+            slot.delivered += 1
+            self._store(member, one.step, first, **answer)
+        elif "diverged" in answer:
+            self._diverged[member] = answer["diverged"]
+        elif error := user_error(answer):
+            raise error
+        elif "crash" in answer:
+            self._lose(slot, answer["crash"])
+
+    def _ask(self, slot: EvaluatorSlot) -> None:
+        """Asks for the next episodes that are missing."""
+        for one in self.pending:
+            for member in slot.members:
+                missing = self._missing(one, member)
+                if missing and member not in self._diverged:
+                    slot.asked, slot.silence = (one, member, missing[0]), Silence()
+                    slot.answer = slot.handle.play.remote(member, one.step, missing[0], one.policy)
+                    return
+
+    def _lose(self, slot: EvaluatorSlot, why: str) -> None:
+        """Ends an evaluator, to be replaced; what it was asked for is asked again."""
+        slot.asked, slot.answer, slot.opened = None, None, set()
+        slot.end()
+        self._heirs(self.slots, slot, why)

@@ -1,0 +1,68 @@
+"""Which of the user's files reach the other machines of a cluster, and how they are found there.
+
+Ray copies the folder in which T3D was started to every node, and actors start in their copy. Paths in settings become
+paths in it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from t3d.config import Config
+from t3d.errors import UserError
+from t3d.modules import file_of, is_installed, is_own, is_path
+from t3d.world.make import parse_id
+
+NEVER_SENT = [".?*", "__pycache__", "venv"]  # what is hidden, e.g. .git, .venv, .ssh, .env
+
+
+def for_machines(cfg: Config, folder: Path | None) -> Config:
+    """Returns the configuration by which actors find the user's files: in a copy of the folder, or on this disk.
+
+    What belongs to an installed library stays as it is: it must be installed on every node.
+    """
+    where, name = parse_id(cfg.env.id)
+    env = replace(cfg.env, id=_moved(cfg.env.id, where, name, folder)) if where and where != "dm" else cfg.env
+    network = cfg.td3.actor_network
+    if is_own(network):
+        where, _, name = network.rpartition(":")
+        network = _moved(network, where, name, folder)
+    return replace(cfg, env=env, td3=replace(cfg.td3, actor_network=network))
+
+
+def needs_files(cfg: Config, folder: Path) -> bool:
+    """Whether actors need files of the folder."""
+    return for_machines(cfg, folder) != for_machines(cfg, None)
+
+
+def excluded(cfg: Config, folder: Path) -> list[str]:
+    """Lists what is not sent to the other machines; Ray also leaves out what .gitignore and .rayignore name."""
+    runs = Path(os.path.abspath(cfg.run.root))  # noqa: PTH100 (keeps links)
+    return [*NEVER_SENT, *([f"/{runs.relative_to(folder)}"] if runs != folder and runs.is_relative_to(folder) else [])]
+
+
+def _moved(reference: str, where: str, name: str, folder: Path | None) -> str:
+    """Returns a reference to the same file, absolute or relative to folder."""
+    file = file_of(where) if is_path(where) else _file_of_module(where)
+    if file is None or is_installed(str(file)):
+        return reference
+    if folder is not None:
+        if not file.is_relative_to(folder):
+            raise UserError(
+                f"{reference} is in {file.parent}, which other machines do not have: they get {folder}, the folder in "
+                "which T3D was started; start it in the folder of your environment"
+            )
+        file = file.relative_to(folder)
+    return f"{file}:{name}" if name else str(file)
+
+
+def _file_of_module(module: str) -> Path | None:
+    """Returns the file of a module that can be imported, or None if it has none."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None

@@ -1,0 +1,110 @@
+"""Which actor on the cluster has which environments, and how many transitions it is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from t3d.actors.ray_actor import Order, Unit
+from t3d.actors.ray_slots import RaySlot
+from t3d.config import Config
+from t3d.types import Spec, row_sizes
+
+IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
+MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen
+
+
+class ActorSlot(RaySlot):
+    """A slot for one actor, its environments and its orders in flight."""
+
+    def __init__(self, number: int, units: list[Unit]) -> None:
+        super().__init__(number)
+        self.units = units
+        self.opened: set[Unit] = set()  # the units of its newest order
+        self.orders: dict[int, Order] = {}
+        self.ordered, self.answered = 0, 0  # the numbers of its newest order and its newest answer
+
+    def give(self, other: ActorSlot) -> None:
+        """Gives another slot one of its units, which is opened there and closed here with the next orders."""
+        unit = self.units.pop()
+        self.opened.discard(unit)
+        other.units.append(unit)
+
+    @property
+    def opens(self) -> bool:
+        """Whether an order in flight has it open environments, which may take long."""
+        return any(order.counters for order in self.orders.values())
+
+
+def take_share(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
+    """Has an actor take over environments from those who have the most, until it has as many."""
+    others = [other for other in slots if other is not slot]
+    while others:
+        richest = max(others, key=lambda other: len(other.units))
+        if len(richest.units) - len(slot.units) < 2:
+            break
+        richest.give(slot)
+
+
+def give_all(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
+    """Gives a slot's environments to actors that run, if there are any."""
+    running = [other for other in slots if other.runs and other is not slot]
+    while running and slot.units:
+        slot.give(min(running, key=lambda other: len(other.units)))
+
+
+def in_use(unit: Unit, slots: Sequence[ActorSlot]) -> bool:
+    """Whether an order in flight steps these environments, whose next episode is unknown until it is answered."""
+    return any(unit in order.units for slot in slots for order in slot.orders.values())
+
+
+def members_of(units: Sequence[Unit]) -> set[int]:
+    """Whose environments these are."""
+    return {unit[0][0] for unit in units}
+
+
+def places_by_member(slots: Sequence[ActorSlot]) -> dict[int, int]:
+    """How many orders for each member can be in flight."""
+    members = [member for slot in slots if slot.runs for member in members_of(slot.units)]
+    return {member: IN_FLIGHT * count for member, count in Counter(members).items()}
+
+
+class Claims:
+    """Transitions that each member has, and those that are ordered: never more than the governor allows."""
+
+    def __init__(self, cfg: Config, spec: Spec) -> None:
+        self.cfg, self.limit = cfg, 0
+        self.arrived = [0 for _ in cfg.members]  # transitions received
+        self.claimed = [0 for _ in cfg.members]  # ordered and not yet received
+        width = sum(row_sizes(spec)) * np.dtype(spec.observation_dtype).itemsize
+        self._most = max(1, min(MOST_ROWS, MOST_BYTES // width))
+
+    def granted(self, member: int) -> int:
+        """Transitions that a member has or will have."""
+        return self.arrived[member] + self.claimed[member]
+
+    def next(self, member: int, places: int) -> int:
+        """How many transitions of a member to order next, if so many orders for it can be in flight; 0 for none.
+
+        It is a fair share of what is allowed. Less than such a share of max_ahead is not worth a message yet, unless
+        nothing else is on its way.
+        """
+        free = self.limit - self.granted(member)
+        if free <= 0:
+            return 0
+        least = max(1, min(self._most, self.cfg.max_ahead // places))
+        count = min(self._most, max(least, free // places), free)
+        too_few = count < least and self.claimed[member] > 0 and self.limit < self.cfg.total_steps
+        return 0 if too_few else count
+
+    def add(self, order: Order) -> None:
+        """Notes what an order asks for."""
+        for member, (_, count) in order.claims.items():
+            self.claimed[member] += count
+
+    def settle(self, order: Order) -> None:
+        """Takes back what an order asked for, once it is answered or its actor is lost."""
+        for member, (_, count) in order.claims.items():
+            self.claimed[member] -= count

@@ -1,0 +1,76 @@
+"""Ray actors as the learner sees them: asked for, watched, and replaced by the learner, never by Ray itself."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from t3d.actors.ray_cluster import actor_options
+from t3d.actors.supervisor import GRACE_SECONDS, Silence, Slot
+from t3d.config import Config, to_dict
+
+
+class RaySlot(Slot):
+    """A slot for one Ray actor: its handle while there is one, and whether it runs yet.
+
+    An actor for which the cluster has no CPU waits until a node joins; that is no fault.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.handle: Any = None
+        self.greeting: Any = None  # ready once the actor runs
+        self.runs = False
+        self.host, self.pid = "", 0  # where it runs
+        self.asked_at = self.started = 0.0
+        self.answers = 0
+        self.silence = Silence()
+
+    def start(self, kind: Any, cfg: Config, **options: Any) -> None:
+        """Asks the cluster for an actor."""
+        self.record_start()
+        self.handle = kind.options(**{**actor_options(cfg), **options}).remote(to_dict(cfg))
+        self.greeting, self.asked_at = self.handle.ready.remote(), time.monotonic()
+
+    def greeted(self, host: str, pid: int) -> None:
+        """Notes that the actor runs, and where."""
+        self.greeting, self.runs, self.started = None, True, time.monotonic()
+        self.host, self.pid = host, pid
+
+    def end(self) -> None:
+        """Kills the actor, if there is one."""
+        if self.handle is not None:
+            ray.kill(self.handle)
+        self.handle, self.greeting, self.runs = None, None, False
+
+
+def end_actors(slots: Sequence[RaySlot]) -> None:
+    """Gives actors a moment to close their environments, then kills them."""
+    closing = [slot.handle.close.remote() for slot in slots if slot.runs]
+    if closing and ray.is_initialized():
+        ray.wait(closing, num_returns=len(closing), timeout=GRACE_SECONDS)
+    for slot in slots:
+        slot.end()
+
+
+def in_words(error: RayError) -> str:
+    """Says in a line why a Ray actor was lost."""
+    text = " ".join(str(error).split())
+    return text[:300]
+
+
+def waiting_for_cpus(cfg: Config) -> list[str]:
+    """Says so if the cluster has no CPUs free for some of the actors."""
+    free = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
+    fitting = math.floor(free / cfg.ray_cpus) if cfg.ray_cpus else cfg.async_actors
+    if fitting >= cfg.async_actors:
+        return []
+    return [
+        f"the Ray cluster has {free:g} CPUs free, and each of {cfg.async_actors} actors reserves {cfg.ray_cpus:g}: "
+        f"{cfg.async_actors - fitting} of them wait until there are more; --ray-cpus lets several share one"
+    ]

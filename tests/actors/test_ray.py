@@ -1,0 +1,345 @@
+"""Actors on a Ray cluster: the same transitions as elsewhere, none lost, torn or counted twice, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("ray", reason="Ray is not installed (t3d[ray])")
+
+import helpers
+from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of_kind, stopped_at
+from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
+from t3d.actors import ray_actor, ray_collector, supervisor
+from t3d.actors.checkup_worker import Checkup
+from t3d.actors.ray_actor import Actor, Order, packed_policy
+from t3d.actors.ray_collector import RayCollector
+from t3d.actors.ray_evaluator import RayEvaluator
+from t3d.actors.ray_orders import ActorSlot, Claims
+from t3d.actors.worker_log import WorkerLog
+from t3d.app.train import parse
+from t3d.config import Config, merge, to_dict
+from t3d.data.memory import Memory
+from t3d.errors import NobodyLeft
+from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Event
+from t3d.run.loop import resume, train
+from t3d.run.placement import resolve
+from t3d.snapshots import PolicySnapshot
+from t3d.types import GOES_ON, Rollout
+from t3d.world.make import env_factory
+
+TESTS = str(Path(__file__).parents[1])
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cluster_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t3d.actors.ray_cluster.connect", lambda cfg, output=None: cluster())
+    monkeypatch.setattr(ray_collector, "PATIENCE_SECONDS", 1e9)  # however slowly actors start beside other tests
+
+
+def ray_config(root: Path, world: str = "Told", **changes: Any) -> Any:
+    """A run of tests/actor_worlds.py, by its path: the cluster's workers do not know this folder."""
+    base = {"actors": "ray:2", "ray_cpus": 0.5, "env": {"id": f"{TESTS}/actor_worlds.py:{world}"}}
+    return actor_config(root, **merge_dicts(base, changes))
+
+
+def test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit(
+    tmp_path: Path, memories: list[Memory]
+) -> None:
+    cfg = helpers.small_config(
+        seeds=[0, 5],
+        env={"id": "Pendulum-v1"},
+        eval={"max_steps": 100, "every_steps": 200},
+        run={"root": str(tmp_path)},
+    )
+    inline = list(train(cfg))
+    apart = list(train(merge(cfg, {"actors": "ray:2", "ray_cpus": 0.5, "max_ahead": 1})))
+    assert of_kind(apart, End)[0].updates == 200
+    assert np.array_equal(memories[0].replay.rows, memories[1].replay.rows), "every transition of both members"
+    last = [[(e.seed, e.returns, e.updates) for e in of_kind(events, Eval)][-2:] for events in (inline, apart)]
+    assert last[0] == last[1] and len(last[0]) == 2, "the same policies, evaluated the same way on the cluster"
+    episodes = [
+        {(e.seed, e.episode, e.total_reward) for e in of_kind(events, EpisodeEnd)} for events in (inline, apart)
+    ]
+    assert episodes[0] == episodes[1]
+
+
+def collect_told(tmp_path: Path, memories: list[Memory], rows: int, world: str) -> list[Event]:
+    steps = {"total_steps": rows // 2, "random_steps": rows // 4, "updates_per_step": 0.01}
+    changes: dict[str, Any] = {"actors": "ray:3", "env": {"num_envs": 3}, **steps}
+    changes["env"]["hang_seconds"] = 60.0  # beside other tests
+    cfg = ray_config(tmp_path, world, **changes, eval={"every_steps": 10**9}, checkpoint={"every_steps": 10**9})
+    events = list(train(cfg))
+    check_rows(memories[-1], cfg)
+    told = {(e.seed, e.env, e.episode) for e in of_kind(events, EpisodeEnd)}
+    assert len(told) == len(of_kind(events, EpisodeEnd)) > rows / 200
+    return events
+
+
+def test_every_transition_of_actors_is_true(tmp_path: Path, memories: list[Memory]) -> None:
+    """R19 over Ray; a million rows in test-all."""
+    events = collect_told(tmp_path, memories, 8000, "Told")
+    last = of_kind(events, ActingEvent)[-1]
+    assert (last.actors, last.restarts, last.ring_fill) == (3, 0, None)
+    assert last.bytes_per_step == 4 * (3 + 1 + 1 + 1 + 3) + 16, "a row, and where it comes from"
+    assert last.bytes_per_version == 2 * 4 * helpers.mlp(3, 16, 16, 1).size, "the parameters of both members"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_transition_of_actors_is_true_a_million_times(tmp_path: Path, memories: list[Memory]) -> None:
+    collect_told(tmp_path, memories, 1_000_000, "Lengthy")
+
+
+@given(
+    st.integers(1, 300), st.integers(1, 40), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 600)), max_size=60)
+)
+def test_orders_never_go_beyond_the_limit_and_never_dry_up(
+    max_ahead: int, places: int, happened: list[tuple[int, int]]
+) -> None:
+    """Whatever the learner allows, and whatever comes back: everything that was asked for, or less."""
+    claims = Claims(Config(max_ahead=max_ahead, total_steps=10**9, random_steps=10), helpers.make_spec(3, 1))
+    orders: list[Order] = []
+    for allowed, delivered in happened:
+        claims.limit += allowed
+        while len(orders) < places and (count := claims.next(0, places)):
+            orders.append(Order(0, 0, [], {}, {0: (claims.granted(0), count)}, 0, 0))
+            claims.add(orders[-1])
+        assert claims.granted(0) <= claims.limit
+        assert orders or claims.limit == claims.arrived[0], "something is on its way, or nothing is allowed"
+        if orders:
+            answered = orders.pop(0)
+            claims.settle(answered)
+            claims.arrived[0] += min(delivered, answered.claims[0][1])
+
+
+def collector_for(cfg: Config) -> RayCollector:
+    """A collector of which the spec is known, with its first policy."""
+    found = Checkup([], helpers.make_spec(3, 1), vector=False)
+    collector = RayCollector(cfg, env_factory(cfg.env.id), found, cluster())
+    network = helpers.mlp(3, 4, 1)
+    collector.publish(PolicySnapshot(0, network, np.zeros((len(cfg.seeds), network.size), np.float32)), 0)
+    return collector
+
+
+def test_a_block_that_arrives_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = ray_config(tmp_path, actors="ray:1", seeds=[0], total_steps=200, random_steps=100, updates_per_step=0.0)
+    once = RayCollector._take
+
+    def twice(self: RayCollector, slot: ActorSlot, answer: dict[str, Any]) -> None:
+        once(self, slot, answer)
+        once(self, slot, answer)
+
+    monkeypatch.setattr(RayCollector, "_take", twice)
+    with closing(collector_for(cfg)) as collector:
+        rows, until = list[Any](), time.monotonic() + 60
+        while sum(map(len, rows)) < 200:
+            assert time.monotonic() < until
+            rows += [rollout.origins for rollout in collector.poll().rollouts]
+        assert len(np.unique(np.concatenate(rows), axis=0)) == 200 == collector.claims.arrived[0]
+        assert collector.claims.claimed == [0]
+
+
+def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
+    cfg = ray_config(tmp_path, actors="ray:1", seeds=[0], total_steps=10_000)
+    with closing(collector_for(cfg)) as collector:
+        slot = collector.slots[0]
+        poll_until(collector, lambda: bool(slot.orders))
+        number, incarnation = next(iter(slot.orders)), slot.starts
+        collector._lose(slot, "so it seemed")
+        late = {"number": number, "incarnation": incarnation, "blocks": {0: {"rows": np.zeros((5, 9), np.float32)}}}
+        collector._take(slot, late)
+        assert collector.claims.arrived == [0] and collector.claims.claimed == [0]
+        collector._take(slot, {**late, "incarnation": incarnation + 1})
+        assert collector.claims.arrived == [0], "nor what nobody has ordered"
+
+
+def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_path: Path) -> None:
+    """Another actor has played episodes meanwhile, and theirs here is long over."""
+    cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=100))
+    actor, unit = Actor(to_dict(cfg)), ((0, 0),)
+    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
+    first = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1, 0), policy)
+    back = actor.act((2, 1, [unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1, 0), policy)
+    gone = actor.act((3, 1, [], {}, {}, 1, 0), policy)
+    assert first["blocks"][0]["origins"][:, :3].tolist() == [[0, 0, 0], [0, 0, 1]]
+    assert back["blocks"][0]["origins"][:, :3].tolist() == [[0, 8, 0], [0, 8, 1]]
+    assert back["counters"] == {unit: [(8, 3)]} and gone["counters"] == {} == actor.units
+
+
+def test_an_order_that_ran_out_of_time_does_not_shorten_the_random_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next order was sent before that was known, as if all of its claim had been taken."""
+    cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=20, total_steps=1000))
+    actor, unit = Actor(to_dict(cfg)), ((0, 0),)
+    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(ray_actor, "ORDER_SECONDS", 0.0)
+        short = actor.act((1, 1, [unit], {unit: [(-1, 0)]}, {0: (0, 15)}, 1, 0), policy)
+    taken = len(short["blocks"][0].get("rows", []))
+    assert taken < 15
+    second = actor.act((2, 1, [unit], {}, {0: (15, 15)}, 1, 0), policy)
+    third = actor.act((3, 1, [unit], {}, {0: (taken + 15, 10)}, 1, 2), policy)
+    random = [one["blocks"][0]["random"] for one in (short, second, third)]
+    assert random == [taken, 15, 5 - taken], "twenty in all, whoever knew what"
+
+
+def poll_until(collector: RayCollector, true: Callable[[], bool], found: list[Rollout] | None = None) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until, "it never happened"
+        rollouts = collector.poll().rollouts
+        if found is not None:
+            found += rollouts
+
+
+def when_at(step: int, act: Callable[[RayCollector], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does something to a run as soon as its first member has so many transitions."""
+    poll, done = RayCollector.poll, list[RayCollector]()
+
+    def watched(self: RayCollector) -> Any:
+        if self.received.taken[0] >= step and not done:
+            done.append(self)
+            act(self)
+        return poll(self)
+
+    monkeypatch.setattr(RayCollector, "poll", watched)
+
+
+def slow_run(root: Path, **changes: Any) -> Config:
+    """A run that is long enough for something to happen to it."""
+    steps: dict[str, Any] = {"total_steps": 900, "random_steps": 700, "updates_per_step": 0.1, "max_ahead": 32}
+    return ray_config(root, **merge_dicts({**steps, "eval": {"every_steps": 10**9}}, changes))
+
+
+@pytest.mark.parametrize(("kind", "words"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "no sign of life for")])
+def test_an_actor_that_dies_or_hangs_is_replaced(
+    kind: signal.Signals, words: str, tmp_path: Path, memories: list[Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when_at(100, lambda collector: os.kill(collector.slots[0].pid, kind), monkeypatch)
+    cfg = slow_run(tmp_path, world="Slow", env={"hang_seconds": 1.5, "num_envs": 2})
+    events = list(train(cfg))
+    assert of_kind(events, End)[0].reason == "finished"
+    news = of_kind(events, ActorEvent)
+    assert [(event.what, event.actor) for event in news] == [("lost", 0), ("back", 0)]
+    assert words in news[0].text
+    check_rows(memories[-1], cfg, crashes=8)  # two environments lost, and some moved twice
+    assert of_kind(events, ActingEvent)[-1].restarts == 1
+
+
+def test_an_environment_that_keeps_failing_ends_the_run_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_BACK_OFF", 0.01)
+    monkeypatch.setattr(supervisor, "MAX_FAULTS", 1)
+    seen: list[Event] = []
+    with pytest.raises(NobodyLeft, match=r"no actor is left to collect; the last one: .*RuntimeError: old age"):
+        for event in train(ray_config(tmp_path, "Mortal", seeds=[0], actors="ray:1", total_steps=1000)):
+            seen.append(event)
+    assert seen[-1].step == 60, "two lives of thirty steps, of which not one is lost"
+    assert [event.what for event in of_kind(seen, ActorEvent)] == ["lost", "back", "lost", "given-up"]
+
+
+@pytest.fixture
+def second_node() -> Iterator[Any]:
+    """A node with as many CPUs as the first; it may be killed."""
+    node = add_node()
+    yield node
+    if node in nodes().worker_nodes:
+        nodes().remove_node(node)
+
+
+def add_node() -> Any:
+    return nodes().add_node(num_cpus=HEAD_CPUS, object_store_memory=STORE_BYTES, node_ip_address=LOOPBACK)
+
+
+def test_a_run_survives_the_death_of_a_node(
+    second_node: Any, tmp_path: Path, memories: list[Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node has room for one actor; the one that is left acts for both."""
+    when_at(100, lambda _: nodes().remove_node(second_node, allow_graceful=False), monkeypatch)
+    cfg = slow_run(tmp_path, world="Slow", ray_cpus=HEAD_CPUS - 0.5, env={"num_envs": 2})
+    events = list(train(cfg))
+    assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 1
+    assert [event.what for event in of_kind(events, ActorEvent)] == ["lost"]
+    check_rows(memories[-1], cfg, crashes=2)
+
+
+def test_a_node_that_joins_gets_actors_that_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the one actor that there is room for acts for all; then half of the environments move."""
+    monkeypatch.setattr(ray_collector, "PATIENCE_SECONDS", 0.5)
+    nodes()
+    cfg = ray_config(tmp_path, ray_cpus=HEAD_CPUS - 0.5, updates_per_step=0.0, total_steps=10**6, env={"num_envs": 2})
+    found: list[Rollout] = []
+    with closing(collector_for(cfg)) as collector:
+        first, second = collector.slots
+        poll_until(collector, lambda: {len(first.units), len(second.units)} == {0, 4}, found)
+        running = first if first.runs else second
+        poll_until(collector, lambda: running.delivered > 100, found)
+        node = add_node()
+        poll_until(collector, lambda: first.delivered > 100 and second.delivered > 100, found)
+        assert [len(first.units), len(second.units)] == [2, 2]
+        assert not collector.received.news, "joining late is no fault"
+    nodes().remove_node(node)
+    for member, env in product(range(2), range(2)):
+        origins = np.concatenate([one.origins for one in found if one.member == member])
+        own = origins[origins[:, 0] == env]
+        over = own[:, 3] != GOES_ON
+        assert check_order(np.column_stack([own[:, 1:3], np.where(over, own[:, 2] + 1, 10)])) <= 2, (
+            "moved twice at most"
+        )
+
+
+def test_a_lost_evaluator_is_replaced_and_its_episodes_are_played_again(tmp_path: Path) -> None:
+    cfg = ray_config(tmp_path, "Slow", seeds=[0], eval={"episodes": 8})
+    with closing(WorkerLog()) as log:
+        evaluator = RayEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id), cluster(), log)
+        with closing(evaluator):
+            evaluator.submit(helpers.snapshot_for(helpers.make_spec(3, 1), 1), 100)
+            found, notes, until = list[Any](), list[str](), time.monotonic() + 60
+            while not found:
+                assert time.monotonic() < until
+                polled = evaluator.poll(wait=True)
+                found, notes = polled.evaluations, notes + polled.notes
+                if evaluator.pending and evaluator.pending[0].played[0] and evaluator.slots[0].starts == 1:
+                    with suppress(ProcessLookupError):  # it is dead already
+                        os.kill(evaluator.slots[0].pid, signal.SIGKILL)
+                time.sleep(0.01)
+    assert len(found) == 1 and len(found[0].returns) == 8
+    assert "an evaluator process was lost: " in notes[0] and "its evaluation is repeated" in notes[0]
+
+
+def test_a_run_moves_from_processes_to_a_cluster_and_back(tmp_path: Path, memories: list[Memory]) -> None:
+    cfg = ray_config(tmp_path, total_steps=1500, updates_per_step=0.1, actors="local:2", log={"every_steps": 20})
+    stopped_at(cfg, 300)
+    stopped_at(merge(cfg, {"actors": "ray:2"}), 800)
+    events = list(resume(tmp_path / "a", actors="local:1"))
+    assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 1
+    check_rows(memories[-1], cfg, crashes=8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_learning_through_crashes(tmp_path: Path) -> None:
+    """R10 over Ray, three seeds: two of three actors crash now and then; the return is as without."""
+    last, crashes = [], 0
+    for seed, world in product(range(3), ("Pendulum-v1", f"{TESTS}/actor_worlds.py:FragilePendulum")):
+        changes: dict[str, Any] = {"env": {"id": world, "num_envs": 3}, "seeds": [seed], "actors": "ray:3"}
+        cfg = merge(parse(["--preset", "quick"]).cfg, {**changes, "ray_cpus": 0.5, "run": {"root": str(tmp_path)}})
+        events = list(train(cfg))
+        last.append(max(event.mean_return for event in of_kind(events, Eval)[-3:]))
+        crashes += sum(event.what == "lost" for event in of_kind(events, ActorEvent))
+    assert crashes >= 2, "ten are to be expected"
+    assert min(last) > -250, "all have learned to swing up"
