@@ -48,7 +48,7 @@ def _on_the_cluster_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_collector, "PATIENCE_SECONDS", 1e9)  # however slowly actors start beside other tests
 
 
-def ray_config(root: Path, world: str = "Told", **changes: Any) -> Any:
+def ray_config(root: Path, world: str = "Told", **changes: Any) -> Config:
     """A run of tests/actor_worlds.py, by its path: the cluster's workers do not know this folder."""
     base = {"actors": "ray:2", "ray_cpus": 0.5, "env": {"id": f"{TESTS}/actor_worlds.py:{world}"}}
     return actor_config(root, **merge_dicts(base, changes))

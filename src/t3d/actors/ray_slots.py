@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from ray.exceptions import RayError
 from t3d.actors.ray_cluster import actor_options
 from t3d.actors.supervisor import GRACE_SECONDS, Silence, Slot
 from t3d.config import Config, to_dict
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+LONGEST_REASON = 300  # characters; chosen
 
 
 class RaySlot(Slot):
@@ -59,9 +63,12 @@ def end_actors(slots: Sequence[RaySlot]) -> None:
 
 
 def in_words(error: RayError) -> str:
-    """Says in a line why a Ray actor was lost."""
-    text = " ".join(str(error).split())
-    return text[:300]
+    """Says in a line why a Ray actor was lost: Ray says it in twenty, in colour."""
+    lines = [line.strip() for line in COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    if "creation task" in lines[0]:
+        return f"it could not be started: {lines[-1]}"
+    because = next((line for line in lines if "because" in line), lines[0])
+    return ". ".join(because.split(". ")[:2]).rstrip(".")[:LONGEST_REASON]
 
 
 def waiting_for_cpus(cfg: Config) -> list[str]:
