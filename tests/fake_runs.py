@@ -93,8 +93,7 @@ def session(path: Path, cfg: Config, pid: int = 0) -> Start:
 
 def diagnosis(where: Mapping[str, Any], bias: float = 0.0) -> Diagnosed:
     """A closer look at a healthy member."""
-    names = ("actor", "critic-1", "critic-2")
-    each = {name: 0.25 for name in names}
+    each = dict.fromkeys(("actor", "critic-1", "critic-2"), 0.25)
     figures: dict[str, Any] = {"q_predicted": 1.0, "q_return": 1.0, "q_bias": bias, "q_rows": 10, "disagreement": 0.1}
     lists = {"td_quantiles": [-1.0, -0.5, 0.0, 0.5, 1.0], "sampled_age": [1.0, 2.0, 3.0], "action_counts": [1] * 20}
     rest = {"reward_counts": [1] * 20, "reward_range": [-1.0, 1.0], "largest_reward": 1.0, "constant_observations": []}

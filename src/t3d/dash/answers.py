@@ -64,13 +64,13 @@ def run_series(library: Library, name: str, asked: QueryParams) -> dict[str, Any
     """Returns curves of one run."""
     metrics, window = _metrics(asked), _window(asked)
     looked, complete = _looked(library, library.run(name))
-    with looked.index.lock:
+    with looked.data.lock:
         found = {metric: find([looked], metric) for metric in metrics}
         series = [
             {"metric": one.name, "event": one.kind.event, "lines": lines([looked], one, window)}
             for one in dict.fromkeys(figure for figures in found.values() for figure in figures)
         ]
-        size = looked.index.size
+        size = looked.data.size
     missing = [metric for metric, figures in found.items() if not figures]
     return {"run": name, "size": size, "complete": complete, "series": series, "missing": missing}
 
@@ -106,8 +106,8 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
 def _pools(runs: Sequence[Looked], *, pool: bool) -> list[list[Looked]]:
     if not pool:
         return [[run] for run in runs]
-    by_path = {run.index.path: run for run in runs}
-    pools = pooled([Run(run.index.path, run.index.cfg, {}) for run in runs])
+    by_path = {run.data.path: run for run in runs}
+    pools = pooled([Run(run.data.path, run.data.cfg, {}) for run in runs])
     return [[by_path[one.path] for one in together] for together in pools]
 
 

@@ -1,4 +1,4 @@
-"""Curves for the pages: one for each seed, and the mean over seeds with its interval, with few enough points to draw."""
+"""Curves for the pages: one for each seed, and the mean over seeds with its interval, with few points to draw."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Looked(NamedTuple):
     """A run that curves are wanted of."""
 
     name: str
-    index: RunIndex
+    data: RunIndex
     started: float  # seconds since 1970
     pauses: Sequence[tuple[float, float]]  # when it went on, and how long it had stood still
 
@@ -47,13 +47,13 @@ class One(NamedTuple):
 
     @property
     def diverged(self) -> bool:
-        return self.member in self.run.index.stopped
+        return self.member in self.run.data.stopped
 
 
 def find(runs: Sequence[Looked], name: str) -> list[Figure]:
     """Returns the figure of this name, or all its entries, as far as one of the runs reported it."""
     asked = parsed(name)
-    known = dict.fromkeys(figure for run in runs for figure in run.index.figures())
+    known = dict.fromkeys(figure for run in runs for figure in run.data.figures())
     return [figure for figure in known if asked in (figure, figure._replace(entry=""))]
 
 
@@ -86,7 +86,7 @@ def thinned(values: Array, points: int) -> NDArray[np.intp]:
 
 
 def _reported(run: Looked, figure: Figure) -> list[One]:
-    table, members = run.index.tables[figure.kind], run.index.members
+    table, members = run.data.tables[figure.kind], run.data.members
     found = []
     for place in table.places():
         series = table.series(place, figure, SPREAD)

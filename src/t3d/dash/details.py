@@ -11,7 +11,19 @@ from t3d.config import Member, dotted
 from t3d.dash.index import RunIndex, evaluations
 from t3d.dash.library import ALIVE, Listed
 from t3d.dash.videos import videos_of
-from t3d.events import ActorEvent, Alarm, BadValueMet, End, Event, Note, Paused, Resumed, Saved, SaveFailed, Start
+from t3d.events import (
+    ActorEvent,
+    Alarm,
+    BadValueMet,
+    Continued,
+    End,
+    Note,
+    Paused,
+    Resumed,
+    Saved,
+    SaveFailed,
+    Start,
+)
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.figures import Figure
 from t3d.store.catalogue import changes, contents, journal_lines, newest_session
@@ -80,7 +92,7 @@ def difference(runs: dict[str, Listed]) -> dict[str, dict[str, Any]]:
     return {
         key: row
         for key, row in table.items()
-        if key not in ("run.name", "run.root") and any(value != [*row.values()][0] for value in row.values())
+        if key not in ("run.name", "run.root") and len({str(value) for value in row.values()}) > 1
     }
 
 
@@ -118,7 +130,7 @@ def _told(fields: dict[str, Any]) -> dict[str, Any]:
         text = f"could not be written: {text}"
     elif kind == Paused.event:
         text = "paused"
-    elif kind == "continued":
+    elif kind == Continued.event:
         text = "continued"
     elif kind == End.event:
         text = f"{fields.get('reason')}{f': {text}' if text else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from t3d.events import ActorEvent, Alarm, BadValueMet, Eval, Event, Note, SeedSt
 from t3d.files import CORRUPT_ERRORS
 from t3d.insight.figures import KINDS, Figure
 from t3d.store.members import member_of
-from t3d.store.reader import START, read_lines
+from t3d.store.reader import START, Place, prefixes, read_lines
 from t3d.store.values import check_values
 
 TELLING: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueMet, SeedStopped)
 MOST_TOLD = 200  # of each kind of news, the newest
-BY_NAME = {kind.event.encode(): kind for kind in (*KINDS, *TELLING, StepsTaken)}
-BEGINNING = b'{"event": "'
+BEGINNING = 16  # bytes of a line that tell the kind of its event
+BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *TELLING, StepsTaken) for start in prefixes([kind])}
 
 
 class RunIndex:
@@ -74,7 +74,7 @@ class RunIndex:
         return event if isinstance(event, StepsTaken) else None
 
     def _forget(self) -> None:
-        self._place = START
+        self._place: Place = START
         self.tables = {kind: Table(kind, self.members) for kind in KINDS}
         self.told: dict[type[Event], deque[Event]] = {kind: deque(maxlen=MOST_TOLD) for kind in TELLING}
         self.stopped: dict[Member, SeedStopped] = {}
@@ -82,19 +82,19 @@ class RunIndex:
         self.damaged = 0
 
     def _take(self, lines: Sequence[bytes]) -> None:
-        by_kind: dict[bytes, list[bytes]] = {}
+        groups: dict[bytes, list[bytes]] = defaultdict(list)
         for line in lines:
-            by_kind.setdefault(line[11:30].partition(b'"')[0], []).append(line)
-        for name, mine in by_kind.items():
-            kind = BY_NAME.get(name)
+            groups[line[:BEGINNING]].append(line)
+        for beginning, mine in groups.items():
+            kind = BY_BEGINNING.get(beginning)
             if kind in self.tables:
                 self._tabulate(self.tables[kind], mine)
             elif kind is StepsTaken:
                 self._keep_traces(mine)
-            elif kind is not None:
+            elif kind in self.told:
                 self._tell(kind, mine)
             else:
-                self.damaged += sum(not (line.startswith(BEGINNING) and line.endswith(b"}")) for line in mine)
+                self.damaged += sum(line[:11] != b'{"event": "' or line[-1:] != b"}" for line in mine)
 
     def _tabulate(self, table: Table, lines: Sequence[bytes]) -> None:
         """Adds lines to a table all at once or, if one of them is damaged, one by one."""

@@ -7,7 +7,6 @@ tests/dash/test_index.py compares them.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,32 +14,36 @@ from typing import Any
 import numpy as np
 
 from t3d.events import Event
-from t3d.insight.figures import NOT_FIGURES
+from t3d.insight.figures import KINDS, NOT_FIGURES
 from t3d.insight.statistics import Array
 
 NUMBER = rb"[-+.0-9eEna]+"  # nan stands for null
-NUMBERS = ("int", "int | None", "float", "bool")  # annotations
-WORDS = {b"null": b"nan", b"true": b"1", b"false": b"0"}
+FORMS = {"int": NUMBER, "int | None": NUMBER, "float": NUMBER, "bool": b"true|false"}  # by annotation
 ALWAYS = ("step", "time", "member", "seed")
 
 
 def read_plain(kind: type[Event], lines: Sequence[bytes]) -> dict[str, Array] | None:
     """Returns a column for each figure, and for step, time, member and seed; None if the lines are not as expected."""
-    pattern, names = _layout(kind)
+    pattern, names = LAYOUTS[kind]
     block = b"\n".join(lines)
-    for word, number in WORDS.items():
-        block = block.replace(b" " + word, b" " + number)
+    if b": null" in block:
+        block = block.replace(b": null", b": nan")
     found = pattern.findall(block) if pattern is not None else []
     if len(found) != len(lines):
         return None
     try:
-        columns = [np.fromiter(map(float, column), np.float64, len(lines)) for column in zip(*found, strict=True)]
+        columns = [_column(column) for column in zip(*found, strict=True)]
     except ValueError:
         return None
     return dict(zip(names, columns, strict=True))
 
 
-@functools.cache
+def _column(words: tuple[bytes, ...]) -> Array:
+    if words[0] in (b"true", b"false"):
+        return np.array([word == b"true" for word in words], np.float64)
+    return np.fromiter(map(float, words), np.float64, len(words))
+
+
 def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
     """Returns what a line of this kind looks like, or None if it can hold more than numbers."""
     pattern, names = rb'^\{"event": "%s"' % kind.event.encode(), []
@@ -49,10 +52,13 @@ def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
         wanted = field.name in ALWAYS or field.name not in NOT_FIGURES
         if annotation == "dict[str, float]" and field.default_factory is not dataclasses.MISSING:
             value = rb"\{\}"  # optional, and empty
-        elif annotation in NUMBERS:
-            value = b"(%s)" % NUMBER if wanted else NUMBER
+        elif annotation in FORMS:
+            value = b"(%s%s)" % (b"" if wanted else b"?:", FORMS[annotation])
             names += [field.name] if wanted else []
         else:
             return None, []
         pattern += rb', "%s": %s' % (field.name.encode(), value)
     return re.compile(pattern + rb"\}$", re.MULTILINE), names
+
+
+LAYOUTS = {kind: _layout(kind) for kind in KINDS}

@@ -46,7 +46,9 @@ class Application:
             Route("/", self.page, methods=["GET"]),
             Route("/static/{name}", self.static, methods=["GET"]),
             Route("/api/session", _json(self.session), methods=["GET"]),
-            Route("/api/runs", _json(lambda asked: answers.run_list(self.library, asked.query_params)), methods=["GET"]),
+            Route(
+                "/api/runs", _json(lambda asked: answers.run_list(self.library, asked.query_params)), methods=["GET"]
+            ),
             Route(run, _json(self._of_run(lambda of, name, _: answers.run_page(of, name))), methods=["GET"]),
             Route(f"{run}/config", _json(self._of_run(answers.run_config)), methods=["GET"]),
             Route(f"{run}/series", _json(self._of_run(answers.run_series)), methods=["GET"]),
@@ -54,10 +56,20 @@ class Application:
             Route(f"{run}/videos/{{file:path}}", self.video, methods=["GET"]),
             Route(f"{run}/notes", self.notes, methods=["PUT"]),
             Route(f"{run}/control", self.control, methods=["POST"]),
-            Route("/api/compare", _json(lambda asked: answers.comparison(self.library, asked.query_params)), methods=["GET"]),
+            Route(
+                "/api/compare",
+                _json(lambda asked: answers.comparison(self.library, asked.query_params)),
+                methods=["GET"],
+            ),
             Route("/api/live", self.changes, methods=["GET"]),
         ]
-        handlers = {UserError: _refused, NoSuchRun: _missing, NoSuchVideo: _missing, HTTPException: _http, Exception: _failed}
+        handlers = {
+            UserError: _refused,
+            NoSuchRun: _missing,
+            NoSuchVideo: _missing,
+            HTTPException: _http,
+            Exception: _failed,
+        }
         return Guard(Starlette(routes=routes, exception_handlers=handlers), self.access)
 
     def session(self, request: Request) -> dict[str, Any]:
@@ -142,7 +154,9 @@ class Application:
 
     def _plain_list(self) -> str:
         """The runs as a plain page, where there is no other."""
-        rows = [f"<li>{html.escape(one.entry.path.name)}: {html.escape(one.entry.status)}" for one in self.library.runs()[0]]
+        rows = [
+            f"<li>{html.escape(one.entry.path.name)}: {html.escape(one.entry.status)}" for one in self.library.runs()[0]
+        ]
         return f"<!doctype html><meta charset=utf-8><title>T3D</title><h1>Runs</h1><ul>{''.join(rows)}</ul>"
 
 

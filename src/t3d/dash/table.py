@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,9 @@ class Table:
         values = [event.get(name) for event in events]
         if not any(isinstance(value, dict | list) for value in values):
             return {Figure(self.kind, name): _numbers(values)}
-        spread = [entries(value, name) for value in values]
-        names = dict.fromkeys(entry for one in spread for entry in one)
-        return {Figure(self.kind, name, entry): _numbers([one.get(entry) for one in spread]) for entry in names}
+        named = [entries(value, name) for value in values]
+        names = dict.fromkeys(chain.from_iterable(named))
+        return {Figure(self.kind, name, entry): _numbers([one.get(entry) for one in named]) for entry in names}
 
     def _known(self, members: Array, seeds: Array) -> Any:
         """Which events name a member of the run by its place and its seed."""

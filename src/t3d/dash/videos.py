@@ -44,7 +44,7 @@ def open_video(path: Path, name: str) -> BinaryIO:
 
 
 def part_of(asked: str | None, size: int) -> Part | None:
-    """Returns what a Range header asks for: all if it is missing or not understood, nothing if there is no such part."""
+    """Returns what a Range header asks for: all if it is missing or not understood, None if there is no such part."""
     match = RANGE.fullmatch(asked or "")
     if match is None or match.groups() == ("", ""):
         return Part(0, size, size)

@@ -105,9 +105,7 @@ def series(run: Run, figure: Figure) -> dict[Member | None, Series]:
     found = {member: _series(mine, figure) for member, mine in events.items()}
     stood = pauses(run.path)
     return {
-        member: one._replace(times=without_pauses(one.times, stood))
-        for member, one in found.items()
-        if one is not None
+        member: one._replace(times=without_pauses(one.times, stood)) for member, one in found.items() if one is not None
     }
 
 
