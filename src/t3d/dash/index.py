@@ -33,6 +33,7 @@ class RunIndex:
         self.path = path
         self.cfg: Config = load_config(path / "config.toml")
         self.lock = threading.Lock()
+        self._place: Place = START
         self._forget()
 
     @property
@@ -74,7 +75,7 @@ class RunIndex:
         return event if isinstance(event, StepsTaken) else None
 
     def _forget(self) -> None:
-        self._place: Place = START
+        self._place = START
         self.tables = {kind: Table(kind, self.members) for kind in KINDS}
         self.told: dict[type[Event], deque[Event]] = {kind: deque(maxlen=MOST_TOLD) for kind in TELLING}
         self.stopped: dict[Member, SeedStopped] = {}
