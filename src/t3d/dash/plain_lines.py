@@ -23,7 +23,7 @@ ALWAYS = ("step", "time", "member", "seed")
 
 
 def read_plain(kind: type[Event], lines: Sequence[bytes]) -> dict[str, Array] | None:
-    """Returns a column for each figure, and for step, time, member and seed; None if the lines are not as expected."""
+    """Returns a column for each figure, and for what tables need besides; None if the lines are not as expected."""
     pattern, names = LAYOUTS[kind]
     block = b"\n".join(lines)
     if b": null" in block:
@@ -49,7 +49,7 @@ def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
     pattern, names = rb'^\{"event": "%s"' % kind.event.encode(), []
     for field in dataclasses.fields(kind):
         annotation: Any = field.type
-        wanted = field.name in ALWAYS or field.name not in NOT_FIGURES
+        wanted = field.name in (*ALWAYS, "summary") or field.name not in NOT_FIGURES
         if annotation == "dict[str, float]" and field.default_factory is not dataclasses.MISSING:
             value = rb"\{\}"  # optional, and empty
         elif annotation in FORMS:

@@ -43,7 +43,7 @@ class Table:
         plain = read_plain(self.kind, lines)
         if plain is not None:
             found = {Figure(self.kind, name): _drawable(plain[name]) for name in self.fields if name in plain}
-            return self._append({name: plain[name] for name in ALWAYS}, found, np.zeros(len(lines), bool))
+            return self._append(plain, found, plain.get("summary", np.zeros(len(lines))) == 1)
         events = json.loads(b"[%s]" % b",".join(lines))
         found = {}
         for name in self.fields:
@@ -89,13 +89,12 @@ class Table:
         steps, times, members = first["step"], first["time"], first["member"]
         whole = np.isnan(members)
         members = np.where(whole, WHOLE, members)
-        valid = (steps >= 0) & (steps == np.floor(steps)) & (np.abs(times) < LARGEST)
+        valid = (steps >= 0) & (steps < 2**62) & (steps == np.floor(steps)) & (np.abs(times) < LARGEST)
         valid &= whole | self._known(members, first["seed"])
-        for figure, values in found.items():
-            if figure not in self.columns and not np.isnan(values).all():
-                if len(self.columns) == MOST_COLUMNS:
-                    raise ValueError(f"it has more than {MOST_COLUMNS} figures of one kind")
-                self.columns[figure] = FIRST + len(self.columns)
+        added = [one for one, values in found.items() if one not in self.columns and not np.isnan(values).all()]
+        if len(self.columns) + len(added) > MOST_COLUMNS:
+            raise ValueError(f"it has more than {MOST_COLUMNS} figures of one kind")
+        self.columns |= {figure: FIRST + place for place, figure in enumerate(added, len(self.columns))}
         kept = valid & ~repeated
         new = int(kept.sum())
         self._make_room(self.rows + new)
