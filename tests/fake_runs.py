@@ -31,7 +31,8 @@ def write_run(
     """A run with these returns of each seed, or of each member in their order; the diverged ones stopped soon after."""
     seeds = settings.pop("seeds", [*returns])
     cfg = merge(Config(), {"env": {"id": env}, "seeds": seeds, "run": {"name": path.name}, **settings})
-    lines = [
+    lines: list[Event] = [session(path, cfg)]
+    lines += [
         evaluation(member, cfg.member_seeds[member], place * every, value)
         for member, values in enumerate(returns.values())
         for place, value in enumerate(values)

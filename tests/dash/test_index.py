@@ -74,7 +74,7 @@ def test_a_resumed_run_that_has_truncated_its_log_is_read_again(tmp_path: Path) 
     path = write_run(tmp_path / "a", {0: [1.0, 2.0, 3.0]})
     index = indexed(path)
     lines = (path / "events.jsonl").read_bytes().splitlines(keepends=True)
-    (path / "events.jsonl").write_bytes(b"".join(lines[:1]) + (to_line(evaluation(0, 0, 1000, 7.0)) + "\n").encode())
+    (path / "events.jsonl").write_bytes(b"".join(lines[:2]) + (to_line(evaluation(0, 0, 1000, 7.0)) + "\n").encode())
     assert index.refresh(60)
     found = index.tables[Eval].series(0, Figure(Eval, "mean_return"), SPREAD)
     assert found is not None and found.values.tolist() == [1.0, 7.0]

@@ -16,8 +16,8 @@ from t3d.events import Eval
 from t3d.insight.figures import Figure, Series, parsed, without_pauses
 from t3d.insight.statistics import Array, Curve, band, mean, on_common_steps
 
-RESAMPLES = 500  # of an interval that is drawn, not quoted; chosen
-MOST_BANDED = 300  # points of a mean: an interval at each costs more than all the rest; chosen
+RESAMPLES = 2_000  # of an interval that is drawn, not quoted; chosen
+MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
 RETURN, SPREAD = Figure(Eval, "mean_return"), Figure(Eval, "std_return")
 
 

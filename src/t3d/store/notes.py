@@ -33,7 +33,7 @@ def checked_notes(fields: Any) -> Notes:
         raise UserError(f"a run has at most {MOST_TAGS} tags, each of 1 to {LONGEST_TAG} characters")
     if len(note) > LONGEST_NOTE:
         raise UserError(f"the note has {len(note):,} characters, and the limit is {LONGEST_NOTE:,}")
-    if not all(_is_text(text) for text in [*tags, note.replace("\\n", "").replace("\\t", "")]):
+    if not all(_is_text(text) for text in [*tags, note.replace("\n", "").replace("\t", "")]):
         raise UserError("tags and notes have no control characters")
     return Notes(tuple(tags), note)
 
@@ -56,4 +56,4 @@ def write_notes(path: Path, notes: Notes) -> None:
 
 def _is_text(text: str) -> bool:
     """Whether a text can be printed and written, e.g. has no half of a character that was cut in two."""
-    return all(letter.isprintable() or letter in "\\u200d\\ufe0f" for letter in text)
+    return all(letter.isprintable() or letter in "\u200d\ufe0f" for letter in text)
