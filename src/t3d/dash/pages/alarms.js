@@ -5,7 +5,7 @@ import { count, el } from "./dom.js";
 const SHOWN = 6;
 
 export function alarmBox() {
-  const element = el("section", { class: "alarms", "aria-label": "Alarms", "aria-live": "polite", hidden: true });
+  const element = el("section", { class: "alarm-box", "aria-label": "Alarms", "aria-live": "polite", hidden: true });
   let before = "";
 
   function update(run) {

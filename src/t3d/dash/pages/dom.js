@@ -44,8 +44,9 @@ export function count(value) {
 export function figure(value) {
   if (typeof value !== "number") return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
-  return size >= 1000 ? whole.format(value) : short.format(value);
+  const isExtreme = size !== 0 && (size < 1e-3 || size >= 1e7);
+  const text = isExtreme ? size.toExponential(2) : (size >= 1000 ? whole : short).format(size);
+  return value < 0 ? `−${text}` : text;
 }
 
 export function duration(seconds) {

@@ -2,7 +2,7 @@
 
 export const PANELS = [
   { group: "Return", title: "Return of evaluations", metrics: { return: "mean return" },
-    note: "Without exploration noise. Rises, then levels off. Flat at its first value: nothing is learned." },
+    note: "Without exploration noise; with one seed the band is one standard deviation over its episodes. Rises, then levels off. Flat at its first value: nothing is learned." },
   { group: "Return", title: "Return of training episodes", metrics: { total_reward: "return" },
     note: "With exploration noise, so a little below the evaluations." },
   { group: "Return", title: "Length of training episodes", metrics: { length: "steps" },

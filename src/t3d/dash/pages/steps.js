@@ -9,7 +9,7 @@ export function stepsTab(name, failed) {
   const who = choice("Seed", [], "", (value) => { member = value; update(run); });
   const about = el("p", { class: "quiet" });
   const letters = el("p", { class: "quiet" });
-  const list = el("div", { class: "steps" });
+  const list = el("div", { class: "step-cards" });
 
   async function update(newest) {
     run = newest;
