@@ -92,14 +92,23 @@ def session(path: Path, cfg: Config, pid: int = 0) -> Start:
     return Start(step=0, time=1e9, folder=str(path), config=to_dict(cfg), pid=pid, host=platform.node(), **about)
 
 
-def diagnosis(where: Mapping[str, Any], bias: float = 0.0) -> Diagnosed:
+def diagnosis(where: dict[str, Any], bias: float = 0.0) -> Diagnosed:
     """A closer look at a healthy member."""
     each = dict.fromkeys(("actor", "critic-1", "critic-2"), 0.25)
     figures: dict[str, Any] = {"q_predicted": 1.0, "q_return": 1.0, "q_bias": bias, "q_rows": 10, "disagreement": 0.1}
-    lists = {"td_quantiles": [-1.0, -0.5, 0.0, 0.5, 1.0], "sampled_age": [1.0, 2.0, 3.0], "action_counts": [1] * 20}
-    rest = {"reward_counts": [1] * 20, "reward_range": [-1.0, 1.0], "largest_reward": 1.0, "constant_observations": []}
-    networks = {"dead_units": each, "gradient_norms": each, "weight_norms": each}
-    shares = {"saturated": 0.0, "stuck_actions": 0.0, "acting_share": 0.5, "seconds": 0.01}
+    lists: dict[str, Any] = {
+        "td_quantiles": [-1.0, -0.5, 0.0, 0.5, 1.0],
+        "sampled_age": [1.0, 2.0, 3.0],
+        "action_counts": [1] * 20,
+    }
+    rest: dict[str, Any] = {
+        "reward_counts": [1] * 20,
+        "reward_range": [-1.0, 1.0],
+        "largest_reward": 1.0,
+        "constant_observations": [],
+    }
+    networks: dict[str, Any] = {"dead_units": each, "gradient_norms": each, "weight_norms": each}
+    shares: dict[str, Any] = {"saturated": 0.0, "stuck_actions": 0.0, "acting_share": 0.5, "seconds": 0.01}
     return Diagnosed(**where, updates=1, **figures, **lists, **rest, **networks, **shares)
 
 

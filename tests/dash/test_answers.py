@@ -136,7 +136,7 @@ def test_a_run_page_has_everything_but_the_curves(trained: Path) -> None:
     assert found["session"]["device"] == "cpu" and found["session"]["parameters"] > 0
     assert found["settings"]["total_steps"] == {"default": 1_000_000, "value": 300}
     assert {"return", "mean_length"} <= {*found["metrics"]["eval"]} and "q_mean" in found["metrics"]["update"]
-    assert [one["event"] for one in found["news"]][0] == "start" and found["news"][-1]["text"] == "finished"
+    assert found["news"][0]["event"] == "start" and found["news"][-1]["text"] == "finished"
     assert found["control"] is None and found["videos"] == []
     assert found["files"]["events.jsonl"] == found["size"]
 

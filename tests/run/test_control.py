@@ -94,8 +94,8 @@ def test_time_in_a_pause_is_not_training_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", [Start, Paused], ids=["while it trains", "while it is paused"])
 def test_it_saves_and_stops_when_asked(tmp_path: Path, when: type[Event]) -> None:
-    before = {Start: "pause"} if when is Paused else {}
-    events = asking(tmp_path, {**before, when: "save", Saved: "stop"} if before else {Start: "save", Saved: "stop"})
+    before: dict[type[Event], str] = {Start: "pause"} if when is Paused else {}
+    events = asking(tmp_path, {**before, when: "save", Saved: "stop"})
     saves = [event for event in events if isinstance(event, Saved)]
     assert saves[0].reason == "asked"
     end = end_of(events)
@@ -136,6 +136,11 @@ def linked(file: Path) -> None:
     file.symlink_to(other)
 
 
+def turned_into_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 def piped(file: Path) -> None:
     file.unlink()
     os.mkfifo(file)
@@ -154,7 +159,7 @@ def changed(**fields: Any) -> Callable[[Path], None]:
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "a link": linked,
     "a pipe": piped,
-    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "a folder": turned_into_a_folder,
     "empty": lambda file: file.write_bytes(b""),
     "not JSON": lambda file: file.write_bytes(b"stop"),
     "a list": lambda file: file.write_bytes(b"[1]"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import platform
+import re
 import secrets
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[\w.-]+))(:\d{1,5})?", re.ASCII)
 LARGEST_BODY = 2**16  # bytes
 READING = ("GET", "HEAD")
 HEADERS = {
@@ -85,8 +87,8 @@ class Access(NamedTuple):
         """Whether Host is a name that nobody else can point at this machine; any port, because tunnels change it."""
         if len(names) != 1:
             return False
-        name = names[0].rpartition(":")[0] if not names[0].endswith("]") and ":" in names[0] else names[0]
-        name = name.removeprefix("[").removesuffix("]").lower()
+        said = HOST.fullmatch(names[0].lower())
+        name = "" if said is None else said["name"] or said["v6"]
         if name in LOOPBACK:
             return True
         return not self.on_loopback and (name == platform.node().lower() or _is_address(name))

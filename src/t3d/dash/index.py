@@ -51,18 +51,17 @@ class RunIndex:
 
     def refresh(self, seconds: float) -> bool:
         """Reads what has come since, for about this long; returns whether that is all there is."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + seconds  # others who wait for the lock have no more than that either
         with self.lock:
-            while time.monotonic() < until:
+            while True:
                 lines, end, restarted = read_lines(self.path, self._place)
                 if restarted:
                     self.cfg = load_config(self.path / "config.toml")
                     self._forget()
                 self._take(lines)
                 self._place = end
-                if not lines:
-                    return True
-        return False
+                if not lines or time.monotonic() > until:
+                    return not lines
 
     def figures(self) -> list[Figure]:
         """Returns all figures that were reported."""

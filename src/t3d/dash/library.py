@@ -20,7 +20,7 @@ from t3d.store.reader import Unreadable
 
 WATCHED = ("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "videos", "control.json")
 ALIVE = ("running", "paused")  # their process may end without a change to a file
-MOST_BYTES = 120 * 2**20  # of figures in memory; those of runs not looked at for longest are dropped; chosen
+MOST_BYTES = 80 * 2**20  # of figures in memory; those of runs not looked at for longest are dropped; chosen
 PATIENCE = 1.0  # seconds that a request reads a long log before it answers with what it has; chosen
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change

@@ -24,6 +24,7 @@ class Watcher:
     def __init__(self, look: Callable[[], Any], tell: Callable[[], Message], every: float) -> None:
         self.look, self.tell, self.every = look, tell, every
         self.readers: set[asyncio.Queue[Message]] = set()
+        self.has_looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, queue: asyncio.Queue[Message]) -> None:
@@ -41,13 +42,14 @@ class Watcher:
 
     async def _watch(self) -> None:
         before = await asyncio.to_thread(self.look)
+        self.has_looked.set()
         while True:
             await asyncio.sleep(self.every)
             now = await asyncio.to_thread(self.look)
             if now != before:
                 before = now
                 message = await asyncio.to_thread(self.tell)
-                for queue in self.readers:
+                for queue in [*self.readers]:
                     with suppress(asyncio.QueueFull):  # a page that does not read gets the next one
                         queue.put_nowait(message)
 
@@ -72,6 +74,7 @@ class Live:
             for name in watched:
                 self._watcher(name).subscribe(queue)
             for name in watched:
+                await self.watchers[name].has_looked.wait()  # from then on no change is missed
                 yield _formatted(await asyncio.to_thread(self._tell, name))
             while True:
                 try:

@@ -31,14 +31,9 @@ def listen(host: str, port: int | None) -> socket.socket:
     for number in tries:
         try:
             family, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
-            opened = socket.socket(family, socket.SOCK_STREAM)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind(address)
-            opened.listen(BACKLOG)
-        except (OSError, OverflowError) as error:
+            return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        except OSError as error:
             problem = getattr(error, "strerror", None) or str(error)
-            continue
-        return opened
     where = f"{host}:{port}" if port is not None else host
     raise UserError(f"the dashboard cannot listen on {where}: {problem}; choose another --port or --host")
 

@@ -98,7 +98,8 @@ class Application:
 
     def video(self, request: Request) -> Response:
         """Sends a video, or the part of it that a Range header asks for."""
-        file = open_video(self.library.path(request.path_params["name"]), request.path_params["file"])
+        path = self.library.run(request.path_params["name"]).entry.path
+        file = open_video(path, request.path_params["file"])
         size = os.fstat(file.fileno()).st_size
         asked = request.headers.get("range")
         part = part_of(asked, size)
@@ -119,7 +120,7 @@ class Application:
         if self.live.is_full():
             raise HTTPException(429, "too many pages are open")
         for name in names:
-            await run_in_threadpool(self.library.path, name)
+            await run_in_threadpool(self.library.run, name)
         return StreamingResponse(self.live.stream(names), media_type="text/event-stream")
 
     async def notes(self, request: Request) -> Response:
@@ -127,7 +128,7 @@ class Application:
         fields, name = await _body(request), request.path_params["name"]
 
         def store() -> dict[str, Any]:
-            path, notes = self.library.path(name), checked_notes(fields)
+            path, notes = self.library.run(name).entry.path, checked_notes(fields)
             with self.library.writing:
                 write_notes(path, notes)
             return {"tags": list(notes.tags), "note": notes.note}

@@ -76,6 +76,9 @@ class Table:
         values = [event.get(name) for event in events]
         if not any(isinstance(value, dict | list) for value in values):
             return {Figure(self.kind, name): _numbers(values)}
+        if len({tuple(value) if isinstance(value, dict) else _length(value) for value in values}) == 1:
+            rows = _numbers([[*value.values()] if isinstance(value, dict) else value for value in values])
+            return {Figure(self.kind, name, entry): rows[:, at] for at, entry in enumerate(entries(values[0], name))}
         named = [entries(value, name) for value in values]
         names = dict.fromkeys(chain.from_iterable(named))
         return {Figure(self.kind, name, entry): _numbers([one.get(entry) for one in named]) for entry in names}
@@ -111,9 +114,13 @@ class Table:
         columns, capacity = FIRST + len(self.columns), self._numbers.shape[1]
         if columns == self._numbers.shape[0] and rows <= capacity:
             return
-        larger = np.full((columns, max(rows + rows // 4, capacity)), np.nan)
+        larger = np.full((columns, max(rows + rows // 2, capacity)), np.nan)
         larger[: self._numbers.shape[0], : self.rows] = self._numbers[:, : self.rows]
         self._numbers = larger
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else -1
 
 
 def _numbers(values: Sequence[Any]) -> Array:

@@ -122,15 +122,17 @@ def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def contents(path: Path) -> dict[str, Stored]:
-    """Lists what a run folder contains, by name; a folder inside it counts with all that it holds."""
+    """Lists what a run folder contains, by name, without links; a folder inside it counts with all that it holds."""
     found: dict[str, Stored] = {}
     for folder, _, names in os.walk(path):
         inside = Path(folder).relative_to(path).parts
         for name in names:
+            if (Path(folder) / name).is_symlink():
+                continue
             key = f"{inside[0]}/" if inside else name
             before = found.get(key, Stored(0, 0))
             with suppress(OSError):  # a live run replaces its files
-                found[key] = Stored(before.files + 1, before.bytes + (Path(folder) / name).lstat().st_size)
+                found[key] = Stored(before.files + 1, before.bytes + (Path(folder) / name).stat().st_size)
     return dict(sorted(found.items()))
 
 

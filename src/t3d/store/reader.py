@@ -26,7 +26,7 @@ LOG = logging.getLogger("t3d.runs")
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
-AT_ONCE, LONGEST_LINE = 2**20, 2**24  # bytes that read_lines takes at a time, and of a line before it is cut
+AT_ONCE, LONGEST_LINE = 2**22, 2**24  # bytes that read_lines takes at a time, and of a line before it is cut
 MOST_NAMED = 3  # members that a message lists
 
 
