@@ -31,6 +31,7 @@ export class Chart {
   // Takes what it wants of the series that the server sent, and draws it.
   async draw(series) {
     this.series = series.filter((one) => this.metrics.some((asked) => isPartOf(one.metric, asked)));
+    if (this.series.length === 0) this.newest.textContent = "Not reported.";
     await this.redraw();
   }
 

@@ -6,23 +6,20 @@ import { badge, choice, count, duration, el, figure, said, table } from "./dom.j
 import { PANELS } from "./panels.js";
 
 const MOST = 30;
-const SINGLE = PANELS.filter((panel) => !panel.bars && Object.keys(panel.metrics).length === 1);
-const CALIBRATION = ["q_predicted", "q_return"].map((metric) => ({ group: "Values", metrics: { [metric]: metric },
-  title: metric === "q_return" ? "Return that followed" : "Critics' value" }));
+const whose = (line) => [line.runs.join(" + ")];
+const PANELS_OF_RUNS = PANELS.filter((panel) => !panel.bars).flatMap((panel) => Object.entries(panel.metrics).map(
+  ([metric, label], _, all) => ({ ...panel, whose, metrics: { [metric]: label }, title: all.length > 1 ? `${panel.title}: ${label}` : panel.title })));
 
 export function comparePage(main, { search }) {
   const names = search.getAll("run").slice(0, MOST);
   const pool = search.get("pool") ?? "yes";
   const problem = el("p", { class: "banner", role: "alert", hidden: true });
   const picks = el("div", { class: "picks" });
-  const overview = el("div", {});
+  const overview = el("div", { class: "card" });
   const settings = el("div", {});
   document.title = "Compare · T3D";
 
-  const whose = (line) => [line.runs.join(" + ")];
-  const panels = [...SINGLE, ...CALIBRATION].map((panel) => ({ ...panel, whose }));
-  panels.sort((a, b) => PANELS.findIndex((one) => one.group === a.group) - PANELS.findIndex((one) => one.group === b.group));
-  const charts = curves(panels, ask, failed);
+  const charts = curves(PANELS_OF_RUNS, ask, failed);
 
   main.append(
     el("h1", {}, "Compare"), problem,
@@ -54,7 +51,7 @@ export function comparePage(main, { search }) {
       const known = chosen.filter(Boolean);
       overview.replaceChildren(known.length ? table(["run", "status", "environment", "steps", "best return", "took"], known.map(rowOf))
         : el("p", { class: "quiet" }, "Choose the runs to compare."));
-      if (names.length && !gone.length) await charts.update(panels.flatMap((panel) => Object.keys(panel.metrics)));
+      if (names.length && !gone.length) await charts.update(PANELS_OF_RUNS.flatMap((panel) => Object.keys(panel.metrics)));
     } catch (error) {
       failed(error);
     }

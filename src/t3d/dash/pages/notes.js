@@ -44,6 +44,7 @@ export function notesForm(name) {
 
   function update(run) {
     stored = { tags: run.tags, note: run.note };
+    shown.hidden = !run.tags.length && !run.note;
     shown.replaceChildren(...run.tags.map((tag) => el("span", { class: "tag" }, tag)), el("span", { class: "note" }, run.note));
   }
 
