@@ -32,14 +32,14 @@ function diverged(run) {
     title: `${one.title} diverged at step ${count(one.diverged.step)}:`, text: one.diverged.text }));
 }
 
-// The newest alarm of each kind and seed, with how often it came.
+// Each kind of alarm once: what the newest one says, which seeds had it, and how often it came.
 function alarms(run) {
-  const groups = new Map();
+  const kinds = new Map();
   for (const alarm of run.alarms) {
-    const key = `${alarm.kind}\n${alarm.member}`;
-    groups.set(key, { alarm, times: (groups.get(key)?.times ?? 0) + 1 });
+    const before = kinds.get(alarm.kind) ?? { who: new Set(), times: 0 };
+    kinds.set(alarm.kind, { alarm, who: before.who.add(alarm.member ?? "the run"), times: before.times + 1 });
   }
-  return [...groups.values()].sort((a, b) => b.alarm.step - a.alarm.step).map(({ alarm, times }) => ({
-    title: `${alarm.member ?? "The run"}, step ${count(alarm.step)}${times > 1 ? ` (${times} times)` : ""}:`,
-    text: alarm.text, advice: alarm.advice }));
+  return [...kinds.values()].sort((a, b) => b.alarm.step - a.alarm.step).map(({ alarm, who, times }) => ({
+    title: `${[...who].join(", ")}, step ${count(alarm.step)}${times > 1 ? `, ${times} alarms` : ""}:`,
+    text: alarm.text, advice: alarm.advice && `Try: ${alarm.advice}` }));
 }

@@ -6,7 +6,7 @@ import { choice, el } from "./dom.js";
 import { isPartOf } from "./panels.js";
 import { view } from "./plot.js";
 
-const MARGIN = "300px"; // charts this far below the screen are drawn too
+const MARGIN = "600px"; // charts this far below the screen are drawn too
 
 // Draws panels. ask(parameters) gets series from the server. Returns its element and update(names of reported metrics).
 export function curves(panels, ask, failed) {
