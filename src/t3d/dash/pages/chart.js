@@ -75,11 +75,17 @@ export class Chart {
   }
 }
 
+// The last value of each curve, and where: once if it is the same for all.
 function newest(curves) {
-  const last = curves.map(({ name, line }) => ({ name, curve: line.mean ?? line.members[0] })).filter(({ curve }) => curve?.y.length);
-  if (last.length === 0 || last.length > 4) return "";
-  const values = last.map(({ name, curve }) => (last.length > 1 ? `${name} ${figure(curve.y.at(-1))}` : figure(curve.y.at(-1))));
-  const { curve } = last[0];
-  const at = view.axis === "steps" ? `step ${count(curve.steps.at(-1))}` : duration(curve.seconds.at(-1));
-  return `${values.join(", ")} at ${at}`;
+  const ends = curves.map(({ name, line }) => ({ name, curve: line.mean ?? line.members[0] })).filter(({ curve }) => curve?.y.length)
+    .map(({ name, curve }) => ({ name, value: figure(curve.y.at(-1)), at: place(curve) }));
+  if (ends.length === 0 || ends.length > 4) return "";
+  if (ends.length === 1) return `${ends[0].value} at ${ends[0].at}`;
+  const isCommon = ends.every((one) => one.at === ends[0].at);
+  const words = ends.map((one) => `${one.name} ${one.value}${isCommon ? "" : ` at ${one.at}`}`).join(", ");
+  return isCommon ? `${words} at ${ends[0].at}` : words;
+}
+
+function place(curve) {
+  return view.axis === "steps" ? `step ${count(curve.steps.at(-1))}` : duration(curve.seconds.at(-1));
 }

@@ -65,10 +65,9 @@ function curvesTab(name, failed) {
 }
 
 function headOf(run) {
-  const best = run.members.filter((one) => one.best);
   const facts = [
     ["Steps", `${count(run.steps)} of ${count(run.total_steps)}`],
-    ["Best return", best.length ? `${figure(Math.max(...best.map((one) => one.best.mean)))}` : "–"],
+    ["Best return", figure(run.best_return)],
     ["Newest return", newestReturn(run.members)],
     ["Seeds", run.seeds.join(", ")],
     ["Took", duration(run.took_seconds)],
