@@ -30,6 +30,10 @@ from t3d.store.notes import checked_notes, write_notes
 from t3d.version import __version__
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}  # of static files
+TO_PAGE = (  # with the icon, which browsers otherwise ask for where there is none
+    '<!doctype html><title>T3D</title><link rel="icon" href="/static/icon.svg">'
+    '<meta http-equiv="refresh" content="0; url=/"><a href="/">T3D</a>'
+)
 Endpoint = Callable[[Request], Any]
 
 
@@ -81,7 +85,7 @@ class Application:
         """Shows the page; with the token in the address it is stored in a cookie, and the address is left."""
         token = request.query_params.get("token")
         if token is not None and self.access.matches(token):
-            answer = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0; url=/"><a href="/">T3D</a>')
+            answer = HTMLResponse(TO_PAGE)
             answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict", path="/")
             return answer
         found = _static_file("index.html")
