@@ -80,6 +80,21 @@ class SaveFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Paused(Event):
+    """The run was asked to pause, and waits."""
+
+    event: ClassVar[str] = "paused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued(Event):
+    """A paused run continues, or is stopped."""
+
+    event: ClassVar[str] = "continued"
+    paused_seconds: float  # which do not count as training time
+
+
+@dataclass(frozen=True, kw_only=True)
 class BadValueMet(Event):
     """An environment returned a value that must not reach the replay."""
 
@@ -248,7 +263,7 @@ KINDS: dict[str, type[Event]] = {
     kind.event: kind
     for kind in (
         *(Start, Resumed, EpisodeEnd, Update, StepsTaken, Diagnosed, Alarm, ActingEvent, ActorEvent, Eval),
-        *(Saved, SaveFailed, BadValueMet, SeedStopped, Note, End),
+        *(Saved, SaveFailed, Paused, Continued, BadValueMet, SeedStopped, Note, End),
     )
 }
 

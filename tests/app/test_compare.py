@@ -272,7 +272,7 @@ def test_minutes_do_not_count_the_time_between_a_stop_and_a_resume(capsys: pytes
     """Evaluated every minute; stopped for a day at minute 1.5 and for an hour at minute 2.5."""
     path = write_run(Path("runs/a"), {0: [0, 1, 2, 3]})
     events = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
-    for event, paused in zip(events, (0, 0, 86_400, 90_000), strict=True):
+    for event, paused in zip(events, (0, 0, 0, 86_400, 90_000), strict=True):
         event["time"] += paused
     (path / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     ends = (("start", 0), ("saved", 80), ("end", 90), ("resumed", 86_490), ("saved", 86_550), ("resumed", 90_150))

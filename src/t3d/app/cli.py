@@ -39,6 +39,7 @@ COMMANDS = {
     ),
     "doctor": Command("t3d.app.doctor", "doctor [ENV]", "check an environment for problems, or describe this machine"),
     "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one in detail"),
+    "dash": Command("t3d.app.dash", "dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards"),
     "bench": Command("t3d.bench.command", "bench [update|train]", "measure how fast this machine trains"),
     "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
 }

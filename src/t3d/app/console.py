@@ -26,10 +26,12 @@ from t3d.events import (
     ActorEvent,
     Alarm,
     BadValueMet,
+    Continued,
     EpisodeEnd,
     Eval,
     Event,
     Note,
+    Paused,
     Resumed,
     Saved,
     SaveFailed,
@@ -200,6 +202,10 @@ def _line_for(event: Event, who: str) -> Text | None:
     match event:
         case Saved() if event.reason == "asked":
             line = Text(f"saved at step {event.step:,}: {event.checkpoint}")
+        case Paused():
+            line = Text(f"paused at step {event.step:,}, as asked; Ctrl-C stops the run")
+        case Continued():
+            line = Text(f"goes on at step {event.step:,} after {event.paused_seconds:,.0f} s")
         case SaveFailed():
             line = labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
         case BadValueMet():

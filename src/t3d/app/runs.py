@@ -22,6 +22,7 @@ from t3d.app.tables import clean, figure, table
 from t3d.config.sweeps import swept
 from t3d.errors import UserError, did_you_mean
 from t3d.store.catalogue import Entry, catalogue, read_entry
+from t3d.store.listing import searched_text
 from t3d.store.reader import Unreadable, locate
 
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
@@ -104,14 +105,9 @@ def main(arguments: list[str]) -> int:
 
 def _chosen(entries: list[Entry], args: RunsArgs) -> list[Entry]:
     words = args.search.lower().split()
-    found = [entry for entry in entries if all(word in _searched(entry) for word in words)]
+    found = [entry for entry in entries if all(word in searched_text(entry) for word in words)]
     key, largest_first = SORTS[args.sort]
     return sorted(found, key=key, reverse=largest_first)
-
-
-def _searched(entry: Entry) -> str:
-    sweep = [str(word) for word in entry.config.get("sweep", [])]
-    return "\n".join([entry.path.name, entry.env, entry.preset, entry.status, *sweep]).lower()
 
 
 def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> None:

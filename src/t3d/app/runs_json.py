@@ -11,6 +11,7 @@ from t3d.config.sweeps import swept
 from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
 from t3d.files import Refused
 from t3d.store.catalogue import Entry, changes, contents
+from t3d.store.listing import listed_fields
 from t3d.store.members import evals_by_member, last_means, member_of, stopped_members
 from t3d.store.reader import Chunk, Place, best_of, read_log
 
@@ -52,22 +53,9 @@ def _fields(entry: Entry, events: list[Event]) -> dict[str, Any]:
     stopped = stopped_members(events, entry.members)
     return {
         "path": str(entry.path),
-        "name": entry.path.resolve().name,
-        "status": entry.status,
-        "env": entry.env,
-        "preset": entry.preset,
-        "seeds": list(entry.seeds),
-        "sweep": [str(word) for word in entry.config.get("sweep", [])],
-        "members": [member.name for member in entry.members],
+        **listed_fields(entry),
         "diverged": [member.name for member in entry.members if member in stopped or member in entry.diverged],
-        "steps": entry.step,
-        "total_steps": entry.total_steps,
-        "best_return": entry.best_return,
         "last_return": _last_return(entry, events),
-        "started": entry.started.astimezone().isoformat(timespec="seconds"),
-        "took_seconds": round(entry.took.total_seconds(), 3),
-        "checkpoint": entry.checkpoint or None,
-        "failure": entry.failure or None,
     }
 
 

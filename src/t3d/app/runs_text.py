@@ -10,7 +10,8 @@ from t3d.app.tables import clean
 from t3d.config.sweeps import by_values, counted, swept
 from t3d.store.catalogue import Entry
 
-COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "running": "cyan", "died": "magenta"}
+COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "died": "magenta"}
+COLOURS |= {"running": "cyan", "paused": "blue"}
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Annotated, get_args, get_type_hints
 
 import tyro
 
+from t3d.app.dash import check_installed
 from t3d.app.flags import is_flag, read_known
 from t3d.app.session import show
 from t3d.app.signals import SignalRequests
@@ -44,6 +46,8 @@ class TrainArgs:
     """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
     resume_or_start: bool = False
     """Resume the run named by --run.name if it exists, otherwise start it; safe to repeat after an interruption."""
+    dash: bool = False
+    """Show the runs in a browser while it trains, and print the address to open."""
 
 
 def main(arguments: list[str]) -> int:
@@ -62,13 +66,25 @@ def main(arguments: list[str]) -> int:
         return train(args.cfg, stop=requested.stop, save=requested.save)
 
     try:
-        return show(events, video=args.video, quiet=args.quiet, json=args.json)
+        with _dashboard(args) if args.dash else nullcontext():
+            return show(events, video=args.video, quiet=args.quiet, json=args.json)
     except NothingLeft as left:
         if not resuming:
             raise
         # a scheduler that repeats the command until it succeeds must see success
         print(left, file=sys.stderr if args.json else sys.stdout)
         return 0
+
+
+@contextmanager
+def _dashboard(args: TrainArgs) -> Iterator[None]:
+    """Serves the dashboard in another process for as long as the run is shown."""
+    check_installed()
+    from t3d.dash.process import beside  # noqa: PLC0415 (needs the extra)
+
+    with beside(Path(args.cfg.run.root)) as address:
+        print(f"dashboard: {address}", file=sys.stderr if args.json or args.quiet else sys.stdout, flush=True)
+        yield
 
 
 def parse(arguments: list[str]) -> TrainArgs:

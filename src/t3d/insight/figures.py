@@ -57,9 +57,9 @@ class Series(NamedTuple):
 
 def find_figures(runs: Sequence[Run], name: str) -> list[Figure]:
     """Returns the figure of this name, or all entries if it has several; raises if one of the runs does not have it."""
-    asked, found = _parsed(name), list[Figure]()
+    asked, found = parsed(name), list[Figure]()
     for place, run in enumerate(runs):
-        known = [asked] if asked == _parsed(RETURN) and run.evals else reported(run)
+        known = [asked] if asked == parsed(RETURN) and run.evals else reported(run)
         mine = [one for one in known if asked in (one, one._replace(entry=""))]
         found = [one for one in mine if not place or one in found]
         if not found:
@@ -74,7 +74,7 @@ def reported(run: Run) -> list[Figure]:
     found: dict[Figure, None] = {}
     for event in read_events(run.path, kinds=KINDS):
         for field in dataclasses.fields(event):
-            for entry, value in _entries(event, field.name).items():
+            for entry, value in entries(getattr(event, field.name), field.name).items():
                 if field.name not in NOT_FIGURES and _number(value) is not None:
                     found[Figure(type(event), field.name, entry)] = None
     return sorted(found, key=lambda one: KINDS.index(one.kind))
@@ -105,13 +105,11 @@ def series(run: Run, figure: Figure) -> dict[Member | None, Series]:
     found = {member: _series(mine, figure) for member, mine in events.items()}
     stood = pauses(run.path)
     return {
-        member: one._replace(times=_without_pauses(one.times, stood))
-        for member, one in found.items()
-        if one is not None
+        member: one._replace(times=without_pauses(one.times, stood)) for member, one in found.items() if one is not None
     }
 
 
-def _without_pauses(times: Array, stood: Sequence[tuple[float, float]]) -> Array:
+def without_pauses(times: Array, stood: Sequence[tuple[float, float]]) -> Array:
     """Leaves out the time between a stop and a resume."""
     lost = sum((seconds * (times >= resumed) for resumed, seconds in stood), np.zeros_like(times))
     trained: Array = times - lost
@@ -122,20 +120,25 @@ def _series(events: list[Event], figure: Figure) -> Series | None:
     """Returns what can be used of it: a file may say anything."""
     rows = []
     for event in events:
-        value = _number(_entries(event, figure.field).get(figure.entry))
+        value = _number(entries(getattr(event, figure.field, None), figure.field).get(figure.entry))
         spread = event.std_return if isinstance(event, Eval) and figure.field == "mean_return" else math.nan
         if value is not None and _is_count(event.step) and _number(event.time) is not None:
             rows.append((event.step, value, event.time, spread))
     if not rows:
         return None
-    steps, values, times, spreads = np.array(rows, np.float64).T
+    return series_of(*np.array(rows, np.float64).T)
+
+
+def series_of(steps: Array, values: Array, times: Array, spreads: Array) -> Series:
+    """Returns a series of reports in their order; those of one step are averaged."""
     if (np.diff(steps) <= 0).any():  # several environments of a member ended an episode in one step
         steps, where = np.unique(steps, return_inverse=True)
         values, times, spreads = (np.bincount(where, one) / np.bincount(where) for one in (values, times, spreads))
     return Series(steps, values, times, None if np.isnan(spreads).any() else spreads)
 
 
-def _parsed(name: str) -> Figure:
+def parsed(name: str) -> Figure:
+    """Returns the figure that a name means, whether or not a run has it."""
     kind_name, _, rest = name.partition(".")
     kinds = [kind for kind in KINDS if kind.event == kind_name and rest]
     field, _, entry = (rest if kinds else name).partition(".")
@@ -148,9 +151,8 @@ def _owner(field: str) -> type[Event]:
     return next((kind for kind in KINDS if field in {one.name for one in dataclasses.fields(kind)}), Eval)
 
 
-def _entries(event: Event, field: str) -> dict[str, Any]:
+def entries(value: object, field: str) -> dict[str, Any]:
     """Returns the values of a field by the names of its entries; a plain one has no name."""
-    value = getattr(event, field, None)
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     if isinstance(value, list):

@@ -46,6 +46,10 @@ class Diagnostics:
         self._acted += time.monotonic() - started
         return result
 
+    def stood_still(self, seconds: float) -> None:
+        """Leaves out the time of a pause."""
+        self._last_at += seconds
+
     def look(self, trace: Any) -> list[Event]:
         """Reports on each living member after an update, of which this is the trace, in host memory."""
         parts, started = self.parts, time.monotonic()

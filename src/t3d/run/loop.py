@@ -15,6 +15,7 @@ from t3d.config.presets import as_config
 from t3d.errors import UserError, as_sentence
 from t3d.events import End, Event, Note, Resumed, Start
 from t3d.run.build import Training, assemble
+from t3d.run.control import Control
 from t3d.run.interrupt import Interruptible
 from t3d.run.parts import Parts
 from t3d.run.placement import resolve
@@ -119,7 +120,8 @@ def _run(training: Training, start: list[Event], requests: Requests) -> Iterator
     reason, text = "stopped", ""
     try:
         watch = watch_over(parts.cfg, saver.folder.path)
-        for happened in chain([start], _training(training, requests)):
+        control = Control(training, start, requests)
+        for happened in chain([start], control.follow(_training(training, requests))):
             events = watch.with_alarms(happened)
             for event in events:
                 saver.folder.write(event)

@@ -91,6 +91,11 @@ class Reporter:
             count=fault.met,
         )
 
+    def stood_still(self, seconds: float) -> None:
+        """Leaves out the time of a pause."""
+        self._last_at += seconds
+        self.diagnostics.stood_still(seconds)
+
     def summary(self) -> list[Event]:
         """Reports the acting statistics since this process started."""
         return self._acting(*self._started, self._totals_at_start, summary=True)

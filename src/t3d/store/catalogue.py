@@ -17,7 +17,7 @@ import psutil
 from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
-from t3d.events import Eval, Resumed, SeedStopped, Start
+from t3d.events import Continued, Eval, Paused, Resumed, SeedStopped, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
@@ -25,6 +25,7 @@ from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends
 from t3d.world.policy_files import described
 
 SESSIONS = prefixes((Start, Resumed))
+STATES = prefixes((Start, Resumed, Paused, Continued))
 LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
 LONGEST_NAME, LONGEST_FAILURE = 200, 10_000  # characters shown of what a file says
@@ -43,7 +44,7 @@ class Entry(NamedTuple):
     step: int
     total_steps: int
     best_return: float | None  # mean over seeds of their best evaluations; of a sweep the highest of last ones
-    status: str  # finished | stopped | failed | running | died
+    status: str  # finished | stopped | failed | running | paused | died
     failure: str
     started: datetime
     took: timedelta
@@ -81,12 +82,12 @@ def read_entry(path: Path) -> Entry:
     """Reads a run from its first and its last event, and from the notes beside its best policies."""
     try:
         start, last = read_ends(path)
-        session = _newest_session(path) or start
+        session = newest_session(path) or start
         config = dict(session["config"])
         if len(config["seeds"]) > MOST_SEEDS:
             raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
         seeds = tuple(to_count(seed) for seed in config["seeds"])
-        status = _status(session, last)
+        status = _status(path, session, last)
         members = _members(path, seeds, config)
         stopped = [stored_name(one) for one in last.get("diverged", [])] if last["event"] == "end" else []
         diverged = tuple(member for member in members if member.name in stopped)
@@ -121,11 +122,13 @@ def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def contents(path: Path) -> dict[str, Stored]:
-    """Lists what a run folder contains, by name; a folder inside it counts with all that it holds."""
+    """Lists what a run folder contains, by name, without links; a folder inside it counts with all that it holds."""
     found: dict[str, Stored] = {}
     for folder, _, names in os.walk(path):
         inside = Path(folder).relative_to(path).parts
         for name in names:
+            if (Path(folder) / name).is_symlink():
+                continue
             key = f"{inside[0]}/" if inside else name
             before = found.get(key, Stored(0, 0))
             with suppress(OSError):  # a live run replaces its files
@@ -134,25 +137,31 @@ def contents(path: Path) -> dict[str, Stored]:
 
 
 def pauses(path: Path) -> list[tuple[float, float]]:
-    """Returns when a run was resumed and how many seconds it had stood still, since its journal's line before that."""
+    """Returns when a run went on, resumed or after a pause, and for how many seconds it had stood still.
+
+    Those before a resume are counted from the line before it in the journal.
+    """
     found, before = list[tuple[float, float]](), None
-    for fields in map(fields_of, _journal(path)):
+    for fields in map(fields_of, journal_lines(path)):
         time = fields.get("time")
         if not isinstance(time, int | float) or not math.isfinite(time):
             continue
-        if fields["event"] == Resumed.event and before is not None and time > before:
+        paused = fields.get("paused_seconds") if fields["event"] == Continued.event else None
+        if isinstance(paused, int | float) and 0 <= paused < math.inf:
+            found.append((time, paused))
+        elif fields["event"] == Resumed.event and before is not None and time > before:
             found.append((time, time - before))
         before = time
     return found
 
 
-def _newest_session(path: Path) -> dict[str, Any] | None:
+def newest_session(path: Path) -> dict[str, Any] | None:
     """Returns what the newest process of the run said of itself."""
-    sessions = (fields_of(line) for line in reversed(_journal(path)) if line.startswith(SESSIONS))
+    sessions = (fields_of(line) for line in reversed(journal_lines(path)) if line.startswith(SESSIONS))
     return next(filter(None, sessions), None)
 
 
-def _journal(path: Path) -> list[bytes]:
+def journal_lines(path: Path) -> list[bytes]:
     """Returns the lines of a run's journal; runs from before 0.2 have none."""
     try:
         return read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
@@ -160,11 +169,14 @@ def _journal(path: Path) -> list[bytes]:
         return []
 
 
-def _status(start: dict[str, Any], last: dict[str, Any]) -> str:
+def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:
     if last["event"] == "end":
         return str(last["reason"])[:LONGEST_NAME]
     here = start.get("host") in (None, "", platform.node())
-    return "running" if here and _alive(int(start["pid"]), float(start["time"])) else "died"
+    if not here or not _alive(int(start["pid"]), float(start["time"])):
+        return "died"
+    state = next((line for line in reversed(journal_lines(path)) if line.startswith(STATES)), b"")
+    return "paused" if state.startswith(prefixes([Paused])) else "running"
 
 
 def _alive(pid: int, started: float) -> bool:
@@ -183,7 +195,7 @@ def _alive(pid: int, started: float) -> bool:
 def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:
     if last["event"] == "end":
         return timedelta(seconds=float(last["seconds"]))
-    until = time.time() if status == "running" else float(last["time"])
+    until = time.time() if status in ("running", "paused") else float(last["time"])
     return timedelta(seconds=max(0.0, until - float(start["time"])))
 
 

@@ -26,7 +26,20 @@ import numpy as np
 from t3d.architectures import own_network
 from t3d.config import Config, Member, to_toml
 from t3d.errors import UserError
-from t3d.events import End, EpisodeEnd, Eval, Event, Resumed, Saved, SaveFailed, Start, Update, to_line
+from t3d.events import (
+    Continued,
+    End,
+    EpisodeEnd,
+    Eval,
+    Event,
+    Paused,
+    Resumed,
+    Saved,
+    SaveFailed,
+    Start,
+    Update,
+    to_line,
+)
 from t3d.files import Refused, in_words, open_log, replace, shown
 from t3d.snapshots import PolicySnapshot
 from t3d.store.lock import holder
@@ -40,7 +53,7 @@ LONGEST_LINE = 2**20  # bytes
 CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
-ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed)
+ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed, Paused, Continued)
 IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, End)
 
 

@@ -26,6 +26,7 @@ LOG = logging.getLogger("t3d.runs")
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
+AT_ONCE, LONGEST_LINE = 2**22, 2**24  # bytes that read_lines takes at a time, and of a line before it is cut
 MOST_NAMED = 3  # members that a message lists
 
 
@@ -54,6 +55,14 @@ class Chunk(NamedTuple):
     end: Place  # where the next read continues
     damaged: int  # complete lines that cannot be read
     restarted: bool  # the log was truncated, so these events replace all that were read before
+
+
+class Lines(NamedTuple):
+    """Some complete lines of a log."""
+
+    lines: list[bytes]  # without their ends
+    end: Place  # where the next read continues
+    restarted: bool  # the log was truncated, so these lines replace all that were read before
 
 
 class Run(NamedTuple):
@@ -176,6 +185,22 @@ def read_log(path: Path, after: Place = START, kinds: Iterable[type[Event]] = ()
             except CORRUPT_ERRORS:
                 damaged += 1
         return Chunk(events, Place(offset, last), damaged, restarted)
+
+
+def read_lines(path: Path, after: Place = START) -> Lines:
+    """Reads the next few megabytes of a run's events as lines, for those who parse them in bulk; none: that is all."""
+    with _open_log(path) as log:
+        restarted = not _still_holds(after, log)
+        offset, last = START if restarted else after
+        log.seek(offset)
+        data = log.read(AT_ONCE)
+        if len(data) == AT_ONCE and data[-1:] != b"\n":
+            data += log.readline(LONGEST_LINE)
+        if len(data) < AT_ONCE + LONGEST_LINE:  # otherwise it is no log of T3D's, and what it is ends somewhere
+            data = data[: data.rfind(b"\n") + 1]
+        lines = data.split(b"\n")[: -1 if data[-1:] == b"\n" or not data else None]
+        end = Place(offset + len(data), lines[-1] + b"\n" if lines else last)
+        return Lines(lines, end, restarted)
 
 
 def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

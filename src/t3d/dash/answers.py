@@ -1,0 +1,146 @@
+"""What the server answers: one function for each request that reads, from a library and the words of an address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from t3d.dash.curves import Looked, Window, find, lines
+from t3d.dash.details import config_of, details, difference
+from t3d.dash.library import SORTS, Library, Listed
+from t3d.dash.steps import steps_of
+from t3d.errors import UserError
+from t3d.insight.groups import pooled
+from t3d.store.catalogue import pauses
+from t3d.store.reader import Run
+
+MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
+FEWEST_POINTS, MOST_POINTS = 20, 5_000
+
+
+def run_list(library: Library, asked: QueryParams) -> dict[str, Any]:
+    """Lists the runs that a search finds."""
+    found, skipped = library.runs()
+    words = asked.get("search", "").lower().split()
+    chosen = [
+        one
+        for one in found
+        if all(word in one.text for word in words)
+        and asked.get("status", "") in ("", one.entry.status)
+        and asked.get("tag", "") in ("", *one.notes.tags)
+    ]
+    key, largest_first = SORTS[_choice(asked, "sort", [*SORTS])]
+    return {
+        "runs": [one.fields for one in sorted(chosen, key=key, reverse=largest_first)],
+        "of": len(found),
+        "tags": sorted({tag for one in found for tag in one.notes.tags}),
+        "skipped": [{"name": one.path.name, "reason": one.reason} for one in skipped],
+    }
+
+
+def run_page(library: Library, name: str) -> dict[str, Any]:
+    """Returns everything about a run but its curves."""
+    index, complete = library.index(name)
+    with index.lock:
+        return details(library.run(name), index, complete=complete)
+
+
+def run_config(library: Library, name: str, asked: QueryParams) -> dict[str, Any]:
+    """Returns the settings of a run."""
+    against = asked.get("against")
+    return config_of(library.run(name), None if against is None else library.run(against))
+
+
+def run_steps(library: Library, name: str, asked: QueryParams) -> dict[str, Any]:
+    """Returns the fifteen steps of a run."""
+    index, _ = library.index(name)
+    with index.lock:
+        return steps_of(index, asked.get("member"))
+
+
+def run_series(library: Library, name: str, asked: QueryParams) -> dict[str, Any]:
+    """Returns curves of one run."""
+    metrics, window = _metrics(asked), _window(asked)
+    looked, complete = _looked(library, library.run(name))
+    with looked.data.lock:
+        found = {metric: find([looked], metric) for metric in metrics}
+        series = [
+            {"metric": one.name, "event": one.kind.event, "lines": lines([looked], one, window)}
+            for one in dict.fromkeys(figure for figures in found.values() for figure in figures)
+        ]
+        size = looked.data.size
+    missing = [metric for metric, figures in found.items() if not figures]
+    return {"run": name, "size": size, "complete": complete, "series": series, "missing": missing}
+
+
+def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
+    """Returns curves of several runs; those that differ only in their seeds are one line."""
+    names = [*dict.fromkeys(asked.getlist("run"))]
+    if not 1 <= len(names) <= MOST_RUNS:
+        raise UserError(f"name 1 to {MOST_RUNS} runs to compare")
+    metrics, window = _metrics(asked), _window(asked)
+    listed = {name: library.run(name) for name in names}
+    looked, complete = {}, True
+    for name, run in listed.items():
+        looked[name], whole = _looked(library, run)
+        complete = complete and whole
+    pools = _pools([*looked.values()], pool=_choice(asked, "pool", ["yes", "no"]) == "yes")
+    figures = dict.fromkeys(one for metric in metrics for one in find([*looked.values()], metric))
+    return {
+        "series": [
+            {
+                "metric": figure.name,
+                "event": figure.kind.event,
+                "lines": [line for pool in pools for line in lines(pool, figure, window)],
+            }
+            for figure in figures
+        ],
+        "missing": {name: [one for one in metrics if not find([run], one)] for name, run in looked.items()},
+        "settings": difference(listed),
+        "complete": complete,
+    }
+
+
+def _pools(runs: Sequence[Looked], *, pool: bool) -> list[list[Looked]]:
+    if not pool:
+        return [[run] for run in runs]
+    by_path = {run.data.path: run for run in runs}
+    pools = pooled([Run(run.data.path, run.data.cfg, {}) for run in runs])
+    return [[by_path[one.path] for one in together] for together in pools]
+
+
+def _looked(library: Library, run: Listed) -> tuple[Looked, bool]:
+    name = run.entry.path.name
+    index, complete = library.index(name)
+    return Looked(name, index, run.entry.started.timestamp(), pauses(run.entry.path)), complete
+
+
+def _metrics(asked: QueryParams) -> list[str]:
+    metrics = [*dict.fromkeys(asked.getlist("metric"))]
+    if not 1 <= len(metrics) <= MOST_METRICS:
+        raise UserError(f"name 1 to {MOST_METRICS} metrics, e.g. metric=return")
+    return metrics
+
+
+def _window(asked: QueryParams) -> Window:
+    points = int(_number(asked, "points", Window().points, FEWEST_POINTS, MOST_POINTS))
+    return Window(points, _number(asked, "from", -1.0, -1.0, 1e18), _number(asked, "to", 1e18, -1.0, 1e18))
+
+
+def _number(asked: QueryParams, name: str, default: float, low: float, high: float) -> float:
+    try:
+        value = float(asked.get(name, default))
+    except ValueError:
+        value = high + 1
+    if not low <= value <= high:
+        raise UserError(f"{name} is a number from {low:g} to {high:g}")
+    return value
+
+
+def _choice(asked: QueryParams, name: str, known: Sequence[str]) -> str:
+    chosen = asked.get(name, known[0])
+    if chosen not in known:
+        raise UserError(f"{name} is one of {', '.join(known)}")
+    return chosen

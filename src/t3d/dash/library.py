@@ -1,0 +1,151 @@
+"""The runs of one folder: listed without reading again what has not changed, and the figures of those looked at."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t3d.dash.index import RunIndex
+from t3d.errors import UserError
+from t3d.files import CORRUPT_ERRORS, in_words
+from t3d.store.catalogue import Entry, read_entry
+from t3d.store.listing import listed_fields, searched_text
+from t3d.store.notes import FILE as NOTES
+from t3d.store.notes import Notes, read_notes
+from t3d.store.reader import Unreadable
+
+WATCHED = ("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "videos", "control.json")
+ALIVE = ("running", "paused")  # their process may end without a change to a file
+MOST_BYTES = 80 * 2**20  # of figures in memory; those of runs not looked at for longest are dropped; chosen
+PATIENCE = 1.0  # seconds that a request reads a long log before it answers with what it has; chosen
+
+Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
+SORTS: dict[str, tuple[Any, bool]] = {
+    "time": (lambda one: one.entry.started, True),
+    "return": (lambda one: float("-inf") if one.entry.best_return is None else one.entry.best_return, True),
+    "name": (lambda one: one.entry.path.name.lower(), False),
+    "steps": (lambda one: one.entry.step, True),
+}
+
+
+class NoSuchRun(UserError):
+    """There is no run of this name."""
+
+
+class Listed(NamedTuple):
+    """A run in the list."""
+
+    entry: Entry
+    notes: Notes
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return listed_fields(self.entry) | {"tags": list(self.notes.tags), "note": self.notes.note}
+
+    @property
+    def text(self) -> str:
+        """What a search looks through."""
+        return "\n".join([searched_text(self.entry), *self.notes.tags, self.notes.note]).lower()
+
+
+class Library:
+    """What is known of the runs in a folder; every method may be called by several threads at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.realpath(root))
+        self.writing = threading.Lock()  # held while a file of a run is replaced
+        self._lock = threading.Lock()
+        self._cache: dict[str, tuple[Stamp, Listed | Unreadable]] = {}
+        self._indexes: OrderedDict[str, RunIndex] = OrderedDict()  # the one looked at last comes last
+
+    def runs(self) -> tuple[list[Listed], list[Unreadable]]:
+        """Lists the runs, and the folders that are none."""
+        found = [self._read(path) for path in self._folders()]
+        with self._lock:
+            self._cache = {name: self._cache[name] for name in self._names() if name in self._cache}
+        return [one for one in found if isinstance(one, Listed)], [one for one in found if isinstance(one, Unreadable)]
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Returns what changes when a run, or the list, does."""
+        return {path.name: stamp_of(path) for path in self._folders()}
+
+    def path(self, name: str) -> Path:
+        """Returns the folder of a run: one that is really in the folder of runs, whatever was asked for."""
+        if name not in self._names():
+            raise NoSuchRun("there is no run of this name")
+        return self.root / name
+
+    def run(self, name: str) -> Listed:
+        """Returns one run as it is listed."""
+        found = self._read(self.path(name))
+        if isinstance(found, Unreadable):
+            raise NoSuchRun(f"it cannot be read as a run: {found.reason}")
+        return found
+
+    def index(self, name: str) -> tuple[RunIndex, bool]:
+        """Returns the figures of a run, read on from where they were, and whether that is all there is."""
+        self.run(name)
+        with self._lock:
+            index = self._indexes.get(name)
+        try:
+            if index is None:
+                index = RunIndex(self.root / name)
+            with self._lock:
+                index = self._indexes.setdefault(name, index)
+                self._indexes.move_to_end(name)
+            complete = index.refresh(PATIENCE)
+        except CORRUPT_ERRORS as error:
+            raise NoSuchRun(f"it cannot be read as a run: {in_words(error)}") from None
+        self._drop_oldest()
+        return index, complete
+
+    def _drop_oldest(self) -> None:
+        with self._lock:
+            while len(self._indexes) > 1 and sum(one.nbytes for one in self._indexes.values()) > MOST_BYTES:
+                self._indexes.popitem(last=False)
+
+    def _read(self, path: Path) -> Listed | Unreadable:
+        stamp = stamp_of(path)
+        with self._lock:
+            known, found = self._cache.get(path.name, ((), None))
+        is_alive = isinstance(found, Listed) and found.entry.status in ALIVE
+        if found is None or known != stamp or is_alive:
+            try:
+                found = Listed(read_entry(path), read_notes(path))
+            except Unreadable as error:
+                found = error
+            with self._lock:
+                self._cache[path.name] = stamp, found
+        return found
+
+    def _folders(self) -> list[Path]:
+        return [self.root / name for name in self._names()]
+
+    def _names(self) -> list[str]:
+        """Returns the names of the folders that may be runs; links are not followed."""
+        names = []
+        with suppress(OSError), os.scandir(self.root) as found:
+            names = [one.name for one in found if one.is_dir(follow_symlinks=False) and _is_text(one.name)]
+        return sorted(names)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Returns inode, size and time of the files that a run's state is read from."""
+    stamps = []
+    for name in WATCHED:
+        try:
+            found = os.lstat(path / name)
+        except (OSError, ValueError):
+            stamps.append((0, 0, 0))
+        else:
+            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(stamps)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be part of an address."""
+    return name.isascii() or name == name.encode(errors="replace").decode()

@@ -1,0 +1,77 @@
+// Several runs beside each other: their curves in common charts, and the settings in which they differ.
+
+import { get, oneAtATime, query, watch } from "./api.js";
+import { curves } from "./curves.js";
+import { badge, choice, count, duration, el, figure, said, table } from "./dom.js";
+import { PANELS } from "./panels.js";
+
+const MOST = 30;
+const whose = (line) => [line.runs.join(" + ")];
+const PANELS_OF_RUNS = PANELS.filter((panel) => !panel.bars).flatMap((panel) => Object.entries(panel.metrics).map(
+  ([metric, label], _, all) => ({ ...panel, whose, metrics: { [metric]: label }, title: all.length > 1 ? `${panel.title}: ${label}` : panel.title })));
+
+export function comparePage(main, { search }) {
+  const names = search.getAll("run").slice(0, MOST);
+  const pool = search.get("pool") ?? "yes";
+  const problem = el("p", { class: "banner", role: "alert", hidden: true });
+  const picks = el("div", { class: "picks" });
+  const overview = el("div", { class: "card" });
+  const settings = el("div", {});
+  document.title = "Compare · T3D";
+
+  const charts = curves(PANELS_OF_RUNS, ask, failed);
+
+  main.append(
+    el("h1", {}, "Compare"), problem,
+    el("details", { class: "card", open: names.length < 2 }, el("summary", {}, `Runs (${names.length} chosen)`), picks),
+    choice("Runs that differ only in their seeds", [["yes", "as one curve"], ["no", "apart"]], pool, (value) => go(names, value)),
+    overview);
+  if (names.length) main.append(el("section", { class: "card" }, el("h2", {}, "Settings that differ"), settings), charts.element);
+
+  function failed(error) {
+    problem.hidden = false;
+    problem.textContent = error.message;
+  }
+
+  async function ask(parameters) {
+    const answer = await get("/api/compare", { run: names, pool, ...parameters });
+    const rows = Object.entries(answer.settings).map(([key, row]) => [key, ...names.map((name) => said(row[name] ?? null))]);
+    settings.replaceChildren(rows.length ? table(["setting", ...names], rows) : el("p", { class: "quiet" }, "None."));
+    return answer;
+  }
+
+  const load = oneAtATime(async () => {
+    try {
+      const { runs } = await get("/api/runs");
+      problem.hidden = true;
+      const chosen = names.map((name) => runs.find((run) => run.name === name));
+      const gone = names.filter((_, place) => !chosen[place]);
+      if (gone.length) failed(new Error(`No longer there: ${gone.join(", ")}.`));
+      if (!picks.contains(document.activeElement)) picks.replaceChildren(...runs.map(pick));
+      const known = chosen.filter(Boolean);
+      overview.replaceChildren(known.length ? table(["run", "status", "environment", "steps", "best return", "took"], known.map(rowOf))
+        : el("p", { class: "quiet" }, "Choose the runs to compare."));
+      if (names.length && !gone.length) await charts.update(PANELS_OF_RUNS.flatMap((panel) => Object.keys(panel.metrics)));
+    } catch (error) {
+      failed(error);
+    }
+  });
+
+  function pick(run) {
+    const box = el("input", { type: "checkbox", checked: names.includes(run.name), onchange: () =>
+      go(box.checked ? [...names, run.name] : names.filter((name) => name !== run.name), pool) });
+    return el("label", {}, box, ` ${run.name} `, el("span", { class: "quiet" }, run.env));
+  }
+
+  load();
+  return watch(names, load);
+}
+
+function rowOf(run) {
+  return [el("a", { href: `#/run/${encodeURIComponent(run.name)}` }, run.name), badge(run.status), run.env,
+    count(run.steps), figure(run.best_return), duration(run.took_seconds)];
+}
+
+function go(names, pool) {
+  location.hash = `#/compare${query({ run: names, pool: pool === "no" ? "no" : "" })}`;
+}

@@ -1,0 +1,97 @@
+// The curves of a run, and of a comparison: a toolbar for all charts, and only what is on the screen is asked for.
+
+import { oneAtATime } from "./api.js";
+import { Chart } from "./chart.js";
+import { choice, el } from "./dom.js";
+import { isPartOf } from "./panels.js";
+import { view } from "./plot.js";
+
+const MARGIN = "600px"; // charts this far below the screen are drawn too
+
+// Draws panels. ask(parameters) gets series from the server. Returns its element and update(names of reported metrics).
+export function curves(panels, ask, failed) {
+  const visible = new Set();
+  const charts = panels.map((panel) => new Chart(panel, zoom));
+  const groups = [...new Set(panels.map((panel) => panel.group))].map((group) => el("section", { class: "group" },
+    group ? el("h2", {}, group) : null,
+    el("div", { class: "charts" }, charts.filter((one) => one.panel.group === group).map((one) => one.element))));
+  const empty = el("p", { class: "quiet" }, "Nothing has been reported yet.");
+  const { element: bar, showRange } = toolbar(zoom, redraw);
+  charts.forEach((chart) => { chart.element.hidden = true; });
+
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const chart = charts.find((one) => one.element === entry.target);
+      if (entry.isIntersecting) visible.add(chart);
+      else visible.delete(chart);
+    }
+    load();
+  }, { rootMargin: MARGIN });
+  charts.forEach((chart) => observer.observe(chart.element));
+
+  const load = oneAtATime(async () => {
+    const shown = [...visible];
+    if (shown.length === 0) return;
+    const [from, to] = view.axis === "steps" && view.range ? view.range : [null, null];
+    try {
+      const answer = await ask({ metric: [...new Set(shown.flatMap((chart) => chart.metrics))], points: 400,
+        from: from && Math.max(0, from), to });
+      for (const chart of shown) await chart.draw(answer.series);
+      if (!answer.complete) setTimeout(load, 200);
+    } catch (error) {
+      failed(error);
+    }
+  });
+
+  function zoom(range) {
+    view.range = range;
+    showRange();
+    load();
+  }
+
+  function redraw() {
+    visible.forEach((chart) => chart.redraw());
+  }
+
+  window.matchMedia("(prefers-color-scheme: dark)").onchange = redraw;
+
+  function update(reported) {
+    for (const chart of charts) {
+      chart.element.hidden = !chart.metrics.some((asked) => reported.some((metric) => isPartOf(metric, asked)));
+    }
+    groups.forEach((group) => { group.hidden = !group.querySelector(".chart:not([hidden])"); });
+    empty.hidden = charts.some((chart) => !chart.element.hidden);
+    return load();
+  }
+
+  return { element: el("div", {}, bar, empty, groups), update };
+}
+
+function toolbar(zoom, redraw) {
+  const axis = choice("x axis", [["steps", "steps"], ["seconds", "training time"]], view.axis, (value) => {
+    view.axis = value;
+    zoom(null);
+  });
+  const seeds = choice("Seeds", [["", "mean and 95 % interval"], ["1", "each seed"]], view.seeds ? "1" : "", (value) => {
+    view.seeds = value === "1";
+    redraw();
+  });
+  const smoothing = el("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(view.smoothing), oninput: () => {
+    view.smoothing = Number(smoothing.value);
+    redraw();
+  } });
+  const [from, to] = ["first", "last"].map((which) => el("input", { type: "number", min: "0", class: "step", placeholder: which, onchange: () => {
+    if (from.value === "" && to.value === "") zoom(null);
+    else if (from.value !== "" && to.value !== "" && Number(from.value) < Number(to.value)) zoom([Number(from.value), Number(to.value)]);
+  } }));
+  const whole = el("button", { type: "button", onclick: () => zoom(null) }, "Show all");
+  const showRange = () => {
+    [from.value, to.value] = (view.range ?? ["", ""]).map((value) => (value === "" ? "" : String(Math.round(value))));
+    whole.disabled = view.range === null;
+  };
+  showRange();
+  const element = el("div", { class: "bar tools", role: "group", "aria-label": "All charts" },
+    axis, seeds, el("label", { class: "field" }, el("span", {}, "Smoothing"), smoothing),
+    el("label", { class: "field" }, el("span", {}, "From"), from), el("label", { class: "field" }, el("span", {}, "to"), to), whole);
+  return { element, showRange };
+}

@@ -1,0 +1,147 @@
+// The list of runs.
+
+import { get, oneAtATime, query, watch } from "./api.js";
+import { badge, choice, count, duration, el, figure, setOptions, when } from "./dom.js";
+
+const STATUSES = ["running", "paused", "finished", "stopped", "failed", "died"];
+const COLUMNS = { // what each shows, and by what it is sorted
+  name: { head: "Run", key: (run) => run.name.toLowerCase() },
+  status: { head: "Status", key: (run) => STATUSES.indexOf(run.status) },
+  env: { head: "Environment", key: (run) => run.env.toLowerCase() },
+  seeds: { head: "Seeds", key: (run) => run.members.length },
+  steps: { head: "Steps", key: (run) => run.steps },
+  return: { head: "Best return", key: (run) => run.best_return ?? -Infinity },
+  alarms: { head: "Alarms", key: (run) => alarmCount(run) },
+  started: { head: "Started", key: (run) => run.started },
+  took: { head: "Took", key: (run) => run.took_seconds ?? 0 },
+};
+
+export function listPage(main, { search }) {
+  const asked = { search: "", status: "", tag: "", sort: "started", down: "1", ...Object.fromEntries(search) };
+  const chosen = new Set();
+  const rows = new Map(); // by run: what it said, and its row
+  let runs = [];
+
+  const found = el("p", { class: "quiet", role: "status" });
+  const compare = el("a", { class: "button", hidden: true });
+  const body = el("tbody", { onkeydown: moveWithArrows });
+  const heads = Object.fromEntries(Object.entries(COLUMNS).map(([name, { head }]) => [
+    name, el("th", { scope: "col" }, el("button", { class: "sort", type: "button", onclick: () => sortBy(name) }, head))]));
+  const words = el("input", { type: "search", value: asked.search, placeholder: "name, environment, tag, note …",
+    oninput: () => change({ search: words.value }) });
+  const status = choice("Status", [["", "all"], ...STATUSES], asked.status, (value) => change({ status: value }));
+  const tag = choice("Tag", [["", "all"]], "", (value) => change({ tag: value }));
+  const skipped = el("details", { class: "quiet", hidden: true });
+
+  main.append(
+    el("h1", {}, "Runs"),
+    el("div", { class: "bar" }, el("label", { class: "field wide" }, el("span", {}, "Search ( / )"), words), status, tag, compare),
+    found,
+    el("div", { class: "scroll" }, el("table", { class: "runs" },
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "unseen" }, "Compare")), Object.values(heads),
+        el("th", { scope: "col" }, "Tags and note"))), body)),
+    skipped);
+
+  const load = oneAtATime(async () => {
+    try {
+      const answer = await get("/api/runs", { search: asked.search, status: asked.status, tag: asked.tag });
+      runs = answer.runs;
+      found.textContent = answer.of === 0 ? "There are no runs in this folder yet: start one with t3d train." : `${runs.length} of ${answer.of} runs`;
+      setOptions(tag.querySelector("select"), [["", "all"], ...answer.tags], asked.tag);
+      skipped.hidden = answer.skipped.length === 0;
+      skipped.replaceChildren(el("summary", {}, `${answer.skipped.length} folders here are not runs`),
+        el("ul", {}, answer.skipped.map((one) => el("li", {}, `${one.name}: ${one.reason}`))));
+      draw();
+    } catch (error) {
+      found.textContent = error.message;
+    }
+  });
+
+  function change(words) {
+    Object.assign(asked, words);
+    const { down, ...rest } = asked;
+    history.replaceState(null, "", `#/${query({ ...rest, down: down || "0" })}`);
+    load();
+  }
+
+  function sortBy(name) {
+    const isText = ["name", "env", "status"].includes(name);
+    const down = asked.sort === name ? asked.down !== "1" : !isText;
+    change({ sort: name, down: down ? "1" : "0" });
+    draw();
+  }
+
+  function draw() {
+    const { key } = COLUMNS[asked.sort] ?? COLUMNS.started;
+    const sign = asked.down === "1" ? -1 : 1;
+    const sorted = [...runs].sort((a, b) => sign * (key(a) < key(b) ? -1 : Number(key(a) > key(b))));
+    const focused = body.contains(document.activeElement) ? document.activeElement.closest("tr").dataset.run : null;
+    body.replaceChildren(...sorted.map(rowOf));
+    if (focused && !body.contains(document.activeElement)) rows.get(focused)?.row.querySelector("a").focus();
+    for (const [name, head] of Object.entries(heads)) {
+      head.setAttribute("aria-sort", name === asked.sort ? (sign < 0 ? "descending" : "ascending") : "none");
+    }
+    compare.hidden = chosen.size < 2;
+    compare.textContent = `Compare ${chosen.size} runs`;
+    compare.href = `#/compare${query({ run: [...chosen] })}`;
+  }
+
+  function rowOf(run) {
+    const said = JSON.stringify(run);
+    if (rows.get(run.name)?.said !== said) rows.set(run.name, { said, row: makeRow(run) });
+    return rows.get(run.name).row;
+  }
+
+  function makeRow(run) {
+    const pick = el("input", { type: "checkbox", checked: chosen.has(run.name), "aria-label": `Compare ${run.name}`,
+      onchange: () => { pick.checked ? chosen.add(run.name) : chosen.delete(run.name); draw(); } });
+    const row = el("tr", {}, el("td", { class: "pick" }, pick),
+      cell("name", el("a", { href: `#/run/${encodeURIComponent(run.name)}` }, run.name)),
+      cell("status", badge(run.status)),
+      cell("env", run.env),
+      cell("seeds", count(run.members.length)),
+      cell("steps", progress(run)),
+      cell("return", figure(run.best_return)),
+      cell("alarms", alarms(run)),
+      cell("started", when(run.started)),
+      cell("took", duration(run.took_seconds)),
+      el("td", { class: "notes" }, run.tags.map((one) => el("span", { class: "tag" }, one)), el("span", { class: "note" }, run.note)));
+    row.dataset.run = run.name;
+    return row;
+  }
+
+  load();
+  return watch([], load);
+}
+
+function cell(name, content) {
+  return el("td", { class: name, "data-head": COLUMNS[name].head }, content);
+}
+
+function progress(run) {
+  return el("span", { class: "progress" }, `${count(run.steps)} of ${count(run.total_steps)}`,
+    el("progress", { max: run.total_steps, value: run.steps, "aria-label": "steps done" }));
+}
+
+function alarmCount(run) {
+  return (run.alarms ?? 0) + run.diverged.length + (run.failure ? 1 : 0);
+}
+
+function alarms(run) {
+  const words = [];
+  if (run.failure) words.push(run.failure);
+  if (run.diverged.length) words.push(`diverged: ${run.diverged.join(", ")}`);
+  if (run.alarms) words.push(`${run.alarms} alarm${run.alarms > 1 ? "s" : ""}`);
+  return el("span", { class: words.length ? "bad" : "quiet" }, words.join("; ") || "–");
+}
+
+function moveWithArrows(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const row = event.target.closest("tr");
+  if (!step || !row) return;
+  const next = step > 0 ? row.nextElementSibling : row.previousElementSibling;
+  if (next) {
+    event.preventDefault();
+    next.querySelector(event.target.matches("input") ? "input" : "a").focus();
+  }
+}

@@ -1,0 +1,105 @@
+// Curves as plotly draws them: traces, layout, colours of the page.
+
+import { el } from "./dom.js";
+
+export const view = { axis: "steps", smoothing: 0, seeds: false, range: null }; // of all charts; null: everything
+const COLOURS = 8;
+const BAND = 0.2; // opacity of intervals
+let loading = null;
+
+// Plotly is four megabytes, so only pages with charts load it.
+export function plotly() {
+  loading ??= new Promise((done, failed) => {
+    const script = el("script", { src: "/static/plotly.min.js", onload: () => done(window.Plotly), onerror: () => {
+      loading = null;
+      script.remove();
+      failed(new Error("The charts could not be loaded."));
+    } });
+    document.head.append(script);
+  });
+  return loading;
+}
+
+export function colour(place) {
+  return style(`--curve-${place % COLOURS}`);
+}
+
+function style(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// A curve is { name, colour, line }: the mean with its interval, or each seed; a seed that diverged is dotted.
+export function traces(curves) {
+  return curves.flatMap(({ name, colour, line }) => {
+    const shown = line.members.filter((one) => view.seeds || !line.mean || one.diverged);
+    const drawn = shown.flatMap((one, place) => lineTraces(one, seedName(name, one), colour, {
+      dash: one.diverged ? "dot" : "solid", width: 1.2, group: name, legend: !line.mean && place === 0 }));
+    if (!line.mean || view.seeds && line.members.length > 1) return drawn;
+    return [...bandTraces(line.mean, colour, name), ...drawn, ...lineTraces(line.mean, name, colour, { dash: "solid", width: 2, group: name, legend: true })];
+  });
+}
+
+function seedName(name, member) {
+  return [name, member.member, member.diverged ? "diverged" : null].filter(Boolean).join(" · ");
+}
+
+function lineTraces(curve, name, colour, { dash, width, group, legend }) {
+  const look = { type: "scatter", mode: curve.y.length === 1 ? "markers" : "lines", x: curve[view.axis], legendgroup: group };
+  const line = { color: colour, width, dash };
+  if (view.smoothing === 0) return [{ ...look, y: curve.y, name, line, showlegend: legend }];
+  return [
+    { ...look, y: curve.y, line: { ...line, width: 1 }, opacity: 0.3, hoverinfo: "skip", showlegend: false },
+    { ...look, y: smoothed(curve.y, view.smoothing), name, line, showlegend: legend },
+  ];
+}
+
+function bandTraces(mean, colour, group) {
+  if (!mean.low || mean.low.length < 2) return [];
+  const kept = mean.low.map((_, place) => place).filter((place) => mean.low[place] !== null && mean.high[place] !== null);
+  const back = [...kept].reverse();
+  const x = mean[view.axis];
+  return [{ type: "scatter", mode: "lines", fill: "toself", fillcolor: colour, opacity: BAND, line: { width: 0 },
+    x: [...kept, ...back].map((place) => x[place]), y: [...kept.map((place) => mean.high[place]), ...back.map((place) => mean.low[place])],
+    hoverinfo: "skip", showlegend: false, legendgroup: group }];
+}
+
+// The exponential average that TensorBoard draws: without its bias to 0 at the start.
+export function smoothed(values, weight) {
+  let sum = 0;
+  let share = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    share = weight * share + (1 - weight);
+    return sum / share;
+  });
+}
+
+// The newest counts of equal bins between -1 and 1, or between the low and the high that came with them.
+export function bars(series) {
+  const newest = (name) => series.find((one) => one.metric.endsWith(name))?.lines[0].members[0].y.at(-1);
+  const counts = series.filter((one) => /_counts\.\d+$/.test(one.metric)).map((one) => one.lines[0].members[0].y.at(-1));
+  const [low, high] = [newest(".low") ?? -1, newest(".high") ?? 1];
+  const x = counts.map((_, place) => low + ((place + 0.5) / counts.length) * (high - low));
+  return [{ type: "bar", x, y: counts, marker: { color: colour(0) }, showlegend: false, hovertemplate: "%{x:.3~g}: %{y}<extra></extra>" }];
+}
+
+export function layout({ isLog, xTitle, hasLegend, isBars }) {
+  const axis = { gridcolor: style("--grid"), zerolinecolor: style("--grid"), automargin: true, tickfont: { size: 11 } };
+  const text = xTitle ?? (view.axis === "steps" ? "steps" : "seconds of training");
+  return {
+    height: 230, margin: { l: 8, r: 12, t: 8, b: 8 }, bargap: 0.05,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: style("--text"), size: 12, family: style("--font") },
+    hovermode: "x unified", hoverlabel: { bgcolor: style("--card"), bordercolor: style("--line"), font: { color: style("--text"), size: 12 } },
+    showlegend: hasLegend, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
+    dragmode: window.matchMedia("(pointer: coarse)").matches || isBars ? false : "zoom",
+    xaxis: { ...axis, title: { text, font: { size: 11 }, standoff: 4 }, zeroline: false,
+      ...(view.range && !isBars ? { range: view.range, autorange: false } : { autorange: true }) },
+    yaxis: { ...axis, type: isLog ? "log" : "linear", fixedrange: true, exponentformat: "power", nticks: 6 },
+  };
+}
+
+export const CONFIG = {
+  responsive: true, displaylogo: false, doubleClick: "autosize", scrollZoom: false, displayModeBar: false,
+};

@@ -1,0 +1,90 @@
+// One run: what it is and how it does, alarms at the top, and below one of its tabs.
+
+import { get, oneAtATime, Refused, runAddress, watch } from "./api.js";
+import { alarmBox } from "./alarms.js";
+import { configTab } from "./config.js";
+import { controls } from "./control.js";
+import { curves } from "./curves.js";
+import { badge, count, duration, el, figure, when } from "./dom.js";
+import { journalTab } from "./journal.js";
+import { notesForm } from "./notes.js";
+import { PANELS } from "./panels.js";
+import { stepsTab } from "./steps.js";
+import { videosTab } from "./videos.js";
+
+const TABS = { // each is made with the run's name and a way to say what failed; has an element, and update(run)
+  curves: { title: "Curves", make: curvesTab },
+  steps: { title: "Fifteen steps", make: stepsTab },
+  videos: { title: "Videos", make: videosTab },
+  config: { title: "Configuration", make: configTab },
+  journal: { title: "Journal", make: journalTab },
+};
+
+export function runPage(main, { words }) {
+  const [name, asked = "curves"] = words;
+  const which = asked in TABS ? asked : "curves";
+  const problem = el("p", { class: "banner", role: "alert", hidden: true });
+  const head = el("div", { class: "head" });
+  const alarms = alarmBox();
+  const control = controls(name, failed);
+  const notes = notesForm(name);
+  const tab = TABS[which].make(name, failed);
+  document.title = `${name} · T3D`;
+  main.append(
+    el("p", { class: "quiet crumb" }, el("a", { href: "#/" }, "Runs"), " /"),
+    problem, head, alarms.element, control.element, notes.element,
+    el("nav", { class: "tabs", "aria-label": "Parts of the run" }, Object.entries(TABS).map(([key, { title }]) =>
+      el("a", { href: `#/run/${encodeURIComponent(name)}/${key}`, "aria-current": key === which ? "page" : null }, title))),
+    tab.element);
+
+  function failed(error) {
+    problem.hidden = false;
+    problem.textContent = error instanceof Refused ? `${error.message}. Trying again.` : error.message;
+  }
+
+  const load = oneAtATime(async () => {
+    try {
+      const run = await get(runAddress(name));
+      problem.hidden = true;
+      head.replaceChildren(...headOf(run));
+      alarms.update(run);
+      control.update(run);
+      notes.update(run);
+      await tab.update(run);
+    } catch (error) {
+      failed(error);
+    }
+  });
+  load();
+  return watch([name], load);
+}
+
+function curvesTab(name, failed) {
+  const { element, update } = curves(PANELS, (parameters) => get(runAddress(name, "/series"), parameters), failed);
+  return { element, update: (run) => update(Object.values(run.metrics).flat()) };
+}
+
+function headOf(run) {
+  const facts = [
+    ["Steps", `${count(run.steps)} of ${count(run.total_steps)}`],
+    ["Best return", figure(run.best_return)],
+    ["Newest return", newestReturn(run.members)],
+    ["Seeds", run.seeds.join(", ")],
+    ["Took", duration(run.took_seconds)],
+    ["Started", when(run.started)],
+    ["Runs on", [run.session.host, run.session.device, run.session.engine].filter(Boolean).join(", ")],
+  ];
+  return [
+    el("h1", {}, run.name, " ", badge(run.status)),
+    el("p", { class: "quiet" }, `${run.env}, preset ${run.preset}`),
+    el("progress", { class: "wide", max: run.total_steps, value: run.steps, "aria-label": "steps done" }),
+    el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+  ];
+}
+
+function newestReturn(members) {
+  const last = members.filter((one) => one.last && !one.diverged).map((one) => one.last.mean);
+  if (last.length === 0) return "–";
+  const mean = last.reduce((sum, value) => sum + value, 0) / last.length;
+  return last.length > 1 ? `${figure(mean)} (mean of ${last.length} seeds)` : figure(mean);
+}

@@ -1,0 +1,75 @@
+"""Requests to a run from outside: control.json in its folder, which names the process that should obey.
+
+It says what is wanted, not what to do next, so that no request is lost: whoever asks replaces the whole file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t3d.errors import UserError
+from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, replace, sealed, to_count, unsealed
+
+FILE = "control.json"
+LARGEST = 2**12  # bytes
+ACTIONS = ("pause", "continue", "save", "stop")
+
+
+class Asked(NamedTuple):
+    """What a run is asked."""
+
+    pause: bool = False
+    stop: bool = False
+    save: int = 0  # how often a checkpoint was asked for
+
+
+def read_asked(path: Path, session: Mapping[str, Any]) -> Asked:
+    """Reads what a process is asked; nothing if the file is meant for another one. Raises Refused if it is damaged.
+
+    A session is what the process said of itself when it started: the fields of its start or resumed event.
+    """
+    try:
+        fields = unsealed("control", read(path / FILE, LARGEST))
+        whose = (to_count(fields["pid"]), fields["host"], fields["started"])
+        asked = Asked(_flag(fields["pause"]), _flag(fields["stop"]), to_count(fields["save"]))
+    except FileNotFoundError:
+        return Asked()
+    except CORRUPT_ERRORS as error:
+        raise Refused(in_words(error)) from None
+    return asked if whose == (session.get("pid"), session.get("host"), session.get("time")) else Asked()
+
+
+def asked_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a process is asked as plain values; a damaged file asks nothing."""
+    try:
+        return read_asked(path, session)._asdict()
+    except Refused:
+        return Asked()._asdict()
+
+
+def ask(path: Path, session: Mapping[str, Any], action: str) -> Asked:
+    """Adds a request to those that a process has, and returns them."""
+    now = Asked(**asked_of(path, session))
+    match action:
+        case "pause" | "continue":
+            now = now._replace(pause=action == "pause")
+        case "save":
+            now = now._replace(save=now.save + 1)
+        case "stop":
+            now = now._replace(stop=True)
+        case _:
+            raise UserError(f"the actions are {', '.join(ACTIONS)}")
+    whose = {"pid": session.get("pid"), "host": session.get("host"), "started": session.get("time")}
+    try:
+        replace(path / FILE, sealed("control", {**whose, **now._asdict()}))
+    except (OSError, ValueError) as error:
+        raise UserError(f"the request could not be written: {in_words(error)}") from None
+    return now
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Refused(f"{value!r:.60} is not true or false")
+    return value

@@ -1,0 +1,34 @@
+"""A run of a list as plain values, for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from t3d.store.catalogue import Entry
+
+
+def listed_fields(entry: Entry) -> dict[str, Any]:
+    """Returns what a list says of a run; docs/output.md describes each field."""
+    return {
+        "name": entry.path.resolve().name,
+        "status": entry.status,
+        "env": entry.env,
+        "preset": entry.preset,
+        "seeds": list(entry.seeds),
+        "sweep": [str(word) for word in entry.config.get("sweep", [])],
+        "members": [member.name for member in entry.members],
+        "diverged": [member.name for member in entry.diverged],
+        "steps": entry.step,
+        "total_steps": entry.total_steps,
+        "best_return": entry.best_return,
+        "started": entry.started.astimezone().isoformat(timespec="seconds"),
+        "took_seconds": round(entry.took.total_seconds(), 3),
+        "checkpoint": entry.checkpoint or None,
+        "failure": entry.failure or None,
+    }
+
+
+def searched_text(entry: Entry) -> str:
+    """Returns what a search looks through, in lower case."""
+    sweep = [str(word) for word in entry.config.get("sweep", [])]
+    return "\n".join([entry.path.name, entry.env, entry.preset, entry.status, *sweep]).lower()

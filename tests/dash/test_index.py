@@ -1,0 +1,208 @@
+"""What the dashboard keeps of a run in memory is what its log says, however the log grows or is damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fake_runs import TRACE, diagnosis, evaluation, update, write_long_run, write_run
+from helpers import small_config
+from run_folders import folder_of, run
+from t3d.config import Config, merge
+from t3d.dash.index import RunIndex
+from t3d.dash.plain_lines import read_plain
+from t3d.dash.table import WHOLE, Table
+from t3d.events import ActingEvent, Alarm, EpisodeEnd, Eval, Event, Update, to_line
+from t3d.insight.figures import Figure, reported, series
+from t3d.store.reader import open_run
+
+SPREAD = Figure(Eval, "std_return")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run of two seeds."""
+    return folder_of(run(small_config(seeds=[0, 1], log={"every_steps": 20}), tmp_path_factory.mktemp("runs")))
+
+
+def indexed(path: Path) -> RunIndex:
+    index = RunIndex(path)
+    assert index.refresh(60)
+    return index
+
+
+def assert_holds(index: RunIndex, path: Path) -> None:
+    """Every figure is what `t3d plot` reads, bit for bit."""
+    opened = open_run(path)
+    figures = reported(opened)
+    assert figures and {*figures} == {*index.figures()}
+    for figure in figures:
+        for member, expected in series(opened, figure).items():
+            place = WHOLE if member is None else index.members.index(member)
+            found = index.tables[figure.kind].series(place, figure, SPREAD)
+            assert found is not None
+            assert (found.steps == expected.steps).all() and (found.values == expected.values).all(), figure
+            assert (found.times == expected.times).all()
+
+
+def test_it_holds_every_figure_that_plots_can_read(trained: Path) -> None:
+    index = indexed(trained)
+    assert index.damaged == 0 and len(index.figures()) > 50
+    assert_holds(index, trained)
+
+
+def test_it_reads_on_where_it_was(trained: Path, tmp_path: Path) -> None:
+    content = (trained / "events.jsonl").read_bytes()
+    (tmp_path / "config.toml").write_bytes((trained / "config.toml").read_bytes())
+    (tmp_path / "events.jsonl").write_bytes(b"")
+    index = RunIndex(tmp_path)
+    for cut in [*range(0, len(content), len(content) // 23), len(content)]:  # mostly in the middle of a line
+        (tmp_path / "events.jsonl").write_bytes(content[:cut])
+        assert index.refresh(60)
+    assert index.size == len(content) and index.damaged == 0
+    assert_holds(index, trained)
+
+
+def test_a_resumed_run_that_has_truncated_its_log_is_read_again(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0, 2.0, 3.0]})
+    index = indexed(path)
+    lines = (path / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "events.jsonl").write_bytes(b"".join(lines[:2]) + (to_line(evaluation(0, 0, 1000, 7.0)) + "\n").encode())
+    assert index.refresh(60)
+    found = index.tables[Eval].series(0, Figure(Eval, "mean_return"), SPREAD)
+    assert found is not None and found.values.tolist() == [1.0, 7.0]
+
+
+def test_a_log_is_read_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t3d.store.reader.AT_ONCE", 1000)
+    path = write_long_run(tmp_path / "a", 2_000)
+    index = RunIndex(path)
+    reads = 0
+    while not index.refresh(0.02):
+        reads += 1
+    assert reads > 0
+    assert_holds(index, path)
+
+
+def test_the_newest_trace_of_each_member_is_kept(tmp_path: Path) -> None:
+    index = indexed(write_long_run(tmp_path / "a", 500, seeds=(4, 7)))
+    for member in index.members:
+        event = index.newest_update(member)
+        assert event is not None and event.seed == member.seed
+        assert event.updates == index.tables[Update].reports(0, Figure(Update, "updates"))[0, -1]
+        assert {*event.values} == {*TRACE}
+
+
+NUMBERS = st.none() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=20))
+def test_lines_of_plain_numbers_are_read_as_json_reads_them(rows: list[tuple[Any, Any, bool]]) -> None:
+    events: list[Event] = [
+        EpisodeEnd(step=n, member=0, seed=0, time=1.5, env=0, episode=n, total_reward=r, length=length, terminated=over)
+        for n, (r, length, over) in enumerate(rows)
+    ]
+    lines = [to_line(event).encode() for event in events]
+    columns = read_plain(EpisodeEnd, lines)
+    assert columns is not None
+    for name, column in columns.items():
+        expected = np.array([json.loads(line)[name] for line in lines], np.float64)
+        assert np.array_equal(column, expected, equal_nan=True), name
+
+
+def test_other_lines_are_left_to_json() -> None:
+    assert read_plain(Eval, [to_line(evaluation(0, 0, 0, 1.0)).encode()]) is None
+    plain = to_line(update(0, 0, 1, 2.0)).encode()
+    assert read_plain(Update, [plain]) is not None
+    for other in (plain.replace(b": 2.0", b": 2_0"), plain.replace(b": 2.0", b': "2.0"'), plain + b" ", plain[:-1]):
+        assert read_plain(Update, [plain, other]) is None
+
+
+STRANGE = [
+    b"",
+    b"\x00\xff\xfe",
+    b"{}",
+    b'{"event": "episode"}',
+    b'{"event": "episode", "step": 1}',
+    b'{"event": "episode", "step": "<script>", "member": 0, "seed": 0, "time": 1}',
+    b'{"event": "episode", "step": 1e400, "member": 0, "seed": 0, "time": 1}',
+    b'{"event": "episode", "step": -1, "member": 0, "seed": 0, "time": 1, "total_reward": 1}',
+    b'{"event": "episode", "step": 1, "member": 9, "seed": 0, "time": 1, "total_reward": 1}',
+    b'{"event": "episode", "step": 1, "member": 0, "seed": 5, "time": 1, "total_reward": 1}',
+    b'{"event": "update", "step": 1, "member": 0.5, "seed": 0, "time": 1, "q_mean": 1}',
+    b'{"event": "update", "step": 1, "member": [], "seed": 0, "time": 1, "q_mean": 1}',
+    b'{"event": "update", "step": 1, "member": 0, "seed": 0, "time": NaN, "q_mean": 1}',
+    b'{"event": "alarm", "step": 1, "text": 5}',
+    b'{"event": "diagnostics", "step": 1, "member": 0, "seed": 0, "time": 1, "td_quantiles": ["x"]}',
+    b'{"event": "eval", "step": ' + b"[" * 5000,
+]
+
+
+@pytest.mark.parametrize("line", STRANGE, ids=range(len(STRANGE)))
+def test_a_damaged_line_costs_only_itself(tmp_path: Path, line: bytes) -> None:
+    events = [update(0, 0, step, q_mean=float(step)) for step in range(5)]
+    path = write_run(tmp_path / "a", {0: [1.0, 2.0]}, events=events)
+    before = indexed(path)
+    lines = (path / "events.jsonl").read_bytes().splitlines()
+    (path / "events.jsonl").write_bytes(b"\n".join([*lines[:3], line, *lines[3:], b""]))
+    after = indexed(path)
+    assert after.damaged == 1
+    for kind in (Eval, Update):
+        assert after.tables[kind].rows == before.tables[kind].rows > 0
+
+
+def test_an_unknown_event_of_a_newer_version_is_skipped(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    with (path / "events.jsonl").open("a") as log:
+        log.write('{"event": "telepathy", "step": 5, "member": null, "seed": null, "time": 5.0}\n')
+    assert indexed(path).damaged == 0
+
+
+def test_numbers_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
+    events = [update(0, 0, step, q_mean) for step, q_mean in enumerate([1.0, math.nan, 1e301, 2.0])]
+    found = indexed(write_run(tmp_path / "a", {0: [1.0]}, events=events)).tables[Update]
+    drawn = found.series(0, Figure(Update, "q_mean"), SPREAD)
+    assert drawn is not None and drawn.values.tolist() == [1.0, 2.0] and found.rows == 4
+
+
+def test_a_file_with_thousands_of_figures_is_not_kept(tmp_path: Path) -> None:
+    where = {"step": 1, "member": 0, "seed": 0, "time": 1.0}
+    wide = json.loads(to_line(diagnosis(where))) | {"dead_units": {str(n): 1.0 for n in range(5000)}}
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    with (path / "events.jsonl").open("a") as log:
+        log.write(json.dumps(wide) + "\n")
+    index = indexed(path)
+    assert index.damaged == 1 and len(index.figures()) < 100
+
+
+def test_what_is_said_of_the_whole_run_has_its_own_place(tmp_path: Path) -> None:
+    shares: dict[str, Any] = {"since": 0, "age_median": 1, "age_p99": 2, "ring_fill": 0.1}
+    shares |= {"actors_waited": 0.1, "learner_waited": 0.1, "actors": 2, "restarts": 0}
+    events = [ActingEvent(step=step, ratio=step / 10, **shares) for step in (1, 2)]
+    events.append(ActingEvent(step=2, ratio=9.0, summary=True, **shares))
+    index = indexed(write_run(tmp_path / "a", {0: [1.0]}, events=events))
+    found = index.tables[ActingEvent].series(WHOLE, Figure(ActingEvent, "ratio"), SPREAD)
+    assert found is not None and found.values.tolist() == [0.1, 0.2], "without the summary, which repeats them"
+
+
+def test_only_the_newest_news_is_kept(tmp_path: Path) -> None:
+    alarms = [Alarm(step=step, kind="k", text=f"no. {step}", advice="") for step in range(1000)]
+    told = indexed(write_run(tmp_path / "a", {0: [1.0]}, events=alarms)).told[Alarm]
+    assert len(told) == 200 and told[-1] == alarms[-1]
+
+
+def test_a_table_grows_without_losing_rows() -> None:
+    members = merge(Config(), {"seeds": [0, 1]}).members
+    grown = Table(Update, members)
+    for step in range(300):
+        grown.add([to_line(update(step % 2, step % 2, step, float(step))).encode()])
+    found = grown.series(1, Figure(Update, "q_mean"), SPREAD)
+    assert found is not None and found.values.tolist() == [*map(float, range(1, 300, 2))]

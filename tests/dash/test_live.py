@@ -1,0 +1,300 @@
+"""A page hears of changes within two seconds, and pages, videos and control work with a real server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from dash_client import client_of, served
+from fake_runs import evaluation, write_run
+from t3d.app.cli import main
+from t3d.dash.guard import Access
+from t3d.dash.live import Live, Watcher
+from t3d.dash.process import PORT, listen
+from t3d.dash.videos import part_of
+from t3d.errors import UserError
+from t3d.events import to_line
+
+VIDEO = bytes(range(256)) * 4096  # a megabyte
+
+
+class Stream:
+    """The events that a page gets."""
+
+    def __init__(self, access: Access, query: str) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", access.port, timeout=20)
+        self.connection.request("GET", f"/api/live?{query}")
+        self.answer = self.connection.getresponse()
+        assert self.answer.status == 200 and self.answer.headers["content-type"].startswith("text/event-stream")
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        lines: list[str] = []
+        while not lines or lines[-1]:
+            lines.append(self.answer.readline().decode().rstrip("\n"))
+        return lines[0].removeprefix("event: "), json.loads(lines[1].removeprefix("data: "))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def grow(path: Path, step: int) -> float:
+    with (path / "events.jsonl").open("a") as log:
+        log.write(to_line(evaluation(0, 0, step, 1.0)) + "\n")
+    return time.monotonic()
+
+
+def test_a_page_hears_within_two_seconds_that_a_run_has_grown(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
+        assert page.next() == (
+            "run",
+            {"name": "a", "size": (path / "events.jsonl").stat().st_size, "status": "died", "step": 0},
+        )
+        for step in (1000, 2000):
+            written = grow(path, step)
+            kind, data = page.next()
+            assert time.monotonic() - written < 2.0
+            assert kind == "run" and data["step"] == step and data["size"] == (path / "events.jsonl").stat().st_size
+
+
+def test_a_page_hears_of_new_runs_and_tags(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", {0: [1.0]})
+    with served(tmp_path) as access, closing(Stream(access, "")) as page:
+        assert page.next() == ("runs", {})
+        write_run(tmp_path / "b", {0: [1.0]})
+        assert page.next() == ("runs", {})
+        (tmp_path / "a" / "notes.json").write_text('{"tags": ["x"], "note": ""}')
+        assert page.next() == ("runs", {})
+
+
+def test_a_run_that_is_removed_is_gone(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
+        page.next()
+        path.rename(tmp_path.parent / "elsewhere")
+        assert page.next()[1]["status"] == "gone"
+
+
+def test_many_pages_cost_as_much_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    looks: list[str | None] = []
+    watchers: list[Watcher] = []
+    look, subscribe = Live._look, Watcher.subscribe
+
+    def noted(self: Live, name: str | None) -> Any:
+        looks.append(name)
+        return look(self, name)
+
+    def seen(self: Watcher, queue: Any) -> None:
+        watchers.append(self)
+        subscribe(self, queue)
+
+    monkeypatch.setattr(Live, "_look", noted)
+    monkeypatch.setattr(Watcher, "subscribe", seen)
+    with served(tmp_path) as access, ExitStack() as opened:
+        pages = [opened.enter_context(closing(Stream(access, "run=a"))) for _ in range(20)]
+        for page in pages:
+            page.next()
+        time.sleep(1.0)
+        looks.clear()
+        started = time.monotonic()
+        grow(path, 1000)
+        assert all(page.next()[1]["step"] == 1000 for page in pages)
+        passed = time.monotonic() - started
+        assert len({*map(id, watchers)}) == 1 and len(watchers) == 20
+        assert len(looks) <= passed / 0.5 + 2
+
+
+def test_watching_ends_with_the_last_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t3d.dash.live.STILL_HERE", 0.1)
+    write_run(tmp_path / "a", {0: [1.0]})
+    made: list[Live] = []
+    create = Live.__init__
+
+    def noted(self: Live, library: Any) -> None:
+        made.append(self)
+        create(self, library)
+
+    monkeypatch.setattr(Live, "__init__", noted)
+    with served(tmp_path) as access:
+        pages = [Stream(access, "run=a") for _ in range(3)]
+        for page in pages:
+            page.next()
+        assert [*made[0].watchers] == ["a"] and made[0].streams == 3
+        for page in pages:
+            page.close()
+        until = time.monotonic() + 10
+        while made[0].watchers and time.monotonic() < until:
+            time.sleep(0.05)
+        assert made[0].watchers == {} and made[0].streams == 0
+
+
+RANGES = {
+    None: (200, 0, len(VIDEO)),
+    "bytes=0-": (200, 0, len(VIDEO)),
+    "bytes=0-99": (206, 0, 100),
+    "bytes=100-": (206, 100, len(VIDEO)),
+    "bytes=500000-1999999": (206, 500_000, len(VIDEO)),
+    "bytes=-300": (206, len(VIDEO) - 300, len(VIDEO)),
+    f"bytes=-{10**9}": (200, 0, len(VIDEO)),
+    "bytes=5-5": (206, 5, 6),
+    "seconds=1-2": (200, 0, len(VIDEO)),
+    "bytes=0-1,5-9": (200, 0, len(VIDEO)),
+    "bytes=-": (200, 0, len(VIDEO)),
+    f"bytes={len(VIDEO)}-": (416, 0, 0),
+    "bytes=9-5": (416, 0, 0),
+    "bytes=-0": (416, 0, 0),
+    "bytes=" + "9" * 400: (200, 0, len(VIDEO)),
+}
+
+
+@pytest.mark.parametrize("asked", RANGES, ids=lambda asked: str(asked)[:30])
+def test_parts_of_videos_are_sent(tmp_path: Path, asked: str | None) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    (path / "videos").mkdir()
+    (path / "videos" / "seed-0-step-2000.mp4").write_bytes(VIDEO)
+    status, start, stop = RANGES[asked]
+    headers = {} if asked is None else {"range": asked}
+    answer = client_of(tmp_path).get("/api/runs/a/videos/videos/seed-0-step-2000.mp4", headers=headers)
+    assert answer.status_code == status and answer.content == VIDEO[start:stop]
+    if status == 206:
+        assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{len(VIDEO)}"
+    assert part_of("bytes=0-", 0) is None
+
+
+def test_videos_are_listed_by_step(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    (path / "videos").mkdir()
+    for name in ("videos/seed-0-step-10000.mp4", "videos/seed-0-step-2000.mp4", "video.mp4", "videos/other.txt"):
+        (path / name).write_bytes(b"x")
+    found = client_of(tmp_path).get("/api/runs/a").json()["videos"]
+    assert [(one["step"], one["member"], one["file"]) for one in found] == [
+        (2000, "seed-0", "videos/seed-0-step-2000.mp4"),
+        (10000, "seed-0", "videos/seed-0-step-10000.mp4"),
+        (None, None, "video.mp4"),
+    ]
+
+
+def test_a_port_that_is_taken_is_replaced_unless_it_was_named() -> None:
+    with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
+        assert first.getsockname()[1] != second.getsockname()[1] and PORT
+        taken = first.getsockname()[1]
+        with pytest.raises(UserError, match=f"127.0.0.1:{taken}"):
+            listen("127.0.0.1", taken)
+    with pytest.raises(UserError, match=r"nowhere\.invalid"):
+        listen("nowhere.invalid", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "there is no folder nowhere"),
+        (["run"], "is a run itself"),
+        ([".", "--port", "99999"], "is not a port"),
+        ([".", "--port", "x"], "must be an integer"),
+        ([".", "--host", "999.1.1.1"], "cannot listen"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "run", {0: [1.0]})
+    assert main(["dash", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+@contextmanager
+def started(*arguments: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command in another process, and the first line that it prints."""
+    command = [sys.executable, "-m", "t3d", *arguments]
+    with subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            yield process, line
+        finally:
+            process.kill()
+
+
+def asked(address: str, method: str, path: str, body: Any = None) -> Any:
+    """The answer to a request with the token of an address."""
+    parts = urlsplit(address)
+    assert parts.hostname and parts.port
+    headers = {"authorization": f"Bearer {parts.query.removeprefix('token=')}", "content-type": "application/json"}
+    with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)) as connection:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        return json.loads(connection.getresponse().read())
+
+
+def wait_for(address: str, path: str, good: Any, seconds: float = 60.0) -> Any:
+    until = time.monotonic() + seconds
+    while not good(found := asked(address, "GET", path)):
+        assert time.monotonic() < until, found
+        time.sleep(0.2)
+    return found
+
+
+def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", {0: [1.0]})
+    with started("dash", "--port", "0", cwd=tmp_path) as (process, line):
+        found = re.fullmatch(r"dashboard: (http://127\.0\.0\.1:\d+/\?token=[\w-]{32})   \(Ctrl-C ends it\)\n", line)
+        assert found, line
+        assert [one["name"] for one in asked(found[1], "GET", "/api/runs")["runs"]] == ["a"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_a_run_is_watched_and_controlled_while_it_trains(tmp_path: Path) -> None:
+    small = "--random-steps 100 --td3.batch-size 8 --td3.actor-hidden 8 --td3.critic-hidden 8 --log.every-steps 50"
+    rest = f"{small} --eval.every-steps 500 --eval.episodes 1 --no-video --run.name live --total-steps 1000000"
+    with started("train", "Pendulum-v1", "--dash", *rest.split(), cwd=tmp_path) as (process, line):
+        address = line.removeprefix("dashboard: ").strip()
+        assert address.startswith("http://127.0.0.1:"), line
+        wait_for(address, "/api/runs", lambda found: found["runs"] and found["runs"][0]["steps"] > 0)
+        series = "/api/runs/live/series?metric=total_reward"
+        wait_for(address, series, lambda found: found["series"])
+        assert asked(address, "GET", "/api/runs/live")["status"] == "running"
+
+        assert asked(address, "POST", "/api/runs/live/control", {"action": "pause"})["pause"]
+        wait_for(address, "/api/runs/live", lambda found: found["status"] == "paused")
+        size = asked(address, "GET", "/api/runs/live")["size"]
+        time.sleep(1.0)
+        assert asked(address, "GET", "/api/runs/live")["size"] == size
+        asked(address, "POST", "/api/runs/live/control", {"action": "save"})
+        news = wait_for(address, "/api/runs/live", lambda found: found["checkpoint"])["news"]
+        assert [one["event"] for one in news][-2:] == ["paused", "saved"]
+        asked(address, "POST", "/api/runs/live/control", {"action": "continue"})
+        wait_for(address, "/api/runs/live", lambda found: found["status"] == "running" and found["size"] > size)
+
+        servers = [one for one in psutil.Process(process.pid).children() if "t3d.dash.process" in one.cmdline()]
+        asked(address, "POST", "/api/runs/live/control", {"action": "stop"})
+        assert process.wait(60) == 0
+        assert len(servers) == 1 and not psutil.pid_exists(servers[0].pid), "the server ends with the command"
+    assert (tmp_path / "runs" / "live" / "curve.png").exists()
+
+
+def test_the_server_beside_a_run_ends_even_if_that_is_killed(tmp_path: Path) -> None:
+    rest = "--no-video --run.name live --total-steps 1000000 --td3.batch-size 8"
+    with started("train", "Pendulum-v1", "--dash", *rest.split(), cwd=tmp_path) as (process, line):
+        address = line.removeprefix("dashboard: ").strip()
+        wait_for(address, "/api/session", lambda found: found["may_control"])
+        (server,) = [one for one in psutil.Process(process.pid).children() if "t3d.dash.process" in one.cmdline()]
+        process.kill()
+        server.wait(20)
