@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from t3d.architectures import numpy_operations
 from t3d.errors import UserError
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot
-from t3d.types import Floats, Policy, Spec
+from t3d.types import Floats, Spec
 from t3d.world.batched import batch_size, flatten_batch
 from t3d.world.spaces import InvalidValue, flatten, largest_of, stacked, to_bounds
 
@@ -38,7 +38,7 @@ class MemberPolicy:
         return action
 
 
-class SavedPolicy:
+class LoadedPolicy:
     """A policy from a file: observations of the environment in, actions within the environment's bounds out.
 
     It takes one observation, or a batch of them as vectors of environments return them, and may be called by several
@@ -46,9 +46,7 @@ class SavedPolicy:
     begins, and give each thread a copy.copy(policy), which shares the network and keeps frames of its own.
     """
 
-    def __init__(self, snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any], sha256: str) -> None:
-        self.actor: Policy = MemberPolicy(snapshot, 0)
-        self.architecture = snapshot.architecture
+    def __init__(self, spec: Spec, about: dict[str, Any], sha256: str) -> None:
         self.spec = spec
         self.about = about  # environment, seed, step, mean_return, ...
         self.sha256 = sha256  # of its tensors
@@ -58,12 +56,14 @@ class SavedPolicy:
 
     def __repr__(self) -> str:
         about, spec = self.about, self.spec
-        network = f"{self.architecture.name} {'-'.join(map(str, self.architecture.sizes))}"
         seen = [f"{spec.observation_size} values"] if spec.observation_size else []
-        seen += [f"image {'x'.join(map(str, image.shape))}" for image in spec.images]
+        seen += [f"{'x'.join(map(str, image.shape))} pixels" for image in spec.images]
         seen += [f"{spec.stack} frames"] if spec.stack > 1 else []
-        which = f"{about.get('kind', 'a')} policy of {about.get('env') or 'an own environment'}"
-        return f"<t3d {which}, seed {about['seed']}, step {about['step']:,}: {' + '.join(seen)} -> {network}>"
+        which = f"{about.get('kind', '')} policy".strip()
+        trained = (
+            f"of {about.get('env') or 'an environment made in Python'}, seed {about['seed']}, step {about['step']:,}"
+        )
+        return f"<{which} {trained}: {', '.join(seen)} -> {about['network']['name']} -> {spec.action_size} actions>"
 
     def reset(self) -> None:
         """Starts an episode: the next observation is its first."""
@@ -78,21 +78,22 @@ class SavedPolicy:
         """Acts as policies of Stable-Baselines3 do; there is no state to hand on, and actions are never random."""
         return self._act(observation, episode_start), None
 
+    def actions(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """Flat observations (N, observation_width) to actions (N, *action_shape) within the environment's bounds."""
+        raise NotImplementedError
+
     def _act(self, observation: Any, starts: Any) -> NDArray[Any]:
+        spec = self.spec
         try:
             is_usual = getattr(observation, "shape", None) == self._usual_shape
-            count = None if is_usual else batch_size(observation, self.spec)
-            flat = (
-                flatten(observation, self.spec)[None] if count is None else flatten_batch(observation, count, self.spec)
-            )
+            count = None if is_usual else batch_size(observation, spec)
+            flat = flatten(observation, spec)[None] if count is None else flatten_batch(observation, count, spec)
         except InvalidValue as error:
             raise UserError(str(error)) from None
-        if self.spec.stack > 1:
+        if spec.stack > 1:
             flat = self._before = self._with_older_frames(flat, starts)
-        actions = self.actor(flat)
-        if not largest_of(actions.reshape(-1)) <= 1:
-            raise UserError("the policy returns an action that is not finite for this observation")
-        return to_bounds(actions[0] if count is None else actions, self.spec)
+        actions = self.actions(flat)
+        return actions[0] if count is None else actions
 
     def _with_older_frames(self, flat: NDArray[np.uint8], starts: Any) -> NDArray[np.uint8]:
         """Adds the frames of the observations before, where no episode starts."""
@@ -105,3 +106,19 @@ class SavedPolicy:
         begins = [before is None] * len(flat) if starts is None or before is None else np.asarray(starts).reshape(-1)
         rows = zip(flat, flat if before is None else before, begins, strict=True)
         return np.stack([stacked(row, None if begin else older, self.spec) for row, older, begin in rows])
+
+
+class SavedPolicy(LoadedPolicy):
+    """A policy that a run has saved, computed in NumPy."""
+
+    def __init__(self, snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any], sha256: str) -> None:
+        super().__init__(spec, about, sha256)
+        self.snapshot = snapshot  # of this policy alone
+        self.actor = MemberPolicy(snapshot, 0)
+
+    def actions(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """As the base class says."""
+        actions = self.actor(flat)
+        if not largest_of(actions.reshape(-1)) <= 1:
+            raise UserError("the policy's action for this observation is not finite")
+        return to_bounds(actions, self.spec)
