@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from t3d.errors import UserError as UserError
     from t3d.run.loop import resume as resume
     from t3d.run.loop import train as train
-    from t3d.world.policy_files import load_policy as load_policy
+    from t3d.ship.loading import load_policy as load_policy
 
 _HOMES = {
     "Config": "t3d.config",
     "UserError": "t3d.errors",
-    "load_policy": "t3d.world.policy_files",
+    "load_policy": "t3d.ship.loading",
     "merge": "t3d.config",
     "preset": "t3d.config.presets",
     "resume": "t3d.run.loop",
