@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from t3d.architectures import Operations, project
 from t3d.ship.bounds import bounds_inside
 from t3d.ship.onnx_operations import Graph, Value, operations
-from t3d.snapshots import SCALED_LIMIT, PolicySnapshot
+from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.types import Floats, Image, Spec
 
 OPSET, IR_VERSION = 17, 8  # the oldest with LayerNormalization, so that runtimes of 2022 and newer take it
@@ -78,17 +78,17 @@ def _shape(image: Image) -> tuple[int, int, int]:
 
 def _forward(graph: Graph, snapshot: PolicySnapshot, spec: Spec, inputs: dict[str, Value]) -> Value:
     """Actions (batch, action_size) in [-1, 1]."""
-    network = snapshot.architecture
+    network, x = snapshot.architecture, inputs.get("observation")
     parameters = [one[0] for one in network.parameters(snapshot.flat[:1])]
-    ops = operations(graph, network.activation)
-    if network.encoder is None:
-        action: Value = ops.tanh(network.forward(parameters, _normalised(graph, inputs["observation"], snapshot), ops))
-        return action
-    split = 2 * len(network.encoder.layers)
-    pieces = _encoded(graph, snapshot, spec, inputs, parameters[:split], ops)
-    joined = ops.join([*pieces, *([inputs["observation"]] if spec.observation_size else [])])
-    features = project(network.encoder, parameters[split : split + 4], joined, ops)
-    action = ops.tanh(network.kind.forward(parameters[split + 4 :], features, ops))
+    ops, split = operations(graph, network.activation), 0
+    if network.encoder is not None:
+        split = 2 * len(network.encoder.layers)
+        pieces = _encoded(graph, snapshot, spec, inputs, parameters[:split], ops)
+        x = ops.join(pieces if x is None else [*pieces, x])
+        x, split = project(network.encoder, parameters[split : split + 4], x, ops), split + 4
+    elif snapshot.scaling is not None:
+        x = _normalised(graph, inputs["observation"], snapshot.scaling)
+    action: Value = ops.tanh(network.kind.forward(parameters[split:], x, ops))
     return action
 
 
@@ -117,10 +117,8 @@ def _encoded(
     return pieces
 
 
-def _normalised(graph: Graph, x: Value, snapshot: PolicySnapshot) -> Value:
-    if snapshot.scaling is None:
-        return x
-    mean, std = (graph.constant(one[0]) for one in snapshot.scaling)
+def _normalised(graph: Graph, x: Value, scaling: Scaling) -> Value:
+    mean, std = (graph.constant(one[0]) for one in scaling)
     scaled = graph.add("Div", [graph.add("Sub", [x, mean]), std])
     return graph.add("Clip", [scaled, graph.number(-SCALED_LIMIT), graph.number(SCALED_LIMIT)], x.width)
 

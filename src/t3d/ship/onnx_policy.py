@@ -11,19 +11,17 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
+from t3d.architectures import Architecture
 from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, to_count, unsealed
-from t3d.ship.onnx_graph import OPSET, inputs_of, split_inputs
+from t3d.ship.onnx_graph import model_of, split_inputs
+from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import Spec
 from t3d.world.policy import LoadedPolicy
-from t3d.world.policy_files import spec_from
+from t3d.world.policy_files import architecture_from, spec_from
 
 DESCRIPTION = "t3d"  # the metadata that holds the policy's description
 MOST_BYTES = 2**31  # what protobuf allows
-OPERATIONS = frozenset(
-    "Add Cast Clip Concat Conv Div Elu Flatten Gemm Identity LayerNormalization Max Min Mul Relu Reshape Round Slice Sub "
-    "Tanh Transpose".split()
-)
 ONLY_ERRORS = 3  # of onnxruntime's levels of messages
 
 
@@ -49,8 +47,7 @@ def load(path: Path) -> OnnxPolicy:
     """Loads a file that `t3d export` wrote; refuses one that was changed, or that holds anything else."""
     try:
         content = read(path.resolve(strict=True), MOST_BYTES)
-        about = _description(content)
-        spec = spec_from(about)
+        about, spec = _description(content)
         for name in ("seed", "step", "updates"):
             to_count(about[name])
         policy = OnnxPolicy(content, spec, about)
@@ -71,21 +68,38 @@ def hash_of_graph(model: onnx.ModelProto) -> str:
     return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
 
 
-def _description(content: bytes) -> dict[str, Any]:
-    """Reads the policy's description after checking that the graph was not changed, and reads no other file."""
+def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
+    """Reads the policy's description after checking that the model is one that T3D writes, unchanged."""
     model = onnx.load_model_from_string(content)
     found = {one.key: one.value for one in model.metadata_props}
     if DESCRIPTION not in found:
         raise Refused("it has no description of T3D's")
     about = unsealed(DESCRIPTION, found[DESCRIPTION].encode())
-    if about["graph_sha256"] != hash_of_graph(model) or [(one.domain, one.version) for one in model.opset_import] != [
-        ("", OPSET)
-    ]:
+    if about["graph_sha256"] != hash_of_graph(model):
         raise Refused(CHANGED)
-    if any(one.data_location != onnx.TensorProto.DEFAULT or one.external_data for one in model.graph.initializer):
-        raise Refused("its numbers are in another file")
-    if model.functions or any(node.op_type not in OPERATIONS or node.domain for node in model.graph.node):
-        raise Refused("it has operations that T3D does not write")
-    if {one.name for one in model.graph.input} != inputs_of(spec_from(about)).keys():
-        raise Refused("its inputs are not those of its observations")
-    return about
+    spec, network = spec_from(about), architecture_from(about["network"])
+    if 4 * network.size > len(content):
+        raise Refused("it does not hold the numbers of its network")
+    expected = model_of(_empty(network, scaled=about["scaled"] is True), spec, {})
+    if _outline(model) != _outline(expected):
+        raise Refused("it computes something else than its description says")
+    return about, spec
+
+
+def _empty(network: Architecture, scaled: bool) -> PolicySnapshot:
+    ones = np.ones((1, network.sizes[0]), np.float32)
+    flat = np.zeros((1, network.size), np.float32)
+    return PolicySnapshot(0, network, flat, Scaling(ones, ones) if scaled else None)
+
+
+def _outline(model: onnx.ModelProto) -> list[Any]:
+    """Everything in a model but its floats and its metadata; numbers in other files have another outline."""
+    graph = model.graph
+    kept = [*graph.node, *graph.input, *graph.output, *model.opset_import, *model.functions]
+    constants = [
+        (one.name, tuple(one.dims), one.data_type, one.data_location, len(one.raw_data))
+        + ((one.raw_data,) if one.data_type == onnx.TensorProto.INT64 else ())
+        for one in graph.initializer
+    ]
+    others = [*graph.sparse_initializer, *graph.quantization_annotation, *graph.value_info, *model.training_info]
+    return [one.SerializeToString(deterministic=True) for one in [*kept, *others]] + constants

@@ -51,7 +51,7 @@ def refuse_difference(difference: float) -> None:
 
 
 def observations(spec: Spec, scaling: Scaling | None, count: int, rng: np.random.Generator) -> NDArray[Any]:
-    """Flat observations (count, observation_width): ordinary ones of several sizes, and the most extreme that can be."""
+    """Flat observations (count, observation_width): ordinary ones of several sizes, and extremes."""
     vectors = _vectors(spec.observation_size, scaling, count, rng)
     if not spec.images:
         return vectors

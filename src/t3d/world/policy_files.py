@@ -155,15 +155,21 @@ def hash_of(tensors: dict[str, NDArray[Any]]) -> str:
 
 
 def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Architecture:
-    name, activation = fields["name"], fields["activation"]
-    kind = KINDS.get(name, own)
-    if kind is None:
+    name = fields["name"]
+    if name not in KINDS and own is None:
         raise UnknownNetwork(
             f"the network of {stem} is {name!r:.200}, which is not one of T3D's; import it from a file that you trust "
             "and use load_policy(..., network=IT)"
         )
-    if activation not in ACTIVATIONS:
-        raise Refused(f"its activation is {activation!r:.60}")
+    return architecture_from(fields, own)
+
+
+def architecture_from(fields: dict[str, Any], own: Kind | None = None) -> Architecture:
+    """Reverses Architecture.described; raises an error for values that describe none."""
+    name, activation = fields["name"], fields["activation"]
+    kind = KINDS.get(name, own)
+    if kind is None or activation not in ACTIVATIONS:
+        raise Refused(f"its network is {name!r:.60} with activation {activation!r:.60}")
     encoder = encoder_from(fields["encoder"]) if "encoder" in fields else None
     first, *others = fields["sizes"]
     sizes = (to_count(first, least=1 if encoder is None else 0), *(to_count(size, least=1) for size in others))
