@@ -155,8 +155,7 @@ def _usual(observation: Any, part: Part) -> Floats | None:
 
 def largest_of(flat: NDArray[Any]) -> float:
     """The largest absolute value of a vector; NaN if it has one."""
-    largest: float = np.maximum.reduce(np.abs(flat), initial=0)  # several times as fast as comparing each
-    return largest
+    return float(np.maximum.reduce(np.abs(flat), initial=0))  # faster than comparing each
 
 
 def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
