@@ -66,16 +66,16 @@ def _c(policy: SavedPolicy, training: dict[str, Any]) -> tuple[bytes, float | No
 def _onnx(policy: SavedPolicy, training: dict[str, Any]) -> tuple[bytes, float | None]:
     try:
         from t3d.ship.onnx_graph import model_of  # noqa: PLC0415 (an extra)
-        from t3d.ship.onnx_policy import DESCRIPTION, OnnxPolicy, hash_of_graph  # noqa: PLC0415
+        from t3d.ship.onnx_policy import DESCRIPTION, OnnxPolicy, hash_of_model  # noqa: PLC0415
     except ImportError as error:
         raise UserError(f'exporting to ONNX needs {error.name}; install it with: pip install "t3d[export]"') from None
     from onnx import helper  # noqa: PLC0415
 
     snapshot = policy.snapshot
-    model = model_of(snapshot, policy.spec, {})
-    hashes = {"tensors_sha256": policy.sha256, "graph_sha256": hash_of_graph(model)}
-    about = {**policy.about, "scaled": snapshot.scaling is not None, "training": training, **hashes}
     readable = {**summary(policy), **{name: str(value) for name, value in training.items()}}
+    model = model_of(snapshot, policy.spec, readable)
+    hashes = {"tensors_sha256": policy.sha256, "model_sha256": hash_of_model(model)}
+    about = {**policy.about, "scaled": snapshot.scaling is not None, "training": training, **hashes}
     helper.set_model_props(model, {**readable, DESCRIPTION: sealed(DESCRIPTION, about).decode()})
     content: bytes = model.SerializeToString(deterministic=True)
     difference = largest_difference(policy, OnnxPolicy(content, policy.spec, about).actions)

@@ -63,9 +63,13 @@ def load(path: Path) -> OnnxPolicy:
         raise
 
 
-def hash_of_graph(model: onnx.ModelProto) -> str:
-    """The SHA-256 of a model's nodes and numbers."""
-    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
+def hash_of_model(model: onnx.ModelProto) -> str:
+    """The SHA-256 of everything in a model but the description, which says it."""
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    del rest.metadata_props[:]
+    rest.metadata_props.extend(one for one in model.metadata_props if one.key != DESCRIPTION)
+    return hashlib.sha256(rest.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
@@ -75,7 +79,7 @@ def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
     if DESCRIPTION not in found:
         raise Refused("it has no description of T3D's")
     about = unsealed(DESCRIPTION, found[DESCRIPTION].encode())
-    if about["graph_sha256"] != hash_of_graph(model):
+    if about["model_sha256"] != hash_of_model(model):
         raise Refused(CHANGED)
     spec, network = spec_from(about), architecture_from(about["network"])
     if 4 * network.size > len(content):

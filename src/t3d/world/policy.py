@@ -63,7 +63,8 @@ class LoadedPolicy:
         trained = (
             f"of {about.get('env') or 'an environment made in Python'}, seed {about['seed']}, step {about['step']:,}"
         )
-        return f"<{which} {trained}: {', '.join(seen)} -> {about['network']['name']} -> {spec.action_size} actions>"
+        actions = f"{spec.action_size} {'action' if spec.action_size == 1 else 'actions'}"
+        return f"<{which} {trained}: {', '.join(seen)} -> {about['network']['name']} -> {actions}>"
 
     def reset(self) -> None:
         """Starts an episode: the next observation is its first."""
