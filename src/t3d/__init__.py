@@ -31,7 +31,12 @@ __all__ = ["Config", "UserError", "__version__", "load_policy", "merge", "preset
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 't3d' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("t3d."):
+            raise ImportError(f"t3d.{name} is not part of t3d-policy; install t3d instead") from None
+        raise
 
 
 def __dir__() -> list[str]:

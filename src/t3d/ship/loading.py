@@ -12,9 +12,9 @@ from t3d.errors import UserError
 from t3d.world import policy_files
 from t3d.world.policy import LoadedPolicy
 
-NEEDS = {  # module -> what it needs beyond NumPy and safetensors, and how to get it
+NEEDS = {  # module -> what needs more than NumPy and safetensors, and what to install for it
     "t3d.ship.from_checkpoint": ("a checkpoint holds the state of training, so loading it", "t3d"),
-    "t3d.ship.onnx_policy": ("an ONNX file", "t3d[export]"),
+    "t3d.ship.onnx_policy": ("an ONNX file", "onnx onnxruntime"),
 }
 
 
@@ -55,9 +55,9 @@ def _evaluated(policy: LoadedPolicy) -> float:
 
 def _loader(module: str) -> Callable[..., LoadedPolicy]:
     """Imports what only some policies need; a sentence says how to install it."""
-    what, package = NEEDS[module]
+    what, packages = NEEDS[module]
     try:
         load: Callable[..., LoadedPolicy] = importlib.import_module(module).load
     except ImportError as error:
-        raise UserError(f'{what} needs {error.name}; install it with: pip install "{package}"') from None
+        raise UserError(f"{what} needs {error.name}; install it with: pip install {packages}") from None
     return load
