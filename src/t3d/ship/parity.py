@@ -15,7 +15,7 @@ from t3d.world.policy import SavedPolicy
 from t3d.world.spaces import ABSURD
 
 OBSERVATIONS = 10_000
-CHUNK = 500  # observations with images compared at once, for memory; chosen
+CHUNK = 100  # observations with images compared at once, for memory; chosen
 TOLERANCE = 1e-5  # of the range of each action
 TINIEST = 1e-30  # of the extremes
 
