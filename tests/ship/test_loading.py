@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,14 @@ def test_a_checkpoint_gives_the_policy_at_its_step(run: Path) -> None:
 def sentences(run: Path) -> dict[str, str]:
     newest = max((run / "checkpoints").glob("0*"))
     found = {}
-    for name, load in {
+    tries: dict[str, Callable[[], object]] = {
         "another seed": lambda: t3d.load_policy(run, seed=7),
         "a seed of several": lambda: t3d.load_policy(newest),
         "another seed of a checkpoint": lambda: t3d.load_policy(newest, seed=7),
         "no run": lambda: t3d.load_policy(run.parent),
         "nothing": lambda: t3d.load_policy(run / "nothing"),
-    }.items():
+    }
+    for name, load in tries.items():
         with pytest.raises(UserError) as caught:
             load()
         found[name] = str(caught.value)

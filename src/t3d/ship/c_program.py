@@ -48,7 +48,7 @@ class Program:
         """What forward passes call; networks of images are not written in C."""
 
         def linear(x: Value, weight: Floats, bias: Floats) -> Value:
-            return self.step("linear", [x], weight.shape[1], weight, bias[0])
+            return self.step("linear", [x], weight.shape[1], weight.T, bias[0])
 
         def layer_norm(x: Value, scale: Floats, shift: Floats) -> Value:
             return self.step("layer_norm", [x], x.width, scale[0], shift[0])
