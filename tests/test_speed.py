@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import timeit
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 import image_batches
 import image_rollouts
+from shipped_policies import of_vectors, vector_spec
 from t3d.architectures import actor_architecture
 from t3d.bench.updates import Case, update_rows
 from t3d.config import TD3Config
@@ -64,6 +67,28 @@ def test_acting_on_images_takes_less_than_ten_milliseconds() -> None:
         network = actor_architecture(spec, TD3Config(encoder_strides=strides))
         policy = MemberPolicy(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)), 0)
         assert min(timeit.repeat(lambda policy=policy: policy(seen), number=5, repeat=10)) / 5 < 10e-3  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_a_policy_acts_in_less_than_forty_microseconds() -> None:
+    """With all its checks, 17 values to 256-256 to 6, in turns with the bare products; we measured 24 and 11 µs."""
+    policy, seen = of_vectors(hidden=(256, 256), spec=vector_spec(17, 6)), np.linspace(-1, 1, 17)
+    parameters = [one[0] for one in policy.snapshot.architecture.parameters(policy.snapshot.flat)]
+
+    def bare() -> Any:
+        x = seen.astype(np.float32)[None]
+        for place in (0, 2):
+            x = np.maximum(x @ parameters[place] + parameters[place + 1], 0)
+        return np.tanh(x @ parameters[4] + parameters[5])
+
+    best: dict[Any, float] = {partial(policy, seen): math.inf, bare: math.inf}
+    for _ in range(500):
+        for act, before in best.items():
+            best[act] = min(before, timeit.timeit(act, number=20) / 20)
+    checked, products = best.values()
+    print(f"{1e6 * checked:.1f} µs with checks, {1e6 * products:.1f} µs without")
+    assert checked < 40e-6
+    assert checked < 4 * products
 
 
 @pytest.mark.slow

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from t3d.errors import UserError as UserError
     from t3d.run.loop import resume as resume
     from t3d.run.loop import train as train
-    from t3d.world.policy_files import load_policy as load_policy
+    from t3d.ship.loading import load_policy as load_policy
 
 _HOMES = {
     "Config": "t3d.config",
     "UserError": "t3d.errors",
-    "load_policy": "t3d.world.policy_files",
+    "load_policy": "t3d.ship.loading",
     "merge": "t3d.config",
     "preset": "t3d.config.presets",
     "resume": "t3d.run.loop",
@@ -31,7 +31,12 @@ __all__ = ["Config", "UserError", "__version__", "load_policy", "merge", "preset
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 't3d' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("t3d."):
+            raise ImportError(f"t3d.{name} is not part of t3d-policy; install t3d instead") from None
+        raise
 
 
 def __dir__() -> list[str]:

@@ -30,6 +30,7 @@ from t3d.store.checkpoint import newest
 from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
 from t3d.world.make import env_factory
+from t3d.world.policy_files import load_policy
 from t3d.world.spaces import ABSURD
 from worlds import Toy
 
@@ -99,7 +100,7 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
     for seed in cfg.seeds:
         evals = [event for event in events if isinstance(event, Eval) and event.seed == seed]
         best = max(evals, key=lambda event: event.mean_return)
-        policy = t3d.load_policy(folder_of(events) / "best" / f"seed-{seed}")
+        policy = load_policy(folder_of(events) / "best" / f"seed-{seed}")
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
         env_batch = open_batch(env_factory("Pendulum-v1"), cfg.env, "test")
         seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]

@@ -34,6 +34,7 @@ COMMANDS = {
     "plot": Command("t3d.app.plot", "plot RUN...", "plot the learning curves of one or more runs"),
     "compare": Command("t3d.app.compare", "compare A B...", "compare groups of runs: means, intervals, differences"),
     "record": Command("t3d.app.record", "record RUN", "record a video of a run's best policy (mp4)"),
+    "export": Command("t3d.app.export", "export RUN", "write a run's best policy as one ONNX or C file"),
     "explain": Command(
         "t3d.app.explain", "explain RUN|ENV", "take one real update apart into the fifteen steps of TD3"
     ),

@@ -40,7 +40,18 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
     tensors = {"actor": snapshot.flat[member]}
     if snapshot.scaling is not None:
         tensors |= {"mean": snapshot.scaling.mean[member], "std": snapshot.scaling.std[member]}
-    description = {
+    content, text = packed(description_of(snapshot, spec, about), tensors)
+    refuse_link(stem.parent)
+    stem.parent.mkdir(exist_ok=True)
+    file, copy = _files(stem)
+    copy.unlink(missing_ok=True)
+    replace(file, content)
+    replace(copy, text)
+
+
+def description_of(snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) -> dict[str, Any]:
+    """Everything about a policy but its numbers, as plain values."""
+    return {
         "format": FORMAT,
         "network": snapshot.architecture.described(),
         "observation": [part._asdict() for part in spec.observation],
@@ -52,13 +63,6 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
         "updates": snapshot.updates,
         **about,
     }
-    content, text = packed(description, tensors)
-    refuse_link(stem.parent)
-    stem.parent.mkdir(exist_ok=True)
-    file, copy = _files(stem)
-    copy.unlink(missing_ok=True)
-    replace(file, content)
-    replace(copy, text)
 
 
 def _files(stem: Path) -> tuple[Path, Path]:
@@ -68,7 +72,7 @@ def _files(stem: Path) -> tuple[Path, Path]:
 
 def packed(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tuple[bytes, bytes]:
     """Returns the contents of the .safetensors file and of the .json file, which is in the former's header too."""
-    text = sealed("policy", {**description, "tensors_sha256": _hash_of(tensors)}, INDENT)
+    text = sealed("policy", {**description, "tensors_sha256": hash_of(tensors)}, INDENT)
     return safetensors.numpy.save(tensors, {"policy": text.decode()}), text
 
 
@@ -83,9 +87,9 @@ def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
         content = _content(_files(stem)[0], MOST_BYTES)
         tensors = safetensors.numpy.load(content)
         about = _description(stem, content, tensors)
-        spec = _spec(about)
+        spec = spec_from(about)
         architecture = _architecture(about["network"], network, stem)
-        policy = SavedPolicy(_snapshot(about, tensors, spec, architecture), spec, about, _hash_of(tensors))
+        policy = SavedPolicy(_snapshot(about, tensors, spec, architecture), spec, about, hash_of(tensors))
         nothing = np.zeros((1, spec.observation_width), spec.observation_dtype)
         to_bounds(policy.actor(nothing)[0], spec)  # fails on wrong shapes
         return policy
@@ -120,7 +124,7 @@ def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -
     except Refused as error:
         raise Refused(f"{file.name}: {error}") from None
     _refuse_format(about["format"], stem)
-    if about["tensors_sha256"] != _hash_of(tensors):
+    if about["tensors_sha256"] != hash_of(tensors):
         raise Refused(f"{file.name}: {CHANGED}")
     try:
         is_copy = _content(copy, MOST_JSON_BYTES) == text.encode()
@@ -141,7 +145,8 @@ def _metadata(content: bytes) -> dict[str, Any]:
     return found
 
 
-def _hash_of(tensors: dict[str, NDArray[Any]]) -> str:
+def hash_of(tensors: dict[str, NDArray[Any]]) -> str:
+    """The SHA-256 of tensors, with their names, types and shapes."""
     digest = hashlib.sha256()
     for name, array in sorted(tensors.items()):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
@@ -150,15 +155,21 @@ def _hash_of(tensors: dict[str, NDArray[Any]]) -> str:
 
 
 def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Architecture:
-    name, activation = fields["name"], fields["activation"]
-    kind = KINDS.get(name, own)
-    if kind is None:
+    name = fields["name"]
+    if name not in KINDS and own is None:
         raise UnknownNetwork(
             f"the network of {stem} is {name!r:.200}, which is not one of T3D's; import it from a file that you trust "
             "and use load_policy(..., network=IT)"
         )
-    if activation not in ACTIVATIONS:
-        raise Refused(f"its activation is {activation!r:.60}")
+    return architecture_from(fields, own)
+
+
+def architecture_from(fields: dict[str, Any], own: Kind | None = None) -> Architecture:
+    """Reverses Architecture.described; raises an error for values that describe none."""
+    name, activation = fields["name"], fields["activation"]
+    kind = KINDS.get(name, own)
+    if kind is None or activation not in ACTIVATIONS:
+        raise Refused(f"its network is {name!r:.60} with activation {activation!r:.60}")
     encoder = encoder_from(fields["encoder"]) if "encoder" in fields else None
     first, *others = fields["sizes"]
     sizes = (to_count(first, least=1 if encoder is None else 0), *(to_count(size, least=1) for size in others))
@@ -189,7 +200,8 @@ def _snapshot(
     return PolicySnapshot(to_count(about["updates"]), architecture, tensors["actor"][None], scaling)
 
 
-def _spec(about: dict[str, Any]) -> Spec:
+def spec_from(about: dict[str, Any]) -> Spec:
+    """Reads the spaces in a description; raises an error for values that describe none."""
     spec = Spec(
         tuple(_part(fields) for fields in about["observation"]),
         tuple(to_count(size) for size in about["action_shape"]),

@@ -1,0 +1,93 @@
+"""How far torch, ONNX and C are from the policy: the table in docs/ship.md. `python experiments/export_parity.py`.
+
+Each figure is the largest difference over 10,000 observations with extremes, as a share of the range of actions. Actors
+have 17 inputs, hidden layers 256-256 and 6 actions, with and without scaled observations; images are three frames of
+84 x 84 x 3. Their numbers are those that training starts from, moved by noise so that no scale is 1 and no shift 0.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from t3d.algo.networks import Actor, ImageActor, initial
+from t3d.architectures import ACTIVATIONS, KINDS, Architecture, actor_architecture, architecture
+from t3d.config import TD3Config
+from t3d.ship.export import export_policy
+from t3d.ship.parity import largest_difference
+from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
+from t3d.types import Image, Part, Spec
+from t3d.world.policy import SavedPolicy
+from t3d.world.policy_files import description_of
+from t3d.world.spaces import to_bounds
+
+NOISE = 0.02
+ABOUT = {"env": "", "kind": "best", "seed": 0, "step": 0}
+VECTORS = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))
+IMAGES = Spec((), (6,), -np.ones(6), np.ones(6), images=(Image((), (3, 84, 84), 0, 3 * 84 * 84),), stack=3)
+
+
+def policy_of(network: Architecture, spec: Spec, scaled: bool) -> SavedPolicy:
+    rng = np.random.default_rng(0)
+    flat = initial(network, [0], torch.float32).numpy()
+    flat = flat + NOISE * rng.normal(size=flat.shape).astype(np.float32)
+    size = (1, spec.observation_size)
+    scaling = Scaling(rng.normal(size=size).astype(np.float32), rng.uniform(0.1, 3, size).astype(np.float32))
+    snapshot = PolicySnapshot(0, network, flat, scaling if scaled else None)
+    return SavedPolicy(snapshot, spec, description_of(snapshot, spec, ABOUT), "")
+
+
+def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    network, scaling = policy.snapshot.architecture, policy.snapshot.scaling
+    flat = torch.from_numpy(policy.snapshot.flat)
+    actor = Actor(network, flat) if network.encoder is None else ImageActor(network, flat)
+
+    @torch.no_grad()
+    def actions(seen: NDArray[Any]) -> NDArray[Any]:
+        s = torch.from_numpy(seen)
+        if scaling is not None:
+            mean, std = map(torch.from_numpy, scaling)
+            s = ((s - mean) / std).clamp(-SCALED_LIMIT, SCALED_LIMIT)
+        return to_bounds(actor(s.unsqueeze(0))[0].numpy(), policy.spec)
+
+    return actions
+
+
+def row(title: str, policies: list[SavedPolicy], folder: Path) -> None:
+    """Prints a line of the table: the largest over the policies."""
+    kinds = ["onnx"] if policies[0].spec.images else ["onnx", "c"]
+    found: dict[str, float] = {"torch": 0.0}
+    for policy in policies:
+        found["torch"] = max(found["torch"], largest_difference(policy, torch_actions(policy)))
+        for kind in kinds:
+            file = folder / f"policy.{kind}"
+            file.unlink(missing_ok=True)
+            found[kind] = max(found.get(kind, 0.0), export_policy(policy, file, kind, {}).difference or 0.0)
+    cells = [f"{found[kind]:.1e}" if kind in found else "refused" for kind in ("torch", "onnx", "c")]
+    print(f"| {title} | {' | '.join(cells)} |", flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("| network | torch | ONNX | C |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for kind in KINDS:
+            for activation in ACTIVATIONS:
+                network = architecture(kind, (17, 256, 256, 6), activation)
+                row(
+                    f"`{kind}`, {activation}", [policy_of(network, VECTORS, scaled) for scaled in (False, True)], folder
+                )
+        for kind in KINDS:
+            cfg = TD3Config(actor_network=kind)  # type: ignore[arg-type]
+            row(f"images, `{kind}`, relu", [policy_of(actor_architecture(IMAGES, cfg), IMAGES, False)], folder)
+
+
+if __name__ == "__main__":
+    main()

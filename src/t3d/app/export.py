@@ -1,0 +1,80 @@
+"""`t3d export RUN`: writes a policy as one file that runs without T3D."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from t3d.app.best_member import best_member
+from t3d.app.flags import read_flags
+from t3d.app.plain_console import PlainConsole
+from t3d.config import Member
+from t3d.errors import UserError
+from t3d.modules import is_own
+from t3d.ship.export import Exported, export_policy, refuse_place
+from t3d.ship.parity import OBSERVATIONS
+from t3d.store.reader import Run, open_run
+
+
+@dataclass(frozen=True)
+class ExportArgs:
+    """Write a policy of RUN as one file: normaliser, image preprocessing and rescaling of actions are inside.
+
+    It is compared with the policy on 10,000 observations first, and not written if they differ.
+    """
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run's folder, or its name under --root."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
+    format: Literal["onnx", "c"] = "onnx"
+    """onnx: for onnxruntime and others, needs the extra export. c: one C99 file for a microcontroller."""
+    policy: Literal["best", "last"] = "best"
+    """The best policy of the run, or the last one."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """The file to write; default: policy.onnx or policy.c in the run's folder."""
+
+
+def main(arguments: list[str]) -> int:
+    """Exports the policy and prints the file's path."""
+    args = read_flags(ExportArgs, arguments, "t3d export")
+    console, run = PlainConsole(), open_run(args.run, args.root)
+    network = run.cfg.td3.actor_network
+    if is_own(network):
+        raise UserError(f"the network {network} of {run.path} is your own code, which cannot be exported")
+    out = args.out or run.path / f"policy.{args.format}"
+    refuse_place(out)
+    member = best_member(run, console) if args.seed is None else run.member(args.seed)
+    policy = run.policy(member, args.policy)
+    exported = export_policy(policy, out, args.format, _training(run, member, policy.about))
+    console.print(_in_words(exported), soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+def _training(run: Run, member: Member, about: dict[str, Any]) -> dict[str, Any]:
+    """What the file says about the run."""
+    return {
+        "run": run.path.name,
+        "rule": run.cfg.rule,
+        "preset": run.cfg.preset,
+        "total_steps": run.cfg.total_steps,
+        "updates": about["updates"],
+        "evaluations": len(run.evals.get(member, [])),
+        "trained_by": f"t3d {about.get('t3d', '')}".strip(),
+    }
+
+
+def _in_words(exported: Exported) -> str:
+    size = f"{exported.bytes / 2**20:.1f} MiB" if exported.bytes >= 2**20 else f"{exported.bytes / 2**10:.0f} KiB"
+    compared = "not compared with the policy, because there is no C compiler here"
+    if exported.difference is not None:
+        compared = (
+            f"on {OBSERVATIONS:,} observations it differs from the policy by at most "
+            f"{exported.difference:.1e} of the range of actions"
+        )
+    return f"exported: {exported.path} ({size}; {compared})"

@@ -1,0 +1,1 @@
+"""Policies outside the trainer: loading them from anywhere, and exporting them."""

@@ -1,0 +1,102 @@
+"""The policy at the step of a checkpoint, computed from the state of training as the run itself would ship it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from t3d.algo.learner import named_tensors
+from t3d.algo.rules import rule_of
+from t3d.config import Config, Member, merge
+from t3d.config.sweeps import noun
+from t3d.data.normaliser import Normaliser
+from t3d.errors import UserError
+from t3d.files import CORRUPT_ERRORS
+from t3d.modules import is_own
+from t3d.snapshots import PolicySnapshot
+from t3d.store.checkpoint import open_checkpoint
+from t3d.tensors import put
+from t3d.types import Spec, State
+from t3d.world import policy_files
+from t3d.world.compatibility import difference, outline
+from t3d.world.policy import SavedPolicy
+
+
+def load(path: Path, seed: int | str | None) -> SavedPolicy:
+    """Loads one member's policy; the run's last/ says what exactly the environment's spaces are."""
+    try:
+        checkpoint = open_checkpoint(path)
+        state = checkpoint.state()
+        cfg = merge(Config(), state["config"])
+        _refuse_own_code(cfg, path)
+        place = _place(cfg, seed, path)
+        member = cfg.members[place]
+        last = policy_files.load_policy(path.parents[1] / "last" / member.name)
+        if changed := difference(state["spec"], outline(last.spec)):
+            raise UserError(f"the policies and the checkpoints of {path.parents[1]} are of different runs: {changed}")
+        alone = _alone(_shipped(cfg, last.spec, state), place)
+        about = _about(last.about, member, checkpoint.step)
+        description = policy_files.description_of(alone, last.spec, about)
+        return SavedPolicy(alone, last.spec, description, policy_files.hash_of(_tensors(alone)))
+    except CORRUPT_ERRORS as error:
+        raise UserError(f"{path} is not a checkpoint that T3D can use: {error}") from None
+
+
+def _refuse_own_code(cfg: Config, path: Path) -> None:
+    """A file must not choose what code runs."""
+    for name in (cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network):
+        if is_own(name):
+            raise UserError(
+                f"{path} was trained with {name}, your own code, and a file never chooses what code runs; load "
+                f"a policy file instead: load_policy({str(path.parents[1] / 'last' / 'seed-N')!r}, network=...)"
+            )
+
+
+def _place(cfg: Config, seed: int | str | None, path: Path) -> int:
+    names = [(str(member.seed), member.name) for member in cfg.members]
+    found = [place for place, known in enumerate(names) if seed is None or str(seed) in known]
+    if len(found) != 1:
+        have = ", ".join(name for _, name in names[:5]) + (" ..." if len(names) > 5 else "")
+        what = noun(cfg.members)
+        raise UserError(f"{path} holds the {what}s {have}; choose one, e.g. load_policy(..., seed={names[0][1]!r})")
+    return found[0]
+
+
+def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
+    """The policies of all members that the run would save."""
+    rule = rule_of(cfg.rule, spec)
+    agent = rule.init(spec, cfg.td3, cfg.member_seeds, "cpu", torch.float32)
+    for name, tensor in named_tensors(agent):
+        put(tensor, state["learner"][name], name)
+    actor = rule.shipped(agent)
+    snapshot = PolicySnapshot(state["learner"]["updates"], actor.architecture, actor.flat.detach().numpy().copy())
+    if not cfg.normalise_observations:
+        return snapshot
+    normaliser = Normaliser(len(cfg.members), spec.observation_size)
+    normaliser.restore(state["memory"]["normaliser"])
+    return normaliser.put_into(snapshot)
+
+
+def _alone(snapshot: PolicySnapshot, place: int) -> PolicySnapshot:
+    mine = slice(place, place + 1)
+    scaling = snapshot.scaling
+    alone = None if scaling is None else scaling._replace(mean=scaling.mean[mine], std=scaling.std[mine])
+    return snapshot._replace(flat=snapshot.flat[mine], scaling=alone)
+
+
+def _tensors(alone: PolicySnapshot) -> dict[str, Any]:
+    tensors = {"actor": alone.flat[0]}
+    return tensors if alone.scaling is None else {**tensors, "mean": alone.scaling.mean[0], "std": alone.scaling.std[0]}
+
+
+def _about(last: dict[str, Any], member: Member, step: int) -> dict[str, Any]:
+    """As RunFolder says of its policies, with the kind and the step of this one."""
+    kept = ("env", "pixels", "camera", "action_repeat", "values", "t3d")
+    return {
+        **{name: last[name] for name in kept if name in last},
+        "kind": "checkpoint",
+        "seed": member.seed,
+        "step": step,
+    }

@@ -1,0 +1,109 @@
+"""Runs a policy that was exported to ONNX, in onnxruntime."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from t3d.architectures import Architecture
+from t3d.errors import UserError
+from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, to_count, unsealed
+from t3d.ship.onnx_graph import model_of, split_inputs
+from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.types import Spec
+from t3d.world.policy import LoadedPolicy
+from t3d.world.policy_files import architecture_from, spec_from
+
+DESCRIPTION = "t3d"  # the metadata that holds the policy's description
+MOST_BYTES = 2**31  # what protobuf allows
+ONLY_ERRORS = 3  # of onnxruntime's levels of messages
+
+
+class OnnxPolicy(LoadedPolicy):
+    """A policy in a session of onnxruntime, on one thread."""
+
+    def __init__(self, content: bytes, spec: Spec, about: dict[str, Any]) -> None:
+        super().__init__(spec, about, str(about["tensors_sha256"]))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = ONLY_ERRORS
+        self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def actions(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """As the base class says."""
+        found: NDArray[Any] = self._session.run(["action"], split_inputs(flat, self.spec))[0]
+        if not np.isfinite(found).all():
+            raise UserError("the policy's action for this observation is not finite")
+        return found
+
+
+def load(path: Path) -> OnnxPolicy:
+    """Loads a file that `t3d export` wrote; refuses one that was changed, or that holds anything else."""
+    try:
+        content = read(path.resolve(strict=True), MOST_BYTES)
+        about, spec = _description(content)
+        for name in ("seed", "step", "updates"):
+            to_count(about[name])
+        policy = OnnxPolicy(content, spec, about)
+        policy.actions(np.zeros((1, spec.observation_width), spec.observation_dtype))  # fails on wrong shapes
+        return policy
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except UserError:
+        raise
+    except Exception as error:  # onnxruntime and protobuf have exceptions of their own
+        if isinstance(error, CORRUPT_ERRORS) or type(error).__module__.startswith(("onnx", "google")):
+            raise UserError(f"{path} is not a policy that T3D exported: {str(error).splitlines()[0]:.200}") from None
+        raise
+
+
+def hash_of_model(model: onnx.ModelProto) -> str:
+    """The SHA-256 of everything in a model but the description, which says it."""
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    del rest.metadata_props[:]
+    rest.metadata_props.extend(one for one in model.metadata_props if one.key != DESCRIPTION)
+    return hashlib.sha256(rest.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
+    """Reads the policy's description after checking that the model is one that T3D writes, unchanged."""
+    model = onnx.load_model_from_string(content)
+    found = {one.key: one.value for one in model.metadata_props}
+    if DESCRIPTION not in found:
+        raise Refused("it has no description of T3D's")
+    about = unsealed(DESCRIPTION, found[DESCRIPTION].encode())
+    if about["model_sha256"] != hash_of_model(model):
+        raise Refused(CHANGED)
+    spec, network = spec_from(about), architecture_from(about["network"])
+    if 4 * network.size > len(content):
+        raise Refused("it does not hold the numbers of its network")
+    expected = model_of(_empty(network, scaled=about["scaled"] is True), spec, {})
+    if _outline(model) != _outline(expected):
+        raise Refused("it computes something else than its description says")
+    return about, spec
+
+
+def _empty(network: Architecture, scaled: bool) -> PolicySnapshot:
+    ones = np.ones((1, network.sizes[0]), np.float32)
+    flat = np.zeros((1, network.size), np.float32)
+    return PolicySnapshot(0, network, flat, Scaling(ones, ones) if scaled else None)
+
+
+def _outline(model: onnx.ModelProto) -> list[Any]:
+    """Everything in a model but its floats and its metadata; numbers in other files have another outline."""
+    graph = model.graph
+    kept = [*graph.node, *graph.input, *graph.output, *model.opset_import, *model.functions]
+    constants = [
+        (one.name, tuple(one.dims), one.data_type, one.data_location, len(one.raw_data))
+        + ((one.raw_data,) if one.data_type == onnx.TensorProto.INT64 else ())
+        for one in graph.initializer
+    ]
+    others = [*graph.sparse_initializer, *graph.quantization_annotation, *graph.value_info, *model.training_info]
+    return [one.SerializeToString(deterministic=True) for one in [*kept, *others]] + constants
