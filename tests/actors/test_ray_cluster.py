@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from t3d.actors import ray_checks, ray_cluster
+from t3d.actors import ray_checks
 from t3d.actors.ray_checks import QUESTION, asks_for_token, split_address
 from t3d.actors.ray_cluster import SHARED_MEMORY, Connection, actor_options, connect, store_bytes
 from t3d.actors.ray_files import excluded, for_machines, needs_files
@@ -46,7 +47,7 @@ def cluster() -> Iterator[str]:
         yield address
 
 
-def joined(address: str, **changes: object) -> Connection:
+def joined(address: str, **changes: Any) -> Connection:
     return connect(replace(CFG, ray_address=address, **changes))
 
 
@@ -85,7 +86,7 @@ class TestOwnCluster:
         assert not (tmp_path / ".ray").exists()  # no token is left for others to find
 
     def test_says_which_extra_to_install_without_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"t3d\[ray\]"):
             connect(CFG)
 
@@ -284,7 +285,7 @@ def asks_for_token_of_a_stranger(address: str) -> bool:
     return asked.returncode != 0 and "InvalidAuthToken" in asked.stderr
 
 
-def _listening() -> list[psutil._common.pconn]:  # type: ignore[name-defined]
+def _listening() -> list[Any]:
     """The ports on which this process and its descendants listen."""
     here = psutil.Process()
     found = []

@@ -14,7 +14,7 @@ from t3d.dash.index import RunIndex
 from t3d.dash.table import WHOLE
 from t3d.events import Eval
 from t3d.insight.figures import Figure, Series, parsed, without_pauses
-from t3d.insight.statistics import Array, Curve, band, mean, on_common_steps
+from t3d.insight.statistics import Array, band, mean, on_common_steps
 
 RESAMPLES = 2_000  # of an interval that is drawn, not quoted; chosen
 MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
@@ -122,7 +122,7 @@ def _mean(living: Sequence[One], figure: Figure, window: Window) -> dict[str, An
     curves = [_cut(one.series, window) for one in living]
     if not curves:
         return None
-    steps, values = on_common_steps([Curve(one.steps, one.values) for one in curves])
+    steps, values = on_common_steps([one.steps for one in curves], [one.values for one in curves])
     if not len(steps):
         return None
     middle = values.mean(axis=0)
