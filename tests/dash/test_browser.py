@@ -237,7 +237,9 @@ def test_videos_play_and_the_slider_chooses_among_them(context: BrowserContext, 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("part", ["#/", "#/run/a", "#/run/a/steps", "#/run/a/config", "#/run/a/journal", "#/compare?run=a&run=b"])
+@pytest.mark.parametrize(
+    "part", ["#/", "#/run/a", "#/run/a/steps", "#/run/a/config", "#/run/a/journal", "#/compare?run=a&run=b"]
+)
 def test_nothing_is_wider_than_a_phone(context: BrowserContext, tmp_path: Path, scheme: str, part: str) -> None:
     for name in ("a", "b"):
         write_run(tmp_path / name, {0: [1.0, 2.0]}, events=[update(0, 0, 1000, 1.0)])
