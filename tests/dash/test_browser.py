@@ -83,15 +83,15 @@ def open_page(context: BrowserContext, address: str, part: str = "") -> Page:
     return page
 
 
-def soonest(change: Callable[[int], None], shown: Callable[[int], None], tries: int = 3) -> float:
-    """The shortest time from a change to where it is shown, in seconds: a busy machine may delay some."""
+def usual_seconds(change: Callable[[int], None], shown: Callable[[int], None]) -> float:
+    """The median time of three from a change to where it is shown: a busy machine may delay one."""
     found = []
-    for number in range(tries):
+    for number in range(3):
         change(number)
         started = time.monotonic()
         shown(number)
         found.append(time.monotonic() - started)
-    return min(found)
+    return sorted(found)[1]
 
 
 def test_a_run_is_watched_paused_and_stopped_while_it_trains(context: BrowserContext, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_live_update_is_on_the_screen_within_two_seconds(context: BrowserConte
         def shown(number: int) -> None:
             expect(newest).to_have_text(f"{10 + number} at step {number + 1},000")
 
-        assert soonest(grow, shown) < 2.0
+        assert usual_seconds(grow, shown) < 2.0
         page.close()
 
 
@@ -264,7 +264,7 @@ def test_a_page_says_when_the_server_is_gone_and_goes_on_when_it_is_back(browser
         expect(page.locator("#connection")).to_be_hidden()
         page.route("**/api/**", lambda route: route.abort())
         path.rename(tmp_path / "b")
-        expect(page.locator("#connection")).to_contain_text("does not answer")
+        expect(page.get_by_text("The dashboard's server does not answer")).to_be_visible()
         page.unroute("**/api/**")
         expect(page.locator("#connection")).to_be_hidden()
         expect(page.get_by_role("alert").first).to_contain_text("there is no run of this name")
