@@ -88,8 +88,8 @@ def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
         tensors = safetensors.numpy.load(content)
         about = _description(stem, content, tensors)
         spec = spec_from(about)
-        architecture = _architecture(about["network"], network, stem)
-        policy = SavedPolicy(_snapshot(about, tensors, spec, architecture), spec, about, hash_of(tensors))
+        snapshot = _snapshot(about, tensors, spec, _architecture(about["network"], network, stem))
+        policy = SavedPolicy(snapshot, spec, about, hash_of(tensors))
         nothing = np.zeros((1, spec.observation_width), spec.observation_dtype)
         to_bounds(policy.actor(nothing)[0], spec)  # fails on wrong shapes
         return policy
@@ -155,11 +155,10 @@ def hash_of(tensors: dict[str, NDArray[Any]]) -> str:
 
 
 def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Architecture:
-    name = fields["name"]
-    if name not in KINDS and own is None:
+    if fields["name"] not in KINDS and own is None:
         raise UnknownNetwork(
-            f"the network of {stem} is {name!r:.200}, which is not one of T3D's; import it from a file that you trust "
-            "and use load_policy(..., network=IT)"
+            f"the network of {stem} is {fields['name']!r:.200}, which is not one of T3D's; import it from a file that "
+            "you trust and use load_policy(..., network=IT)"
         )
     return architecture_from(fields, own)
 
@@ -167,8 +166,7 @@ def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Archi
 def architecture_from(fields: dict[str, Any], own: Kind | None = None) -> Architecture:
     """Reverses Architecture.described; raises an error for values that describe none."""
     name, activation = fields["name"], fields["activation"]
-    kind = KINDS.get(name, own)
-    if kind is None or activation not in ACTIVATIONS:
+    if (kind := KINDS.get(name, own)) is None or activation not in ACTIVATIONS:
         raise Refused(f"its network is {name!r:.60} with activation {activation!r:.60}")
     encoder = encoder_from(fields["encoder"]) if "encoder" in fields else None
     first, *others = fields["sizes"]
