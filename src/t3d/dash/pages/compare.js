@@ -1,6 +1,6 @@
 // Several runs beside each other: their curves in common charts, and the settings in which they differ.
 
-import { get, oneAtATime, query, watch } from "./api.js";
+import { follow, get, query } from "./api.js";
 import { curves } from "./curves.js";
 import { badge, choice, count, duration, el, figure, said, table } from "./dom.js";
 import { PANELS } from "./panels.js";
@@ -40,22 +40,17 @@ export function comparePage(main, { search }) {
     return answer;
   }
 
-  const load = oneAtATime(async () => {
-    try {
-      const { runs } = await get("/api/runs");
-      problem.hidden = true;
-      const chosen = names.map((name) => runs.find((run) => run.name === name));
-      const gone = names.filter((_, place) => !chosen[place]);
-      if (gone.length) failed(new Error(`No longer there: ${gone.join(", ")}.`));
-      if (!picks.contains(document.activeElement)) picks.replaceChildren(...runs.map(pick));
-      const known = chosen.filter(Boolean);
-      overview.replaceChildren(known.length ? table(["run", "status", "environment", "steps", "best return", "took"], known.map(rowOf))
-        : el("p", { class: "quiet" }, "Choose the runs to compare."));
-      if (names.length && !gone.length) await charts.update(PANELS_OF_RUNS.flatMap((panel) => Object.keys(panel.metrics)));
-    } catch (error) {
-      failed(error);
-    }
-  });
+  async function load() {
+    const { runs } = await get("/api/runs");
+    problem.hidden = true;
+    if (!picks.contains(document.activeElement)) picks.replaceChildren(...runs.map(pick));
+    const known = names.flatMap((name) => runs.find((run) => run.name === name) ?? []);
+    overview.replaceChildren(known.length ? table(["run", "status", "environment", "steps", "best return", "took"], known.map(rowOf))
+      : el("p", { class: "quiet" }, "Choose the runs to compare."));
+    const gone = names.filter((name) => !known.some((run) => run.name === name));
+    if (gone.length) throw new Error(`No longer there: ${gone.join(", ")}.`);
+    if (names.length) await charts.update(PANELS_OF_RUNS.flatMap((panel) => Object.keys(panel.metrics)));
+  }
 
   function pick(run) {
     const box = el("input", { type: "checkbox", checked: names.includes(run.name), onchange: () =>
@@ -63,8 +58,7 @@ export function comparePage(main, { search }) {
     return el("label", {}, box, ` ${run.name} `, el("span", { class: "quiet" }, run.env));
   }
 
-  load();
-  return watch(names, load);
+  return follow(names, load, failed).leave;
 }
 
 function rowOf(run) {
