@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from run_folders import folder_of, run
 from t3d.dash import library
 from t3d.dash.library import Library
 from t3d.dash.steps import STEP_OF
-from t3d.events import Alarm, Note
+from t3d.events import Alarm, Note, to_line
 from t3d.insight.fifteen_steps import fifteen_texts
 from t3d.store.catalogue import read_entry
 from t3d.store.listing import listed_fields
@@ -112,6 +113,7 @@ def test_a_list_is_read_again_only_where_something_changed(root: Path, monkeypat
         return read_entry(path)
 
     monkeypatch.setattr(library, "read_entry", noted)
+    monkeypatch.setattr(library, "SLOW", 1e9)
     shelf = Library(root)
     for _ in range(3):
         assert len(shelf.runs()[0]) == 2
@@ -241,3 +243,21 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
 def test_an_empty_or_missing_folder_has_no_runs(tmp_path: Path) -> None:
     assert got(client_of(tmp_path), "/api/runs")["runs"] == []
     assert got(client_of(tmp_path / "gone"), "/api/runs")["runs"] == []
+
+
+def test_a_run_that_takes_long_to_read_is_not_read_all_the_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+
+    def slow(path: Path) -> Any:
+        reads.append(path.name)
+        time.sleep(0.05)
+        return read_entry(path)
+
+    monkeypatch.setattr(library, "read_entry", slow)
+    shelf = Library(root)
+    shelf.run("apple")
+    for step in range(1, 6):
+        with (root / "apple" / "events.jsonl").open("a") as log:
+            log.write(to_line(update(0, 0, 5000 + step, 1.0)) + "\n")
+        assert shelf.run("apple").entry.step == 5000 + step, "but how far it is, is known"
+    assert reads == ["apple"]

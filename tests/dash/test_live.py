@@ -298,3 +298,17 @@ def test_the_server_beside_a_run_ends_even_if_that_is_killed(tmp_path: Path) -> 
         (server,) = [one for one in psutil.Process(process.pid).children() if "t3d.dash.process" in one.cmdline()]
         process.kill()
         server.wait(20)
+
+
+def test_what_changes_while_a_page_is_opened_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, look = write_run(tmp_path / "a", {0: [1.0]}), Live._look
+
+    def slow(self: Live, name: str | None) -> Any:
+        time.sleep(0.5)
+        return look(self, name)
+
+    monkeypatch.setattr(Live, "_look", slow)
+    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
+        page.next()
+        grow(path, 1000)
+        assert page.next()[1]["step"] == 1000

@@ -17,7 +17,7 @@ from helpers import small_config
 from run_folders import assert_equal, end_of, events_of, folder_of, run
 from t3d.config import merge
 from t3d.errors import UserError
-from t3d.events import Continued, End, Event, Note, Paused, Resumed, Saved, Start, Update
+from t3d.events import ActorEvent, Continued, End, Event, Note, Paused, Resumed, Saved, Start, Update
 from t3d.files import Refused, sealed
 from t3d.store.catalogue import newest_session, pauses, read_entry
 from t3d.store.control import FILE, Asked, ask, read_asked
@@ -221,3 +221,20 @@ def test_a_run_looks_for_the_file_at_most_once_a_second(tmp_path: Path, monkeypa
     started = time.monotonic()
     events = run(small_config(total_steps=600), tmp_path)
     assert isinstance(events[-1], End) and len(looks) <= time.monotonic() - started
+
+
+def test_actor_processes_wait_with_a_paused_run(tmp_path: Path) -> None:
+    """For longer than an actor may hang: one that waits for the learner does not."""
+    settings: dict[str, Any] = {"actors": "local:2", "env": {"hang_seconds": 1.0}, "run": {"root": str(tmp_path)}}
+    events, later = list[Event](), list[threading.Timer]()
+    for event in t3d.train(merge(small_config(total_steps=600), settings)):
+        events.append(event)
+        if isinstance(event, Start):
+            ask(Path(event.folder), vars(event), "pause")
+        if isinstance(event, Paused):
+            later.append(threading.Timer(2.5, ask, (folder_of(events), vars(events[0]), "continue")))
+            later[0].start()
+    assert end_of(events).reason == "finished" and later
+    assert not [event for event in events if isinstance(event, ActorEvent)]
+    continued = next(event for event in events if isinstance(event, Continued))
+    assert continued.paused_seconds > 2.4

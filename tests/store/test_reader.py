@@ -15,6 +15,7 @@ import t3d
 from helpers import small_config
 from t3d.errors import UserError
 from t3d.events import KINDS, ActorEvent, Alarm, Eval, Event, Note, from_line, to_line
+from t3d.store import reader
 from t3d.store.catalogue import read_entry
 from t3d.store.reader import START, locate, open_run, read_events, read_log
 from t3d.store.values import CHECKED, TYPES
@@ -180,3 +181,33 @@ def test_what_is_not_of_a_fields_type_is_refused(annotation: str) -> None:
     good, others = FIGURES[annotation]
     assert TYPES[annotation](good)
     assert not any(TYPES[annotation](value) for value in others)
+
+
+def test_lines_are_read_a_few_at_a_time_and_only_complete_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "AT_ONCE", 10)
+    content = [b"a" * 25, b"", b"b", b"c" * 9, b"d" * 10, b"e"]
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(content))  # the last line is not complete
+    found, place, reads = list[bytes](), reader.START, 0
+    while (chunk := reader.read_lines(tmp_path, place)).lines:
+        assert not chunk.restarted
+        found, place, reads = found + chunk.lines, chunk.end, reads + 1
+    assert found == content[:-1] and reads > 2
+    with (tmp_path / "events.jsonl").open("ab") as log:
+        log.write(b"\n")
+    assert reader.read_lines(tmp_path, place).lines == [b"e"]
+    (tmp_path / "events.jsonl").write_bytes(b"new\n")
+    again = reader.read_lines(tmp_path, place)
+    assert again.restarted and again.lines == [b"new"]
+
+
+def test_a_line_without_an_end_is_cut_so_that_what_follows_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "AT_ONCE", 10)
+    monkeypatch.setattr(reader, "LONGEST_LINE", 20)
+    (tmp_path / "events.jsonl").write_bytes(b"x" * 100 + b"\nlast\n")
+    found, place = list[bytes](), reader.START
+    while (chunk := reader.read_lines(tmp_path, place)).lines:
+        found, place = found + chunk.lines, chunk.end
+    assert b"".join(found) == b"x" * 100 + b"last" and found[-1] == b"last"
+    assert place.offset == 106

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import chain
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -87,20 +89,20 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
         looked[name], whole = _looked(library, run)
         complete = complete and whole
     pools = _pools([*looked.values()], pool=_choice(asked, "pool", ["yes", "no"]) == "yes")
-    figures = dict.fromkeys(one for metric in metrics for one in find([*looked.values()], metric))
-    return {
-        "series": [
+    with ExitStack() as held:
+        for name in sorted(looked):  # in the same order everywhere, so that nobody waits for each other
+            held.enter_context(looked[name].data.lock)
+        found = {metric: find([*looked.values()], metric) for metric in metrics}
+        missing = {name: [one for one in metrics if not find([run], one)] for name, run in looked.items()}
+        series = [
             {
                 "metric": figure.name,
                 "event": figure.kind.event,
                 "lines": [line for pool in pools for line in lines(pool, figure, window)],
             }
-            for figure in figures
-        ],
-        "missing": {name: [one for one in metrics if not find([run], one)] for name, run in looked.items()},
-        "settings": difference(listed),
-        "complete": complete,
-    }
+            for figure in dict.fromkeys(chain.from_iterable(found.values()))
+        ]
+    return {"series": series, "missing": missing, "settings": difference(listed), "complete": complete}
 
 
 def _pools(runs: Sequence[Looked], *, pool: bool) -> list[list[Looked]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from t3d.dash.index import RunIndex
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, in_words
-from t3d.store.catalogue import Entry, read_entry
+from t3d.store.catalogue import Entry, peek, read_entry
 from t3d.store.listing import listed_fields, searched_text
 from t3d.store.notes import FILE as NOTES
 from t3d.store.notes import Notes, read_notes
@@ -21,6 +22,8 @@ from t3d.store.reader import Unreadable
 WATCHED = ("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "videos", "control.json")
 ALIVE = ("running", "paused")  # their process may end without a change to a file
 MOST_BYTES = 80 * 2**20  # of figures in memory; those of runs not looked at for longest are dropped; chosen
+SLOW = 0.04  # seconds
+SELDOM = 20  # times as long as it took, until a run that grows is read again: a long sweep takes a while; chosen
 PATIENCE = 1.0  # seconds that a request reads a long log before it answers with what it has; chosen
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
@@ -52,6 +55,25 @@ class Listed(NamedTuple):
         return "\n".join([searched_text(self.entry), *self.notes.tags, self.notes.note]).lower()
 
 
+class Cached(NamedTuple):
+    """What was read of a folder, and what that took."""
+
+    stamp: Stamp
+    found: Listed | Unreadable
+    read_at: float
+    seconds: float
+
+    def peeked(self, path: Path) -> Listed | Unreadable:
+        """Returns it with the status, the step and the notes as they are now."""
+        if not isinstance(self.found, Listed):
+            return self.found
+        try:
+            status, step = peek(path)
+        except Unreadable as error:
+            return error
+        return Listed(self.found.entry._replace(status=status, step=step), read_notes(path))
+
+
 class Library:
     """What is known of the runs in a folder; every method may be called by several threads at once."""
 
@@ -59,7 +81,7 @@ class Library:
         self.root = Path(os.path.realpath(root))
         self.writing = threading.Lock()  # held while a file of a run is replaced
         self._lock = threading.Lock()
-        self._cache: dict[str, tuple[Stamp, Listed | Unreadable]] = {}
+        self._cache: dict[str, Cached] = {}
         self._indexes: OrderedDict[str, RunIndex] = OrderedDict()  # the one looked at last comes last
 
     def runs(self) -> tuple[list[Listed], list[Unreadable]]:
@@ -109,17 +131,22 @@ class Library:
                 self._indexes.popitem(last=False)
 
     def _read(self, path: Path) -> Listed | Unreadable:
-        stamp = stamp_of(path)
+        stamp, started = stamp_of(path), time.monotonic()
         with self._lock:
-            known, found = self._cache.get(path.name, ((), None))
-        is_alive = isinstance(found, Listed) and found.entry.status in ALIVE
-        if found is None or known != stamp or is_alive:
-            try:
-                found = Listed(read_entry(path), read_notes(path))
-            except Unreadable as error:
-                found = error
-            with self._lock:
-                self._cache[path.name] = stamp, found
+            known = self._cache.get(path.name)
+        if known is not None and known.stamp == stamp:
+            is_alive = isinstance(known.found, Listed) and known.found.entry.status in ALIVE
+            return known.peeked(path) if is_alive else known.found
+        if known is not None and known.seconds > SLOW and started < known.read_at + SELDOM * known.seconds:
+            return known.peeked(path)
+        found: Listed | Unreadable
+        try:
+            found = Listed(read_entry(path), read_notes(path))
+        except Unreadable as error:
+            found = error
+        now = time.monotonic()
+        with self._lock:
+            self._cache[path.name] = Cached(stamp, found, now, now - started)
         return found
 
     def _folders(self) -> list[Path]:

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from t3d.dash.library import Library, NoSuchRun, stamp_of
+from t3d.dash.library import Library, stamp_of
+from t3d.errors import UserError
+from t3d.store.catalogue import peek
 
 EVERY = 0.5  # seconds between two looks at a run's files; chosen
 EVERY_LIST = 1.0  # the same for the list
@@ -99,19 +101,19 @@ class Live:
             return self.library.stamps()
         try:
             path = self.library.path(name)
-            return stamp_of(path), self.library.run(name).entry.status
-        except NoSuchRun:
+            return stamp_of(path), peek(path)[0]
+        except UserError:
             return None
 
     def _tell(self, name: str | None) -> Message:
         if name is None:
             return "runs", {}
         try:
-            entry = self.library.run(name).entry
-        except NoSuchRun:
+            path = self.library.path(name)
+            status, step = peek(path)
+        except UserError:
             return "run", {"name": name, "size": 0, "status": "gone", "step": 0}
-        size = stamp_of(entry.path)[0][1]
-        return "run", {"name": name, "size": size, "status": entry.status, "step": entry.step}
+        return "run", {"name": name, "size": stamp_of(path)[0][1], "status": status, "step": step}
 
 
 def _formatted(message: Message) -> bytes:

@@ -114,6 +114,15 @@ def read_entry(path: Path) -> Entry:
         raise Unreadable(path, f"its events.jsonl is not T3D's ({type(error).__name__})") from None
 
 
+def peek(path: Path) -> tuple[str, int]:
+    """Reads only the status and the step of a run, which is quick however long its log is."""
+    try:
+        start, last = read_ends(path)
+        return _status(path, newest_session(path) or start, last), to_count(last["step"])
+    except CORRUPT_ERRORS as error:
+        raise Unreadable(path, f"its events.jsonl is not T3D's ({type(error).__name__})") from None
+
+
 def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns settings that differ from the defaults: dotted key -> (default or None, the run's)."""
     defaults = flat(Config())

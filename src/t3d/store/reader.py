@@ -198,9 +198,10 @@ def read_lines(path: Path, after: Place = START) -> Lines:
             data += log.readline(LONGEST_LINE)
         if len(data) < AT_ONCE + LONGEST_LINE:  # otherwise it is no log of T3D's, and what it is ends somewhere
             data = data[: data.rfind(b"\n") + 1]
-        lines = data.split(b"\n")[: -1 if data[-1:] == b"\n" or not data else None]
-        end = Place(offset + len(data), lines[-1] + b"\n" if lines else last)
-        return Lines(lines, end, restarted)
+        *lines, rest = data.split(b"\n")
+        lines += [rest] if rest else []
+        place = Place(offset + len(data), data[-len(lines[-1]) - (not rest) :] if lines else last)
+        return Lines(lines, place, restarted)
 
 
 def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
