@@ -21,7 +21,7 @@ import pytest
 from dash_client import served
 from fake_runs import evaluation, update, write_run
 from t3d.dash.process import address_of
-from t3d.events import Alarm, to_line
+from t3d.events import Alarm, StepsTaken, to_line
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
@@ -280,4 +280,30 @@ def test_without_the_token_the_page_explains_how_to_get_it(browser: Browser, tmp
         page.goto(f"{address.partition('?')[0]}#/run/live")
         expect(page.get_by_text("open the address that t3d dash printed")).to_be_visible()
         expect(page.get_by_role("button", name="Pause")).to_be_disabled()
+        page.close()
+
+
+def test_settings_are_compared_with_those_of_another_run(context: BrowserContext, tmp_path: Path) -> None:
+    write_run(tmp_path / "a", {0: [1.0]}, td3={"gamma": 0.9})
+    write_run(tmp_path / "b", {0: [1.0]}, td3={"tau": 0.5})
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access), "#/run/a/config")
+        changed = page.locator(".card", has_text="What differs from the defaults")
+        difference = page.locator(".card", has_text="Difference to another run")
+        expect(changed.get_by_role("row", name="td3.gamma")).to_have_text("td3.gamma0.90.99")
+        page.get_by_label("Compare with").select_option("b")
+        expect(difference.locator("tbody tr")).to_have_text(["td3.gamma0.90.99", "td3.tau0.0050.5"])
+        page.close()
+
+
+def test_the_fifteen_steps_have_the_numbers_of_the_newest_update(context: BrowserContext, tmp_path: Path) -> None:
+    values = {"q": {"shape": [2, 8], "mean": 12.5, "std": 0.5, "first": [12.0, 12.5, 13.0]}}
+    taken = StepsTaken(step=1000, time=1e9, member=0, seed=0, updates=900, values=values)
+    write_run(tmp_path / "a", {0: [1.0]}, events=[taken])
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access), "#/run/a/steps")
+        cards = page.get_by_role("article")
+        expect(cards).to_have_count(15)
+        expect(page.get_by_text("Update 900, at step 1,000")).to_be_visible()
+        expect(cards.nth(9).get_by_role("row", name=re.compile("^q "))).to_have_text("q12.50.512, 12.5, 132 × 8")
         page.close()

@@ -1,4 +1,4 @@
-// Asking the server, and hearing from it. Pages ask again when watch() calls them.
+// Asking the server, and hearing from it. Pages do their work in follow(), which repeats it.
 
 const RETRY_MS = 2000;
 const listeners = new Set();
@@ -45,9 +45,32 @@ async function answer(address, options = {}) {
   return content;
 }
 
+// Does the work of a page now, whenever what it shows has changed, and again soon after it failed.
+export function follow(runs, work, failed) {
+  let timer = 0;
+  let isOver = false;
+  const load = oneAtATime(async () => {
+    clearTimeout(timer);
+    try {
+      await work();
+    } catch (error) {
+      failed(error);
+      if (!isOver) timer = setTimeout(load, RETRY_MS);
+    }
+  });
+  const end = watch(runs, load);
+  load();
+  const leave = () => {
+    isOver = true;
+    clearTimeout(timer);
+    end();
+  };
+  return { load, leave };
+}
+
 // Calls heard() whenever the runs (or, without any, the list) have changed, and when the connection was lost, until the
 // returned function is called. A hidden page holds no connection: browsers allow only six to a server.
-export function watch(runs, heard) {
+function watch(runs, heard) {
   const address = `/api/live${query({ run: runs })}`;
   let source = null;
   let timer = 0;

@@ -1,11 +1,12 @@
 // Several runs beside each other: their curves in common charts, and the settings in which they differ.
 
-import { get, oneAtATime, query, watch } from "./api.js";
+import { follow, get, query } from "./api.js";
 import { curves } from "./curves.js";
 import { badge, choice, count, duration, el, figure, said, table } from "./dom.js";
 import { PANELS } from "./panels.js";
 
-const MOST = 30;
+const MOST = 30; // that the server compares
+const FEW = 8; // settings that are shown at once
 const whose = (line) => [line.runs.join(" + ")];
 const PANELS_OF_RUNS = PANELS.filter((panel) => !panel.bars).flatMap((panel) => Object.entries(panel.metrics).map(
   ([metric, label], _, all) => ({ ...panel, whose, metrics: { [metric]: label }, title: all.length > 1 ? `${panel.title}: ${label}` : panel.title })));
@@ -16,7 +17,8 @@ export function comparePage(main, { search }) {
   const problem = el("p", { class: "banner", role: "alert", hidden: true });
   const picks = el("div", { class: "picks" });
   const overview = el("div", { class: "card" });
-  const settings = el("div", {});
+  const settings = el("details", { class: "card" });
+  let isFirst = true;
   document.title = "Compare · T3D";
 
   const charts = curves(PANELS_OF_RUNS, ask, failed);
@@ -26,7 +28,7 @@ export function comparePage(main, { search }) {
     el("details", { class: "card", open: names.length < 2 }, el("summary", {}, `Runs (${names.length} chosen)`), picks),
     choice("Runs that differ only in their seeds", [["yes", "as one curve"], ["no", "apart"]], pool, (value) => go(names, value)),
     overview);
-  if (names.length) main.append(el("section", { class: "card" }, el("h2", {}, "Settings that differ"), settings), charts.element);
+  if (names.length) main.append(settings, charts.element);
 
   function failed(error) {
     problem.hidden = false;
@@ -36,26 +38,23 @@ export function comparePage(main, { search }) {
   async function ask(parameters) {
     const answer = await get("/api/compare", { run: names, pool, ...parameters });
     const rows = Object.entries(answer.settings).map(([key, row]) => [key, ...names.map((name) => said(row[name] ?? null))]);
-    settings.replaceChildren(rows.length ? table(["setting", ...names], rows) : el("p", { class: "quiet" }, "None."));
+    settings.replaceChildren(el("summary", {}, `Settings that differ (${rows.length})`), table(["setting", ...names], rows));
+    if (isFirst) settings.open = rows.length > 0 && rows.length <= FEW;
+    isFirst = false;
     return answer;
   }
 
-  const load = oneAtATime(async () => {
-    try {
-      const { runs } = await get("/api/runs");
-      problem.hidden = true;
-      const chosen = names.map((name) => runs.find((run) => run.name === name));
-      const gone = names.filter((_, place) => !chosen[place]);
-      if (gone.length) failed(new Error(`No longer there: ${gone.join(", ")}.`));
-      if (!picks.contains(document.activeElement)) picks.replaceChildren(...runs.map(pick));
-      const known = chosen.filter(Boolean);
-      overview.replaceChildren(known.length ? table(["run", "status", "environment", "steps", "best return", "took"], known.map(rowOf))
-        : el("p", { class: "quiet" }, "Choose the runs to compare."));
-      if (names.length && !gone.length) await charts.update(PANELS_OF_RUNS.flatMap((panel) => Object.keys(panel.metrics)));
-    } catch (error) {
-      failed(error);
-    }
-  });
+  async function load() {
+    const { runs } = await get("/api/runs");
+    problem.hidden = true;
+    if (!picks.contains(document.activeElement)) picks.replaceChildren(...runs.map(pick));
+    const known = names.flatMap((name) => runs.find((run) => run.name === name) ?? []);
+    overview.replaceChildren(known.length ? table(["run", "status", "environment", "steps", "best return", "took"], known.map(rowOf))
+      : el("p", { class: "quiet" }, "Choose the runs to compare."));
+    const gone = names.filter((name) => !known.some((run) => run.name === name));
+    if (gone.length) throw new Error(`No longer there: ${gone.join(", ")}.`);
+    if (names.length) await charts.update(PANELS_OF_RUNS.flatMap((panel) => Object.keys(panel.metrics)));
+  }
 
   function pick(run) {
     const box = el("input", { type: "checkbox", checked: names.includes(run.name), onchange: () =>
@@ -63,8 +62,7 @@ export function comparePage(main, { search }) {
     return el("label", {}, box, ` ${run.name} `, el("span", { class: "quiet" }, run.env));
   }
 
-  load();
-  return watch(names, load);
+  return follow(names, load, failed).leave;
 }
 
 function rowOf(run) {

@@ -7,7 +7,7 @@ export function configTab(name, failed) {
   let against = "";
   const changed = el("div", { class: "card" });
   const difference = el("div", {});
-  const other = choice("Compare with", [["", "no other run"]], "", (value) => { against = value; ask(); });
+  const other = choice("Compare with", [["", "no other run"]], "", (value) => { against = value; ask().catch(failed); });
   const filter = el("input", { type: "search", placeholder: "gamma", oninput: () => list() });
   const everything = el("div", {});
   const source = el("pre", {});
@@ -20,23 +20,18 @@ export function configTab(name, failed) {
       Object.entries(run.settings).map(([key, { value, default: usual }]) => [key, said(value), said(usual)])));
     machine.replaceChildren(el("h2", {}, "Machine and versions"), table(["", ""], machineRows(run.session)));
     if (isAsked) return; // settings do not change while a run trains
-    isAsked = true;
     await ask();
+    isAsked = true;
   }
 
   async function ask() {
-    try {
-      const [answer, { runs }] = await Promise.all([get(runAddress(name, "/config"), { against }), get("/api/runs")]);
-      setOptions(other.querySelector("select"), [["", "no other run"], ...runs.map((run) => run.name).filter((one) => one !== name)], against);
-      difference.replaceChildren(answer.diff === null ? "" : rowsOr("The settings are the same.", ["setting", name, answer.against],
-        Object.entries(answer.diff).map(([key, row]) => [key, said(row.this), said(row.other)])));
-      settings = flat(answer.config);
-      source.textContent = answer.source;
-      list();
-    } catch (error) {
-      isAsked = false;
-      failed(error);
-    }
+    const [answer, { runs }] = await Promise.all([get(runAddress(name, "/config"), { against }), get("/api/runs")]);
+    setOptions(other.querySelector("select"), [["", "no other run"], ...runs.map((run) => run.name).filter((one) => one !== name)], against);
+    difference.replaceChildren(answer.diff === null ? "" : rowsOr("The settings are the same.", ["setting", name, answer.against],
+      Object.entries(answer.diff).map(([key, row]) => [key, said(row.this), said(row.other)])));
+    settings = flat(answer.config);
+    source.textContent = answer.source;
+    list();
   }
 
   function list() {

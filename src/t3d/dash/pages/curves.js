@@ -25,7 +25,7 @@ export function curves(panels, ask, failed) {
       if (entry.isIntersecting) visible.add(chart);
       else visible.delete(chart);
     }
-    load();
+    loadNow();
   }, { rootMargin: MARGIN });
   charts.forEach((chart) => observer.observe(chart.element));
 
@@ -33,20 +33,20 @@ export function curves(panels, ask, failed) {
     const shown = [...visible];
     if (shown.length === 0) return;
     const [from, to] = view.axis === "steps" && view.range ? view.range : [null, null];
-    try {
-      const answer = await ask({ metric: [...new Set(shown.flatMap((chart) => chart.metrics))], points: 400,
-        from: from && Math.max(0, from), to });
-      for (const chart of shown) await chart.draw(answer.series);
-      if (!answer.complete) setTimeout(load, 200);
-    } catch (error) {
-      failed(error);
-    }
+    const answer = await ask({ metric: [...new Set(shown.flatMap((chart) => chart.metrics))], points: 400,
+      from: from && Math.max(0, from), to });
+    for (const chart of shown) await chart.draw(answer.series);
+    if (!answer.complete) setTimeout(loadNow, 200); // a long log that is still being read
   });
+
+  function loadNow() {
+    load().catch(failed);
+  }
 
   function zoom(range) {
     view.range = range;
     showRange();
-    load();
+    loadNow();
   }
 
   function redraw() {

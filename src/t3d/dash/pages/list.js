@@ -1,6 +1,6 @@
 // The list of runs.
 
-import { get, oneAtATime, query, watch } from "./api.js";
+import { follow, get, query } from "./api.js";
 import { badge, choice, count, duration, el, figure, setOptions, when } from "./dom.js";
 
 const STATUSES = ["running", "paused", "finished", "stopped", "failed", "died"];
@@ -33,6 +33,7 @@ export function listPage(main, { search }) {
   const tag = choice("Tag", [["", "all"]], "", (value) => change({ tag: value }));
   const skipped = el("details", { class: "quiet", hidden: true });
 
+  document.title = "T3D";
   main.append(
     el("h1", {}, "Runs"),
     el("div", { class: "bar" }, el("label", { class: "field wide" }, el("span", {}, "Search ( / )"), words), status, tag, compare),
@@ -42,20 +43,16 @@ export function listPage(main, { search }) {
         el("th", { scope: "col" }, "Tags and note"))), body)),
     skipped);
 
-  const load = oneAtATime(async () => {
-    try {
-      const answer = await get("/api/runs", { search: asked.search, status: asked.status, tag: asked.tag });
-      runs = answer.runs;
-      found.textContent = answer.of === 0 ? "There are no runs in this folder yet: start one with t3d train." : `${runs.length} of ${answer.of} runs`;
-      setOptions(tag.querySelector("select"), [["", "all"], ...answer.tags], asked.tag);
-      skipped.hidden = answer.skipped.length === 0;
-      skipped.replaceChildren(el("summary", {}, `${answer.skipped.length} folders here are not runs`),
-        el("ul", {}, answer.skipped.map((one) => el("li", {}, `${one.name}: ${one.reason}`))));
-      draw();
-    } catch (error) {
-      found.textContent = error.message;
-    }
-  });
+  async function work() {
+    const answer = await get("/api/runs", { search: asked.search, status: asked.status, tag: asked.tag });
+    runs = answer.runs;
+    found.textContent = answer.of === 0 ? "There are no runs in this folder yet: start one with t3d train." : `${runs.length} of ${answer.of} runs`;
+    setOptions(tag.querySelector("select"), [["", "all"], ...answer.tags], asked.tag);
+    skipped.hidden = answer.skipped.length === 0;
+    skipped.replaceChildren(el("summary", {}, `${answer.skipped.length} folders here are not runs`),
+      el("ul", {}, answer.skipped.map((one) => el("li", {}, `${one.name}: ${one.reason}`))));
+    draw();
+  }
 
   function change(words) {
     Object.assign(asked, words);
@@ -110,8 +107,8 @@ export function listPage(main, { search }) {
     return row;
   }
 
-  load();
-  return watch([], load);
+  const { load, leave } = follow([], work, (error) => { found.textContent = error.message; });
+  return leave;
 }
 
 function cell(name, content) {

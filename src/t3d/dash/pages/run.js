@@ -1,6 +1,6 @@
 // One run: what it is and how it does, alarms at the top, and below one of its tabs.
 
-import { get, oneAtATime, Refused, runAddress, watch } from "./api.js";
+import { follow, get, Refused, runAddress } from "./api.js";
 import { alarmBox } from "./alarms.js";
 import { configTab } from "./config.js";
 import { controls } from "./control.js";
@@ -12,7 +12,7 @@ import { PANELS } from "./panels.js";
 import { stepsTab } from "./steps.js";
 import { videosTab } from "./videos.js";
 
-const TABS = { // each is made with the run's name and a way to say what failed; has an element, and update(run)
+const TABS = { // each is made with the run's name and a way to say what failed; has an element, and update(run), which may throw
   curves: { title: "Curves", make: curvesTab },
   steps: { title: "Fifteen steps", make: stepsTab },
   videos: { title: "Videos", make: videosTab },
@@ -42,21 +42,17 @@ export function runPage(main, { words }) {
     problem.textContent = error instanceof Refused ? `${error.message}. Trying again.` : error.message;
   }
 
-  const load = oneAtATime(async () => {
-    try {
-      const run = await get(runAddress(name));
-      problem.hidden = true;
-      head.replaceChildren(...headOf(run));
-      alarms.update(run);
-      control.update(run);
-      notes.update(run);
-      await tab.update(run);
-    } catch (error) {
-      failed(error);
-    }
-  });
-  load();
-  return watch([name], load);
+  async function load() {
+    const run = await get(runAddress(name));
+    problem.hidden = true;
+    head.replaceChildren(...headOf(run));
+    alarms.update(run);
+    control.update(run);
+    notes.update(run);
+    await tab.update(run);
+  }
+
+  return follow([name], load, failed).leave;
 }
 
 function curvesTab(name, failed) {

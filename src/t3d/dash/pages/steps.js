@@ -6,7 +6,7 @@ import { choice, count, el, figure, said, setOptions, table } from "./dom.js";
 export function stepsTab(name, failed) {
   let member = "";
   let run = null;
-  const who = choice("Seed", [], "", (value) => { member = value; update(run); });
+  const who = choice("Seed", [], "", (value) => { member = value; update(run).catch(failed); });
   const about = el("p", { class: "quiet" });
   const letters = el("p", { class: "quiet" });
   const list = el("div", { class: "step-cards" });
@@ -15,15 +15,11 @@ export function stepsTab(name, failed) {
     run = newest;
     member ||= run.members[0].name;
     setOptions(who.querySelector("select"), run.members.map((one) => [one.name, one.title]), member);
-    try {
-      const answer = await get(runAddress(name, "/steps"), { member });
-      about.textContent = answer.updates === null ? "No update has been reported yet." : `Update ${count(answer.updates)}, at step ${count(answer.step)}`;
-      letters.textContent = answer.steps.length ? answer.letters : "This algorithm's steps are not known to the page; these are the values that its update returned.";
-      const cards = answer.steps.length ? answer.steps.map(card) : [values(answer.values)];
-      list.replaceChildren(...cards);
-    } catch (error) {
-      failed(error);
-    }
+    const answer = await get(runAddress(name, "/steps"), { member });
+    about.textContent = answer.updates === null ? "No update has been reported yet." : `Update ${count(answer.updates)}, at step ${count(answer.step)}`;
+    letters.textContent = answer.steps.length ? answer.letters : "This algorithm's steps are not known to the page; these are the values that its update returned.";
+    const cards = answer.steps.length ? answer.steps.map(card) : [values(answer.values)];
+    list.replaceChildren(...cards);
   }
 
   return { element: el("div", {}, el("div", { class: "bar" }, who, about), letters, list), update };
