@@ -53,6 +53,7 @@ PICTURE = HERE.parent / "docs" / "img" / "cluster.png"
 NODES, CPUS = 4, 2  # Ray nodes, and CPUs that each claims to have: it starts so many idle workers at once
 STEP_MS, ACTORS = (10, 100, 1), (1, 2, 4, 8, 16, 32, 64)
 TINY = {"actor_hidden": [16, 16]}  # all nodes share the cores of this machine, so that acting must cost little
+MAX_AHEAD = (96, 384)  # the default, and four times as much
 SECONDS, WARM_UP = 6.0, 2.0  # of each measurement, and before it once all actors run
 LONGEST_START = 240.0  # seconds for all actors to run
 
@@ -82,8 +83,11 @@ def scaling() -> None:
 def learner() -> None:
     """The share of its time that a learner at full speed spends on publishing and receiving, with 16 actors."""
     with cluster() as address:
-        cfg = config("ms10", actors="ray:16", ray_address=address, random_steps=1000)
-        write("learner", trained(cfg, seconds=60.0))
+        rows = []
+        for max_ahead in MAX_AHEAD:
+            cfg = config("ms10", actors="ray:16", ray_address=address, random_steps=1000, max_ahead=max_ahead)
+            rows.append({"max_ahead": max_ahead, **trained(cfg, seconds=30.0)})
+            write("learner", rows)
 
 
 def beside() -> None:
@@ -175,26 +179,28 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds, self.collector = 0.0, None
+        self.cpu_seconds = {"publish": 0.0, "poll": 0.0}  # of the learner's thread
 
     @contextmanager
     def around(self, kind: Any) -> Iterator[None]:
         """Times publish and poll of a kind of collector."""
         before = {name: getattr(kind, name) for name in ("publish", "poll")}
         for name, method in before.items():
-            setattr(kind, name, self._timed(method))
+            setattr(kind, name, self._timed(name, method))
         try:
             yield
         finally:
             for name, method in before.items():
                 setattr(kind, name, method)
 
-    def _timed(self, method: Any) -> Any:
+    def _timed(self, name: str, method: Any) -> Any:
         def timed(collector: Any, *arguments: Any) -> Any:
-            started, self.collector = time.monotonic(), collector
+            started, cpu, self.collector = time.monotonic(), time.thread_time(), collector
             try:
                 return method(collector, *arguments)
             finally:
                 self.seconds += time.monotonic() - started
+                self.cpu_seconds[name] += time.thread_time() - cpu
 
         return timed
 
@@ -202,7 +208,7 @@ class Stopwatch:
 def trained(cfg: Config, seconds: float) -> dict[str, Any]:
     """Trains for a while after the random steps, and times what the collector takes of the learner's time."""
     stop, watch = threading.Event(), Stopwatch()
-    start: tuple[float, int, float, Any] | None = None
+    start: tuple[float, int, float, dict[str, float], Any] | None = None
     figures: dict[str, Any] = {}
     kind = RayCollector if cfg.actors_kind == "ray" else LocalCollector
     with tempfile.TemporaryDirectory() as root, watch.around(kind):
@@ -211,11 +217,14 @@ def trained(cfg: Config, seconds: float) -> dict[str, Any]:
                 continue
             now, totals = time.monotonic(), watch.collector.totals()  # type: ignore[attr-defined]
             if start is None:
-                start = now, event.step, watch.seconds, totals
+                start = now, event.step, watch.seconds, dict(watch.cpu_seconds), totals
             elif now - start[0] > seconds:
-                took, acting = now - start[0], totals.since(start[3])
+                took, acting = now - start[0], totals.since(start[4])
                 busy = (watch.seconds - start[2]) / took - acting.learner_waited
                 figures = {"steps_per_second": round((event.step - start[1]) / took, 1), "receiving": round(busy, 4)}
+                figures |= {
+                    f"{name}_cpu": round((watch.cpu_seconds[name] - start[3][name]) / took, 4) for name in start[3]
+                }
                 figures |= {name: round(value, 4) for name, value in acting._asdict().items() if value is not None}
                 stop.set()
     return figures

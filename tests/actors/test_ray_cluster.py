@@ -89,6 +89,15 @@ class TestOwnCluster:
         with pytest.raises(UserError, match=r"t3d\[ray\]"):
             connect(CFG)
 
+    def test_says_so_if_ray_cannot_start_and_leaves_nothing_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def too_busy(**_: object) -> None:
+            raise Exception("The current node\ntimed out")  # noqa: TRY002 (as Ray does)
+
+        monkeypatch.setattr(ray, "init", too_busy)
+        with pytest.raises(UserError, match="Ray could not start on this machine: The current node timed out"):
+            connect(CFG)
+        assert not any(name in os.environ for name in VARIABLES)
+
     def test_takes_at_most_a_part_of_the_shared_memory_and_refuses_too_little(self) -> None:
         assert store_bytes(2**40) == 2**30
         assert store_bytes(500 * 2**20) == 400 * 2**20

@@ -108,6 +108,15 @@ def joining(address: str) -> Iterator[None]:
         raise UserError(f"joining the Ray cluster at {address} failed: {' '.join(str(error).split())}") from error
 
 
+@contextmanager
+def starting_here() -> Iterator[None]:
+    """Wraps starting a cluster on this machine: if Ray cannot, says so in a sentence."""
+    try:
+        yield
+    except Exception as error:  # Ray raises plain exceptions, e.g. if this machine is too busy
+        raise UserError(f"Ray could not start on this machine: {' '.join(str(error).split())}") from error
+
+
 def what_runs_here() -> Versions:
     """Returns what this process runs; also asked of every node."""
     import ray  # noqa: PLC0415 (an extra)

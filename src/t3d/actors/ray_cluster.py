@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from t3d.actors.ray_checks import Watch, asks_for_token, differences, joining
+from t3d.actors.ray_checks import Watch, asks_for_token, differences, joining, starting_here
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.actors.ray_output import printing_to
 from t3d.actors.supervisor import ONE_THREAD
@@ -95,7 +95,7 @@ def _start(cfg: Config, opened: ExitStack) -> list[str]:
     cores = os.cpu_count() or 1
     ray = _ray()
     opened.callback(ray.shutdown)
-    with _environment(ONE_THREAD), _loopback(), _own_signals():  # its workers inherit the environment
+    with starting_here(), _environment(ONE_THREAD), _loopback(), _own_signals():  # workers inherit the environment
         ray.init(
             address="local",
             num_cpus=cores + math.ceil(cfg.async_actors * cfg.ray_cpus),  # all actors fit, as with local:N
