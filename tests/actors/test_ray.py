@@ -151,6 +151,27 @@ def test_a_block_that_arrives_twice_counts_once(tmp_path: Path, monkeypatch: pyt
         assert collector.claims.claimed == [0]
 
 
+def test_a_block_that_overtakes_another_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = ray_config(tmp_path, actors="ray:1", seeds=[0], total_steps=5000, updates_per_step=0.0)
+    take, held, swapped = RayCollector._take, list[dict[str, Any]](), list[int]()
+
+    def overtaking(self: RayCollector, slot: ActorSlot, answer: dict[str, Any]) -> None:
+        held.append(answer)
+        if len(held) == 2 or len(slot.orders) == 1:  # the newest first
+            swapped.append(len(held))
+            for one in [*reversed(held)]:
+                take(self, slot, one)
+            held.clear()
+
+    monkeypatch.setattr(RayCollector, "_take", overtaking)
+    found: list[Rollout] = []
+    with closing(collector_for(cfg)) as collector:
+        poll_until(collector, lambda: collector.received.taken[0] == 5000, found)
+    assert 2 in swapped
+    own = np.concatenate([one.origins for one in found])
+    assert check_order(np.column_stack([own[:, 1:3], np.where(own[:, 3] != GOES_ON, own[:, 2] + 1, 10)])) == 0
+
+
 def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
     cfg = ray_config(tmp_path, actors="ray:1", seeds=[0], total_steps=10_000)
     with closing(collector_for(cfg)) as collector:

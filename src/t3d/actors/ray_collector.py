@@ -167,10 +167,18 @@ class RayCollector:
                 self._take(slot, answer)
 
     def _take(self, slot: ActorSlot, answer: dict[str, Any]) -> None:
-        """Takes an answer, unless it has come before or is of an actor that was given up for lost."""
-        order = slot.orders.pop(answer["number"], None) if answer["incarnation"] == slot.starts else None
-        if order is None:
+        """Takes an answer, unless it has come before or is of an actor that was given up for lost.
+
+        One that has overtaken another on its way waits for it: transitions are stored in the order they happened.
+        """
+        if answer["incarnation"] != slot.starts or answer["number"] not in slot.orders:
             return
+        slot.arrived[answer["number"]] = answer
+        while (oldest := next(iter(slot.orders), 0)) in slot.arrived:
+            self._take_next(slot, slot.orders.pop(oldest), slot.arrived.pop(oldest))
+
+    def _take_next(self, slot: ActorSlot, order: Order, answer: dict[str, Any]) -> None:
+        """Takes the answer to an actor's oldest order."""
         slot.answers, slot.answered = slot.answers + 1, order.number
         self._waited += answer["waited"]
         for unit, counters in answer["counters"].items():
@@ -259,7 +267,7 @@ class RayCollector:
             self.claims.settle(order)
         if slot.runs:
             self._lived += time.monotonic() - slot.started
-        slot.orders, slot.opened = {}, set()
+        slot.orders, slot.arrived, slot.opened = {}, {}, set()
         slot.end()
         slot.record_fault(MIN_DELIVERED)
         give_all(slot, self.slots)

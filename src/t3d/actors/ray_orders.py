@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,8 @@ class ActorSlot(RaySlot):
         super().__init__(number)
         self.units = units
         self.opened: set[Unit] = set()  # the units of its newest order
-        self.orders: dict[int, Order] = {}
+        self.orders: dict[int, Order] = {}  # in flight, the oldest first
+        self.arrived: dict[int, dict[str, Any]] = {}  # answers that have overtaken an older one
         self.ordered, self.answered = 0, 0  # the numbers of its newest order and its newest answer
 
     def give(self, other: ActorSlot) -> None:
