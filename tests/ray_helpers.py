@@ -24,7 +24,7 @@ def nodes() -> Any:
     import ray  # noqa: PLC0415
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
-    node = {"num_cpus": HEAD_CPUS, "object_store_memory": STORE_BYTES, "node_ip_address": LOOPBACK}
+    node: dict[str, Any] = {"num_cpus": HEAD_CPUS, "object_store_memory": STORE_BYTES, "node_ip_address": LOOPBACK}
     started = Cluster()
     for attempt in range(ATTEMPTS):
         try:
