@@ -294,7 +294,8 @@ def test_a_run_survives_the_death_of_a_node(
     cfg = slow_run(tmp_path, world="Slow", ray_cpus=HEAD_CPUS - 0.5, env={"num_envs": 2})
     events = list(train(cfg))
     assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 1
-    assert [event.what for event in of_kind(events, ActorEvent)] == ["lost"]
+    what = {event.what for event in of_kind(events, ActorEvent)}
+    assert what == {"lost"}, "perhaps more than once: Ray may start the new actor on the node before it notices"
     check_rows(memories[-1], cfg, crashes=2)
 
 

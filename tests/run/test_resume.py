@@ -24,7 +24,7 @@ from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.store.catalogue import read_entry
 from t3d.store.folder import versions
-from t3d.world.evaluate import evaluate
+from t3d.world.evaluate import MemberEvaluator
 
 
 def small(root: Path, name: str, **changes: Any) -> Config:
@@ -162,7 +162,7 @@ def test_a_vector_environment_goes_on_exactly(tmp_path: Path, monkeypatch: pytes
 def test_an_evaluation_that_was_broken_off_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    stop, begun = threading.Event(), []
+    stop, begun, evaluate = threading.Event(), [], MemberEvaluator.evaluate
 
     def evaluate_and_stop(*arguments: Any) -> Any:
         begun.append(arguments)
@@ -173,7 +173,7 @@ def test_an_evaluation_that_was_broken_off_is_made_again(
     changes = {"seeds": [0, 1]}  # two evaluations at steps 0, 150 and 300
     list(t3d.train(small(tmp_path, "straight", **changes)))
     with monkeypatch.context() as patched:
-        patched.setattr("t3d.world.evaluate.evaluate", evaluate_and_stop)
+        patched.setattr("t3d.world.evaluate.MemberEvaluator.evaluate", evaluate_and_stop)
         end = list(t3d.train(small(tmp_path, "broken", **changes), stop=stop))[-1]
     assert isinstance(end, End) and end.reason == "stopped" and end.step == which // 2 * 150
     list(t3d.resume(tmp_path / "broken"))
@@ -349,7 +349,7 @@ def test_a_run_that_was_killed_before_it_could_say_that_it_has_ended_ends(tmp_pa
 def test_a_wish_to_save_in_an_evaluation_is_granted_and_the_evaluation_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, begun = threading.Event(), []
+    save, begun, evaluate = threading.Event(), [], MemberEvaluator.evaluate
 
     def evaluate_and_ask(*arguments: Any) -> Any:
         begun.append(arguments)
@@ -359,7 +359,7 @@ def test_a_wish_to_save_in_an_evaluation_is_granted_and_the_evaluation_made_agai
 
     list(t3d.train(small(tmp_path, "straight")))
     with monkeypatch.context() as patched:
-        patched.setattr("t3d.world.evaluate.evaluate", evaluate_and_ask)
+        patched.setattr("t3d.world.evaluate.MemberEvaluator.evaluate", evaluate_and_ask)
         events = list(t3d.train(small(tmp_path, "asked"), save=save))
     asked = [event for event in events if isinstance(event, Saved) and event.reason == "asked"]
     assert [event.step for event in asked] == [150] and len(begun) == 4
