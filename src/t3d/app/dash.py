@@ -52,4 +52,4 @@ def check_installed() -> None:
     """Refuses if the extra is not installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"the dashboard needs {', '.join(missing)}; pip install 't3d[dash]'")
+        raise UserError(f'the dashboard needs {", ".join(missing)}; install it with: pip install "t3d[dash]"')

@@ -35,12 +35,7 @@ def evaluate(
 
     Any exception from before_a_step interrupts it; first_episode is for messages.
     """
-    results: list[tuple[float, int]] = []
-    for played in range(0, len(seeds), env_batch.count):
-        some = seeds[played : played + env_batch.count]
-        results += _finished(_play(policy, env_batch, some, max_steps, first_episode + played), before_a_step)
-    returns, lengths = zip(*results, strict=True)
-    return np.array(returns), np.array(lengths)
+    return _finished(_played(policy, env_batch, seeds, max_steps, first_episode), before_a_step)
 
 
 def _finished(playing: Generator[None, None, T], before_a_step: Callable[[], object]) -> T:
@@ -52,6 +47,18 @@ def _finished(playing: Generator[None, None, T], before_a_step: Callable[[], obj
             result: T = end.value
             return result
         before_a_step()
+
+
+def _played(
+    policy: Policy, env_batch: EnvBatch, seeds: Sequence[int], max_steps: int, first: int
+) -> Generator[None, None, tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """Plays one episode per seed and returns their returns and lengths; yields before each step."""
+    results: list[tuple[float, int]] = []
+    for place in range(0, len(seeds), env_batch.count):
+        some = seeds[place : place + env_batch.count]
+        results += yield from _play(policy, env_batch, some, max_steps, first + place)
+    returns, lengths = zip(*results, strict=True)
+    return np.array(returns), np.array(lengths)
 
 
 def _play(
@@ -112,13 +119,9 @@ class MemberEvaluator:
 
     def playing(self, snapshot: PolicySnapshot, episodes: Sequence[int]) -> Generator[None, None, Played]:
         """Plays the given evaluation episodes and yields before each step, so that the caller can do something else."""
-        policy, count, results = MemberPolicy(snapshot, self.member), self.env_batch.count, list[tuple[float, int]]()
+        policy, seeds = MemberPolicy(snapshot, self.member), [self.seeds[episode] for episode in episodes]
         try:
-            for place in range(0, len(episodes), count):
-                some = episodes[place : place + count]
-                seeds = [self.seeds[episode] for episode in some]
-                results += yield from _play(policy, self.env_batch, seeds, self.max_steps, some[0])
+            returns, lengths = yield from _played(policy, self.env_batch, seeds, self.max_steps, episodes[0])
         finally:
             bad_values = len(self.env_batch.take_faults())  # if interrupted, they recur when it is evaluated again
-        returns, lengths = zip(*results, strict=True)
-        return Played(np.array(returns), np.array(lengths), bad_values)
+        return Played(returns, lengths, bad_values)
