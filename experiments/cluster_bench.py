@@ -53,7 +53,7 @@ PICTURE = HERE.parent / "docs" / "img" / "cluster.png"
 NODES, CPUS = 4, 2  # Ray nodes, and CPUs that each claims to have: it starts so many idle workers at once
 STEP_MS, ACTORS = (10, 100, 1), (1, 2, 4, 8, 16, 32, 64)
 TINY = {"actor_hidden": [16, 16]}  # all nodes share the cores of this machine, so that acting must cost little
-MAX_AHEAD = (96, 384)  # the default, and four times as much
+MAX_AHEAD = (96, 384, 6400)  # the default with local actors, a middle, and the default with sixteen Ray actors
 SECONDS, WARM_UP = 6.0, 2.0  # of each measurement, and before it once all actors run
 LONGEST_START = 240.0  # seconds for all actors to run
 

@@ -23,6 +23,7 @@ from t3d.ship.export import export_policy
 from t3d.ship.parity import largest_difference
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.types import Image, Part, Spec
+from t3d.world.action_limit import limited
 from t3d.world.policy import SavedPolicy
 from t3d.world.policy_files import description_of
 from t3d.world.spaces import to_bounds
@@ -30,6 +31,7 @@ from t3d.world.spaces import to_bounds
 NOISE = 0.02
 ABOUT = {"env": "", "kind": "best", "seed": 0, "step": 0}
 VECTORS = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))
+SMOOTH = VECTORS._replace(max_action_change=0.2)
 IMAGES = Spec((), (6,), -np.ones(6), np.ones(6), images=(Image((), (3, 84, 84), 0, 3 * 84 * 84),), stack=3)
 
 
@@ -43,18 +45,20 @@ def policy_of(network: Architecture, spec: Spec, scaled: bool) -> SavedPolicy:
     return SavedPolicy(snapshot, spec, description_of(snapshot, spec, ABOUT), "")
 
 
-def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any]], NDArray[Any]]:
+def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any], NDArray[Any] | None], NDArray[Any]]:
     network, scaling = policy.snapshot.architecture, policy.snapshot.scaling
     flat = torch.from_numpy(policy.snapshot.flat)
     actor = Actor(network, flat) if network.encoder is None else ImageActor(network, flat)
 
     @torch.no_grad()
-    def actions(seen: NDArray[Any]) -> NDArray[Any]:
+    def actions(seen: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
         s = torch.from_numpy(seen)
         if scaling is not None:
             mean, std = map(torch.from_numpy, scaling)
             s = ((s - mean) / std).clamp(-SCALED_LIMIT, SCALED_LIMIT)
-        return to_bounds(actor(s.unsqueeze(0))[0].numpy(), policy.spec)
+        action = actor(s.unsqueeze(0))[0].numpy()
+        scaled = to_bounds(action, policy.spec)
+        return scaled if previous is None else limited(scaled, previous, policy.spec)
 
     return actions
 
@@ -84,6 +88,8 @@ def main() -> None:
                 row(
                     f"`{kind}`, {activation}", [policy_of(network, VECTORS, scaled) for scaled in (False, True)], folder
                 )
+        network = actor_architecture(SMOOTH, TD3Config())
+        row("smooth, `mlp`, relu", [policy_of(network, SMOOTH, scaled) for scaled in (False, True)], folder)
         for kind in KINDS:
             cfg = TD3Config(actor_network=kind)  # type: ignore[arg-type]
             row(f"images, `{kind}`, relu", [policy_of(actor_architecture(IMAGES, cfg), IMAGES, False)], folder)

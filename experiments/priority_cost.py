@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from t3d.algo.learner import Learner
-from t3d.bench.updates import HALF_CHEETAH
+from t3d.bench.sizes import HALF_CHEETAH
 from t3d.config import Config, TD3Config, merge
 from t3d.data.memory import Memory
 from t3d.types import row_sizes

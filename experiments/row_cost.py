@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from t3d.bench.updates import HALF_CHEETAH
+from t3d.bench.sizes import HALF_CHEETAH
 from t3d.config import Config, merge
 from t3d.data import replay as replays
 from t3d.data.memory import Memory

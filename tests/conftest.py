@@ -1,5 +1,7 @@
 """For all tests: one torch thread per process, because they run side by side, and no network but loopback (R22).
 
+Examples of property tests may take their time, because the machine may be busy.
+
 Graphics are chosen first: which tests import MuJoCo before others draw depends on their order.
 """
 
@@ -11,11 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from t3d.world.graphics import choose_graphics
 
 choose_graphics()
 torch.set_num_threads(1)
+settings.register_profile("t3d", deadline=None)
+settings.load_profile("t3d")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 

@@ -20,9 +20,9 @@ HERE = "http://127.0.0.1:8700"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
-def client_of(root: Path, host: str = "127.0.0.1", **keywords: Any) -> TestClient:
+def client_of(root: Path | Library, host: str = "127.0.0.1", **keywords: Any) -> TestClient:
     """A client of a server that listens on a host; what the server itself raises becomes an answer."""
-    app = Application(Library(root), Access(TOKEN, host, 8700)).asgi()
+    app = Application(root if isinstance(root, Library) else Library(root), Access(TOKEN, host, 8700)).asgi()
     return TestClient(app, base_url=HERE, raise_server_exceptions=False, **keywords)
 
 

@@ -15,8 +15,9 @@ from t3d.architectures import Architecture, actor_architecture, architecture
 from t3d.config import TD3Config
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.types import Image, Part, Spec
+from t3d.world.action_limit import limited
 from t3d.world.policy import SavedPolicy
-from t3d.world.policy_files import description_of, hash_of
+from t3d.world.policy_files import description_of, hash_of, tensors_of
 from t3d.world.spaces import to_bounds
 
 ABOUT = {"env": "Toy-v0", "kind": "best", "seed": 3, "step": 12_000, "mean_return": -1.5, "t3d": "0.4.0"}
@@ -53,8 +54,7 @@ def made(network: Architecture, spec: Spec, scaled: bool = False, seed: int = 0)
     if scaled:
         scaling = Scaling(rng.normal(size=size).astype(np.float32), rng.uniform(0.1, 3, size).astype(np.float32))
     snapshot = PolicySnapshot(7, network, flat, scaling)
-    tensors = {"actor": flat[0], **({} if scaling is None else {"mean": scaling.mean[0], "std": scaling.std[0]})}
-    return SavedPolicy(snapshot, spec, description_of(snapshot, spec, ABOUT), hash_of(tensors))
+    return SavedPolicy(snapshot, spec, description_of(snapshot, spec, ABOUT), hash_of(tensors_of(snapshot, 0)))
 
 
 def of_vectors(
@@ -68,23 +68,25 @@ def of_vectors(
     return made(architecture(kind, (spec.observation_size, *hidden, spec.action_size), activation), spec, scaled)
 
 
-def of_images(kind: str = "mlp", activation: str = "relu", stack: int = 2) -> SavedPolicy:
-    spec = picture_spec(stack)
+def of_images(kind: str = "mlp", activation: str = "relu", stack: int = 2, max_action_change: float = 0) -> SavedPolicy:
+    spec = picture_spec(stack)._replace(max_action_change=max_action_change)
     cfg = TD3Config(**{**vars(IMAGES), "actor_network": kind, "actor_activation": activation})
     return made(actor_architecture(spec, cfg), spec)
 
 
-def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any]], NDArray[Any]]:
+def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any], NDArray[Any] | None], NDArray[Any]]:
     """The same policy as the learner computes it."""
     network, scaling = policy.snapshot.architecture, policy.snapshot.scaling
     flat = torch.from_numpy(policy.snapshot.flat)
     actor = Actor(network, flat) if network.encoder is None else ImageActor(network, flat)
 
-    def actions(seen: NDArray[Any]) -> NDArray[Any]:
+    def actions(seen: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
         s = torch.from_numpy(seen)
         if scaling is not None:
             mean, std = map(torch.from_numpy, scaling)
             s = ((s - mean) / std).clamp(-SCALED_LIMIT, SCALED_LIMIT)
-        return to_bounds(actor(s.unsqueeze(0))[0].detach().numpy(), policy.spec)
+        action = actor(s.unsqueeze(0))[0].detach().numpy()
+        scaled = to_bounds(action, policy.spec)
+        return scaled if previous is None else limited(scaled, previous, policy.spec)
 
     return actions

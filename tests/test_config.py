@@ -43,14 +43,14 @@ VALUES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values=VALUES)
 def test_a_configuration_survives_toml_and_dicts(values: dict[str, Any]) -> None:
     survives_toml_and_dicts(values)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(values=VALUES)
 def test_a_thousand_configurations_survive_toml_and_dicts(values: dict[str, Any]) -> None:
     survives_toml_and_dicts(values)

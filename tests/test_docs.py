@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,10 @@ import tyro
 import config_page
 from t3d.app.cli import main
 from t3d.app.explain import ExplainArgs
+from t3d.app.serve import ServeArgs
 from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
+from t3d.bench.serving import BenchServeArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
 from t3d.measure.alarms import SYMPTOMS
@@ -47,9 +50,19 @@ class Block(NamedTuple):
     @property
     def commands(self) -> list[list[str]]:
         """The t3d commands of a shell block, as lists of words."""
+        return [line[1:] for line in self.lines if line[0] == "t3d"]
+
+    @property
+    def programs(self) -> list[list[str]]:
+        """The Python programs that a shell block starts."""
+        return [line[1:] for line in self.lines if line[0] == "python" and not line[1].startswith(("-", "exp", "scr"))]
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The lines of a shell block, as lists of words."""
         whole_lines = self.text.replace("\\\n", " ").splitlines() if self.language == "sh" else []
         words = [shlex.split(line, comments=True) for line in whole_lines]
-        return [line[1:] for line in words if line and line[0] == "t3d"]
+        return [line for line in words if line]
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -103,19 +116,53 @@ def test_what_a_page_shows_works(
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(any_run, "runs/NAME")
     shutil.copytree(any_run, "runs/OTHER")
+    shutil.copytree(any_run, "runs/cheetah")
     Path("my_robot.py").write_text(MY_ROBOT, encoding="utf-8")
     names: dict[str, Any] = {}
+    servers = Servers()
     try:
         for block in blocks_of(page):
             if block.file is not None:
-                Path(block.file).write_text(block.text, encoding="utf-8")
+                Path(block.file).write_text(servers.at_their_ports(block.text), encoding="utf-8")
             elif block.language == "python":
                 exec(compile("\n" * block.line + block.text, page, "exec"), names)
             for command in block.commands:
-                run_small(command, capfd)
+                servers.start(command) if command[0] == "serve" else run_small(command, capfd)
+            for program in block.programs:
+                subprocess.run([sys.executable, *program], check=True, timeout=120)
     finally:
+        servers.stop()
         for module in tmp_path.glob("*.py"):
             sys.modules.pop(module.stem, None)
+
+
+class Servers:
+    """The servers that a page starts, on free ports instead of those that it names."""
+
+    def __init__(self) -> None:
+        self.ports: dict[str, str] = {}
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, command: list[str]) -> None:
+        """Starts one and waits until it listens."""
+        args = tyro.cli(ServeArgs, args=command[1:])
+        line = [sys.executable, "-m", "t3d", *command, "--port", "0"]
+        server = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+        self.processes.append(server)
+        assert server.stdout is not None
+        said = server.stdout.readline() + server.stdout.readline()
+        self.ports[str(args.port)] = said.partition("/act")[0].rpartition(":")[2]
+
+    def at_their_ports(self, text: str) -> str:
+        for named, real in self.ports.items():
+            text = text.replace(f"127.0.0.1:{named}", f"127.0.0.1:{real}")
+        return text
+
+    def stop(self) -> None:
+        for server in self.processes:
+            server.terminate()
+            server.communicate(timeout=60)
+            assert server.returncode == 0
 
 
 def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +173,10 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
         quick = ["--td3.batch-size", "8"] if "--env.pixels" in command else []  # a CPU takes a minute otherwise
         command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL, *quick]]
     if command[0] == "bench":  # takes its time, and test_bench.py has it
-        tyro.cli(BenchArgs, args=command[1:])
+        if command[1:2] == ["serve"]:
+            tyro.cli(BenchServeArgs, args=command[2:])
+        else:
+            tyro.cli(BenchArgs, args=command[1:])
         return
     if command[0] == "explain" and "--claim" in command:  # takes minutes, and test_claims.py has it
         tyro.cli(ExplainArgs, args=command[1:])

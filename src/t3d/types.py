@@ -67,7 +67,8 @@ class Spec(NamedTuple):
     """An environment's observations and actions. Inside T3D observations are flat and actions are in [-1, 1].
 
     Without images an observation is a vector, float32 (observation_size,). With images it is uint8
-    (observation_width,): the bytes of that vector, which may be empty, then the newest frames, oldest first.
+    (observation_width,): the bytes of that vector, which may be empty, then the newest frames, oldest first. If changes
+    of actions are limited, the vector ends with the previous action, scaled to [-1, 1].
     """
 
     observation: tuple[Part, ...]  # without images
@@ -78,11 +79,17 @@ class Spec(NamedTuple):
     images: tuple[Image, ...] = ()
     # Frames in an observation; before the first step of an episode its first frame stands for older ones.
     stack: int = 1
+    max_action_change: float = 0.0  # per step, as a fraction of the range of each action; 0: no limit
+
+    @property
+    def own_size(self) -> int:
+        """Values of the vector that the environment returns itself."""
+        return self.observation[-1].stop if self.observation else 0
 
     @property
     def observation_size(self) -> int:
         """Values of the vector."""
-        return self.observation[-1].stop if self.observation else 0
+        return self.own_size + self.action_size if self.max_action_change else self.own_size
 
     @property
     def frame_size(self) -> int:
@@ -101,6 +108,11 @@ class Spec(NamedTuple):
     @property
     def action_size(self) -> int:
         return prod(self.action_shape)
+
+    @property
+    def has_integer_actions(self) -> bool:
+        """Whether the environment takes whole numbers only."""
+        return np.dtype(self.action_dtype).kind in "iu"
 
 
 class Episode(NamedTuple):

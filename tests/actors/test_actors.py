@@ -17,13 +17,18 @@ from t3d.events import ActingEvent, End, EpisodeEnd, Eval
 from t3d.run.loop import train
 
 
-@pytest.mark.parametrize(("env_id", "actors"), [("Pendulum-v1", 1), ("HalfCheetah-v5", 2)])
+@pytest.mark.parametrize(
+    ("env_id", "actors", "limit"), [("Pendulum-v1", 1, 0), ("HalfCheetah-v5", 2, 0), ("HalfCheetah-v5", 2, 0.1)]
+)
 def test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit(
-    tmp_path: Path, memories: list[Memory], env_id: str, actors: int
+    tmp_path: Path, memories: list[Memory], env_id: str, actors: int, limit: float
 ) -> None:
     """Warm-up, noise, seeds, policies, order and evaluation are those of inline collecting."""
     cfg = helpers.small_config(
-        seeds=[0, 5], env={"id": env_id}, eval={"max_steps": 100, "every_steps": 200}, run={"root": str(tmp_path)}
+        seeds=[0, 5],
+        env={"id": env_id, "max_action_change": limit},
+        eval={"max_steps": 100, "every_steps": 200},
+        run={"root": str(tmp_path)},
     )
     inline = list(train(cfg))
     apart = list(train(merge(cfg, {"actors": f"local:{actors}", "max_ahead": 1})))

@@ -243,8 +243,8 @@ def ray_evaluator(cfg: Config) -> Iterator[Evaluator]:
 
     make_env = env_factory(cfg.env.id)
     with closing(WorkerLog()) as log:
-        spec = check(cfg, make_env, log, threading.Event(), play=False).spec
-        with closing(RayEvaluator(cfg, spec, make_env, cluster(), log)) as evaluator:
+        checkup = check(cfg, make_env, log, threading.Event(), play=False)
+        with closing(RayEvaluator(cfg, checkup, make_env, cluster(), log)) as evaluator:
             yield evaluator
 
 

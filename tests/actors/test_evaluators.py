@@ -16,13 +16,14 @@ import pytest
 import helpers
 from actor_helpers import LOG, actor_config, of_kind
 from helpers import snapshot_for
-from t3d.actors import evaluators, pending, worker
+from t3d.actors import evaluators, pending
 from t3d.actors import supervisor as workers
 from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineEvaluator
 from t3d.config import merge
 from t3d.errors import NobodyLeft
 from t3d.events import End, Eval, Note
+from t3d.priority import lower_priority
 from t3d.run.loop import train
 from t3d.run.parts import Counters, restore_evaluations
 from t3d.store.checkpoint import newest
@@ -142,10 +143,10 @@ def test_stepping_back_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "nice", lambda _: 0)
     monkeypatch.setattr(Path, "write_text", write_text)
-    worker.lower_priority()
+    lower_priority(5)
     assert answers == []
     answers += [PermissionError(), None]
-    worker.lower_priority()
+    lower_priority(5)
     assert answers == [None], "where it is not allowed, that is that"
 
 

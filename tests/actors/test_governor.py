@@ -54,6 +54,28 @@ def test_without_updates_actors_may_go_to_the_end() -> None:
     assert Governor(cfg).limit(0) == cfg.total_steps
 
 
+@pytest.mark.parametrize(
+    ("actors", "envs", "max_ahead", "total", "most"),
+    [
+        ("local:16", 16, 0, 10**6, 96),
+        ("ray:2", 2, 0, 10**6, 800),
+        ("ray:16", 16, 0, 10**6, 6400),
+        ("ray:16", 1, 0, 10**6, 400),
+        ("ray:16", 16, 10, 10**6, 10),
+        ("ray:16", 16, 0, 10**5, 2000),
+        ("ray:16", 16, 0, 1000, 96),
+    ],
+)
+def test_ray_actors_may_be_further_ahead_unless_the_run_is_short(
+    actors: str, envs: int, max_ahead: int, total: int, most: int
+) -> None:
+    """Otherwise each of them would be sent many tiny orders."""
+    steps = {"max_ahead": max_ahead, "random_steps": 100, "total_steps": total}
+    cfg = merge(Config(), {"actors": actors, "env": {"num_envs": envs}, **steps})
+    assert cfg.most_ahead == most
+    assert Governor(cfg).limit(0) == 100 + most and Governor(cfg).limit(0, 7) == 107
+
+
 @pytest.mark.parametrize("max_ahead", [1, 20])
 def test_actors_stay_within_max_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_ahead: int) -> None:
     """However slow the learner is; one step of each of a member's environments may come on top."""
@@ -78,6 +100,6 @@ def test_actors_stay_within_max_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_log_says_who_waits(tmp_path: Path) -> None:
     cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=160, log={"every_steps": 20})
     acting = of_kind(list(train(cfg)), ActingEvent)
-    assert len(acting) >= 3 and acting[-1].learner_waited > 0.5 > acting[-1].actors_waited
+    assert len(acting) >= 3 and acting[-1].learner_waited > max(0.2, acting[-1].actors_waited)
     assert all(0 <= event.ring_fill <= 1 and event.age_median <= event.age_p99 for event in acting)
     assert all(event.actors == 2 and event.restarts == 0 for event in acting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ import pytest
 
 from t3d.actors import ray_checks
 from t3d.actors.ray_checks import QUESTION, asks_for_token, split_address
-from t3d.actors.ray_cluster import SHARED_MEMORY, Connection, actor_options, connect, store_bytes
+from t3d.actors.ray_cluster import SHARED_MEMORY, Connection, _private_folder, actor_options, connect, store_bytes
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.config import Config, EnvConfig, RunConfig, TD3Config
 from t3d.errors import UserError
@@ -72,8 +73,9 @@ class TestOwnCluster:
                 assert asks_for_token_of_a_stranger(ray.get_runtime_context().gcs_address)
                 assert ray.cluster_resources()["CPU"] >= 2 + (os.cpu_count() or 1)
                 assert in_worker(_print_and_say_threads) == "1"
-                folder = Path(ray._private.worker._global_node.get_temp_dir_path())
-                assert folder.is_dir()
+                opened_by_ray = Path(ray._private.worker._global_node.get_temp_dir_path())
+                folder = opened_by_ray.parent
+                assert opened_by_ray.is_dir() and folder.stat().st_mode & 0o777 == 0o700, "nobody else can enter"
                 _until(lambda: b"printed by a worker" in (tmp_path / "log").read_bytes())
             finally:
                 connection.close()
@@ -84,6 +86,27 @@ class TestOwnCluster:
         assert not any(name in os.environ for name in VARIABLES)
         assert capfd.readouterr() == ("", "")
         assert not (tmp_path / ".ray").exists()  # no token is left for others to find
+
+    def test_folders_of_processes_that_were_killed_are_removed_and_no_others(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        names = (f"t3d-{ended.pid}-killed", f"t3d-{ended.pid}-elsewhere", f"t3d-{os.getpid()}-living", "t3d-x-y")
+        killed, elsewhere, living, other = (tmp_path / name for name in names)
+        for folder in (killed, elsewhere, living, other, tmp_path / "target"):
+            (folder / "ray").mkdir(parents=True)
+        (link := tmp_path / f"t3d-{ended.pid}-link").symlink_to(tmp_path / "target")
+        lock = os.open(elsewhere, os.O_RDONLY)  # as by a process of another container, whose number means nothing here
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        with _private_folder() as own:
+            assert not killed.exists() and elsewhere.is_dir() and living.is_dir() and other.is_dir()
+            assert link.is_symlink() and (tmp_path / "target" / "ray").is_dir()
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(os.open(own, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(lock)
+        assert not own.exists()
 
     def test_says_which_extra_to_install_without_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -172,6 +195,7 @@ class TestJoining:
             connection.close()
         assert capfd.readouterr() == ("", "")
 
+    @pytest.mark.slow
     def test_nodes_with_another_version_or_without_t3d_are_named(
         self, cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -192,6 +216,7 @@ class TestJoining:
         assert lacking == "node 127.0.0.3 has no T3D; install it there"
         assert older.startswith("node 127.0.0.4 runs Ray") and "T3D 0.0.1; this process" in older
 
+    @pytest.mark.slow
     def test_a_cluster_without_authentication_is_used_with_a_warning_and_its_loss_is_noticed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -38,7 +38,7 @@ def test_an_actor_is_heard_while_training_waits_for_something_else() -> None:
 
 
 @pytest.mark.parametrize("world", ["Endless", "ReadsStdin"])
-def test_an_heir_hears_soon_of_what_it_inherits(world: str) -> None:
+def test_an_actor_hears_soon_of_environments_that_it_takes_over(world: str) -> None:
     """Also in the middle of a long warm-up, in which it never waits, and where a program reads all of its stdin."""
     changes: dict[str, Any] = {"seeds": [0, 1], "actors": "local:2", "random_steps": 5000}
     collector = collector_of(world, total_steps=10_000, **changes)

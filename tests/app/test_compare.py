@@ -158,7 +158,7 @@ def test_at_a_step_only_what_came_before_it_counts(capsys: pytest.CaptureFixture
 def test_scores_of_different_steps_are_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
     write_run(Path("runs/long"), {seed: [0, 1, 2, 3] for seed in range(5)})
     write_run(Path("runs/short"), {seed: [0, 1, 2] for seed in range(5)})
-    assert "different steps, 2,000 to 3,000; --at 2000 compares" in said(capsys, "long", "short")
+    assert "different steps, 2,000 to 3,000; t3d compare --at 2000 compares" in said(capsys, "long", "short")
     assert "different steps" not in said(capsys, "long", "short", "--at", "2000")
 
 

@@ -55,6 +55,7 @@ PHASES = {  # name: flags, slowness of the world, and what is in the run's files
     "collect": ("--updates-per-step 0.1", {"STEPPING": "0.02"}, '"event": "update"'),
     "update": ("--updates-per-step 1000 --random-steps 20 --log.every-steps 21", {}, '"event": "update"'),
     "evaluate": ("--eval.episodes 100000", {"STEPPING": "0.001"}, '"event": "start"'),
+    "beside": ("--sinks tensorboard wandb --record-every 1 --eval.every-steps 500", {}, '"event": "update"'),
     "checkpoint": ("--checkpoint.every-steps 1", {}, '"step": 20, "member": null'),
     "video": ("--total-steps 150", {}, '"event": "end"'),
 }

@@ -88,9 +88,14 @@ def node_fails(pid: int) -> None:
 
 
 def time_is_up(pid: int) -> None:
-    os.kill(pid, signal.SIGTERM)  # --signal=B: reaches the script only
+    os.kill(pid, signal.SIGUSR1)  # --signal=B: reaches the script only
 
 
+def cancelled(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.slow
 def test_tasks_that_were_killed_or_ran_out_of_time_end_as_if_nothing_had_happened(slurm: Slurm) -> None:
     assert slurm.interrupted(0, node_fails) == -signal.SIGKILL
     assert slurm.requeued() == []  # SLURM does that itself
@@ -99,6 +104,8 @@ def test_tasks_that_were_killed_or_ran_out_of_time_end_as_if_nothing_had_happene
 
     assert slurm.interrupted(1, time_is_up) == 128 + signal.SIGTERM
     assert slurm.requeued() == ["requeue 1001"]
+    assert slurm.interrupted(2, cancelled) == 128 + signal.SIGTERM
+    assert slurm.requeued() == ["requeue 1001"], "what was cancelled stays cancelled"
     assert slurm.run(1) == 0, slurm.log(1)
 
     runs = slurm.folder / "runs"

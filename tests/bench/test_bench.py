@@ -11,7 +11,8 @@ import torch
 
 from t3d.app.cli import main
 from t3d.bench.floor import Floor
-from t3d.bench.updates import HALF_CHEETAH, Case, growth_cases
+from t3d.bench.sizes import HALF_CHEETAH
+from t3d.bench.updates import Case, growth_cases
 from t3d.config import TD3Config
 
 FIELDS = {"what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics", "preset"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from dash_client import BEARER, client_of
 from fake_runs import diagnosis, update, write_long_run, write_run
 from helpers import small_config
 from run_folders import folder_of, run
-from t3d.dash import library
+from t3d.dash import alarm_counts, library
+from t3d.dash.index import RunIndex
 from t3d.dash.library import Library
+from t3d.dash.live import Live
 from t3d.dash.steps import STEP_OF
-from t3d.events import Alarm, Note, to_line
+from t3d.events import Alarm, Note, Update, to_line
 from t3d.insight.fifteen_steps import fifteen_texts
+from t3d.insight.figures import Figure
 from t3d.store.catalogue import read_entry
 from t3d.store.listing import listed_fields
 from t3d.types import UpdateTrace
@@ -143,6 +148,12 @@ def test_a_run_page_has_everything_but_the_curves(trained: Path) -> None:
     assert found["files"]["events.jsonl"] == found["size"]
 
 
+def test_the_list_counts_alarms_once_also_those_that_a_resumed_run_sounds_again(root: Path) -> None:
+    alarms = [Alarm(step=step, member=0, seed=0, kind="dead-units", text="", advice="") for step in (5, 9, 5)]
+    (root / "apple" / "journal.jsonl").write_text("".join(f"{to_line(one)}\n" for one in alarms))
+    assert [one["alarms"] for one in got(client_of(root), "/api/runs?sort=name")["runs"]] == [2, 0]
+
+
 def test_alarms_and_notes_are_told_with_whom_they_are_about(tmp_path: Path) -> None:
     alarm = Alarm(step=5, member=1, seed=8, kind="dead-units", text="<script>", advice="lower it", time=1e9)
     write_run(tmp_path / "a", {7: [1.0], 8: [2.0]}, events=[alarm, Note(step=6, text="hello", time=2e9)])
@@ -182,6 +193,35 @@ def test_runs_that_differ_only_in_their_seeds_are_compared_as_one(tmp_path: Path
     assert client.get("/api/compare?metric=return").status_code == 400
 
 
+def test_a_comparison_counts_the_alarms_of_each_run_by_kind(tmp_path: Path) -> None:
+    alarms = [Alarm(step=step, kind=kind, text="", advice="") for step, kind in enumerate(["a", "b", "a"])]
+    write_run(tmp_path / "bad", {0: [1.0]}, events=alarms)
+    write_run(tmp_path / "good", {0: [1.0]})
+    found = got(client_of(tmp_path), "/api/compare?run=bad&run=good&metric=return")
+    assert found["alarms"] == {"bad": {"a": 2, "b": 1}, "good": {}}
+
+
+def test_alarms_that_only_the_log_has_are_counted_a_few_runs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarm = Alarm(step=1, kind="a", text='\n{"event": "alarm"', advice="")
+    for name in ("a", "b"):
+        write_run(tmp_path / name, {0: [1.0]}, events=[alarm, alarm])
+    write_run(tmp_path / "none", {0: [1.0]})
+    journal = "".join(f"{to_line(one)}\n" for one in (alarm, replace(alarm, step=2), replace(alarm, step=3)))
+    (write_run(tmp_path / "journal", {0: [1.0]}) / "journal.jsonl").write_text(journal)
+    client = client_of(tmp_path)
+    monkeypatch.setattr(alarm_counts, "SECONDS", -1.0)
+    found = got(client, "/api/runs?sort=name")
+    assert [one["alarms"] for one in found["runs"]] == [None, None, 3, None] and not found["complete"]
+    monkeypatch.undo()
+    found = got(client, "/api/runs?sort=name")
+    assert [one["alarms"] for one in found["runs"]] == [2, 2, 3, 0] and found["complete"]
+    with (tmp_path / "none" / "events.jsonl").open("a") as log:
+        log.write(to_line(alarm) + "\n")
+    assert [one["alarms"] for one in got(client, "/api/runs?sort=name")["runs"]] == [2, 2, 3, 1]
+
+
 def test_the_fifteen_steps_have_the_numbers_of_the_newest_update(trained: Path) -> None:
     found = got(client_of(trained.parent), "/api/runs/real/steps?member=seed-1")
     cfg = small_config(seeds=[0, 1])
@@ -213,6 +253,50 @@ def test_figures_of_runs_not_looked_at_for_long_are_dropped(tmp_path: Path, monk
     assert shelf.index("c")[1] and [*shelf._indexes] == ["c"], "but never the one that is looked at"
 
 
+def test_long_runs_that_do_not_fit_into_memory_together_are_compared_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        write_long_run(tmp_path / name, 4_000)
+    alone = Library(tmp_path).index("a")[0]
+    monkeypatch.setattr(library, "MOST_BYTES", alone.nbytes)
+    monkeypatch.setattr("t3d.dash.index.PART", alone.size // 5)
+    monkeypatch.setattr(library, "SOON", 0.0)
+    monkeypatch.setattr(library, "PATIENCE", 0.0)  # a request reads one part
+    shelf = Library(tmp_path)
+    client = client_of(shelf)
+    asked = "/api/compare?run=a&run=b&run=c&pool=no&metric=q_mean&metric=return"
+    answers = [got(client, asked) for _ in range(8)]
+    assert [one["complete"] for one in answers].index(True) < 8
+    assert [*shelf._indexes] == ["a", "b", "c"] and shelf._bytes() <= library.MOST_BYTES
+    drawn, returns = answers[-1]["series"]
+    for line in drawn["lines"]:
+        values = alone.tables[Update].reports(0, Figure(Update, "q_mean"))[2]
+        assert min(line["members"][0]["y"]) == values.min() and max(line["members"][0]["y"]) == values.max()
+        assert line["members"][0]["y"][-1] == values[-1]
+    assert len(returns["lines"]) == 3
+
+
+def test_figures_of_open_pages_are_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        write_long_run(tmp_path / name, 1_000)
+    shelf = Library(tmp_path)
+    monkeypatch.setattr(library, "MOST_BYTES", 1)
+
+    async def look() -> RunIndex:
+        stream = Live(shelf).stream(["a"])
+        await anext(stream)
+        kept = shelf.index("a")[0]
+        shelf.index("b")
+        assert shelf.index("a")[0] is kept
+        await stream.aclose()  # type: ignore[attr-defined]
+        return kept
+
+    kept = asyncio.run(look())
+    shelf.index("b")
+    assert shelf.index("a")[0] is not kept, "but those of closed ones"
+
+
 def test_a_run_that_grows_is_answered_as_it_is_now(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", {0: [1.0]}, events=[update(0, 0, 1, 5.0)])
     client = client_of(tmp_path)
@@ -224,7 +308,7 @@ def test_a_run_that_grows_is_answered_as_it_is_now(tmp_path: Path) -> None:
     assert after["size"] > before["size"]
 
 
-def test_a_page_of_the_package_or_a_plain_list_is_shown(root: Path) -> None:
+def test_the_page_and_plotly_are_sent_and_no_other_file_of_the_package(root: Path) -> None:
     answer = client_of(root).get("/")
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
     plotly = client_of(root).get("/static/plotly.min.js")

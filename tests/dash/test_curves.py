@@ -19,7 +19,6 @@ from t3d.insight.statistics import estimate, mean
 FINITE = st.floats(-1e6, 1e6)
 
 
-@settings(deadline=None)
 @given(st.lists(FINITE, min_size=1, max_size=400), st.integers(20, 100))
 def test_thinning_keeps_ends_and_extremes(values: list[float], points: int) -> None:
     array = np.array(values)
@@ -31,7 +30,7 @@ def test_thinning_keeps_ends_and_extremes(values: list[float], points: int) -> N
         assert len(kept) == len(values)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 99_999), st.sampled_from([-1.0, 1.0]))
 def test_a_spike_of_one_point_in_a_hundred_thousand_stays(where: int, height: float) -> None:
     values = np.zeros(100_000)
@@ -108,6 +107,17 @@ def test_a_name_with_entries_gives_all_of_them(tmp_path: Path) -> None:
         "length",
     ]
     assert found["missing"] == ["nonsense"]
+
+
+def test_how_episodes_end_is_a_share_of_each_log_window(tmp_path: Path) -> None:
+    ends = [(40, 1), (40, 0), (40, 0), (100, 1), (101, 1), (350, 0), (370, 1)]  # step, and whether it terminated
+    events = [
+        EpisodeEnd(step=step, member=0, seed=0, env=0, episode=0, total_reward=1.0, length=1, terminated=bool(over))
+        for step, over in ends
+    ]
+    write_run(tmp_path / "a", {0: [1.0]}, events=events, log={"every_steps": 100})
+    found = only_line(curves(tmp_path, "metric=terminated"))["members"][0]
+    assert found["steps"] == [100, 200, 370] and found["y"] == [0.5, 1.0, 0.5]
 
 
 def test_seconds_are_training_time_without_pauses(tmp_path: Path) -> None:

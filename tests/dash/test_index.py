@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fake_runs import TRACE, diagnosis, evaluation, update, write_long_run, write_run
@@ -21,7 +21,7 @@ from t3d.dash.plain_lines import read_plain
 from t3d.dash.table import WHOLE, Table
 from t3d.events import ActingEvent, Alarm, EpisodeEnd, Eval, Event, Update, to_line
 from t3d.insight.figures import Figure, reported, series
-from t3d.store.reader import open_run
+from t3d.store.reader import Place, open_run, read_end, read_part
 
 SPREAD = Figure(Eval, "std_return")
 
@@ -91,6 +91,57 @@ def test_a_log_is_read_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert_holds(index, path)
 
 
+def test_a_long_log_is_read_in_parts_from_all_over_and_is_the_same_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarms = [Alarm(step=step, kind="k", text="t", advice="") for step in range(1, 2001)]
+    path = write_long_run(tmp_path / "a", 4_000, seeds=(4, 7))
+    with (path / "events.jsonl").open("a") as log:
+        log.writelines(to_line(one) + "\n" for one in alarms)
+    whole = indexed(path)
+    monkeypatch.setattr("t3d.dash.index.PART", 20_000)
+    index = RunIndex(path)
+    assert not index.refresh(0) and index.told[Alarm], "the end comes first"
+    sizes = [index.size]
+    for _ in range(8):
+        assert not index.refresh(0)
+        sizes.append(index.size)
+    assert sizes == sorted(sizes) and 0 < sizes[0] < sizes[-1] < (path / "events.jsonl").stat().st_size / 4
+    steps = index.tables[Update].reports(0, Figure(Update, "updates"))[0]
+    last = whole.tables[Update].reports(0, Figure(Update, "updates"))[0, -1]
+    assert (np.diff(steps) > 0).all() and np.diff([0, *steps, last]).max() < last / 3, "they are from all over"
+    assert index.refresh(60) and index.size == whole.size == (path / "events.jsonl").stat().st_size
+    assert_holds(index, path)
+    assert index.told == whole.told and len(index.told[Alarm]) == 200
+    assert [index.newest_update(one) for one in index.members] == [whole.newest_update(one) for one in whole.members]
+    assert index.damaged == whole.damaged == 0
+
+
+def test_a_log_that_is_truncated_while_its_parts_are_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("t3d.dash.index.PART", 20_000)
+    path = write_long_run(tmp_path / "a", 4_000)
+    index = RunIndex(path)
+    assert not index.refresh(0)
+    content = (path / "events.jsonl").read_bytes()
+    (path / "events.jsonl").write_bytes(content[: content.index(b"\n", len(content) // 2) + 1])
+    assert index.refresh(60)
+    assert_holds(index, path)
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 30), min_size=1), st.integers(1, 50))
+def test_every_line_begins_in_one_part(tmp_path: Path, lengths: list[int], size: int) -> None:
+    lines = [bytes([65 + place % 26]) * length for place, length in enumerate(lengths)]
+    content = b"".join(line + b"\n" for line in lines)
+    (tmp_path / "events.jsonl").write_bytes(content + b"not complete")
+    end = read_end(tmp_path)
+    assert end == Place(len(content), lines[-1] + b"\n")
+    parts = [read_part(tmp_path, at, min(at + size, end.offset), end) for at in range(0, end.offset, size)]
+    assert [line for part in parts for line in part or []] == lines
+
+
 def test_the_newest_trace_of_each_member_is_kept(tmp_path: Path) -> None:
     index = indexed(write_long_run(tmp_path / "a", 500, seeds=(4, 7)))
     for member in index.members:
@@ -103,7 +154,6 @@ def test_the_newest_trace_of_each_member_is_kept(tmp_path: Path) -> None:
 NUMBERS = st.none() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=20))
 def test_lines_of_plain_numbers_are_read_as_json_reads_them(rows: list[tuple[Any, Any, bool]]) -> None:
     events: list[Event] = [
@@ -199,10 +249,37 @@ def test_only_the_newest_news_is_kept(tmp_path: Path) -> None:
     assert len(told) == 200 and told[-1] == alarms[-1]
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 1), st.none() | st.floats(-9, 9)), max_size=40))
+def test_a_thinned_table_has_half_the_rows_and_the_smallest_and_largest_values(
+    reports: list[tuple[int, float | None]],
+) -> None:
+    table = Table(Update, merge(Config(), {"seeds": [0, 1]}).members)
+    for step, (member, value) in enumerate(reports):
+        table.add([to_line(update(member, member, step, math.nan if value is None else value)).encode()], step)
+    before = [table.reports(member, Figure(Update, "q_mean")) for member in (0, 1)]
+    counts = [sum(member == one for member, _ in reports) for one in (0, 1)]
+    assert table.thin() == (max(counts) > 4)
+    assert table.rows == sum(count - 2 * ((count - 1) // 4) for count in counts if count)
+    for member in (0, 1):
+        steps, _, values = table.reports(member, Figure(Update, "q_mean"))
+        assert (np.diff(steps) > 0).all()
+        own = [step for step, (one, _) in enumerate(reports) if one == member]
+        fours = [own[start : start + 4] for start in range(0, len(own), 4)]
+        for four in fours[: (len(own) - 1) // 4]:
+            was, now = (
+                found[np.isin(at, four)] for at, found in ((before[member][0], before[member][2]), (steps, values))
+            )
+            kept = [value for value in was if value in (min(was), max(was))]
+            assert [*now] == [*dict.fromkeys(kept)]
+        rest = own[(len(own) - 1) // 4 * 4 :] if own else []
+        assert [*values[np.isin(steps, rest)]] == [*before[member][2][np.isin(before[member][0], rest)]]
+
+
 def test_a_table_grows_without_losing_rows() -> None:
     members = merge(Config(), {"seeds": [0, 1]}).members
     grown = Table(Update, members)
     for step in range(300):
-        grown.add([to_line(update(step % 2, step % 2, step, float(step))).encode()])
+        grown.add([to_line(update(step % 2, step % 2, step, float(step))).encode()], 0)
     found = grown.series(1, Figure(Update, "q_mean"), SPREAD)
     assert found is not None and found.values.tolist() == [*map(float, range(1, 300, 2))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from fake_runs import evaluation, write_run
 from t3d.app.cli import main
 from t3d.dash.guard import Access
 from t3d.dash.live import Live, Watcher
-from t3d.dash.process import PORT, listen
+from t3d.dash.process import NICE, PORT, beside, listen
 from t3d.dash.videos import part_of
 from t3d.errors import UserError
 from t3d.events import to_line
@@ -81,12 +82,49 @@ def test_a_page_hears_of_new_runs_and_tags(tmp_path: Path) -> None:
         assert page.next() == ("runs", {})
 
 
+def test_a_page_hears_of_the_video_that_is_recorded_after_training(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]})
+    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
+        page.next()
+        (path / "video.mp4").write_bytes(b"x")
+        assert page.next()[0] == "run"
+
+
+def test_an_open_list_hears_that_a_run_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        log = write_run(tmp_path / "a", {0: [1.0]}) / "events.jsonl"
+        start, *rest = log.read_text().splitlines(keepends=True)
+        alive = json.loads(start) | {"pid": process.pid, "time": time.time()}
+        log.write_text("".join([json.dumps(alive) + "\n", *rest]))
+        with served(tmp_path) as access, closing(Stream(access, "")) as page:
+            page.next()
+            statuses = f"http://127.0.0.1:{access.port}/?token={access.token}", "GET", "/api/runs"
+            assert [one["status"] for one in asked(*statuses)["runs"]] == ["running"]
+            process.kill()
+            process.wait()
+            assert page.next() == ("runs", {})
+            assert [one["status"] for one in asked(*statuses)["runs"]] == ["died"]
+
+
 def test_a_run_that_is_removed_is_gone(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", {0: [1.0]})
     with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
         page.next()
         path.rename(tmp_path.parent / "elsewhere")
         assert page.next()[1]["status"] == "gone"
+
+
+def test_a_server_that_ends_lets_go_of_open_pages_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "a", {0: [1.0]})
+    with served(tmp_path) as access:
+        pages = [Stream(access, "run=a"), Stream(access, "")]
+        for page in pages:
+            page.next()
+    for page in pages:
+        page.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_many_pages_cost_as_much_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +289,17 @@ def wait_for(address: str, path: str, good: Any, seconds: float = 60.0) -> Any:
     return found
 
 
+def test_the_server_beside_a_training_gives_way_to_it(tmp_path: Path) -> None:
+    """Also where Linux weighs sessions: there a process's niceness alone changes nothing."""
+    write_run(tmp_path / "a", {0: [1.0]})
+    with beside(tmp_path) as address:
+        asked(address, "GET", "/api/runs")
+        (server,) = psutil.Process().children()
+        assert server.nice() == min(19, os.nice(0) + NICE)
+        of_session = Path(f"/proc/{server.pid}/autogroup")
+        assert not of_session.exists() or of_session.read_text().endswith(f"nice {NICE}\n")
+
+
 def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", {0: [1.0]})
     with started("dash", "--port", "0", cwd=tmp_path) as (process, line):
@@ -261,6 +310,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
         assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_a_run_is_watched_and_controlled_while_it_trains(tmp_path: Path) -> None:
     small = "--random-steps 100 --td3.batch-size 8 --td3.actor-hidden 8 --td3.critic-hidden 8 --log.every-steps 50"
     rest = f"{small} --eval.every-steps 500 --eval.episodes 1 --no-video --run.name live --total-steps 1000000"

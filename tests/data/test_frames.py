@@ -85,7 +85,7 @@ def resumed(replay: FrameReplay, spec: Spec, capacity: int, envs: int, folder: P
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=some.integers(0, 2**32),
     layout=some.sampled_from(
@@ -201,7 +201,7 @@ def test_short_episodes_leave_early_and_are_not_drawn() -> None:
         player.origins = player.origins[:0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=some.integers(0, 2**32),
     stack=some.integers(1, 8),

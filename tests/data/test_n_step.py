@@ -67,7 +67,7 @@ def by_hand(history: list[dict[str, Any]], number: int, n: int, gamma: float) ->
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=some.integers(0, 2**32),
     n=some.integers(1, 7),

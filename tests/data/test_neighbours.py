@@ -99,7 +99,7 @@ class World:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=some.integers(0, 2**32),
     members=some.integers(1, 3),

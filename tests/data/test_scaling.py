@@ -70,7 +70,7 @@ def rollout(member: int, transitions: list[Transition]) -> Rollout:
     return rows._replace(origins=np.array([one[:4] for one in transitions], np.int32).reshape(-1, 4))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=some.integers(0, 2**32),
     envs=some.integers(1, 4),

@@ -32,7 +32,7 @@ class Steady:
 
 def test_videos_show_what_the_policy_sees_beside_what_people_see(tmp_path: Path) -> None:
     cfg = EnvConfig(id="image_worlds:TwoCameras", frame_stack=2)
-    policy: Any = Steady(spec_of(TwoCameras(), 2))
+    policy: Any = Steady(spec_of(TwoCameras(), EnvConfig(frame_stack=2)))
     record(policy, cfg, tmp_path / "a.mp4", seed=0, episodes=1, steps=3)
     assert len(policy.seen) == 3 and all(one.shape == (policy.spec.observation_width,) for one in policy.seen)
     about, *frames = imageio_ffmpeg.read_frames(str(tmp_path / "a.mp4"))
@@ -46,7 +46,7 @@ def test_videos_show_what_the_policy_sees_beside_what_people_see(tmp_path: Path)
 
 
 def test_videos_show_the_newest_frame(tmp_path: Path) -> None:
-    policy: Any = Steady(spec_of(Brightening(), 3))
+    policy: Any = Steady(spec_of(Brightening(), EnvConfig(frame_stack=3)))
     record(
         policy, EnvConfig(id="image_worlds:Brightening", frame_stack=3), tmp_path / "a.mp4", seed=0, episodes=1, steps=3
     )

@@ -61,7 +61,7 @@ def by_hand(origins: Origins, rewards: Any, first: int, gamma: float) -> list[tu
     return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=some.integers(0, 2**32),
     envs=some.integers(1, 4),

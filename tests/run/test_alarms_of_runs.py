@@ -27,6 +27,7 @@ from t3d.config.presets import preset
 from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event
 from t3d.measure.alarms import Watch
 from t3d.run.watching import watch_over
+from t3d.store.catalogue import read_entry
 from t3d.store.reader import read_events
 from worlds import Sound
 
@@ -72,6 +73,7 @@ def test_a_time_limit_reported_as_termination_is_told_at_the_twentieth_episode(t
     before = events[events.index(alarm) - 1]
     assert isinstance(before, EpisodeEnd) and before.episode == 19
     assert alarms(read_events(tmp_path / "run")) == [alarm], "and it is written"
+    assert read_entry(tmp_path / "run").alarms == 1, "and counted in lists"
 
 
 def test_large_rewards_are_told_with_what_to_try_and_scaled_ones_are_not(tmp_path: Path) -> None:

@@ -209,6 +209,36 @@ def test_a_run_goes_on_in_spite_of_a_damaged_file_and_says_so_once(tmp_path: Pat
     assert len([text for text in notes if text.startswith("control.json is not obeyed")]) == 1
 
 
+@pytest.mark.parametrize("damage", [b"{}", None], ids=["damaged", "not readable"])
+def test_a_pause_lasts_while_the_file_cannot_be_read(tmp_path: Path, damage: bytes | None) -> None:
+    events, later = list[Event](), list[threading.Timer]()
+    for event in t3d.train(merge(small_config(), {"run": {"root": str(tmp_path)}})):
+        events.append(event)
+        if isinstance(event, Start):
+            ask(Path(event.folder), vars(event), "pause")
+        if isinstance(event, Paused):
+            file = folder_of(events) / FILE
+            file.unlink()
+            file.mkdir() if damage is None else file.write_bytes(damage)
+            mended = sealed("control", {**asked_by(events[0]), **Asked()._asdict()})
+            later.append(threading.Timer(0.5, replaced, (file, mended)))
+            later[0].start()
+    continued = next(event for event in events if isinstance(event, Continued))
+    assert continued.paused_seconds >= 0.5 and end_of(events).reason == "finished"
+    assert [event for event in events if isinstance(event, Note) and event.text.startswith(FILE)]
+
+
+def asked_by(start: Event) -> dict[str, Any]:
+    """Whom a control file is meant for."""
+    return {"pid": vars(start)["pid"], "host": vars(start)["host"], "started": start.time}
+
+
+def replaced(file: Path, content: bytes) -> None:
+    if file.is_dir():
+        file.rmdir()
+    file.write_bytes(content)
+
+
 def test_a_run_looks_for_the_file_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t3d.run.control.CHECK_SECONDS", 1.0)
     looks: list[float] = []

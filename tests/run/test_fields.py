@@ -58,6 +58,7 @@ CHANGES: dict[str, Any] = {
     "noise.decay_steps": 200,
     "noise.final_noise": 0.3,
     "env.action_repeat": 2,
+    "env.max_action_change": 0.2,
 }
 CATEGORICAL = {"td3.critic_loss": "categorical", "td3.value_low": -20, "td3.value_high": 10}
 COSINE = {"td3.lr_schedule": "cosine", "td3.lr_updates": 100}
@@ -105,6 +106,8 @@ COVERED = {
     "checkpoint.every_steps": "run/test_resume.py::test_a_resumed_run_equals_a_straight_one",
     "log.diagnose_every_steps": "run/test_diagnostics.py::test_a_run_is_the_same_with_and_without_diagnostics",
     "log.every_steps": "run/test_run.py::test_the_first_update_comes_after_the_last_random_step",
+    "record_every": "run/test_recording.py::test_every_third_evaluation_is_recorded_also_after_a_resume",
+    "sinks": "sinks/test_sinks.py::test_their_own_readers_find_what_the_log_holds",
     "run.root": "run/test_run.py::test_two_runs_never_share_a_folder",
     "run.name": "run/test_run.py::test_two_runs_never_share_a_folder",
 }

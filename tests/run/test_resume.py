@@ -22,6 +22,7 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, merge
 from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
+from t3d.run.resume import Changes, load
 from t3d.store.catalogue import read_entry
 from t3d.store.folder import versions
 from t3d.world.evaluate import MemberEvaluator
@@ -65,6 +66,7 @@ SPLITS: dict[str, tuple[int, dict[str, Any]]] = {
         160,
         {"seeds": [1, 2], "env": {"num_envs": 2}, "normalise_observations": True, "updates_per_step": 0.3},
     ),
+    "changes of actions limited": (170, {"env": {"num_envs": 2, "max_action_change": 0.1}}),
     "normalised, between updates": (
         163,
         {"normalise_observations": True, "updates_per_step": 0.3, "checkpoint": {"every_steps": 162}},
@@ -143,13 +145,14 @@ def test_simulators_go_on_exactly(
     assert_equal(tmp_path / "straight", broken)
 
 
-def test_a_vector_environment_goes_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", [0, 0.1])
+def test_a_vector_environment_goes_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
     def make() -> Any:
         limits = [9, 14, 23]  # so that episodes are of different lengths when the run is killed
         makers = [lambda limit=limit: gym.make("Pendulum-v1", max_episode_steps=limit) for limit in limits]
         return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
 
-    changes: dict[str, Any] = {"env": {"id": "", "num_envs": 3}}
+    changes: dict[str, Any] = {"env": {"id": "", "num_envs": 3, "max_action_change": limit}}
     list(t3d.train(small(tmp_path, "straight", **changes), make_env=make))
     broken = broken_off(monkeypatch, small(tmp_path, "broken", **changes), 200, kill=True, make_env=make)
     events = list(t3d.resume(broken, make_env=make))
@@ -276,6 +279,16 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     assert before.splitlines()[0].startswith('{"event": "start"'), "and nothing was touched"
     first = next(t3d.resume(broken, cfg=cfg))
     assert isinstance(first, Start), "the command that began it begins it again"
+
+
+def test_a_command_that_resumes_decides_what_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = small(tmp_path, "broken", record_every=3)
+    broken = broken_off(monkeypatch, cfg, 150, kill=False)
+    watched = {"record_every": 2, "sinks": ("tensorboard",), "log": {"diagnose_every_steps": 500}}
+    for now in (merge(cfg, watched), merge(cfg, {"record_every": 0})):
+        found = load(broken, Changes(), now).cfg
+        assert (found.record_every, found.sinks, found.log) == (now.record_every, now.sinks, now.log)
+    assert load(broken, Changes(), None).cfg.record_every == 3
 
 
 def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from image_worlds import Dot
 from shipped_policies import made, of_images, of_vectors, picture_spec, vector_spec
 from t3d.architectures import actor_architecture, architecture
-from t3d.config import TD3Config
+from t3d.config import EnvConfig, TD3Config
 from t3d.errors import UserError
 from t3d.types import Part
 from t3d.world.policy import SavedPolicy
@@ -195,7 +195,7 @@ def test_stable_baselines3_evaluates_it(world: str) -> None:
     def make() -> gym.Env[Any, Any]:
         return Dot() if world == "Dot" else gym.make(world)
 
-    spec = spec_of(make(), 2 if world == "Dot" else 1)
+    spec = spec_of(make(), EnvConfig(frame_stack=2 if world == "Dot" else 1))
     cfg = TD3Config(actor_hidden=(8,), encoder_channels=2, encoder_features=4)
     policy = made(actor_architecture(spec, cfg), spec)
     envs = vec_env.DummyVecEnv([make, make])

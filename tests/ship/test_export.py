@@ -160,7 +160,7 @@ def test_a_run_with_an_own_network_is_refused_before_it_is_imported(
     (copied / "config.toml").write_text(config.replace('actor_network = "mlp"', 'actor_network = "nowhere.py:net"'))
     (copied / "events.jsonl").write_bytes((run / "events.jsonl").read_bytes())
     assert main(["export", str(copied)]) == 2
-    assert "network nowhere.py:net of" in capsys.readouterr().err
+    assert "network nowhere.py:net is your own code" in capsys.readouterr().err
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {

@@ -138,12 +138,13 @@ def test_the_observations_are_ordinary_extreme_and_at_the_limits_of_the_scaling(
     assert (images == 0).all(axis=1).sum() == (images == 255).all(axis=1).sum() == 10
 
 
+@pytest.mark.parametrize("limit", [0, 0.02])
 def test_a_policy_that_differs_in_one_weight_is_refused_and_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
     pytest.importorskip("onnxruntime")
-    policy = of_vectors()
-    other = of_vectors()
+    spec = vector_spec()._replace(max_action_change=limit)
+    policy, other = of_vectors(spec=spec), of_vectors(spec=spec)
     other.snapshot.flat[0, 7] += 0.01
     for kind in ("onnx", "c") if compiler() else ("onnx",):
         monkeypatch.setattr("t3d.ship.export.largest_difference", lambda _, actions: largest_difference(other, actions))
@@ -156,8 +157,8 @@ def test_a_policy_that_differs_in_one_weight_is_refused_and_not_written(
 def test_actions_outside_of_the_bounds_are_refused(wrong: float) -> None:
     policy = of_vectors()
 
-    def actions(flat: Any) -> Any:
-        found = policy.actions(flat)
+    def actions(flat: Any, previous: Any) -> Any:
+        found = policy.actions(flat, previous)
         found[17, 1] = wrong
         return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shipped_policies import ABOUT, of_images, of_vectors
+from shipped_policies import ABOUT, of_images, of_vectors, vector_spec
 from t3d.ship.export import export_policy
 from t3d.world.policy_files import save_policy
 
@@ -37,6 +37,11 @@ np.save({out!r}, policy(np.linspace(-1, 1, 15).reshape(3, 5)))
 pictures = t3d.load_policy({pictures!r})
 seen = {{"wide": np.zeros((34, 32, 3), np.uint8), "near": np.zeros((1, 32, 33), np.uint8), "speed": [0.0, 1.0]}}
 assert np.isfinite(pictures(seen)).all()
+smooth = t3d.load_policy({smooth!r})
+controller, action = smooth.controller(), smooth.initial_action
+for _ in range(3):
+    action = smooth(np.zeros(5), action)
+    assert np.array_equal(controller(np.zeros(5)), action)
 for wrong in ({checkpoint!r}, {exported!r}):
     try:
         t3d.load_policy(wrong)
@@ -53,13 +58,15 @@ except ImportError as error:
 def code(tmp_path: Path) -> str:
     """A program that acts with saved policies, and tries what it cannot load."""
     policy, pictures = of_vectors(scaled=True), of_images()
+    smooth = of_vectors(spec=vector_spec()._replace(max_action_change=0.1))
     (tmp_path / "run").mkdir()
     save_policy(tmp_path / "run" / "best" / "seed-3", policy.snapshot, 0, policy.spec, ABOUT)
     save_policy(tmp_path / "pictures", pictures.snapshot, 0, pictures.spec, ABOUT)
+    save_policy(tmp_path / "smooth", smooth.snapshot, 0, smooth.spec, ABOUT)
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "manifest.json").write_text("{}")
     (tmp_path / "policy.onnx").write_text("")
-    paths = {"run": "run", "pictures": "pictures", "checkpoint": "checkpoint", "exported": "policy.onnx"}
+    paths = {name: name for name in ("run", "pictures", "smooth", "checkpoint")} | {"exported": "policy.onnx"}
     return ACT.format(**{name: str(tmp_path / path) for name, path in paths.items()}, out=str(tmp_path / "acted.npy"))
 
 

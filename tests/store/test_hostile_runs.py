@@ -18,7 +18,7 @@ from helpers import small_config
 from t3d.app.cli import main
 from t3d.config import Config, Member, to_toml
 from t3d.errors import UserError
-from t3d.store.catalogue import catalogue, read_entry
+from t3d.store.catalogue import catalogue, pauses, read_entry
 from t3d.store.reader import open_run, read_events
 
 SHOW, PLOT, EVAL = ["runs", "show"], ["plot"], ["eval", "--episodes", "1"]
@@ -93,6 +93,14 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 def write_lines(file: Path, lines: list[dict[str, Any]]) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("time", [10**400, 1e301, "x", None])
+def test_a_journal_whose_times_cannot_be_is_plotted(run: Path, time: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *_ = lines_of(run / "journal.jsonl")
+    write_lines(run / "journal.jsonl", [first, {**first, "event": "continued", "time": time, "paused_seconds": time}])
+    assert pauses(run) == []
+    assert_answered(run, capsys, PLOT)
 
 
 @pytest.mark.parametrize("line", BAD_LINES)

@@ -55,7 +55,7 @@ def numbers(observation: NDArray[np.uint8], spec: Spec) -> list[int]:
     return [int(frame[0]) for frame in frames if (frame == frame[0]).all()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8),
     stack=st.integers(1, 4),

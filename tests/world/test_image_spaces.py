@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from image_worlds import SIDE, WORLDS, ChannelsFirst, Dot, FloatDot, Grey, TwoCameras, WithVector
+from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.world.compatibility import difference, outline
 from t3d.world.guard import Environment
@@ -148,7 +149,7 @@ def test_images_too_small_or_too_large_are_refused_with_a_remedy(shape: tuple[in
 
 def test_other_images_or_stacks_do_not_fit() -> None:
     def outlined(world: type[Dot], stack: int = 1) -> dict[str, Any]:
-        return outline(spec_of(world(), stack))
+        return outline(spec_of(world(), EnvConfig(frame_stack=stack)))
 
     assert difference(outlined(Dot), outlined(Dot)) == ""
     assert difference(outlined(Dot), outlined(ChannelsFirst)) == "", "a frame is the same"

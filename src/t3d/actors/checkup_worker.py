@@ -120,4 +120,5 @@ def spec_from_json(fields: dict[str, Any]) -> Spec:
         action_dtype=fields["action_dtype"],
         images=tuple(Image(**image) for image in images),
         stack=fields["stack"],
+        max_action_change=fields["max_action_change"],
     )

@@ -91,6 +91,6 @@ class ProcessEvaluator(PendingEvaluations):
         assert slot.worker is not None  # noqa: S101 (the caller has checked)
         slot.worker.end()
         slot.close()
-        for successor, member in self._heirs(self.slots, slot, why):
+        for successor, member in self._reassign_members(self.slots, slot, why):
             for one in self.pending:
                 self._request(successor, [member], one)

@@ -23,6 +23,14 @@ def described(error: Exception) -> dict[str, Any]:
     return {"crash": f"{text} ({Path(where.filename).name}, line {where.lineno})"}
 
 
+def reported(error: Exception) -> dict[str, Any]:
+    """Describes an error that is being handled, and prints the traceback of a crash."""
+    failure = described(error)
+    if "crash" in failure:
+        traceback.print_exc()
+    return failure
+
+
 def user_error(message: dict[str, Any]) -> UserError | None:
     """Returns the error in a worker's message that the user must fix, if there is one."""
     if "bad_value" in message:

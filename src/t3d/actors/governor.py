@@ -13,7 +13,7 @@ class Governor:
     """Keeps updates at a fixed ratio to the steps of a member, however many environments or members there are."""
 
     def __init__(self, cfg: Config) -> None:
-        self.random_steps, self.total_steps, self.max_ahead = cfg.random_steps, cfg.total_steps, cfg.max_ahead
+        self.random_steps, self.total_steps, self.max_ahead = cfg.random_steps, cfg.total_steps, cfg.most_ahead
         self.ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
@@ -21,15 +21,15 @@ class Governor:
         learned_from = max(0, min(transitions) - self.random_steps)
         return max(0, floor(self.ratio * learned_from) - updates)
 
-    def limit(self, updates: int) -> int:
-        """Returns the most transitions a member may have: max_ahead - 1 more than the next update needs.
+    def limit(self, updates: int, ahead: int | None = None) -> int:
+        """Returns the most transitions a member may have: ahead - 1 (default max_ahead - 1) more than an update needs.
 
         With max_ahead 1 actors and learner take turns, as they do in one process.
         """
         if not self.ratio:
             return self.total_steps
         next_due = self.random_steps + ceil((updates + 1) / self.ratio)
-        return min(self.total_steps, next_due + self.max_ahead - 1)
+        return min(self.total_steps, next_due + (ahead or self.max_ahead) - 1)
 
 
 def passed(every: int, before: int, after: int) -> bool:

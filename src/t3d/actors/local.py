@@ -69,7 +69,7 @@ class LocalCollector:
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._checked_at = 0, 0.0
         self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
-        self._block = max(1, min(BLOCK, cfg.max_ahead // 3))
+        self._block = max(1, min(BLOCK, cfg.most_ahead // 3))
         self._statistics = ActingStatistics()
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
@@ -139,7 +139,7 @@ class LocalCollector:
 
     def _start(self, slot: ActorSlot) -> None:
         width, dtype = sum(row_sizes(self.spec)), np.dtype(self.spec.observation_dtype)
-        rows = min(RING_ROWS + self.cfg.max_ahead, RING_BYTES // (dtype.itemsize * width))
+        rows = min(RING_ROWS + self.cfg.most_ahead, RING_BYTES // (dtype.itemsize * width))
         with starting():
             ring = slot.transitions = Ring(width, dtype.name, max(rows, 2 * self.cfg.env.num_envs))
             task = {

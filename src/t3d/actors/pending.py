@@ -119,7 +119,7 @@ class PendingEvaluations(ABC):
                 one.played[member] += results
                 one.bad_values[member] += bad_values
 
-    def _heirs(self, slots: list[S], lost: S, why: str) -> list[tuple[S, int]]:
+    def _reassign_members(self, slots: list[S], lost: S, why: str) -> list[tuple[S, int]]:
         """Records the fault of an evaluator; if it is given up, the others take over its members: who takes whom."""
         lost.record_fault(min_delivered=1)
         self._notes.append(f"an evaluator process was lost: {why}; its evaluation is repeated")
@@ -128,12 +128,12 @@ class PendingEvaluations(ABC):
         slots.remove(lost)
         if not slots:
             raise NobodyLeft(f"the evaluation keeps failing: {why}")
-        heirs = []
+        reassigned = []
         for member in lost.members:
             successor = min(slots, key=lambda other: len(other.members))
             successor.members.append(member)
-            heirs.append((successor, member))
-        return heirs
+            reassigned.append((successor, member))
+        return reassigned
 
     def _without_stopped(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         """Zeroes the policies of stopped members: what is not finite must not reach a checkpoint."""

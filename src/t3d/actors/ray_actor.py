@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.actors.failures import described
+from t3d.actors.failures import reported
 from t3d.actors.member_actor import MemberActor
-from t3d.actors.worker import lower_priority
+from t3d.actors.worker import EVALUATION_NICENESS
 from t3d.architectures import architecture
 from t3d.config import Config, merge
 from t3d.errors import Diverged
+from t3d.priority import lower_priority
 from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import Rollout
 from t3d.world.episode import EpisodeCounters
@@ -36,7 +37,6 @@ class Order(NamedTuple):
     """What an actor shall do next."""
 
     number: int
-    incarnation: int  # of the actor: how often it has been started
     units: list[Unit]  # the environments it owns from now on: others are closed, new ones opened
     counters: dict[Unit, list[tuple[int, int]]]  # of new ones: newest episode and bad values of each environment
     claims: dict[int, tuple[int, int]]  # by member: its transitions so far, and how many more to take
@@ -55,10 +55,11 @@ def packed_policy(snapshot: PolicySnapshot) -> dict[str, Any]:
     }
 
 
-def unpacked_policy(policy: dict[str, Any]) -> PolicySnapshot:
-    """The inverse of packed_policy."""
+def unpacked_policy(policy: dict[str, Any], cfg: Config) -> PolicySnapshot:
+    """The inverse of packed_policy. A network of the user's own is found where cfg says, on this machine."""
     scaling = None if policy["scaling"] is None else Scaling(*policy["scaling"])
-    return PolicySnapshot(policy["updates"], architecture(**policy["network"]), policy["flat"], scaling)
+    network = architecture(**{**policy["network"], "name": cfg.td3.actor_network})
+    return PolicySnapshot(policy["updates"], network, policy["flat"], scaling)
 
 
 class Actor:
@@ -87,13 +88,12 @@ class Actor:
             self._own(order)
             self._act(self._corrected(order), blocks, time.monotonic() + ORDER_SECONDS)
         except Exception as error:
-            failure = described(error)
+            failure = reported(error)
         claimed = {member: count for member, (_, count) in order.claims.items()}
         self._short[order.number] = {member: claimed[member] - block.count for member, block in blocks.items()}
         self._idle_since = time.monotonic()
         return {
             "number": order.number,
-            "incarnation": order.incarnation,
             "updates": self.updates,
             "blocks": {member: block.packed() for member, block in blocks.items()},
             "counters": {unit: _counters(one) for unit, one in self.units.items()},
@@ -110,7 +110,7 @@ class Actor:
     def _take_policy(self, order: Order, policy: dict[str, Any]) -> None:
         if order.version == self.version and set(order.claims) <= set(self.policies):
             return
-        snapshot = unpacked_policy(policy)
+        snapshot = unpacked_policy(policy, self.cfg)
         self.version, self.updates = order.version, snapshot.updates
         self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
 
@@ -147,6 +147,8 @@ class Actor:
                 if block is None or block.count >= wanted or one.error is not None:
                     continue
                 one.taken = start + block.count
+                if one.taken >= self.cfg.total_steps:  # a VectorEnv has delivered more than was claimed
+                    continue
                 is_random = one.taken < self.cfg.random_steps
                 block.add(one.step(self.policies[one.member]), is_random=is_random)
                 self.units[unit] = self.units.pop(unit)
@@ -168,7 +170,7 @@ class Evaluator:
         self.cfg = merge(Config(), config)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
         self._playing: tuple[tuple[int, int, int], Generator[None, None, Played]] | None = None
-        lower_priority()  # before environments exist: what they start inherits it
+        lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
 
     def ready(self) -> tuple[str, int]:
         """Answers once the evaluator runs: on which machine, and in which process."""
@@ -192,7 +194,7 @@ class Evaluator:
             return {"results": results, "bad_values": played.bad_values}
         except Exception as error:
             self._playing = None
-            return {"diverged": error.what} if isinstance(error, Diverged) else described(error)
+            return {"diverged": error.what} if isinstance(error, Diverged) else reported(error)
 
     def close(self) -> bool:
         """Closes the environments."""
@@ -205,7 +207,7 @@ class Evaluator:
             self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env.id))
         one = self.member_evaluators[member]
         episodes = range(first, min(first + one.env_batch.count, self.cfg.eval.episodes))
-        return one.playing(unpacked_policy(policy), episodes)
+        return one.playing(unpacked_policy(policy, self.cfg), episodes)
 
 
 class Block:

@@ -5,6 +5,7 @@ Ray is an extra: it is imported only when a run asks for it.
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
 import logging
@@ -16,7 +17,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,7 @@ def _start(cfg: Config, opened: ExitStack) -> list[str]:
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     as_local = {"RAY_worker_niceness": "0"}  # actors have the learner's priority, as those of local:N
     opened.enter_context(_environment({**ALWAYS, **token, **as_local}))
-    folder = tempfile.mkdtemp(prefix="t3d-ray-")
-    opened.callback(shutil.rmtree, folder, ignore_errors=True)
+    folder = opened.enter_context(_private_folder())
     cores = os.cpu_count() or 1
     ray = _ray()
     opened.callback(ray.shutdown)
@@ -104,7 +104,7 @@ def _start(cfg: Config, opened: ExitStack) -> list[str]:
             include_dashboard=False,
             logging_level=logging.WARNING,
             _node_ip_address="127.0.0.1",
-            _temp_dir=folder,
+            _temp_dir=str(folder / "ray"),  # Ray opens it to all users; they cannot enter the folder around it
         )
     return []
 
@@ -145,6 +145,39 @@ def _ray() -> Any:
     if ray.is_initialized():
         raise UserError("this process is using Ray already; call ray.shutdown() before t3d.train")
     return ray
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """Creates a folder that only this user can enter, with a short name: Ray has sockets in it, at most 107 bytes long.
+
+    It is locked while this process lives, and those of processes that were killed are removed.
+    """
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=f"t3d-{os.getpid()}-"))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Removes private folders whose process has ended; one in another container has a lock, but no visible process."""
+    for folder in parent.glob("t3d-*-*"):
+        pid = folder.name.split("-")[1]
+        if not pid.isdecimal() or Path("/proc", pid).exists():
+            continue
+        with suppress(OSError):  # another user's, in use, or gone meanwhile
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(opened).st_uid == os.getuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(opened)
 
 
 @contextmanager

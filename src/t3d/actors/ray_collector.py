@@ -21,19 +21,20 @@ from t3d.actors.failures import user_error
 from t3d.actors.governor import Governor
 from t3d.actors.local import GATHER_SECONDS, LONGEST_WAIT, MIN_DELIVERED, shares
 from t3d.actors.protocols import Collected
-from t3d.actors.ray_actor import ORDER_SECONDS, Actor, Order, Unit, packed_policy
+from t3d.actors.ray_actor import Actor, Order, Unit, packed_policy
 from t3d.actors.ray_cluster import Connection
 from t3d.actors.ray_orders import (
     IN_FLIGHT,
     ActorSlot,
     Claims,
+    Window,
     give_all,
     in_use,
     members_of,
     places_by_member,
     take_share,
 )
-from t3d.actors.ray_slots import end_actors, in_words
+from t3d.actors.ray_slots import end_actors, in_words, patience
 from t3d.actors.received import Received
 from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import Silence, for_workers
@@ -58,7 +59,8 @@ class RayCollector:
         self.slots = [ActorSlot(number, units) for number, units in enumerate(dealt)]
         self.episodes = np.full((len(cfg.members), cfg.env.num_envs), -1)
         self.bad_values = np.zeros_like(self.episodes)
-        self.updates, self.claims = 0, Claims(cfg, self.spec)
+        self.updates, self.claims, self.window = 0, Claims(cfg, self.spec), Window(cfg)
+        self._acted_with: list[tuple[int, int]] = []  # of what poll returns next: transitions, updates of the policy
         self._policy: PolicySnapshot | None = None
         self._policy_ref: Any = None  # on the cluster, once an order has needed it
         self._version, self._numbers = 0, itertools.count(1)
@@ -72,7 +74,7 @@ class RayCollector:
         scaling = None if snapshot.scaling is None else Scaling(*(part.copy() for part in snapshot.scaling))
         self._policy = snapshot._replace(flat=snapshot.flat.copy(), scaling=scaling)  # the caller may reuse its own
         self._policy_ref, self._version, self.updates = None, self._version + 1, updates
-        self.claims.limit = self.governor.limit(snapshot.updates)
+        self._set_limit()
         self.supervise()
         self._send_orders()
 
@@ -80,11 +82,16 @@ class RayCollector:
         """Returns the transitions received, a block for each member; waits a moment if there are none."""
         self.received.raise_error()
         self.supervise()
-        if not self.received.has_rows:
-            waited = self._wait()
-            self._statistics.learner_waited += waited if min(self.received.living) < self.cfg.total_steps else 0.0
         self._receive(0.0)
+        waited = 0.0 if self.received.has_rows else self._wait()
+        self._statistics.learner_waited += waited if min(self.received.living) < self.cfg.total_steps else 0.0
+        if self.received.has_rows and self.updates > 0:
+            self.window.adapt(waited=waited > 0)
+            self._set_limit()
         self._send_orders()
+        for count, updates in self._acted_with:
+            self._statistics.add_ages(np.full(count, self.updates - updates))
+        self._acted_with = []
         return self.received.take()
 
     def stop(self, member: int) -> None:
@@ -123,19 +130,20 @@ class RayCollector:
             return
         self._receive(0.0)
         for slot in self.slots:
-            if slot.handle is None and slot.may_start:
+            if slot.given_up:
+                give_all(slot, self.slots)  # once another runs
+            elif slot.handle is None and slot.may_start:
                 slot.start(self._kind, self.worker_cfg)
-                self._waiting_for[slot.greeting] = slot
-            elif slot.greeting is not None and time.monotonic() - slot.asked_at > PATIENCE_SECONDS:
+                self._waiting_for[slot.ready_ref] = slot
+            elif slot.ready_ref is not None and time.monotonic() - slot.asked_at > PATIENCE_SECONDS:
                 give_all(slot, self.slots)
             elif slot.orders and (
-                fault := slot.silence.fault(slot.answers, self._patience(slot), ready=not slot.opens)
+                fault := slot.silence.fault(slot.answers, self._patience(slot), ready=not slot.is_opening)
             ):
                 self._lose(slot, fault)
 
     def _patience(self, slot: ActorSlot) -> float:
-        """Seconds that an answer may take: a step of each environment of one member, after the order's own time."""
-        return ORDER_SECONDS + self.cfg.env.hang_seconds * max(map(len, slot.units), default=1)
+        return patience(self.cfg, max(map(len, slot.units), default=1))
 
     def _wait(self) -> float:
         """Waits for the first answer, and then briefly for others; returns the seconds waited."""
@@ -161,25 +169,25 @@ class RayCollector:
             except RayError as error:
                 self._lose(slot, in_words(error))
                 continue
-            if ref == slot.greeting:
-                self._welcome(slot, *answer)
+            if ref == slot.ready_ref:
+                self._on_started(slot, *answer)
             else:
                 self._take(slot, answer)
 
     def _take(self, slot: ActorSlot, answer: dict[str, Any]) -> None:
-        """Takes an answer, unless it has come before or is of an actor that was given up for lost.
+        """Takes an answer, unless it has come before or is of an actor that is lost.
 
         One that has overtaken another on its way waits for it: transitions are stored in the order they happened.
         """
-        if answer["incarnation"] != slot.starts or answer["number"] not in slot.orders:
+        if answer["number"] not in slot.orders:
             return
-        slot.arrived[answer["number"]] = answer
-        while (oldest := next(iter(slot.orders), 0)) in slot.arrived:
-            self._take_next(slot, slot.orders.pop(oldest), slot.arrived.pop(oldest))
+        slot.early_answers[answer["number"]] = answer
+        while (oldest := next(iter(slot.orders), 0)) in slot.early_answers:
+            self._take_next(slot, slot.orders.pop(oldest), slot.early_answers.pop(oldest))
 
     def _take_next(self, slot: ActorSlot, order: Order, answer: dict[str, Any]) -> None:
         """Takes the answer to an actor's oldest order."""
-        slot.answers, slot.answered = slot.answers + 1, order.number
+        slot.answers, slot.newest_answer = slot.answers + 1, order.number
         self._waited += answer["waited"]
         for unit, counters in answer["counters"].items():
             for (member, env), (episode, bad_values) in zip(unit, counters, strict=True):
@@ -210,7 +218,11 @@ class RayCollector:
         self.claims.arrived[member] += len(rows)
         slot.delivered += len(rows)
         self._statistics.add_traffic(steps=len(rows), size=rows.nbytes + origins.nbytes)
-        self._statistics.add_ages(np.full(len(rows) - random, self.updates - updates))
+        self._acted_with.append((len(rows) - random, updates))
+
+    def _set_limit(self) -> None:
+        assert self._policy is not None  # noqa: S101 (there is one from the first publish on)
+        self.claims.limit = self.governor.limit(self._policy.updates, self.window.ahead)
 
     def _send_orders(self) -> None:
         """Orders what the governor allows, from those first who have the fewest orders and have waited the longest."""
@@ -220,23 +232,23 @@ class RayCollector:
         ended = self.received.stopped | {*self.received.diverged}
         places = {member: n for member, n in places_by_member(self.slots).items() if member not in ended}
         while open_slots and any(self.claims.next(*one) for one in places.items()):
-            slot = min(open_slots, key=lambda one: (len(one.orders), one.ordered))
+            slot = min(open_slots, key=lambda one: (len(one.orders), one.newest_order))
             if not self._order(slot, places) or len(slot.orders) == IN_FLIGHT:
                 open_slots.remove(slot)
 
     def _order(self, slot: ActorSlot, places: dict[int, int]) -> bool:
         """Sends an actor its next order, if there is something to order from it."""
-        units = [unit for unit in slot.units if unit in slot.opened or not in_use(unit, self.slots)]
+        units = [unit for unit in slot.units if unit in slot.open_units or not in_use(unit, self.slots)]
         counts = {member: self.claims.next(member, n) for member, n in places.items() if member in members_of(units)}
         claims = {member: (self.claims.granted(member), count) for member, count in counts.items() if count}
         if not claims:
             return False
         units = [unit for unit in units if unit[0][0] not in self.received.stopped]
-        counters = {unit: self._counters(unit) for unit in units if unit not in slot.opened}
-        order = Order(next(self._numbers), slot.starts, units, counters, claims, self._version, slot.answered)
+        counters = {unit: self._counters(unit) for unit in units if unit not in slot.open_units}
+        order = Order(next(self._numbers), units, counters, claims, self._version, slot.newest_answer)
         if not slot.orders:
             slot.silence = Silence()
-        slot.orders[order.number], slot.opened, slot.ordered = order, {*units}, order.number
+        slot.orders[order.number], slot.open_units, slot.newest_order = order, {*units}, order.number
         self.claims.add(order)
         self._waiting_for[slot.handle.act.remote(tuple(order), self._newest_policy())] = slot
         return True
@@ -253,21 +265,26 @@ class RayCollector:
             self._statistics.add_traffic(versions=1, size=sum(array.nbytes for array in arrays))
         return self._policy_ref
 
-    def _welcome(self, slot: ActorSlot, host: str, pid: int) -> None:
+    def _on_started(self, slot: ActorSlot, host: str, pid: int) -> None:
         """Lets an actor that runs now take over environments of those who have the most."""
-        slot.greeted(host, pid)
+        slot.mark_running(host, pid)
         if slot.starts > 1:
             self.received.report(slot, "back", f"restarted on {host}")
         take_share(slot, self.slots)
 
     def _lose(self, slot: ActorSlot, why: str) -> None:
-        """Gives up the orders of a lost actor, moves its environments at once, and lets a replacement be asked for."""
+        """Gives up the orders of a lost actor, moves its environments at once, and lets a replacement be asked for.
+
+        Nobody knows how far it came with them. Their next episode is skipped: it may be what has ended the actor.
+        """
         self._waiting_for = {ref: other for ref, other in self._waiting_for.items() if other is not slot}
+        for pair in {pair for order in slot.orders.values() for unit in order.units for pair in unit}:
+            self.episodes[pair] += 1
         for order in slot.orders.values():
             self.claims.settle(order)
         if slot.runs:
             self._lived += time.monotonic() - slot.started
-        slot.orders, slot.arrived, slot.opened = {}, {}, set()
+        slot.orders, slot.early_answers, slot.open_units = {}, {}, set()
         slot.end()
         slot.record_fault(MIN_DELIVERED)
         give_all(slot, self.slots)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from t3d.actors.checkup_worker import Checkup
 from t3d.actors.failures import user_error
-from t3d.actors.pending import Pending, PendingEvaluations
-from t3d.actors.ray_actor import ORDER_SECONDS, Evaluator, packed_policy
+from t3d.actors.pending import WAIT_SECONDS, Pending, PendingEvaluations
+from t3d.actors.ray_actor import Evaluator, packed_policy
 from t3d.actors.ray_cluster import Connection
-from t3d.actors.ray_slots import RaySlot, end_actors, in_words
+from t3d.actors.ray_slots import RaySlot, end_actors, in_words, patience
 from t3d.actors.supervisor import Silence, for_workers
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.errors import UserError
-from t3d.types import Spec
 from t3d.world.guard import EnvFactory
 
 
-class EvaluatorSlot(RaySlot):
+class RayEvaluatorSlot(RaySlot):
     """A slot for one evaluator on the cluster, and the members it evaluates."""
 
     def __init__(self, number: int, members: list[int]) -> None:
@@ -30,16 +32,24 @@ class EvaluatorSlot(RaySlot):
         self.answer: Any = None  # the reference to its answer
         self.opened: set[int] = set()  # members whose environments exist
 
+    @property
+    def awaited(self) -> Any:
+        """The reference to what it shall answer next, if it was asked anything."""
+        return self.ready_ref if self.answer is None else self.answer
+
 
 class RayEvaluator(PendingEvaluations):
     """Evaluates in actors on a Ray cluster, which reserve no CPU there: each always finds a place."""
 
-    def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, connection: Connection, log: WorkerLog) -> None:
-        super().__init__(cfg, spec, log)
+    def __init__(
+        self, cfg: Config, checkup: Checkup, make_env: EnvFactory, connection: Connection, log: WorkerLog
+    ) -> None:
+        super().__init__(cfg, checkup.spec, log)
+        self._patience = patience(cfg, cfg.env.num_envs if checkup.vector else 1)
+        self._checked_at = 0.0
         self.worker_cfg, self.connection = connection.for_actors(for_workers(cfg, make_env)), connection
-        cpus = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
-        actors = min(self.count, max(1, int(cpus)))
-        self.slots = [EvaluatorSlot(first, list(range(first, self.count, actors))) for first in range(actors)]
+        actors = min(self.count, _cpus(cfg))
+        self.slots = [RayEvaluatorSlot(first, list(range(first, self.count, actors))) for first in range(actors)]
         self._kind = ray.remote(Evaluator)
 
     def close(self) -> None:
@@ -52,41 +62,40 @@ class RayEvaluator(PendingEvaluations):
         self.pending.append(one)
 
     def _supervise(self) -> None:
+        if time.monotonic() - self._checked_at < WAIT_SECONDS:
+            return
+        self._checked_at = time.monotonic()
         if self.pending and (lost := self.connection.lost()):
             raise UserError(lost)
+        awaited = [ref for slot in self.slots if (ref := slot.awaited) is not None]
+        ready = ray.wait(awaited, num_returns=len(awaited), timeout=0)[0] if awaited else []
         for slot in [*self.slots]:  # a copy: one may be removed
             if slot.handle is None and self.pending and slot.may_start:
                 slot.start(self._kind, self.worker_cfg, num_cpus=0)
-            self._receive(slot)
+            elif slot.awaited in ready:
+                self._receive(slot, slot.awaited)
+            elif slot.answer is not None and (fault := self._hangs(slot)):
+                self._lose(slot, fault)
             if slot.runs and slot.asked is None:
                 self._ask(slot)
 
-    def _receive(self, slot: EvaluatorSlot) -> None:
-        """Takes an evaluator's answer, if it has arrived."""
-        ref = slot.greeting or slot.answer
-        if ref is None:
-            return
-        ready, _ = ray.wait([ref], timeout=0)
-        if not ready:
-            if slot.runs and (fault := self._hangs(slot)):
-                self._lose(slot, fault)
-            return
+    def _receive(self, slot: RayEvaluatorSlot, ref: Any) -> None:
+        """Takes an evaluator's answer, which has arrived."""
         try:
             answer = ray.get(ref)
         except RayError as error:
             self._lose(slot, in_words(error))
             return
         if not slot.runs:
-            slot.greeted(*answer)
+            slot.mark_running(*answer)
         else:
             self._take(slot, answer)
 
-    def _hangs(self, slot: EvaluatorSlot) -> str:
+    def _hangs(self, slot: RayEvaluatorSlot) -> str:
         assert slot.asked is not None  # noqa: S101 (an answer is awaited)
-        patience = ORDER_SECONDS + self.cfg.env.hang_seconds * self.cfg.env.num_envs
-        return slot.silence.fault(slot.answers, patience, ready=slot.asked[1] in slot.opened)
+        return slot.silence.fault(slot.answers, self._patience, ready=slot.asked[1] in slot.opened)
 
-    def _take(self, slot: EvaluatorSlot, answer: dict[str, Any]) -> None:
+    def _take(self, slot: RayEvaluatorSlot, answer: dict[str, Any]) -> None:
         """Stores the results in an answer; one without results says that the episodes are not over yet."""
         assert slot.asked is not None  # noqa: S101 (an answer was awaited)
         (one, member, first), slot.asked, slot.answer = slot.asked, None, None
@@ -102,7 +111,7 @@ class RayEvaluator(PendingEvaluations):
         elif "crash" in answer:
             self._lose(slot, answer["crash"])
 
-    def _ask(self, slot: EvaluatorSlot) -> None:
+    def _ask(self, slot: RayEvaluatorSlot) -> None:
         """Asks for the next episodes that are missing."""
         for one in self.pending:
             for member in slot.members:
@@ -112,8 +121,15 @@ class RayEvaluator(PendingEvaluations):
                     slot.answer = slot.handle.play.remote(member, one.step, missing[0], one.policy)
                     return
 
-    def _lose(self, slot: EvaluatorSlot, why: str) -> None:
+    def _lose(self, slot: RayEvaluatorSlot, why: str) -> None:
         """Ends an evaluator, to be replaced; what it was asked for is asked again."""
         slot.asked, slot.answer, slot.opened = None, None, set()
         slot.end()
-        self._heirs(self.slots, slot, why)
+        self._reassign_members(self.slots, slot, why)
+
+
+def _cpus(cfg: Config) -> int:
+    """CPUs of the cluster. One of our own claims to have more than this machine, so that all actors fit."""
+    if not cfg.ray_address:
+        return len(os.sched_getaffinity(0))
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from t3d.actors.ray_actor import Order, Unit
+from t3d.actors.ray_actor import ORDER_SECONDS, Order, Unit
 from t3d.actors.ray_slots import RaySlot
 from t3d.config import Config
 from t3d.types import Spec, row_sizes
 
 IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
 MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen
+CALM_SECONDS = 60.0  # without waiting, after which the learner needs less; chosen
 
 
 class ActorSlot(RaySlot):
@@ -23,19 +25,19 @@ class ActorSlot(RaySlot):
     def __init__(self, number: int, units: list[Unit]) -> None:
         super().__init__(number)
         self.units = units
-        self.opened: set[Unit] = set()  # the units of its newest order
+        self.open_units: set[Unit] = set()  # the units of its newest order
         self.orders: dict[int, Order] = {}  # in flight, the oldest first
-        self.arrived: dict[int, dict[str, Any]] = {}  # answers that have overtaken an older one
-        self.ordered, self.answered = 0, 0  # the numbers of its newest order and its newest answer
+        self.early_answers: dict[int, dict[str, Any]] = {}  # answers that have overtaken an older one
+        self.newest_order, self.newest_answer = 0, 0  # the numbers of its newest order and its newest answer
 
     def give(self, other: ActorSlot) -> None:
         """Gives another slot one of its units, which is opened there and closed here with the next orders."""
         unit = self.units.pop()
-        self.opened.discard(unit)
+        self.open_units.discard(unit)
         other.units.append(unit)
 
     @property
-    def opens(self) -> bool:
+    def is_opening(self) -> bool:
         """Whether an order in flight has it open environments, which may take long."""
         return any(order.counters for order in self.orders.values())
 
@@ -44,10 +46,10 @@ def take_share(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
     """Has an actor take over environments from those who have the most, until it has as many."""
     others = [other for other in slots if other is not slot]
     while others:
-        richest = max(others, key=lambda other: len(other.units))
-        if len(richest.units) - len(slot.units) < 2:
+        most_loaded = max(others, key=lambda other: len(other.units))
+        if len(most_loaded.units) - len(slot.units) < 2:
             break
-        richest.give(slot)
+        most_loaded.give(slot)
 
 
 def give_all(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
@@ -73,6 +75,29 @@ def places_by_member(slots: Sequence[ActorSlot]) -> dict[int, int]:
     return {member: IN_FLIGHT * count for member, count in Counter(members).items()}
 
 
+class Window:
+    """How many transitions actors may be ahead: as few as keep the learner busy, so that policies are not older.
+
+    It starts with two orders at a time, and ends at max_ahead: two orders for every actor.
+    """
+
+    def __init__(self, cfg: Config) -> None:
+        self.most = cfg.most_ahead
+        self.least = max(1, self.most // max(1, cfg.actors_of_a_seed))
+        self.ahead, self._changed_at = self.least, time.monotonic()
+
+    def adapt(self, *, waited: bool) -> None:
+        """Doubles it if the learner had to wait for transitions, and halves it if it never had to for a minute."""
+        seconds = time.monotonic() - self._changed_at
+        if waited and seconds >= ORDER_SECONDS:  # after which the last change has shown its effect
+            self.ahead = min(2 * self.ahead, self.most)
+        elif not waited and seconds >= CALM_SECONDS:
+            self.ahead = max(self.ahead // 2, self.least)
+        else:
+            return
+        self._changed_at = time.monotonic()
+
+
 class Claims:
     """Transitions that each member has, and those that are ordered: never more than the governor allows."""
 
@@ -96,7 +121,7 @@ class Claims:
         free = self.limit - self.granted(member)
         if free <= 0:
             return 0
-        least = max(1, min(self._most, self.cfg.max_ahead // places))
+        least = max(1, min(self._most, self.cfg.most_ahead // places))
         count = min(self._most, max(least, free // places), free)
         too_few = count < least and self.claimed[member] > 0 and self.limit < self.cfg.total_steps
         return 0 if too_few else count

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from t3d.actors.ray_actor import ORDER_SECONDS
 from t3d.actors.ray_cluster import actor_options
 from t3d.actors.supervisor import GRACE_SECONDS, Silence, Slot
 from t3d.config import Config, to_dict
@@ -28,7 +29,7 @@ class RaySlot(Slot):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.handle: Any = None
-        self.greeting: Any = None  # ready once the actor runs
+        self.ready_ref: Any = None  # ready once the actor runs
         self.runs = False
         self.host, self.pid = "", 0  # where it runs
         self.asked_at = self.started = 0.0
@@ -39,18 +40,26 @@ class RaySlot(Slot):
         """Asks the cluster for an actor."""
         self.record_start()
         self.handle = kind.options(**{**actor_options(cfg), **options}).remote(to_dict(cfg))
-        self.greeting, self.asked_at = self.handle.ready.remote(), time.monotonic()
+        self.ready_ref, self.asked_at = self.handle.ready.remote(), time.monotonic()
 
-    def greeted(self, host: str, pid: int) -> None:
+    def mark_running(self, host: str, pid: int) -> None:
         """Notes that the actor runs, and where."""
-        self.greeting, self.runs, self.started = None, True, time.monotonic()
+        self.ready_ref, self.runs, self.started = None, True, time.monotonic()
         self.host, self.pid = host, pid
 
     def end(self) -> None:
         """Kills the actor, if there is one."""
         if self.handle is not None:
             ray.kill(self.handle)
-        self.handle, self.greeting, self.runs = None, None, False
+        self.handle, self.ready_ref, self.runs = None, None, False
+
+
+def patience(cfg: Config, environments: int) -> float:
+    """Seconds that an answer may take: the order's own time, then one more step, and a reset of each that ends with it.
+
+    That step and the first reset share hang_seconds: it is rare that both are slow, and what hangs is noticed sooner.
+    """
+    return ORDER_SECONDS + cfg.env.hang_seconds * environments
 
 
 def end_actors(slots: Sequence[RaySlot]) -> None:

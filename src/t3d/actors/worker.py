@@ -6,23 +6,20 @@ It imports no torch, so it starts within a second, and it uses one thread.
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import socket
 import sys
-import time
-import traceback
 from contextlib import closing
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from t3d.actors.checkup_worker import Doctor
-from t3d.actors.failures import described
+from t3d.actors.failures import reported
 from t3d.actors.member_actor import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
 from t3d.errors import Diverged, OwnSignal
+from t3d.priority import lower_priority
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator
 from t3d.world.make import env_factory
@@ -31,7 +28,6 @@ from t3d.world.policy import MemberPolicy
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
 ROUNDS_BETWEEN_MESSAGES = 64  # checking for them is a system call
 EVALUATION_NICENESS = 5  # chosen
-MAX_TRIES = 50  # to lower the priority; chosen
 
 
 class Actor:
@@ -109,10 +105,10 @@ class Actor:
     def _act(self, member_actor: MemberActor) -> None:
         updates = self.updates if member_actor.taken >= self.cfg.random_steps else RANDOM
         rollout = member_actor.step(self.policies[member_actor.member])
+        if rollout.episodes or rollout.faults:  # before the rows: who has an episode's last row was told of its end
+            self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)
         self.ring.send(rollout.rows, rollout.origins, member_actor.member, updates)
         self.shared_state.taken[member_actor.member, self.number] += len(rollout.rows)
-        if rollout.episodes or rollout.faults:
-            self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)
         if isinstance(member_actor.error, Diverged):
             self.parent.send(member=member_actor.member, episodes=[], faults=[], diverged=member_actor.error.what)
         elif member_actor.error is not None:
@@ -125,7 +121,7 @@ class Evaluator:
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
         self.policies, self.worker_wakeup = Policies.opened(*task["policies"]), Wakeup(task["worker_wakeup"])
-        lower_priority()  # before environments exist: what they start inherits it
+        lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
         self.make_env = env_factory(cfg.env.id)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
 
@@ -188,20 +184,5 @@ def work(channel: int) -> NoReturn:
     except Ended:
         sys.exit(0)
     except Exception as error:
-        parent.send(**(failure := described(error)))
-        if "crash" in failure:
-            traceback.print_exc()
+        parent.send(**reported(error))
     sys.exit(1)
-
-
-def lower_priority() -> None:
-    """Lets training go first. Where Linux schedules sessions, not processes, only the session's niceness counts."""
-    os.nice(EVALUATION_NICENESS)
-    for _ in range(MAX_TRIES):
-        try:
-            Path("/proc/self/autogroup").write_text(str(EVALUATION_NICENESS), encoding="ascii")
-            return
-        except BlockingIOError:  # without root, one change per tenth of a second is allowed
-            time.sleep(0.1)
-        except OSError:  # sessions are not scheduled here
-            return

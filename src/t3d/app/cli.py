@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -35,13 +37,18 @@ COMMANDS = {
     "compare": Command("t3d.app.compare", "compare A B...", "compare groups of runs: means, intervals, differences"),
     "record": Command("t3d.app.record", "record RUN", "record a video of a run's best policy (mp4)"),
     "export": Command("t3d.app.export", "export RUN", "write a run's best policy as one ONNX or C file"),
+    "serve": Command("t3d.app.serve", "serve FILE", "serve a policy over HTTP and WebSocket"),
     "explain": Command(
         "t3d.app.explain", "explain RUN|ENV", "take one real update apart into the fifteen steps of TD3"
     ),
+    "report": Command("t3d.app.report", "report RUN...", "write one HTML file about runs, to keep, mail or print"),
     "doctor": Command("t3d.app.doctor", "doctor [ENV]", "check an environment for problems, or describe this machine"),
     "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one in detail"),
     "dash": Command("t3d.app.dash", "dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards"),
-    "bench": Command("t3d.bench.command", "bench [update|train]", "measure how fast this machine trains"),
+    "sinks": Command("t3d.app.sinks", "sinks RUN...", "write runs for TensorBoard or W&B"),
+    "bench": Command(
+        "t3d.bench.command", "bench [train|serve|...]", "measure how fast this machine trains, or serves a policy"
+    ),
     "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
 }
 
@@ -76,6 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
+        atexit.register(gc.freeze)  # otherwise Python looks for cycles in all of torch: 1 s on a busy machine
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: see "idle threads" in docs/architecture.md
         code: int = importlib.import_module(COMMANDS[name].module).main(rest)
     except UserError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from t3d import web
 from t3d.app.flags import read_flags
 from t3d.app.safe_output import printable
 from t3d.errors import UserError
@@ -37,8 +37,7 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"there is no folder {args.root}; t3d train writes runs to runs/, or name their folder")
     if (args.root / "events.jsonl").exists():
         raise UserError(f"{args.root} is a run itself; t3d dash {args.root.parent} shows it among the others")
-    if args.port is not None and not 0 <= args.port < 2**16:
-        raise UserError(f"--port {args.port} is not a port; choose one from 1024 to 65535, or 0 for a free one")
+    web.check_port(args.port)
     from t3d.dash.process import access_to, address_of, listen, serve  # noqa: PLC0415 (needs the extra)
 
     opened = listen(args.host, args.port)
@@ -50,6 +49,4 @@ def main(arguments: list[str]) -> int:
 
 def check_installed() -> None:
     """Refuses if the extra is not installed."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f'the dashboard needs {", ".join(missing)}; install it with: pip install "t3d[dash]"')
+    web.check_installed("the dashboard", NEEDED, "dash")

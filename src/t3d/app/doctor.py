@@ -43,6 +43,8 @@ class Observed:
     """Camera of those images, by its name or number."""
     frame_stack: int = EnvConfig.frame_stack
     """Frames in an observation with images."""
+    max_action_change: float = EnvConfig.max_action_change
+    """Most that an action may change per step, a fraction of its range; the previous one is observed."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def main(arguments: list[str]) -> int:
     console = PlainConsole()
     if args.env is None:
         if args.observed != Observed():
-            raise UserError("--env.pixels, --env.camera and --env.frame-stack are about an environment: t3d doctor ENV")
+            raise UserError("flags that begin with --env are about an environment: t3d doctor ENV")
         console.print(_machine())
         return 0
     make_env, cfg = env_factory(args.env), EnvConfig(**dataclasses.asdict(args.observed))
@@ -76,12 +78,13 @@ def main(arguments: list[str]) -> int:
 
 def _shape(make_env: EnvFactory, cfg: EnvConfig) -> str:
     env = open_env(make_env, cfg)
-    spec = spec_of(env, cfg.frame_stack)
+    spec = spec_of(env, cfg)
     close_quietly(env, "the environment")
     bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.action_low, spec.action_high, strict=True))
     images = [f"{image.name} image {size_of(image)}" for image in spec.images]
     parts = ", ".join([*images, *(f"{part.name} shape {part.shape}" for part in spec.observation)])
-    return f"{parts}; action size {spec.action_size}, bounds {bounds}"
+    limit = f", changing by at most {spec.max_action_change:g} of the range per step" if spec.max_action_change else ""
+    return f"{parts}; action size {spec.action_size}, bounds {bounds}{limit}"
 
 
 def _video(make_env: EnvFactory) -> str:

@@ -23,6 +23,7 @@ from t3d.insight.statistics import estimate, mean
 from t3d.seeds import derive
 from t3d.store.folder import versions
 from t3d.store.reader import Run, open_run
+from t3d.types import Policy
 from t3d.world.batch import open_batch
 from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import evaluate
@@ -79,12 +80,19 @@ def _play(args: EvalArgs, console: PlainConsole) -> Result:
     run = open_run(args.run, args.root)
     member = best_member(run, console) if args.seed is None else run.member(args.seed)
     policy = run.policy(member, args.policy)
-    env_batch = open_batch(env_factory(run.env_id(args.env)), run.cfg.env, "the test")
-    check_fits(policy, env_batch.spec, run.env_id(args.env))
-    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]
-    returns, lengths = evaluate(policy.actor, env_batch, seeds, run.cfg.eval.max_steps)
+    return Result(run, member, policy, *play_fresh(run, policy, policy.actor, run.env_id(args.env), args.episodes))
+
+
+def play_fresh(
+    run: Run, policy: SavedPolicy, actor: Policy, env_id: str, episodes: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Plays episodes that training never saw with the policy's actor, or one around it; gives returns and lengths."""
+    env_batch = open_batch(env_factory(env_id), run.cfg.env, "the test")
+    check_fits(policy, env_batch.spec, env_id)
+    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(episodes)]
+    played = evaluate(actor, env_batch, seeds, run.cfg.eval.max_steps)
     env_batch.close()
-    return Result(run, member, policy, returns, lengths)
+    return played
 
 
 def _print_table(args: EvalArgs, result: Result) -> None:

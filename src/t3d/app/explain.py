@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     if args.what is None:
         raise UserError("name a run or an environment, e.g. t3d explain runs/<name>, or t3d explain Pendulum-v1")
     console = PlainConsole()
-    _check_folder(args.out)
+    check_folder(args.out)
     if is_run(args.what, args.root):
         run = open_run(args.what, args.root)
         _explain(run, args, args.out or run.path / "explain.html", console)
@@ -76,17 +76,19 @@ def _claim(name: str, args: ExplainArgs) -> int:
 
     if args.seed is not None:
         raise UserError("--claim trains several seeds and compares them all; leave --seed out")
-    _check_folder(args.out)
+    check_folder(args.out)
     out = followed(args.out) if args.out else None
     if args.what is not None and is_run(args.what, args.root):
         return show_run(name, open_run(args.what, args.root), out)
     return show_claim(name, claim_config(name, args.what or ENV, str(args.root)), out)
 
 
-def _check_folder(out: Path | None) -> None:
+def check_folder(out: Path | None) -> None:
     """Refuses a file that could not be written, before anything is trained."""
     if out is not None and not os.path.isdir(out.parent):  # noqa: PTH112 (Path.is_dir raises where this says no)
         raise UserError(f"cannot write {out}: there is no folder {out.parent}")
+    if out is not None and os.path.isdir(out):  # noqa: PTH112
+        raise UserError(f"cannot write {out}: it is a folder; name a file")
 
 
 def is_run(text: str, root: Path) -> bool:

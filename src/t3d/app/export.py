@@ -12,9 +12,7 @@ from t3d.app.best_member import best_member
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.config import Member
-from t3d.errors import UserError
-from t3d.modules import is_own
-from t3d.ship.export import Exported, export_policy, refuse_place
+from t3d.ship.export import Exported, export_policy, refuse_own_network, refuse_place
 from t3d.ship.parity import OBSERVATIONS
 from t3d.store.reader import Run, open_run
 
@@ -44,9 +42,7 @@ def main(arguments: list[str]) -> int:
     """Exports the policy and prints the file's path."""
     args = read_flags(ExportArgs, arguments, "t3d export")
     console, run = PlainConsole(), open_run(args.run, args.root)
-    network = run.cfg.td3.actor_network
-    if is_own(network):
-        raise UserError(f"the network {network} of {run.path} is your own code, which cannot be exported")
+    refuse_own_network(run.cfg.td3.actor_network)
     out = args.out or run.path / f"policy.{args.format}"
     refuse_place(out)
     member = best_member(run, console) if args.seed is None else run.member(args.seed)

@@ -15,6 +15,11 @@ from t3d.events import End
 from t3d.files import shown
 from t3d.store.reader import Run
 
+SHOWN_BY = {  # a run written for other tools
+    "tensorboard": ("tensorboard --logdir {path}", "its curves in TensorBoard"),
+    "wandb": ("wandb sync {path}/wandb/offline-run-*", "upload it to W&B"),
+}
+
 
 def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole, *, alarmed: bool) -> None:
     """Prints the policy file and commands worth trying; after an alarm, none that trains on with the same settings."""
@@ -47,6 +52,9 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
         commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
     else:
         commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"
+    for name in run.cfg.sinks:
+        command, about = SHOWN_BY[name]
+        commands[command.format(path=where)] = about
     for command, about in commands.items():
         console.print(Text.assemble(f"  {printable(command)}  ", (f"# {about}", "dim")), soft_wrap=True)
 

@@ -32,6 +32,8 @@ class ResumeArgs:
     """Change how many actors there are, and where (for runs that had some); environments per seed stay the same."""
     ray_address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Join this Ray cluster from now on; with "" T3D starts one on this machine."""
+    ray_cpus: Annotated[float | None, tyro.conf.arg(metavar="CPUS")] = None
+    """From now on: CPUs of the cluster that each of its actors reserves; may be a fraction."""
     bad_values: Annotated[Literal["raise", "skip", "clip"] | None, tyro.conf.arg(metavar="raise|skip|clip")] = None
     """From now on: end the run, end the episode, or fix the value when the environment returns an invalid one."""
     hang_seconds: Annotated[float | None, tyro.conf.arg(metavar="SECONDS")] = None
@@ -59,6 +61,7 @@ def main(arguments: list[str]) -> int:
             total_steps=args.total_steps,
             actors=args.actors,
             ray_address=args.ray_address,
+            ray_cpus=args.ray_cpus,
             bad_values=args.bad_values,
             hang_seconds=args.hang_seconds,
             stop=requested.stop,

@@ -47,14 +47,14 @@ def show(entry: Entry, console: Console) -> None:
         )
     for text in alarms.summary(log.events, entry.members):
         console.print(clean(text, "yellow"), soft_wrap=True)
-    for text in [*_notes(log.events), *damage]:
+    for text in [*notes_in_words(log.events), *damage]:
         console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
     show_results(entry, evals_by_member(log.events, entry.members), set(stopped), console)
     _show_settings(entry, console)
     _show_files(entry, console)
 
 
-def _notes(events: list[Event]) -> list[str]:
+def notes_in_words(events: list[Event]) -> list[str]:
     """Returns notes, mostly the doctor's warnings, unless an alarm repeats them, and what happened to lost actors."""
     repeated = alarms.repeated(events)
     return [

@@ -51,7 +51,8 @@ def show(
                 console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
             if acting is not None:
                 console.print(f"  {acting_in_words(acting)}", soft_wrap=True)
-            _plot(run, console)
+            if not requested.is_urgent:
+                _plot(run, console)
             member = _best_member(run, end, console, requested.stop)
             if video and end.reason == "finished":
                 _record(run, member, console, requested.stop)

@@ -30,6 +30,11 @@ class SignalRequests:
         """The exit code by shell convention: 130 after Ctrl-C, 143 after SIGTERM."""
         return 0 if self.received is None else 128 + self.received
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it was not Ctrl-C: a machine that shuts down waits for a few seconds only."""
+        return self.received not in (None, signal.SIGINT)
+
 
 @contextmanager
 def handling_signals() -> Iterator[SignalRequests]:

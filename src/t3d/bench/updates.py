@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from t3d.algo.engines import ENGINES
@@ -16,12 +15,12 @@ from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
 from t3d.bench.floor import Floor
 from t3d.bench.oracle import Oracle
+from t3d.bench.sizes import HALF_CHEETAH
 from t3d.config import Config, TD3Config
 from t3d.config.presets import preset
 from t3d.data.memory import Memory
-from t3d.types import Batch, Part, Spec
+from t3d.types import Batch
 
-HALF_CHEETAH = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))
 REPLAY_ROWS = 100_000
 
 Run = Callable[[int], object]  # makes the given number of updates, or of anything else

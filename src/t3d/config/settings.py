@@ -13,7 +13,10 @@ from t3d.config.validation import check_range, convert, is_setting
 from t3d.errors import UserError, did_you_mean
 
 MOST_ACTORS = 1024  # processes; chosen
+AHEAD = 96  # transitions that actors may be ahead; chosen
+AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 MOST_SEEDS = 1000  # chosen
+SINKS = ("tensorboard", "wandb")
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
@@ -59,6 +62,8 @@ class EnvConfig:
     """Frames in an observation with images, the newest and the ones before it, so that motion can be seen."""
     action_repeat: int = 1
     """Environment steps per action (1 = no repeat); they count as one step, and their rewards are summed."""
+    max_action_change: float = 0.0
+    """Most that an action may change per step, a fraction of its range; the previous one is observed. 0: no limit."""
     bad_values: Literal["raise", "skip", "clip"] = "raise"
     """When the environment returns an invalid value, e.g. NaN: end the run, end the episode, or fix the value."""
     hang_seconds: float = 8.0
@@ -67,7 +72,7 @@ class EnvConfig:
     def __post_init__(self) -> None:
         convert(self, "env.")
         check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
-        check_range(self, "env.", pixels=(0, 128), frame_stack=(1, 16))
+        check_range(self, "env.", pixels=(0, 128), frame_stack=(1, 16), max_action_change=(0, 1))
         if 0 < self.pixels < 32:
             raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
         if self.camera and not self.pixels:
@@ -164,8 +169,8 @@ class Config:
     """The Ray cluster that actors=ray:N joins, e.g. 10.0.0.1:6379; if empty, T3D starts one on this machine."""
     ray_cpus: float = 1.0
     """CPUs of the cluster that each of its actors reserves; may be a fraction."""
-    max_ahead: int = 96
-    """How many transitions actor processes may be ahead of the updates before they wait."""
+    max_ahead: int = 0
+    """How many transitions of a seed actors may be ahead of the updates; 0: 96, or up to 400 for each Ray actor."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks and replay live; auto uses the GPU if there is one."""
     threads: int = 0
@@ -176,6 +181,10 @@ class Config:
     """auto: the fastest that computes this; fused, eager: CPU; graph (written for TD3), capture (any), eager: GPU."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products and convolutions to 10 bits (TF32): faster, less precise."""
+    record_every: int = 0
+    """Record videos of every N-th evaluation while it trains, in a process beside it; 0: none."""
+    sinks: tuple[str, ...] = ()
+    """Tools to write the run for as it trains: tensorboard, wandb (offline), or both."""
     preset: str = "default"
     """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -190,7 +199,8 @@ class Config:
     def __post_init__(self) -> None:
         convert(self, "")
         check_range(self, "", total_steps=(1, 10**12), random_steps=(0, 10**12), updates_per_step=(0, 1000))
-        check_range(self, "", max_ahead=(1, 10**9), threads=(0, 4096))
+        check_range(self, "", max_ahead=(0, 10**9), threads=(0, 4096), record_every=(0, 10**9))
+        self._check_sinks()
         if self.actors != "inline" and not 1 <= self.async_actors <= MOST_ACTORS:
             raise UserError(f"actors={self.actors} is not inline, local:N or ray:N with N from 1 to {MOST_ACTORS}")
         check_range(self, "", ray_cpus=(0, 1024))
@@ -228,6 +238,10 @@ class Config:
                 "replay.sampling=lap treats errors below 1 alike, and --scale-rewards makes nearly all of them "
                 "smaller; use --replay.sampling proportional"
             )
+
+    def _check_sinks(self) -> None:
+        if not {*self.sinks} <= {*SINKS} or len({*self.sinks}) < len(self.sinks):
+            raise UserError(f"sinks={' '.join(self.sinks)} is not one or more of {', '.join(SINKS)}, each once")
 
     def _check_sweep(self) -> None:
         """Normalises the sweep and checks its values like those of the settings themselves."""
@@ -273,6 +287,17 @@ class Config:
     def actors_kind(self) -> str:
         """Where actors run: inline, local or ray."""
         return self.actors.partition(":")[0]
+
+    @property
+    def most_ahead(self) -> int:
+        """How many transitions of a seed actors may be ahead of the updates."""
+        each = AHEAD_EACH * self.actors_of_a_seed if self.actors_kind == "ray" else 0
+        return self.max_ahead or max(AHEAD, min(each, self.total_steps // AHEAD_SHARE))
+
+    @property
+    def actors_of_a_seed(self) -> int:
+        """How many actors can collect for one seed: there is no work for more of them than it has environments."""
+        return min(self.async_actors, self.env.num_envs)
 
     @property
     def async_actors(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -9,7 +10,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from t3d.dash.curves import Looked, Window, find, lines
+from t3d.dash.curves import DrawnRun, Window, find, lines
 from t3d.dash.details import config_of, details, difference
 from t3d.dash.library import SORTS, Library, Listed
 from t3d.dash.steps import steps_of
@@ -34,8 +35,11 @@ def run_list(library: Library, asked: QueryParams) -> dict[str, Any]:
         and asked.get("tag", "") in ("", *one.notes.tags)
     ]
     key, largest_first = SORTS[_choice(asked, "sort", [*SORTS])]
+    listed = sorted(chosen, key=key, reverse=largest_first)
+    alarms = library.alarms.of(one.entry for one in listed)
     return {
-        "runs": [one.fields for one in sorted(chosen, key=key, reverse=largest_first)],
+        "runs": [one.fields | {"alarms": count} for one, count in zip(listed, alarms, strict=True)],
+        "complete": None not in alarms,
         "of": len(found),
         "tags": sorted({tag for one in found for tag in one.notes.tags}),
         "skipped": [{"name": one.path.name, "reason": one.reason} for one in skipped],
@@ -65,14 +69,14 @@ def run_steps(library: Library, name: str, asked: QueryParams) -> dict[str, Any]
 def run_series(library: Library, name: str, asked: QueryParams) -> dict[str, Any]:
     """Returns curves of one run."""
     metrics, window = _metrics(asked), _window(asked)
-    looked, complete = _looked(library, library.run(name))
-    with looked.data.lock:
-        found = {metric: find([looked], metric) for metric in metrics}
+    drawn, complete = _drawn(library, library.run(name))
+    with drawn.data.lock:
+        found = {metric: find([drawn], metric) for metric in metrics}
         series = [
-            {"metric": one.name, "event": one.kind.event, "lines": lines([looked], one, window)}
+            {"metric": one.name, "event": one.kind.event, "lines": lines([drawn], one, window)}
             for one in dict.fromkeys(figure for figures in found.values() for figure in figures)
         ]
-        size = looked.data.size
+        size = drawn.data.size
     missing = [metric for metric, figures in found.items() if not figures]
     return {"run": name, "size": size, "complete": complete, "series": series, "missing": missing}
 
@@ -84,16 +88,17 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
         raise UserError(f"name 1 to {MOST_RUNS} runs to compare")
     metrics, window = _metrics(asked), _window(asked)
     listed = {name: library.run(name) for name in names}
-    looked, complete = {}, True
-    for name, run in listed.items():
-        looked[name], whole = _looked(library, run)
-        complete = complete and whole
-    pools = _pools([*looked.values()], pool=_choice(asked, "pool", ["yes", "no"]) == "yes")
+    drawn, complete = {}, True
+    with library.using(names):
+        for name, run in listed.items():
+            drawn[name], whole = _drawn(library, run)
+            complete = complete and whole
+    pools = _pools([*drawn.values()], pool=_choice(asked, "pool", ["yes", "no"]) == "yes")
     with ExitStack() as held:
-        for name in sorted(looked):  # in the same order everywhere, so that nobody waits for each other
-            held.enter_context(looked[name].data.lock)
-        found = {metric: find([*looked.values()], metric) for metric in metrics}
-        missing = {name: [one for one in metrics if not find([run], one)] for name, run in looked.items()}
+        for name in sorted(drawn):  # in the same order everywhere, so that nobody waits for each other
+            held.enter_context(drawn[name].data.lock)
+        found = {metric: find([*drawn.values()], metric) for metric in metrics}
+        missing = {name: [one for one in metrics if not find([run], one)] for name, run in drawn.items()}
         series = [
             {
                 "metric": figure.name,
@@ -102,10 +107,17 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
             }
             for figure in dict.fromkeys(chain.from_iterable(found.values()))
         ]
-    return {"series": series, "missing": missing, "settings": difference(listed), "complete": complete}
+        alarms = {name: Counter(one.kind for one in run.data.alarms) for name, run in drawn.items()}
+    return {
+        "series": series,
+        "missing": missing,
+        "settings": difference(listed),
+        "alarms": alarms,
+        "complete": complete,
+    }
 
 
-def _pools(runs: Sequence[Looked], *, pool: bool) -> list[list[Looked]]:
+def _pools(runs: Sequence[DrawnRun], *, pool: bool) -> list[list[DrawnRun]]:
     if not pool:
         return [[run] for run in runs]
     by_path = {run.data.path: run for run in runs}
@@ -113,10 +125,10 @@ def _pools(runs: Sequence[Looked], *, pool: bool) -> list[list[Looked]]:
     return [[by_path[one.path] for one in together] for together in pools]
 
 
-def _looked(library: Library, run: Listed) -> tuple[Looked, bool]:
+def _drawn(library: Library, run: Listed) -> tuple[DrawnRun, bool]:
     name = run.entry.path.name
     index, complete = library.index(name)
-    return Looked(name, index, run.entry.started.timestamp(), pauses(run.entry.path)), complete
+    return DrawnRun(name, index, run.entry.started.timestamp(), pauses(run.entry.path)), complete
 
 
 def _metrics(asked: QueryParams) -> list[str]:

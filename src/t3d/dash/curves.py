@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from t3d.config import Member
 from t3d.config.sweeps import Values
 from t3d.dash.index import RunIndex
-from t3d.dash.table import WHOLE
-from t3d.events import Eval
-from t3d.insight.figures import Figure, Series, parsed, without_pauses
+from t3d.dash.table import WHOLE, Table
+from t3d.events import EpisodeEnd, Eval
+from t3d.insight.figures import Figure, Series, parsed, series_of, without_pauses
 from t3d.insight.statistics import Array, band, mean, on_common_steps
 
 RESAMPLES = 2_000  # of an interval that is drawn, not quoted; chosen
 MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
 RETURN, SPREAD = Figure(Eval, "mean_return"), Figure(Eval, "std_return")
+TERMINATED = Figure(EpisodeEnd, "terminated")
 
 
-class Looked(NamedTuple):
+class DrawnRun(NamedTuple):
     """A run that curves are wanted of."""
 
     name: str
@@ -38,10 +39,10 @@ class Window(NamedTuple):
     last: float = np.inf
 
 
-class One(NamedTuple):
+class MemberCurve(NamedTuple):
     """What one member reported."""
 
-    run: Looked
+    run: DrawnRun
     member: Member | None  # None: the whole run
     series: Series
 
@@ -50,16 +51,16 @@ class One(NamedTuple):
         return self.member in self.run.data.stopped
 
 
-def find(runs: Sequence[Looked], name: str) -> list[Figure]:
+def find(runs: Sequence[DrawnRun], name: str) -> list[Figure]:
     """Returns the figure of this name, or all its entries, as far as one of the runs reported it."""
     asked = parsed(name)
     known = dict.fromkeys(figure for run in runs for figure in run.data.figures())
     return [figure for figure in known if asked in (figure, figure._replace(entry=""))]
 
 
-def lines(pool: Sequence[Looked], figure: Figure, window: Window) -> list[dict[str, Any]]:
+def lines(pool: Sequence[DrawnRun], figure: Figure, window: Window) -> list[dict[str, Any]]:
     """Returns a line for each combination of a sweep, one otherwise; the seeds of several runs are pooled."""
-    groups: dict[Values | None, list[One]] = {}
+    groups: dict[Values | None, list[MemberCurve]] = {}
     for one in (one for run in pool for one in _reported(run, figure)):
         groups.setdefault(None if one.member is None else one.member.values, []).append(one)
     return [
@@ -85,15 +86,27 @@ def thinned(values: Array, points: int) -> NDArray[np.intp]:
     return np.unique(np.minimum(kept, count - 1))
 
 
-def _reported(run: Looked, figure: Figure) -> list[One]:
+def _reported(run: DrawnRun, figure: Figure) -> list[MemberCurve]:
     table, members = run.data.tables[figure.kind], run.data.members
     found = []
-    for place in table.places():
-        series = table.series(place, figure, SPREAD)
+    for number in table.members():
+        if figure == TERMINATED:
+            series = _share(table, number, run.data.cfg.log.every_steps)
+        else:
+            series = table.series(number, figure, SPREAD)
         if series is not None:
             seconds = without_pauses(series.times, run.pauses) - run.started
-            found.append(One(run, None if place == WHOLE else members[place], series._replace(times=seconds)))
+            found.append(MemberCurve(run, None if number == WHOLE else members[number], series._replace(times=seconds)))
     return found
+
+
+def _share(table: Table, member: int, every: int) -> Series | None:
+    """Returns the share of a member's episodes that terminated, in each log window; the newest may not be over yet."""
+    steps, times, ended = table.reports(member, TERMINATED)
+    if not len(steps):
+        return None
+    windows = np.minimum(np.ceil(steps / every) * every, steps.max())
+    return series_of(windows, ended, times, np.full_like(ended, np.nan))
 
 
 def _cut(series: Series, window: Window) -> Series:
@@ -103,7 +116,7 @@ def _cut(series: Series, window: Window) -> Series:
     return Series(*(None if one is None else one[begin:end] for one in series))  # type: ignore[arg-type]
 
 
-def _curve(one: One, window: Window) -> dict[str, Any]:
+def _curve(one: MemberCurve, window: Window) -> dict[str, Any]:
     series = _cut(one.series, window)
     kept = thinned(series.values, window.points)
     return {
@@ -117,7 +130,7 @@ def _curve(one: One, window: Window) -> dict[str, Any]:
     }
 
 
-def _mean(living: Sequence[One], figure: Figure, window: Window) -> dict[str, Any] | None:
+def _mean(living: Sequence[MemberCurve], figure: Figure, window: Window) -> dict[str, Any] | None:
     """Returns the mean over seeds at steps that all have reached, with its interval."""
     curves = [_cut(one.series, window) for one in living]
     if not curves:

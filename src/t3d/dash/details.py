@@ -9,7 +9,7 @@ from typing import Any
 
 from t3d.config import Member, dotted
 from t3d.dash.index import RunIndex, evaluations
-from t3d.dash.library import ALIVE, Listed
+from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
 from t3d.events import (
     ActorEvent,
@@ -26,7 +26,7 @@ from t3d.events import (
 )
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.figures import Figure
-from t3d.store.catalogue import changes, contents, journal_lines, newest_session
+from t3d.store.catalogue import ALIVE, changes, contents, journal_lines, newest_session
 from t3d.store.control import asked_of
 from t3d.store.members import member_of
 from t3d.store.reader import fields_of
@@ -51,7 +51,7 @@ def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any
         },
         "members": [_member(index, member) for member in index.members],
         "settings": {key: {"default": old, "value": new} for key, (old, new) in changes(entry.config).items()},
-        "alarms": [_alarm(event, index.members) for event in index.told[Alarm] if isinstance(event, Alarm)],
+        "alarms": [_alarm(event, index.members) for event in index.alarms],
         "news": news(path, index),
         "videos": videos_of(path),
         "metrics": _names(index.figures()),

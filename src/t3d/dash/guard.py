@@ -6,10 +6,8 @@ must be this machine's, Origin must be this server, and what changes something n
 
 from __future__ import annotations
 
-import ipaddress
-import platform
-import re
-import secrets
+import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,15 +15,19 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-HOST = re.compile(r"(\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[\w.-]+))(:\d{1,5})?", re.ASCII)
+from t3d.web import LOOPBACK, bearer_token, names_this_machine, same_secret
+
 LARGEST_BODY = 2**16  # bytes
+# Of a body that is refused, bytes that are read and dropped, and for how many seconds: if a server closes a connection
+# on which something is unread, the client may never see the answer.
+DROPPED, PATIENCE = 2**20, 5.0
 READING = ("GET", "HEAD")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-        "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),  # plotly sets styles of its elements
+    "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -64,11 +66,11 @@ class Access(NamedTuple):
 
     def matches(self, token: str) -> bool:
         """Whether this is the token."""
-        return secrets.compare_digest(token.encode(errors="replace"), self.token.encode())
+        return same_secret(token, self.token)
 
     def refusal(self, method: str, headers: Headers, *, shows_token: bool) -> Refusal | None:
         """Returns why a request is refused; None if it is not."""
-        if not self._is_ours(headers.getlist("host")):
+        if not names_this_machine(headers.getlist("host"), self.host):
             return Refusal(400, "this name in Host is not one of the dashboard's")
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{headers['host']}":
@@ -83,19 +85,8 @@ class Access(NamedTuple):
             return Refusal(413, f"a request has at most {LARGEST_BODY:,} bytes")
         return None
 
-    def _is_ours(self, names: list[str]) -> bool:
-        """Whether Host is a name that nobody else can point at this machine; any port, because tunnels change it."""
-        if len(names) != 1:
-            return False
-        said = HOST.fullmatch(names[0].lower())
-        name = "" if said is None else said["name"] or said["v6"]
-        if name in LOOPBACK:
-            return True
-        return not self.on_loopback and (name == platform.node().lower() or _is_address(name))
-
     def _by_header(self, headers: Headers) -> bool:
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and self.matches(token)
+        return self.matches(bearer_token(headers.get("authorization", "")))
 
     def _by_cookie(self, headers: Headers) -> bool:
         return self.matches(cookie_parser(headers.get("cookie", "")).get(self.cookie, ""))
@@ -118,7 +109,10 @@ class Guard:
         headers = Headers(scope=scope)
         shows_token = scope["path"] == "/" and self.access.matches(_token_in(scope["query_string"]))
         refused = self.access.refusal(scope["method"], headers, shows_token=shows_token)
-        app = self.app if refused is None else JSONResponse({"error": refused.text}, refused.status, CLOSE)
+        app = self.app
+        if refused is not None:
+            app = JSONResponse({"error": refused.text}, refused.status, CLOSE)
+            await _drop_body(receive)
 
         async def strict(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -133,20 +127,19 @@ class Guard:
 CLOSE = {"connection": "close"}  # what else the client sends is not read
 
 
+async def _drop_body(receive: Receive) -> None:
+    """Reads what a request carries, as far as there is patience for it."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while size <= DROPPED:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+
+
 def _token_in(query: bytes) -> str:
     """Returns the token of an address like /?token=TOKEN."""
     words = [part.partition(b"=") for part in query.split(b"&")]
     return next((value.decode("ascii", "replace") for name, _, value in words if name == b"token"), "")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def new_token() -> str:
-    """Returns a token that cannot be guessed."""
-    return secrets.token_urlsafe(24)

@@ -5,26 +5,31 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
-from contextlib import suppress
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t3d.dash.alarm_counts import AlarmCounts
 from t3d.dash.index import RunIndex
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, in_words
-from t3d.store.catalogue import Entry, peek, read_entry
+from t3d.store.catalogue import ALIVE, Entry, peek, read_entry
 from t3d.store.listing import listed_fields, searched_text
 from t3d.store.notes import FILE as NOTES
 from t3d.store.notes import Notes, read_notes
 from t3d.store.reader import Unreadable
 
-WATCHED = ("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "videos", "control.json")
-ALIVE = ("running", "paused")  # their process may end without a change to a file
-MOST_BYTES = 80 * 2**20  # of figures in memory; those of runs not looked at for longest are dropped; chosen
+WATCHED = (
+    *("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "control.json"),
+    *("videos", "video.mp4"),
+)
+MOST_BYTES = 80 * 2**20  # of figures in memory, so that the server stays below 300 MB; chosen
 SLOW = 0.04  # seconds
-SELDOM = 20  # times as long as it took, until a run that grows is read again: a long sweep takes a while; chosen
-PATIENCE = 1.0  # seconds that a request reads a long log before it answers with what it has; chosen
+REREAD_AFTER = 20  # times what reading took, a run that grows is read again: a long sweep takes a while; chosen
+SOON, PATIENCE = 0.25, 2.0  # seconds that a request reads long logs before it answers with what it has; chosen
+ENOUGH = 1 / 8  # of a log; until that much is read the page is empty, and answers come soon
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
 SORTS: dict[str, tuple[Any, bool]] = {
@@ -80,20 +85,27 @@ class Library:
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
         self.writing = threading.Lock()  # held while a file of a run is replaced
+        self.alarms = AlarmCounts()
         self._lock = threading.Lock()
         self._cache: dict[str, Cached] = {}
         self._indexes: OrderedDict[str, RunIndex] = OrderedDict()  # the one looked at last comes last
+        self._used: Counter[str] = Counter()  # how many open pages and requests use the figures of a run
 
     def runs(self) -> tuple[list[Listed], list[Unreadable]]:
         """Lists the runs, and the folders that are none."""
-        found = [self._read(path) for path in self._folders()]
+        found = [self._read(path, stamp_of(path)) for path in self._folders()]
         with self._lock:
             self._cache = {name: self._cache[name] for name in self._names() if name in self._cache}
         return [one for one in found if isinstance(one, Listed)], [one for one in found if isinstance(one, Unreadable)]
 
-    def stamps(self) -> dict[str, Stamp]:
-        """Returns what changes when a run, or the list, does."""
-        return {path.name: stamp_of(path) for path in self._folders()}
+    def state(self) -> dict[str, tuple[Stamp, str]]:
+        """Returns what changes when the list does: files, and the status, because a killed process changes no file."""
+        stamps = {path: stamp_of(path) for path in self._folders()}
+        found = {path: self._read(path, stamp) for path, stamp in stamps.items()}
+        return {
+            path.name: (stamps[path], one.entry.status if isinstance(one, Listed) else one.reason)
+            for path, one in found.items()
+        }
 
     def path(self, name: str) -> Path:
         """Returns the folder of a run: one that is really in the folder of runs, whatever was asked for."""
@@ -103,7 +115,8 @@ class Library:
 
     def run(self, name: str) -> Listed:
         """Returns one run as it is listed."""
-        found = self._read(self.path(name))
+        path = self.path(name)
+        found = self._read(path, stamp_of(path))
         if isinstance(found, Unreadable):
             raise NoSuchRun(f"it cannot be read as a run: {found.reason}")
         return found
@@ -111,33 +124,61 @@ class Library:
     def index(self, name: str) -> tuple[RunIndex, bool]:
         """Returns the figures of a run, read on from where they were, and whether that is all there is."""
         self.run(name)
-        with self._lock:
-            index = self._indexes.get(name)
-        try:
-            if index is None:
-                index = RunIndex(self.root / name)
-            with self._lock:
-                index = self._indexes.setdefault(name, index)
-                self._indexes.move_to_end(name)
-            complete = index.refresh(PATIENCE)
-        except CORRUPT_ERRORS as error:
-            raise NoSuchRun(f"it cannot be read as a run: {in_words(error)}") from None
-        self._drop_oldest()
+        with self.using([name]):
+            try:
+                index = self._index(name)
+                is_empty = index.size < ENOUGH * os.path.getsize(index.path / "events.jsonl")  # noqa: PTH202
+                complete = index.refresh((SOON if is_empty else PATIENCE) / len(self._used))
+            except CORRUPT_ERRORS as error:
+                raise NoSuchRun(f"it cannot be read as a run: {in_words(error)}") from None
+            self._save_memory()
         return index, complete
 
-    def _drop_oldest(self) -> None:
+    def _index(self, name: str) -> RunIndex:
         with self._lock:
-            while len(self._indexes) > 1 and sum(one.nbytes for one in self._indexes.values()) > MOST_BYTES:
-                self._indexes.popitem(last=False)
+            index = self._indexes.get(name)
+        if index is None:
+            index = RunIndex(self.root / name)
+        with self._lock:
+            index = self._indexes.setdefault(name, index)
+            self._indexes.move_to_end(name)
+        return index
 
-    def _read(self, path: Path) -> Listed | Unreadable:
-        stamp, started = stamp_of(path), time.monotonic()
+    @contextmanager
+    def using(self, names: Sequence[str]) -> Iterator[None]:
+        """Keeps the figures of runs in memory for as long as the context lasts."""
+        with self._lock:
+            self._used.update(names)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._used -= Counter(names)
+
+    def _save_memory(self) -> None:
+        """Drops the figures that nobody uses, those looked at longest ago first, and thins the others if it must."""
+        while (largest := self._largest_if_too_many()) is not None and largest.thin():
+            pass
+
+    def _largest_if_too_many(self) -> RunIndex | None:
+        with self._lock:
+            for name in [name for name in self._indexes if name not in self._used]:
+                if self._bytes() > MOST_BYTES:
+                    del self._indexes[name]
+            too_many = self._bytes() > MOST_BYTES
+            return max(self._indexes.values(), key=lambda one: one.nbytes) if too_many else None
+
+    def _bytes(self) -> int:
+        return sum(one.nbytes for one in self._indexes.values())
+
+    def _read(self, path: Path, stamp: Stamp) -> Listed | Unreadable:
+        started = time.monotonic()
         with self._lock:
             known = self._cache.get(path.name)
         if known is not None and known.stamp == stamp:
             is_alive = isinstance(known.found, Listed) and known.found.entry.status in ALIVE
             return known.peeked(path) if is_alive else known.found
-        if known is not None and known.seconds > SLOW and started < known.read_at + SELDOM * known.seconds:
+        if known is not None and known.seconds > SLOW and started < known.read_at + REREAD_AFTER * known.seconds:
             return known.peeked(path)
         found: Listed | Unreadable
         try:

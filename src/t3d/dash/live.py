@@ -63,6 +63,15 @@ class Live:
         self.library = library
         self.watchers: dict[str | None, Watcher] = {}  # by run; None: the list
         self.streams = 0
+        self.is_over = False
+
+    def end(self) -> None:
+        """Ends all streams, because the server ends."""
+        self.is_over = True
+        for watcher in self.watchers.values():
+            for queue in watcher.readers:
+                with suppress(asyncio.QueueFull):  # then it is not waiting
+                    queue.put_nowait(("end", {}))
 
     def is_full(self) -> bool:
         return self.streams >= MOST_STREAMS
@@ -73,16 +82,17 @@ class Live:
         watched: list[str | None] = [*names] or [None]
         self.streams += 1
         try:
-            for name in watched:
-                self._watcher(name).subscribe(queue)
-            for name in watched:
-                await self.watchers[name].has_looked.wait()  # from then on no change is missed
-                yield _formatted(await asyncio.to_thread(self._tell, name))
-            while True:
-                try:
-                    yield _formatted(await asyncio.wait_for(queue.get(), STILL_HERE))
-                except TimeoutError:
-                    yield b": still here\n\n"
+            with self.library.using(names):
+                for name in watched:
+                    self._watcher(name).subscribe(queue)
+                for name in watched:
+                    await self.watchers[name].has_looked.wait()  # from then on no change is missed
+                    yield _formatted(await asyncio.to_thread(self._tell, name))
+                while not self.is_over:
+                    try:
+                        yield _formatted(await asyncio.wait_for(queue.get(), STILL_HERE))
+                    except TimeoutError:
+                        yield b": still here\n\n"
         finally:
             self.streams -= 1
             for name in watched:
@@ -98,7 +108,7 @@ class Live:
     def _look(self, name: str | None) -> Any:
         """Returns something that differs when the run, or the list, has changed."""
         if name is None:
-            return self.library.stamps()
+            return self.library.state()
         try:
             path = self.library.path(name)
             return stamp_of(path), peek(path)[0]

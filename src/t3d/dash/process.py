@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from t3d.dash.guard import Access, new_token
-from t3d.errors import UserError
-from t3d.files import STARTED_IN
+from t3d import web
+from t3d.dash.guard import Access
+from t3d.run.child import Child, Deadline, begin
 
 PORT = 8700
-BACKLOG = 512
 SECONDS_TO_END = 5.0
+LOOK_SECONDS = 0.1  # between two looks whether the server ends
 NICE = 10  # of the process beside a training
 
 
 def listen(host: str, port: int | None) -> socket.socket:
     """Opens the socket; without a port the usual one or, if that is taken, a free one."""
-    tries = [PORT, 0] if port is None else [port]
-    for number in tries:
-        try:
-            family, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
-            return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-        except OSError as error:
-            problem = getattr(error, "strerror", None) or str(error)
-    where = f"{host}:{port}" if port is not None else host
-    raise UserError(f"the dashboard cannot listen on {where}: {problem}; choose another --port or --host")
+    return web.listen(host, [PORT, 0] if port is None else [port], "the dashboard")
 
 
 def access_to(opened: socket.socket, host: str) -> Access:
     """Returns who may ask, with a new token."""
-    return Access(new_token(), host, opened.getsockname()[1])
+    return Access(web.new_token(), host, opened.getsockname()[1])
 
 
 def address_of(access: Access) -> str:
     """Returns what to open in a browser."""
-    host = f"[{access.host}]" if ":" in access.host else access.host
-    return f"http://{host}:{access.port}/?token={access.token}"
+    return f"http://{web.address_of(access.host, access.port)}/?token={access.token}"
 
 
 def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.Event | None = None) -> None:
@@ -56,8 +43,9 @@ def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.
     from t3d.dash.library import Library  # noqa: PLC0415
     from t3d.dash.server import Application  # noqa: PLC0415 (imports starlette)
 
+    app = Application(Library(root), access)
     config = uvicorn.Config(
-        Application(Library(root), access).asgi(),
+        app.asgi(),
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
@@ -69,59 +57,42 @@ def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.
     if stop is not None:
         _end_with(server, stop)
     with suppress(KeyboardInterrupt):
-        asyncio.run(server.serve([opened]))
+        asyncio.run(_serving(server, opened, app.live))
+
+
+async def _serving(server: Any, opened: socket.socket, live: Any) -> None:
+    """Answers requests; when the server ends it lets go of pages that listen for changes, or it would wait for them."""
+    task = asyncio.create_task(server.serve([opened]))
+    while not server.should_exit and not task.done():
+        await asyncio.sleep(LOOK_SECONDS)
+    live.end()
+    await task
 
 
 @contextmanager
 def beside(root: Path) -> Iterator[str]:
-    """Serves in a process of its own for as long as the context lasts; provides the address.
-
-    That process ends when its standard input is closed, and so with this one, however that ends.
-    """
+    """Serves in a process of its own for as long as the context lasts; provides the address."""
     opened = listen("127.0.0.1", None)
     access = access_to(opened, "127.0.0.1")
     task = {"root": str(root.absolute()), "descriptor": opened.fileno(), **access._asdict()}
-    command = [sys.executable, "-m", "t3d.dash.process"]
-    process = subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[opened.fileno()], cwd=STARTED_IN,
-        start_new_session=True,
-    )  # fmt: skip
+    child = Child("t3d.dash.process", task, inherited=[opened.fileno()], shows_errors=True)
+    opened.close()
     try:
-        with suppress(OSError):  # it has died already, and said why
-            _send(process, task)
-        opened.close()
         yield address_of(access)
     finally:
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
-        try:
-            process.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        child.end()
+        child.wait(Deadline(SECONDS_TO_END, threading.Event()))
+        if child.code is None:
+            child.kill()
+        child.close()
 
 
 def main() -> None:
     """Serves as the first line of standard input says, until that is closed."""
-    with suppress(OSError):
-        os.nice(NICE)
-    task = json.loads(sys.stdin.readline())
-    opened = socket.socket(fileno=task["descriptor"])
     stop = threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=wait, daemon=True).start()
+    task = begin(NICE, stop.set)
+    opened = socket.socket(fileno=task["descriptor"])
     serve(opened, Path(task["root"]), Access(task["token"], task["host"], task["port"]), stop=stop)
-
-
-def _send(process: subprocess.Popen[bytes], task: dict[str, Any]) -> None:
-    assert process.stdin is not None  # noqa: S101 (it is a pipe)
-    process.stdin.write(json.dumps(task).encode() + b"\n")
-    process.stdin.flush()
 
 
 def _end_with(server: Any, stop: threading.Event) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import html
 import json
 import os
 from collections.abc import Callable
@@ -17,19 +15,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from t3d.dash import answers
-from t3d.dash.guard import CLOSE, LARGEST_BODY, Access, Guard
-from t3d.dash.library import ALIVE, Library, NoSuchRun
+from t3d.dash import answers, plotly
+from t3d.dash.guard import CLOSE, DROPPED, LARGEST_BODY, POLICY, Access, Guard
+from t3d.dash.library import Library, NoSuchRun
 from t3d.dash.live import Live
 from t3d.dash.videos import NoSuchVideo, open_video, part_of, pieces
 from t3d.errors import UserError
 from t3d.events import finite
-from t3d.store.catalogue import newest_session
+from t3d.store.catalogue import ALIVE, newest_session
 from t3d.store.control import ask
 from t3d.store.notes import checked_notes, write_notes
 from t3d.version import __version__
 
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}  # of static files
+TYPES = {  # of static files
+    **{".html": "text/html", ".css": "text/css", ".js": "text/javascript"},
+    **{".json": "application/json", ".svg": "image/svg+xml"},
+}
 TO_PAGE = (  # with the icon, which browsers otherwise ask for where there is none
     '<!doctype html><title>T3D</title><link rel="icon" href="/static/icon.svg">'
     '<meta http-equiv="refresh" content="0; url=/"><a href="/">T3D</a>'
@@ -88,13 +89,13 @@ class Application:
             answer = HTMLResponse(TO_PAGE)
             answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict", path="/")
             return answer
-        found = _static_file("index.html")
-        return HTMLResponse(found if found is not None else self._plain_list())
+        policy = POLICY.replace("style-src 'self'", f"style-src 'self' {plotly.style_sources()}")
+        return HTMLResponse(_static_file("index.html"), headers={"content-security-policy": policy})
 
     def static(self, request: Request) -> Response:
         """Sends a file of the page, or plotly."""
         name = request.path_params["name"]
-        content = _plotly() if name == "plotly.min.js" else _static_file(name)
+        content = plotly.script() if name == "plotly.min.js" else _static_file(name)
         if content is None:
             raise HTTPException(404)
         kind = TYPES[os.path.splitext(name)[1]]  # noqa: PTH122
@@ -157,21 +158,18 @@ class Application:
     def _of_run(self, answer: Callable[..., Any]) -> Endpoint:
         return lambda request: answer(self.library, request.path_params["name"], request.query_params)
 
-    def _plain_list(self) -> str:
-        """The runs as a plain page, where there is no other."""
-        rows = [
-            f"<li>{html.escape(one.entry.path.name)}: {html.escape(one.entry.status)}" for one in self.library.runs()[0]
-        ]
-        return f"<!doctype html><meta charset=utf-8><title>T3D</title><h1>Runs</h1><ul>{''.join(rows)}</ul>"
-
 
 async def _body(request: Request) -> Any:
     """Reads the JSON that a request carries, up to a limit, however long it says it is."""
-    content = b""
+    content, size = bytearray(), 0
     async for piece in request.stream():
-        content += piece
-        if len(content) > LARGEST_BODY:
-            raise HTTPException(413, f"a request has at most {LARGEST_BODY:,} bytes", CLOSE)
+        size += len(piece)
+        if size <= LARGEST_BODY:
+            content += piece
+        elif size > LARGEST_BODY + DROPPED:
+            break
+    if size > LARGEST_BODY:
+        raise HTTPException(413, f"a request has at most {LARGEST_BODY:,} bytes", CLOSE)
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "the body must be application/json")
     try:
@@ -219,8 +217,3 @@ def _static_file(name: str) -> bytes | None:
     known = {one.name: one for one in pages.iterdir()} if pages.is_dir() else {}
     is_known = name in known and os.path.splitext(name)[1] in TYPES and known[name].is_file()  # noqa: PTH122
     return known[name].read_bytes() if is_known else None
-
-
-@functools.cache
-def _plotly() -> bytes:
-    return (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()

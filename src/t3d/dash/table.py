@@ -17,8 +17,8 @@ from t3d.insight.figures import NOT_FIGURES, Figure, Series, entries, series_of
 from t3d.insight.statistics import Array
 from t3d.store.values import LARGEST
 
-STEP, TIME, MEMBER = range(3)  # the first columns; member is -1 where an event is about the whole run
-FIRST = 3
+STEP, TIME, MEMBER, OFFSET = range(4)  # the first columns; member is -1 where an event is about the whole run
+FIRST = 4
 MOST_COLUMNS = 400  # of one kind of event; a file that has more is not T3D's
 WHOLE = -1
 
@@ -38,18 +38,53 @@ class Table:
     def nbytes(self) -> int:
         return self._numbers.nbytes
 
-    def add(self, lines: Sequence[bytes]) -> int:
-        """Adds the events of lines; returns how many cannot be used. Raises if one holds something unheard of."""
+    def add(self, lines: Sequence[bytes], offset: int) -> int:
+        """Adds the events of lines, which begin at this offset of the log; returns how many cannot be used.
+
+        Raises if one holds something unheard of.
+        """
         plain = read_plain(self.kind, lines)
         if plain is not None:
             found = {Figure(self.kind, name): _drawable(plain[name]) for name in self.fields if name in plain}
-            return self._append(plain, found, plain.get("summary", np.zeros(len(lines))) == 1)
+            return self._append(plain, found, plain.get("summary", np.zeros(len(lines))) == 1, offset)
         events = json.loads(b"[%s]" % b",".join(lines))
         found = {}
         for name in self.fields:
             found |= self._figures(events, name)
         first = {name: np.array([event.get(name) for event in events], np.float64) for name in ALWAYS}
-        return self._append(first, found, np.array([event.get("summary") is True for event in events]))
+        return self._append(first, found, np.array([event.get("summary") is True for event in events]), offset)
+
+    def put_in_order(self) -> None:
+        """Sorts rows as they are in the log, whose parts may have been read in any order."""
+        offsets = self._numbers[OFFSET, : self.rows]
+        if (np.diff(offsets) < 0).any():
+            order = np.argsort(offsets, kind="stable")
+            for column in self._numbers:
+                column[: self.rows] = column[order]
+
+    def thin(self) -> bool:
+        """Halves the rows: of every four in a row of a member, each figure keeps its smallest and its largest value.
+
+        They stay in their order, at most three rows from where they were; the newest row stays as it is. Returns
+        whether there was anything to leave out.
+        """
+        self.put_in_order()
+        numbers = self._numbers[:, : self.rows]
+        mine = [np.flatnonzero(numbers[MEMBER] == member) for member in self.members()]
+        whole = [rows[: (len(rows) - 1) // 4 * 4] for rows in mine]
+        fours = np.concatenate([np.empty(0, np.intp), *whole]).reshape(-1, 4)
+        for column in numbers[FIRST:]:
+            values = column[fours]
+            low, high = (np.where(np.isnan(values), fill, values) for fill in (np.inf, -np.inf))
+            ends = np.sort(np.stack([low.argmin(axis=1), high.argmax(axis=1)], axis=1), axis=1)
+            kept = np.take_along_axis(values, ends, axis=1)
+            kept[ends[:, 0] == ends[:, 1], 1] = np.nan  # there is only one
+            column[fours[:, [0, 2]]] = kept
+        stays = np.ones(self.rows, bool)
+        stays[fours[:, [1, 3]]] = False
+        self._numbers = numbers[:, stays]
+        self.rows = self._numbers.shape[1]
+        return len(fours) > 0
 
     def reports(self, member: int, *figures: Figure) -> Array:
         """Returns steps, times and figures of what one member, or the whole run, reported of the first: (2 + F, T)."""
@@ -62,9 +97,9 @@ class Table:
         steps, times, values, spreads = self.reports(member, figure, spread)
         return series_of(steps, values, times, spreads) if len(steps) else None
 
-    def places(self) -> list[int]:
-        """Returns which members have reported, by place; WHOLE stands for the whole run."""
-        return [int(place) for place in np.unique(self._numbers[MEMBER, : self.rows])]
+    def members(self) -> list[int]:
+        """Returns which members have reported, by number; WHOLE stands for the whole run."""
+        return [int(member) for member in np.unique(self._numbers[MEMBER, : self.rows])]
 
     def _of(self, figure: Figure) -> Array:
         if figure not in self.columns:
@@ -84,11 +119,11 @@ class Table:
         return {Figure(self.kind, name, entry): _numbers([one.get(entry) for one in named]) for entry in names}
 
     def _known(self, members: Array, seeds: Array) -> Any:
-        """Which events name a member of the run by its place and its seed."""
+        """Which events name a member of the run by its number and its seed."""
         inside = (members >= 0) & (members < len(self._seeds)) & (members == np.floor(members))
         return inside & (self._seeds[np.where(inside, members, 0).astype(int)] == seeds)
 
-    def _append(self, first: Mapping[str, Array], found: Mapping[Figure, Array], repeated: Any) -> int:
+    def _append(self, first: Mapping[str, Array], found: Mapping[Figure, Array], repeated: Any, offset: int) -> int:
         steps, times, members = first["step"], first["time"], first["member"]
         whole = np.isnan(members)
         members = np.where(whole, WHOLE, members)
@@ -97,12 +132,13 @@ class Table:
         added = [one for one, values in found.items() if one not in self.columns and not np.isnan(values).all()]
         if len(self.columns) + len(added) > MOST_COLUMNS:
             raise ValueError(f"it has more than {MOST_COLUMNS} figures of one kind")
-        self.columns |= {figure: FIRST + place for place, figure in enumerate(added, len(self.columns))}
+        self.columns |= {figure: FIRST + column for column, figure in enumerate(added, len(self.columns))}
         kept = valid & ~repeated
         new = int(kept.sum())
         self._make_room(self.rows + new)
         block = self._numbers[:, self.rows : self.rows + new]
-        block[:FIRST] = np.stack([steps, times, members])[:, kept]
+        block[:OFFSET] = np.stack([steps, times, members])[:, kept]
+        block[OFFSET] = offset
         block[FIRST:] = np.nan
         for figure, values in found.items():
             if figure in self.columns:
@@ -114,8 +150,9 @@ class Table:
         columns, capacity = FIRST + len(self.columns), self._numbers.shape[1]
         if columns == self._numbers.shape[0] and rows <= capacity:
             return
-        larger = np.full((columns, max(rows + rows // 2, capacity)), np.nan)
+        larger = np.empty((columns, max(rows + rows // 2, capacity)))
         larger[: self._numbers.shape[0], : self.rows] = self._numbers[:, : self.rows]
+        larger[self._numbers.shape[0] :, : self.rows] = np.nan
         self._numbers = larger
 
 

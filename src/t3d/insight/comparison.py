@@ -204,7 +204,8 @@ def _notes(found: list[Scored]) -> list[str]:
         ends = [seed.end for seeds in of_task for seed in seeds if not seed.diverged]
         if differ(ends):
             steps = f"{min(ends):,.0f} to {max(ends):,.0f}"
-            notes.append(f"Scores are from different steps, {steps}; --at {min(ends):.0f} compares at the same one.")
+            at = f"t3d compare --at {min(ends):.0f}"
+            notes.append(f"Scores are from different steps, {steps}; {at} compares at the same one.")
     for one in found:
         lost = [seed.name for seed in one.seeds if seed.diverged]
         if lost:

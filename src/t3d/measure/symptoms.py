@@ -151,7 +151,7 @@ def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Confi
         return None
     fewer = (cfg.async_actors > 1, f"fewer actors, --actors {cfg.actors_kind}:{max(1, cfg.async_actors // 2)}")
     advice = options(
-        fewer, (cfg.max_ahead > 1, f"a lower --max-ahead (now {cfg.max_ahead})"), (True, "a larger --log.every-steps")
+        fewer, (cfg.most_ahead > 1, f"a lower --max-ahead (now {cfg.most_ahead})"), (True, "a larger --log.every-steps")
     )
     return Finding(
         f"{ratio:.3g} updates are made for each step, and updates_per_step={wanted:g} are asked for.",

@@ -21,6 +21,7 @@ from t3d.algo.own_code import check_own_code, check_own_sweep
 from t3d.algo.rules import rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
+from t3d.run.beside import Beside
 from t3d.run.coefficients import coefficients_of_members
 from t3d.run.parts import Counters, Loaded, Parts
 from t3d.run.placement import (
@@ -49,6 +50,7 @@ class Training(NamedTuple):
     publisher: DirectPublisher | PipelinedPublisher
     reporter: Reporter
     saver: Saver
+    beside: Beside
     notes: list[str]  # worth knowing before it starts or resumes
 
 
@@ -101,7 +103,8 @@ def assemble(
     pipelined = cfg.async_actors > 0 and cfg.device == "cuda"
     publisher = (PipelinedPublisher if pipelined else DirectPublisher)(learner, memory, world.collector)
     saver = Saver(parts, folder, loaded.checkpoint if loaded else None)
-    return Training(parts, publisher, Reporter(parts), saver, notes)
+    beside = opened.enter_context(Beside(cfg, folder.path, parts.counters, requests.stop))
+    return Training(parts, publisher, Reporter(parts), saver, beside, [*notes, *beside.notes])
 
 
 def _open_folder(
@@ -147,6 +150,6 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
     from t3d.actors.ray_slots import waiting_for_cpus  # noqa: PLC0415
 
     collector = opened.enter_context(closing(RayCollector(cfg, make_env, checkup, connection)))
-    evaluator = opened.enter_context(closing(RayEvaluator(cfg, checkup.spec, make_env, connection, log)))
+    evaluator = opened.enter_context(closing(RayEvaluator(cfg, checkup, make_env, connection, log)))
     warnings = [*checkup.warnings, *connection.warnings, *waiting_for_cpus(cfg)]
     return World(collector, evaluator, warnings, log)

@@ -24,7 +24,7 @@ class Control:
         self._session: dict[str, Any] = {}
         for event in started:
             self._session = vars(event) if isinstance(event, Start | Resumed) else self._session
-        self._saves, self._refused, self._looked_at = 0, "", time.monotonic()
+        self._asked, self._refused, self._looked_at = Asked(), "", time.monotonic()
 
     def follow(self, happenings: Iterable[list[Event]]) -> Iterator[list[Event]]:
         """Yields what happens and, in between, what was asked and is done now; at each the run can be saved."""
@@ -58,17 +58,20 @@ class Control:
         yield [Continued(step=parts.counters.step, paused_seconds=seconds)]
 
     def _look(self) -> tuple[Asked, list[Event]]:
-        """Reads the file, passes on requests to stop and to save, and returns what is asked and what is wrong."""
+        """Reads the file, passes on requests to stop and to save, and returns what is asked and what is wrong.
+
+        What was asked last holds for as long as the file cannot be read.
+        """
         self._looked_at = time.monotonic()
         try:
             asked = read_asked(self.training.saver.folder.path, self._session)
         except (OSError, Refused) as error:
             told, self._refused = self._refused, str(error)
             note = Note(step=self.training.parts.counters.step, text=f"{FILE} is not obeyed: {error}")
-            return Asked(), [note] if told != self._refused else []
-        if asked.save > self._saves:
-            self._saves = asked.save
+            return self._asked, [note] if told != self._refused else []
+        if asked.save > self._asked.save:
             self.requests.save.set()
         if asked.stop:
             self.requests.stop.set()
+        self._asked = asked
         return asked, []

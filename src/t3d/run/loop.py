@@ -67,6 +67,7 @@ def resume(
     total_steps: int | None = None,
     actors: str | None = None,
     ray_address: str | None = None,
+    ray_cpus: float | None = None,
     bad_values: BadValues | None = None,
     hang_seconds: float | None = None,
     cfg: Config | None = None,
@@ -80,7 +81,7 @@ def resume(
     kill left behind: without a checkpoint, cfg is trained in it from the start.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
-    changes = Changes(total_steps, actors, ray_address, bad_values, hang_seconds)
+    changes = Changes(total_steps, actors, ray_address, ray_cpus, bad_values, hang_seconds)
     return Interruptible(_resume(Path(path).absolute(), changes, cfg, requests, make_env), requests.stop)
 
 
@@ -116,12 +117,12 @@ def _start_events(training: Training) -> list[Event]:
 
 def _run(training: Training, start: list[Event], requests: Requests) -> Iterator[Event]:
     """Drives the training, writes its events and yields them; however it ends, an end event is written."""
-    parts, _, reporter, saver, _ = training
+    parts, _, reporter, saver, beside, _ = training
     reason, text = "stopped", ""
     try:
         watch = watch_over(parts.cfg, saver.folder.path)
         control = Control(training, start, requests)
-        for happened in chain([start], control.follow(_training(training, requests))):
+        for happened in chain([start], beside.follow(control.follow(_training(training, requests)))):
             events = watch.with_alarms(happened)
             for event in events:
                 saver.folder.write(event)
@@ -159,7 +160,7 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
 
     Learning comes first: a run that was stopped with updates still due makes them before it acts again.
     """
-    parts, publisher, reporter, saver, _ = training
+    parts, publisher, reporter, saver, beside, _ = training
     counters, governor = parts.counters, Governor(parts.cfg)
     publisher.publish()
     while True:
@@ -174,6 +175,7 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
             saver.folder.save_last(snapshot, counters.step)
             if parts.evaluator.submit(snapshot, counters.step):
                 counters.submitted = counters.step
+                beside.recorder.begin(counters.step)
         yield saver.unwritten()
         yield _evaluations(training)
         parts.refuse_none_left()
@@ -197,7 +199,7 @@ def _training(training: Training, requests: Requests) -> Iterator[list[Event]]:
 
 def _learn(training: Training, governor: Governor, stop: threading.Event) -> list[Event]:
     """Makes the updates that are due, and publishes what they changed."""
-    parts, publisher, reporter, saver, _ = training
+    parts, publisher, reporter, saver, _, _ = training
     learner, cfg = parts.learner, parts.cfg
     events: list[Event] = []
     before, due = learner.updates, governor.due(parts.added, learner.updates)

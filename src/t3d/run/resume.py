@@ -26,20 +26,25 @@ MAY_DIFFER = (
     "actors",
     "ray_address",
     "ray_cpus",
+    "max_ahead",
     "env.hang_seconds",
     "env.bad_values",
     "env.name",
     "log.diagnose_every_steps",
+    "record_every",
+    "sinks",
 )
 CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "total_steps": "--total-steps",
     "actors": "--actors",
     "ray_address": "--ray-address",
-    "ray_cpus": "",
+    "ray_cpus": "--ray-cpus",
     "env.bad_values": "--bad-values",
     "env.hang_seconds": "--hang-seconds",
     "env.id": "",  # only in config.toml: where another machine finds the environment
-    "log.diagnose_every_steps": "",  # changes nothing that is learned
+    "log.diagnose_every_steps": "",  # changes nothing that is learned, nor do the next two
+    "record_every": "",
+    "sinks": "",
 }
 OWN_FILES = (
     "rule",
@@ -57,6 +62,7 @@ class Changes(NamedTuple):
     total_steps: int | None = None
     actors: str | None = None
     ray_address: str | None = None
+    ray_cpus: float | None = None
     bad_values: BadValues | None = None
     hang_seconds: float | None = None
 
@@ -77,8 +83,11 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     """
     if cfg is not None:
         patience = changes.hang_seconds or cfg.env.hang_seconds
-        ray_address = cfg.ray_address if changes.ray_address is None else changes.ray_address
-        changes = changes._replace(actors=changes.actors or cfg.actors, ray_address=ray_address, hang_seconds=patience)
+        address = cfg.ray_address if changes.ray_address is None else changes.ray_address
+        cpus = cfg.ray_cpus if changes.ray_cpus is None else changes.ray_cpus
+        changes = changes._replace(
+            actors=changes.actors or cfg.actors, ray_address=address, ray_cpus=cpus, hang_seconds=patience
+        )
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
     written = _written(path / "config.toml", checkpoint) if has_config else None
@@ -97,6 +106,9 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
     here = {"root": str(path.parent), "name": path.name}  # wherever the folder is now
     resumed = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
+    if cfg is not None:  # what is only watched, as this command says
+        log = {"diagnose_every_steps": cfg.log.diagnose_every_steps}
+        resumed = merge(resumed, {"record_every": cfg.record_every, "sinks": cfg.sinks, "log": log})
     _refuse_actors(started, resumed)
     has_ended = last_event(path).get("event") == "end"
     if step > resumed.total_steps or (step == resumed.total_steps and is_over and has_ended):

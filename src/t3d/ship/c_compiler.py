@@ -28,8 +28,8 @@ def compiler() -> str | None:
 
 
 @contextmanager
-def compiled(source: str, spec: Spec) -> Iterator[Callable[[NDArray[Any]], NDArray[Any]]]:
-    """A function from flat observations (N, observation_size) to actions (N, action_size), computed by the C code."""
+def compiled(source: str, spec: Spec) -> Iterator[Callable[[NDArray[Any], NDArray[Any] | None], NDArray[Any]]]:
+    """A function from flat observations, and previous actions, to actions (N, action_size), computed by the C code."""
     with tempfile.TemporaryDirectory(prefix="t3d-c-") as folder:
         file, library = Path(folder, "policy.c"), Path(folder, "policy.so")
         file.write_text(source, encoding="ascii")
@@ -42,10 +42,12 @@ def compiled(source: str, spec: Spec) -> Iterator[Callable[[NDArray[Any]], NDArr
             raise UserError(f"the exported C code does not compile with {command[0]}: {done.stderr.strip():.300}")
         act: Any = ctypes.CDLL(str(library)).t3d_act
 
-        def actions(flat: NDArray[Any]) -> NDArray[Any]:
-            given, found = np.ascontiguousarray(flat, np.float32), np.empty((len(flat), spec.action_size), np.float32)
-            for seen, action in zip(given, found, strict=True):
-                if not act(ctypes.c_void_p(seen.ctypes.data), ctypes.c_void_p(action.ctypes.data)):
+        def actions(flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
+            found = np.empty((len(flat), spec.action_size), np.float32)
+            before = [] if previous is None else [previous.reshape(found.shape)]
+            arrays = [*(np.ascontiguousarray(one, np.float32) for one in (flat[:, : spec.own_size], *before)), found]
+            for row in zip(*arrays, strict=True):
+                if not act(*(ctypes.c_void_p(one.ctypes.data) for one in row)):
                     raise UserError("the exported C code refuses an observation that the policy accepts")
             return found
 

@@ -14,6 +14,7 @@ from t3d.ship.c_source import c_source
 from t3d.ship.parity import largest_difference, refuse_difference
 from t3d.types import Spec
 from t3d.version import __version__
+from t3d.world.action_limit import middle
 from t3d.world.policy import SavedPolicy
 
 
@@ -36,15 +37,19 @@ def refuse_place(out: Path) -> None:
         raise UserError(f"cannot write {out}: the folder {folder} is not writable; name another file with --out")
 
 
-def export_policy(policy: SavedPolicy, out: Path, kind: str, training: dict[str, Any]) -> Exported:
-    """Writes a policy as `onnx` or `c`; `training` is what the file says about its run."""
-    name = policy.snapshot.architecture.name
+def refuse_own_network(name: str) -> None:
+    """Refuses a network that is not one of T3D's kinds."""
     if name not in KINDS:
         raise UserError(
             f"the network {name} is your own code, which cannot be exported; T3D exports {', '.join(KINDS)}"
         )
+
+
+def export_policy(policy: SavedPolicy, out: Path, kind: str, training: dict[str, Any]) -> Exported:
+    """Writes a policy as `onnx` or `c`; `training` is what the file says about its run."""
+    refuse_own_network(policy.snapshot.architecture.name)
     refuse_place(out)
-    content, difference = {"onnx": _onnx, "c": _c}[kind](policy, training)
+    content, difference = {"onnx": _onnx, "c": _c}[kind](policy, training, _facts(policy, training))
     try:
         replace(followed(out), content)
     except OSError as error:
@@ -52,8 +57,7 @@ def export_policy(policy: SavedPolicy, out: Path, kind: str, training: dict[str,
     return Exported(out, len(content), difference)
 
 
-def _c(policy: SavedPolicy, training: dict[str, Any]) -> tuple[bytes, float | None]:
-    facts = {**summary(policy), **{name: str(value) for name, value in training.items()}}
+def _c(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> tuple[bytes, float | None]:
     source = c_source(policy.snapshot, policy.spec, [f"{name}: {value}" for name, value in facts.items()] + [""])
     if compiler() is None:
         return source.encode(), None
@@ -63,7 +67,7 @@ def _c(policy: SavedPolicy, training: dict[str, Any]) -> tuple[bytes, float | No
     return source.encode(), difference
 
 
-def _onnx(policy: SavedPolicy, training: dict[str, Any]) -> tuple[bytes, float | None]:
+def _onnx(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> tuple[bytes, float | None]:
     try:
         from t3d.ship.onnx_graph import model_of  # noqa: PLC0415 (an extra)
         from t3d.ship.onnx_policy import DESCRIPTION, OnnxPolicy, hash_of_model  # noqa: PLC0415
@@ -72,18 +76,17 @@ def _onnx(policy: SavedPolicy, training: dict[str, Any]) -> tuple[bytes, float |
     from onnx import helper  # noqa: PLC0415
 
     snapshot = policy.snapshot
-    readable = {**summary(policy), **{name: str(value) for name, value in training.items()}}
-    model = model_of(snapshot, policy.spec, readable)
+    model = model_of(snapshot, policy.spec, facts)
     hashes = {"tensors_sha256": policy.sha256, "model_sha256": hash_of_model(model)}
     about = {**policy.about, "scaled": snapshot.scaling is not None, "training": training, **hashes}
-    helper.set_model_props(model, {**readable, DESCRIPTION: sealed(DESCRIPTION, about).decode()})
+    helper.set_model_props(model, {**facts, DESCRIPTION: sealed(DESCRIPTION, about).decode()})
     content: bytes = model.SerializeToString(deterministic=True)
     difference = largest_difference(policy, OnnxPolicy(content, policy.spec, about).actions)
     refuse_difference(difference)
     return content, difference
 
 
-def summary(policy: SavedPolicy) -> dict[str, str]:
+def _facts(policy: SavedPolicy, training: dict[str, Any]) -> dict[str, str]:
     """What people read about a policy in an exported file."""
     about, spec = policy.about, policy.spec
     mean_return = about.get("mean_return")
@@ -94,10 +97,17 @@ def summary(policy: SavedPolicy) -> dict[str, str]:
         "observation_space": "; ".join(_seen(spec)),
         "action_space": f"{spec.action_dtype} of shape {spec.action_shape}, "
         f"from {spec.action_low.tolist()} to {spec.action_high.tolist()}",
+        **({"max_action_change": _limit(spec)} if spec.max_action_change else {}),
         "network": f"{policy.snapshot.architecture.name} {list(policy.snapshot.architecture.sizes)}",
         "policy_sha256": policy.sha256,
         "exported_by": f"t3d {__version__}",
+        **{name: str(value) for name, value in training.items()},
     }
+
+
+def _limit(spec: Spec) -> str:
+    first = middle(spec).tolist()
+    return f"{spec.max_action_change:g} of the range per step; at first the previous action is the middle, {first}"
 
 
 def _seen(spec: Spec) -> list[str]:

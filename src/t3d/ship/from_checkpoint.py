@@ -39,7 +39,7 @@ def load(path: Path, seed: int | str | None) -> SavedPolicy:
         alone = _alone(_shipped(cfg, last.spec, state), place)
         about = _about(last.about, member, checkpoint.step)
         description = policy_files.description_of(alone, last.spec, about)
-        return SavedPolicy(alone, last.spec, description, policy_files.hash_of(_tensors(alone)))
+        return SavedPolicy(alone, last.spec, description, policy_files.hash_of(policy_files.tensors_of(alone, 0)))
     except CORRUPT_ERRORS as error:
         raise UserError(f"{path} is not a checkpoint that T3D can use: {error}") from None
 
@@ -84,11 +84,6 @@ def _alone(snapshot: PolicySnapshot, place: int) -> PolicySnapshot:
     scaling = snapshot.scaling
     alone = None if scaling is None else scaling._replace(mean=scaling.mean[mine], std=scaling.std[mine])
     return snapshot._replace(flat=snapshot.flat[mine], scaling=alone)
-
-
-def _tensors(alone: PolicySnapshot) -> dict[str, Any]:
-    tensors = {"actor": alone.flat[0]}
-    return tensors if alone.scaling is None else {**tensors, "mean": alone.scaling.mean[0], "std": alone.scaling.std[0]}
 
 
 def _about(last: dict[str, Any], member: Member, step: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 from t3d.architectures import Operations, project
 from t3d.ship.bounds import bounds_inside
+from t3d.ship.onnx_action_limit import PREVIOUS, flat_previous, limited, precision, with_previous
 from t3d.ship.onnx_operations import Graph, Value, operations
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.types import Floats, Image, Spec
@@ -26,8 +27,11 @@ BATCH = "batch"
 def model_of(snapshot: PolicySnapshot, spec: Spec, metadata: dict[str, str]) -> onnx.ModelProto:
     """The model of one policy: normaliser, image preprocessing, network and rescaling of actions."""
     graph, inputs = Graph(), inputs_of(spec)
-    values = {name: Value(graph, name, spec.observation_size) for name in inputs}
-    output = _rescaled(graph, _forward(graph, snapshot, spec, values), spec)
+    values = {name: Value(graph, name, spec.own_size) for name in inputs}
+    previous = flat_previous(graph, values.pop(PREVIOUS), spec) if spec.max_action_change else None
+    if previous is not None:
+        values["observation"] = with_previous(graph, values.get("observation"), previous, spec)
+    output = _rescaled(graph, _forward(graph, snapshot, spec, values), spec, previous)
     made = helper.make_graph(
         graph.nodes,
         "t3d_policy",
@@ -46,8 +50,10 @@ def model_of(snapshot: PolicySnapshot, spec: Spec, metadata: dict[str, str]) -> 
 def inputs_of(spec: Spec) -> dict[str, tuple[int, list[Any]]]:
     """Type and shape of each input: the vector, and each image as the environment returns it, frames oldest first."""
     found: dict[str, tuple[int, list[Any]]] = {}
-    if spec.observation_size:
-        found["observation"] = (TensorProto.FLOAT, [BATCH, spec.observation_size])
+    if spec.own_size:
+        found["observation"] = (TensorProto.FLOAT, [BATCH, spec.own_size])
+    if spec.max_action_change:
+        found[PREVIOUS] = (_element_type(spec), [BATCH, *spec.action_shape])
     for name, image in zip(image_names(spec), spec.images, strict=True):
         found[name] = (TensorProto.UINT8, [BATCH, spec.stack, *_shape(image)])
     return found
@@ -58,13 +64,14 @@ def image_names(spec: Spec) -> list[str]:
     return ["image"] if len(spec.images) == 1 else [f"image_{place}" for place in range(len(spec.images))]
 
 
-def split_inputs(flat: NDArray[Any], spec: Spec) -> dict[str, NDArray[Any]]:
-    """Flat observations (N, observation_width) as the inputs of the model."""
+def split_inputs(flat: NDArray[Any], previous: NDArray[Any] | None, spec: Spec) -> dict[str, NDArray[Any]]:
+    """Flat observations (N, observation_width), and previous actions if it takes them, as the inputs of the model."""
+    found = {} if previous is None else {PREVIOUS: previous}
     if not spec.images:
-        return {"observation": flat}
-    vector = 4 * spec.observation_size
-    found = {"observation": np.ascontiguousarray(flat[:, :vector]).view(np.float32)} if vector else {}
-    frames = flat[:, vector:].reshape(len(flat), spec.stack, spec.frame_size)
+        return {**found, "observation": flat if previous is None else np.ascontiguousarray(flat[:, : spec.own_size])}
+    if spec.own_size:
+        found["observation"] = np.ascontiguousarray(flat[:, : 4 * spec.own_size]).view(np.float32)
+    frames = flat[:, 4 * spec.observation_size :].reshape(len(flat), spec.stack, spec.frame_size)
     for name, image in zip(image_names(spec), spec.images, strict=True):
         pixels = frames[:, :, image.start : image.stop].reshape(len(flat), spec.stack, *image.shape)
         found[name] = np.ascontiguousarray(pixels.transpose(0, 1, 3, 4, 2) if image.channels_last else pixels)
@@ -123,10 +130,10 @@ def _normalised(graph: Graph, x: Value, scaling: Scaling) -> Value:
     return graph.add("Clip", [scaled, graph.number(-SCALED_LIMIT), graph.number(SCALED_LIMIT)], x.width)
 
 
-def _rescaled(graph: Graph, action: Value, spec: Spec) -> Value:
+def _rescaled(graph: Graph, action: Value, spec: Spec, previous: Value | None) -> Value:
     """Actions in the environment's bounds, type and shape; in double precision unless these are float32."""
-    is_single = spec.action_dtype in ("float32", "float16")
-    kind = np.float32 if is_single else np.float64
+    kind = precision(spec)
+    is_single = kind is np.float32
     low, high = bounds_inside(spec) if is_single else (spec.action_low, spec.action_high)
     span = (spec.action_high - spec.action_low).astype(kind)
     value = action if is_single else graph.add("Cast", [action], to=TensorProto.DOUBLE)
@@ -134,9 +141,11 @@ def _rescaled(graph: Graph, action: Value, spec: Spec) -> Value:
         "Div", [graph.add("Add", [value, graph.constant(np.array(1, kind))]), graph.constant(np.array(2, kind))]
     )
     value = graph.add("Add", [graph.add("Mul", [share, graph.constant(span)]), graph.constant(low)])
-    if np.dtype(spec.action_dtype).kind in "iu":
+    if spec.has_integer_actions:
         value = graph.add("Round", [value])  # halves to even, as NumPy does
     value = graph.add("Min", [graph.add("Max", [value, graph.constant(low)]), graph.constant(high)])
+    if previous is not None:
+        value = limited(graph, value, previous, spec)
     if spec.action_dtype != np.dtype(kind).name:
         value = graph.add("Cast", [value], to=_element_type(spec))
     if len(spec.action_shape) == 1:

@@ -35,9 +35,12 @@ class OnnxPolicy(LoadedPolicy):
         options.log_severity_level = ONLY_ERRORS
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
-    def actions(self, flat: NDArray[Any]) -> NDArray[Any]:
+    def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
         """As the base class says."""
-        found: NDArray[Any] = self._session.run(["action"], split_inputs(flat, self.spec))[0]
+        if flat.ndim == 1:
+            (action,) = self.actions(flat[None], None if previous is None else previous[None])
+            return np.asarray(action)
+        found: NDArray[Any] = self._session.run(["action"], split_inputs(flat, previous, self.spec))[0]
         if not np.isfinite(found).all():
             raise UserError("the policy's action for this observation is not finite")
         return found
@@ -51,7 +54,8 @@ def load(path: Path) -> OnnxPolicy:
         for name in ("seed", "step", "updates"):
             to_count(about[name])
         policy = OnnxPolicy(content, spec, about)
-        policy.actions(np.zeros((1, spec.observation_width), spec.observation_dtype))  # fails on wrong shapes
+        previous = policy.initial_action[None] if spec.max_action_change else None
+        policy.actions(np.zeros((1, spec.observation_width), spec.observation_dtype), previous)  # fails on wrong shapes
         return policy
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None

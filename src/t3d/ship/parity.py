@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from t3d.errors import UserError
 from t3d.snapshots import Scaling
 from t3d.types import Floats, Spec
+from t3d.world.action_limit import put_previous
 from t3d.world.policy import SavedPolicy
 from t3d.world.spaces import ABSURD
 
@@ -20,22 +21,26 @@ TOLERANCE = 1e-5  # of the range of each action
 TINIEST = 1e-30  # of the extremes
 
 
-def largest_difference(policy: SavedPolicy, other: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
+Actions = Callable[[NDArray[Any], NDArray[Any] | None], NDArray[Any]]  # as LoadedPolicy.actions
+
+
+def largest_difference(policy: SavedPolicy, other: Actions) -> float:
     """The largest difference of two policies' actions, as a share of their range; actions must be within bounds."""
     spec, rng = policy.spec, np.random.default_rng(0)
     largest = 0.0
     chunk = CHUNK if spec.images else OBSERVATIONS
     for _ in range(0, OBSERVATIONS, chunk):
         flat = observations(spec, policy.snapshot.scaling, chunk, rng)
+        previous = put_previous_actions(policy, flat, rng) if spec.max_action_change else None
         wanted, found = (
-            actions.reshape(chunk, -1).astype(np.float64) for actions in (policy.actions(flat), other(flat))
+            actions(flat, previous).reshape(chunk, -1).astype(np.float64) for actions in (policy.actions, other)
         )
         if not ((found >= spec.action_low) & (found <= spec.action_high)).all():
             raise UserError(
                 "the exported policy returns actions outside of the environment's bounds; this is a bug of T3D"
             )
         shares = np.abs(found - wanted) / (spec.action_high - spec.action_low)
-        if np.dtype(spec.action_dtype).kind in "iu":
+        if spec.has_integer_actions:
             shares = np.where(_is_near_half(policy, flat), 0, shares)
         largest = max(largest, float(shares.max()))
     return largest
@@ -60,6 +65,31 @@ def observations(spec: Spec, scaling: Scaling | None, count: int, rng: np.random
     pixels[2::8] = np.where(pixels[2::8] < 128, 0, 255)
     pixels[3::8] = pixels[3::8, :1]  # one grey each
     return np.concatenate([vectors.view(np.uint8), pixels], axis=1)
+
+
+def put_previous_actions(policy: SavedPolicy, flat: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Previous actions (count, *action_shape) for flat observations, into which they are written.
+
+    Some are anywhere within the bounds, some at the bounds or in the middle. Half are near what the policy chooses:
+    from further away the limit decides alone, and hides what the network says.
+    """
+    spec, count = policy.spec, len(flat)
+    share = rng.random((count, spec.action_size))
+    share[0::8], share[2::8] = 0, 1
+    share[4::16] = 0.5
+    share[12::16] = rng.integers(0, 2, share[12::16].shape)  # some at one bound, some at the other
+    beside = spec.max_action_change / 2 * rng.uniform(-1, 1, share.shape)
+    put_previous(flat, _action(share, spec), spec)
+    share[1::2] = (policy.actor(flat[1::2]) + 1) / 2 + beside[1::2]
+    previous = _action(share, spec)
+    put_previous(flat, previous, spec)
+    return previous
+
+
+def _action(share: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    """Actions (count, *action_shape) at these shares of the range, 0 to 1."""
+    inside = np.clip(spec.action_low + share * (spec.action_high - spec.action_low), spec.action_low, spec.action_high)
+    return inside.astype(spec.action_dtype).reshape(len(share), *spec.action_shape)
 
 
 def _vectors(size: int, scaling: Scaling | None, count: int, rng: np.random.Generator) -> Floats:

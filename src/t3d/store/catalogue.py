@@ -17,16 +17,18 @@ import psutil
 from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
-from t3d.events import Continued, Eval, Paused, Resumed, SeedStopped, Start
+from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
+from t3d.store.values import LARGEST
 from t3d.world.policy_files import described
 
 SESSIONS = prefixes((Start, Resumed))
 STATES = prefixes((Start, Resumed, Paused, Continued))
 LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
+ALIVE = ("running", "paused")  # status of runs whose process may end without a change to a file
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
 LONGEST_NAME, LONGEST_FAILURE = 200, 10_000  # characters shown of what a file says
 
@@ -49,6 +51,7 @@ class Entry(NamedTuple):
     started: datetime
     took: timedelta
     checkpoint: str  # the newest one's name; empty: there is none
+    alarms: int  # that it has sounded
 
 
 class Stored(NamedTuple):
@@ -107,6 +110,7 @@ def read_entry(path: Path) -> Entry:
             started=datetime.fromtimestamp(float(start["time"])),
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
+            alarms=_alarms(path),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
@@ -153,10 +157,10 @@ def pauses(path: Path) -> list[tuple[float, float]]:
     found, before = list[tuple[float, float]](), None
     for fields in map(fields_of, journal_lines(path)):
         time = fields.get("time")
-        if not isinstance(time, int | float) or not math.isfinite(time):
+        if not isinstance(time, int | float) or not abs(time) < LARGEST:
             continue
         paused = fields.get("paused_seconds") if fields["event"] == Continued.event else None
-        if isinstance(paused, int | float) and 0 <= paused < math.inf:
+        if isinstance(paused, int | float) and 0 <= paused < LARGEST:
             found.append((time, paused))
         elif fields["event"] == Resumed.event and before is not None and time > before:
             found.append((time, time - before))
@@ -201,10 +205,16 @@ def _alive(pid: int, started: float) -> bool:
         return True
 
 
+def _alarms(path: Path) -> int:
+    """Counts the alarms in the journal; one that a resumed run sounds again is the same."""
+    found = (fields_of(line) for line in journal_lines(path) if line.startswith(prefixes([Alarm])))
+    return len({(str(one["step"]), str(one.get("member")), str(one.get("kind"))) for one in found if one})
+
+
 def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:
     if last["event"] == "end":
         return timedelta(seconds=float(last["seconds"]))
-    until = time.time() if status in ("running", "paused") else float(last["time"])
+    until = time.time() if status in ALIVE else float(last["time"])
     return timedelta(seconds=max(0.0, until - float(start["time"])))
 
 

@@ -1,7 +1,8 @@
 """The run folder: config.toml, events.jsonl, metrics.csv, journal.jsonl and the policies.
 
 events.jsonl and metrics.csv record the training, each event once: a resumed run truncates them to its checkpoint and
-continues. journal.jsonl records what happened to the run (started, saved, resumed, ended) and is never truncated.
+continues. journal.jsonl records what happened to the run (started, saved, alarmed, resumed, ended) and is never
+truncated.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from t3d.architectures import own_network
 from t3d.config import Config, Member, to_toml
 from t3d.errors import UserError
 from t3d.events import (
+    Alarm,
     Continued,
     End,
     EpisodeEnd,
@@ -54,7 +56,7 @@ CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
 ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed, Paused, Continued)
-IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, End)
+IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, Alarm, End)  # short, so that lists can read it all
 
 
 class Log:

@@ -25,6 +25,7 @@ def listed_fields(entry: Entry) -> dict[str, Any]:
         "took_seconds": round(entry.took.total_seconds(), 3),
         "checkpoint": entry.checkpoint or None,
         "failure": entry.failure or None,
+        "alarms": entry.alarms,
     }
 
 

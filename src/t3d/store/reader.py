@@ -204,6 +204,35 @@ def read_lines(path: Path, after: Place = START) -> Lines:
         return Lines(lines, place, restarted)
 
 
+def read_end(path: Path) -> Place:
+    """Returns where the last complete line ends, without reading what is before it."""
+    with _open_log(path) as log:
+        size = log.seek(0, os.SEEK_END)
+        for length in TAILS:
+            begin = max(0, size - length)
+            log.seek(begin)
+            data = log.read(size - begin)
+            data = data[: data.rfind(b"\n") + 1]
+            before = data.rfind(b"\n", 0, -1)
+            if data and (before >= 0 or begin == 0):
+                return Place(begin + len(data), data[before + 1 :])
+    return START
+
+
+def read_part(path: Path, start: int, stop: int, end: Place) -> list[bytes] | None:
+    """Reads the lines that begin between two offsets before an end; None if the log was truncated since."""
+    with _open_log(path) as log:
+        if not _still_holds(end, log):
+            return None
+        log.seek(max(0, start - 1))
+        data = log.read(stop - max(0, start - 1))
+        if start:
+            data = data[data.find(b"\n") + 1 or len(data) :]  # the rest of a line that began before
+        if data and data[-1:] != b"\n":
+            data += log.readline(LONGEST_LINE)
+        return data.split(b"\n")[:-1]
+
+
 def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the fields of a run's start event and of the last event that can be read."""
     if not (path / "events.jsonl").is_file():
@@ -234,6 +263,14 @@ def fields_of(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) and {"event", "step", "time"} <= fields.keys() else {}
+
+
+def event_of(line: bytes) -> Event | None:
+    """Returns the event of a line; None if it is damaged or of a kind that only a newer T3D knows."""
+    try:
+        return _parse(line)
+    except CORRUPT_ERRORS:
+        return None
 
 
 def prefixes(kinds: Iterable[type[Event]]) -> tuple[bytes, ...]:

@@ -68,7 +68,7 @@ class VectorEnvBatch:
     ) -> None:
         self.env = env
         self.count = env.num_envs
-        self.spec = spec_of(env, cfg.frame_stack)
+        self.spec = spec_of(env, cfg)
         names = [f"environment {index} of {where}" for index in range(self.count)]
         self.guards = [EnvGuard(self.spec, name, index, cfg.bad_values, beat) for index, name in enumerate(names)]
         self.started = False

@@ -48,7 +48,8 @@ def _usual(observations: Any, spec: Spec) -> NDArray[Any] | None:
         return None
     if observations.dtype.kind != "f" or not largest_of(observations.reshape(-1)) <= ABSURD:
         return None
-    return observations.reshape(len(observations), spec.observation_size).astype(np.float32)
+    flat = observations.reshape(len(observations), spec.own_size).astype(np.float32)
+    return np.pad(flat, [(0, 0), (0, spec.action_size)]) if spec.max_action_change else flat
 
 
 def _row(observations: Any, row: int) -> Any:

@@ -25,6 +25,7 @@ def outline(spec: Spec) -> dict[str, Any]:
         "action_shape": list(spec.action_shape),
         "bounds": [list(pair) for pair in zip(spec.action_low.tolist(), spec.action_high.tolist(), strict=True)],
         **(images if spec.images else {}),
+        **({"max_action_change": spec.max_action_change} if spec.max_action_change else {}),
     }
 
 
@@ -36,6 +37,10 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
         return f"it observed {_images(images[0])} then, {_images(images[1])} now"
     if frames[0] != frames[1]:
         return f"its observations had {frames[0]} frames then, {frames[1]} now (env.frame_stack)"
+    limits = [seen.get("max_action_change", 0.0) for seen in (then, now)]
+    if limits[0] != limits[1]:
+        most = [f"by at most {limit:g} of their range per step" if limit else "freely" for limit in limits]
+        return f"its actions changed {most[0]} then, {most[1]} now (env.max_action_change)"
     return _difference_in_vectors(then, now)
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from t3d.config import EnvConfig
 from t3d.errors import Diverged, EnvironmentFailed, NotRendered, OwnSignal, UserError, what_happened
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Fault, Floats, Spec
+from t3d.world.action_limit import limited, middle, put_previous
 from t3d.world.spaces import InvalidValue, fixed, fixed_number, flatten, newest, number, stacked, to_bounds
 from t3d.world.spec import spec_of
 
@@ -64,7 +65,7 @@ class Environment:
     ) -> None:
         cfg = cfg or EnvConfig()
         self.gym = env
-        self.guard = EnvGuard(spec_of(env, cfg.frame_stack), where, index, cfg.bad_values, beat)
+        self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg.bad_values, beat)
         self.action_repeat = cfg.action_repeat
 
     def reset(self, seed: int, episode: int) -> NDArray[Any]:
@@ -94,7 +95,8 @@ class EnvGuard:
     """Stands between T3D and one environment: scales actions, checks results, keeps track of episode and step.
 
     A bad value ends the run (`raise`), ends the episode as truncated (`skip`), or is fixed (`clip`). `beat` is called
-    before every call into the environment, which shows that the previous call has returned.
+    before every call into the environment, which shows that the previous call has returned. If changes of actions are
+    limited, it keeps the previous action: the first of an episode departs from the middle of the range.
     """
 
     def __init__(
@@ -110,13 +112,14 @@ class EnvGuard:
         self.episode, self.step = 0, 0
         self.last = self._nothing()  # the newest valid observation
         self._before: NDArray[Any] | None = None  # the observation of the step before, whose frames are kept
+        self._previous = middle(spec)  # action
         self.faults: list[Fault] = []  # since take_faults was last called
         self._process = os.getpid()
 
     def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> NDArray[Any]:
         """Starts an episode; under `skip` the environment is reset until its first observation is valid."""
         self.episode, self.step = episode, 0
-        self.last, self._before = self._nothing(), None
+        self.last, self._before, self._previous = self._nothing(), None, middle(self.spec)
         for attempt in range(MOST_RESETS):
             result = self.first(self.call(reset, None if attempt else seed))
             if result.valid:
@@ -129,7 +132,11 @@ class EnvGuard:
         self._before = self.last
         if not np.isfinite(action).all():
             raise Diverged(f"the action for {self.now()} is {action}")
-        return to_bounds(action, self.spec)
+        scaled = to_bounds(action, self.spec)
+        if not self.spec.max_action_change:
+            return scaled
+        self._previous = limited(scaled, self._previous, self.spec)
+        return self._previous.copy()  # the environment may modify it
 
     def first(self, answer: Any) -> Result:
         """Checks what reset returned, and returns it like the result of a step."""
@@ -159,6 +166,8 @@ class EnvGuard:
                 return Result(self.last, 0.0, terminated=False, truncated=True, valid=False)
             flat = fixed(observation, self.spec, newest(self.last, self.spec))
             valid_reward = fixed_number(reward)
+        if self.spec.max_action_change:
+            put_previous(flat, self._previous, self.spec)
         self.last = stacked(flat, self._before, self.spec) if self.spec.images else flat
         return Result(self.last, valid_reward, terminated, truncated)
 

@@ -5,6 +5,7 @@ A torch call for one observation takes several times as long, and this way actor
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from t3d.architectures import numpy_operations
 from t3d.errors import UserError
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot
 from t3d.types import Floats, Spec
+from t3d.world.action_limit import limited, middle, put_previous, valid_previous
 from t3d.world.batched import batch_size, flatten_batch
 from t3d.world.spaces import InvalidValue, flatten, stacked, to_bounds
 
@@ -38,12 +40,20 @@ class MemberPolicy:
         return action
 
 
+_TAKES_PREVIOUS = (
+    "this policy limits how much actions change, so it takes the previous action too: policy(observation, "
+    "previous_action); policy.controller() keeps it for you"
+)
+_TAKES_NO_PREVIOUS = "this policy takes no previous action: it was trained without env.max_action_change"
+
+
 class LoadedPolicy:
     """A policy from a file: observations of the environment in, actions within the environment's bounds out.
 
     It takes one observation, or a batch of them as vectors of environments return them, and may be called by several
     threads at once. If it was trained on stacked images, it keeps the newest ones itself: call reset() when an episode
-    begins, and give each thread a copy.copy(policy), which shares the network and keeps frames of its own.
+    begins, and give each thread a copy.copy(policy), which shares the network and keeps frames of its own. If it was
+    trained with a limit on how much actions change, it takes the previous action too; controller() keeps both.
     """
 
     def __init__(self, spec: Spec, about: dict[str, Any], sha256: str) -> None:
@@ -56,57 +66,112 @@ class LoadedPolicy:
 
     def __repr__(self) -> str:
         about, spec = self.about, self.spec
-        seen = [f"{spec.observation_size} values"] if spec.observation_size else []
+        seen = [f"{spec.own_size} values"] if spec.own_size else []
         seen += [f"{'x'.join(map(str, image.shape))} pixels" for image in spec.images]
         seen += [f"{spec.stack} frames"] if spec.stack > 1 else []
+        seen += ["the previous action"] if spec.max_action_change else []
         which = f"{about.get('kind', '')} policy".strip()
         trained = (
             f"of {about.get('env') or 'an environment made in Python'}, seed {about['seed']}, step {about['step']:,}"
         )
         actions = f"{spec.action_size} {'action' if spec.action_size == 1 else 'actions'}"
+        actions += f", changing by at most {spec.max_action_change:g} of the range" if spec.max_action_change else ""
         return f"<{which} {trained}: {', '.join(seen)} -> {about['network']['name']} -> {actions}>"
 
     def reset(self) -> None:
         """Starts an episode: the next observation is its first."""
         self._before = None
 
-    def __call__(self, observation: Any) -> NDArray[Any]:
-        return self._act(observation, None)
+    @property
+    def initial_action(self) -> NDArray[Any]:
+        """The previous action when an episode begins: the middle of the range."""
+        return middle(self.spec)
+
+    def controller(self) -> Controller:
+        """This policy for one control loop: it keeps the previous action and frames itself."""
+        return Controller(self)
+
+    def __call__(self, observation: Any, previous_action: Any = None) -> NDArray[Any]:
+        return self._act(observation, previous_action, None)
 
     def predict(
-        self, observation: Any, state: None = None, episode_start: Any = None, deterministic: bool = True
-    ) -> tuple[NDArray[Any], None]:
-        """Acts as policies of Stable-Baselines3 do; there is no state to hand on, and actions are never random."""
-        return self._act(observation, episode_start), None
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Acts as policies of Stable-Baselines3 do; actions are never random.
 
-    def actions(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """Flat observations (N, observation_width) to actions (N, *action_shape) within the environment's bounds."""
+        The state to hand on is the previous action if the policy takes one, otherwise None.
+        """
+        if not self.spec.max_action_change:
+            return self._act(observation, None, episode_start), None
+        action = self._act(observation, self._previous(observation, state, episode_start), episode_start)
+        return action, action.copy()
+
+    def _previous(self, observation: Any, state: Any, starts: Any) -> NDArray[Any]:
+        """The previous action of each observation: the state, except where an episode starts."""
+        if state is not None and starts is None:
+            return np.asarray(state)
+        count, first = batch_size(observation, self.spec), self.initial_action
+        if state is None:
+            return np.broadcast_to(first, first.shape if count is None else (count, *first.shape))
+        begins = np.asarray(starts, bool).reshape([1] * first.ndim if count is None else [-1, *[1] * first.ndim])
+        return np.where(begins, first, state)
+
+    def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Flat observations (N, observation_width), or one, to actions (N, *action_shape) within the bounds, or one.
+
+        If changes of actions are limited, the previous ones are given too, of the same shape.
+        """
         raise NotImplementedError
 
-    def _act(self, observation: Any, starts: Any) -> NDArray[Any]:
+    def _act(self, observation: Any, previous: Any, starts: Any) -> NDArray[Any]:
         spec = self.spec
+        if (previous is None) == (spec.max_action_change > 0):
+            raise UserError(_TAKES_PREVIOUS if previous is None else _TAKES_NO_PREVIOUS)
         try:
             is_usual = getattr(observation, "shape", None) == self._usual_shape
             count = None if is_usual else batch_size(observation, spec)
-            flat = flatten(observation, spec)[None] if count is None else flatten_batch(observation, count, spec)
+            flat = flatten(observation, spec) if count is None else flatten_batch(observation, count, spec)
+            if previous is not None:
+                previous = valid_previous(previous, count, spec)
+                put_previous(flat, previous, spec)
         except InvalidValue as error:
             raise UserError(str(error)) from None
-        if spec.stack > 1:
-            flat = self._before = self._with_older_frames(flat, starts)
-        actions = self.actions(flat)
-        return actions[0] if count is None else actions
+        return self.actions(flat if spec.stack == 1 else self._with_older_frames(flat, starts), previous)
 
     def _with_older_frames(self, flat: NDArray[np.uint8], starts: Any) -> NDArray[np.uint8]:
-        """Adds the frames of the observations before, where no episode starts."""
-        before = self._before
-        if before is not None and len(before) != len(flat):
+        """Adds the frames of the observations before, where no episode starts, and keeps them for the next."""
+        before, rows = self._before, flat.reshape(-1, flat.shape[-1])
+        if before is not None and len(before) != len(rows):
             raise UserError(
-                f"the policy keeps the frames of {len(before)} episodes, and was given {len(flat)} observations; call "
+                f"the policy keeps the frames of {len(before)} episodes, and was given {len(rows)} observations; call "
                 "reset() when others begin"
             )
-        begins = [before is None] * len(flat) if starts is None or before is None else np.asarray(starts).reshape(-1)
-        rows = zip(flat, flat if before is None else before, begins, strict=True)
-        return np.stack([stacked(row, None if begin else older, self.spec) for row, older, begin in rows])
+        begins = [before is None] * len(rows) if starts is None or before is None else np.asarray(starts).reshape(-1)
+        pairs = zip(rows, rows if before is None else before, begins, strict=True)
+        self._before = np.stack([stacked(row, None if begin else older, self.spec) for row, older, begin in pairs])
+        return self._before.reshape(*flat.shape[:-1], -1)
+
+
+class Controller:
+    """Acts in one control loop: one episode after the other, or a batch of them side by side.
+
+    It keeps what the policy needs of the steps before, the previous action and frames, and shares the network.
+    """
+
+    def __init__(self, policy: LoadedPolicy) -> None:
+        self.policy = copy.copy(policy)
+        self.reset()
+
+    def reset(self, previous_action: Any = None) -> None:
+        """Starts an episode; the previous action is the middle of the range, or what the actuators do now."""
+        if previous_action is not None and not self.policy.spec.max_action_change:
+            raise UserError(_TAKES_NO_PREVIOUS)
+        self.policy.reset()
+        self._state = previous_action
+
+    def __call__(self, observation: Any) -> NDArray[Any]:
+        action, self._state = self.policy.predict(observation, self._state)
+        return action
 
 
 class SavedPolicy(LoadedPolicy):
@@ -117,10 +182,11 @@ class SavedPolicy(LoadedPolicy):
         self.snapshot = snapshot  # of this policy alone
         self.actor = MemberPolicy(snapshot, 0)
 
-    def actions(self, flat: NDArray[Any]) -> NDArray[Any]:
+    def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
         """As the base class says."""
-        actions = self.actor(flat)
+        actions = self.actor(flat.reshape(-1, flat.shape[-1]))
         one_by_one = actions.reshape(-1)
         if not one_by_one.dot(one_by_one) >= 0:  # NaN, and the fastest way to see it
             raise UserError("the policy's action for this observation is not finite")
-        return to_bounds(actions, self.spec)
+        scaled = to_bounds(one_by_one if flat.ndim == 1 else actions, self.spec)
+        return scaled if previous is None else limited(scaled, previous, self.spec)

@@ -37,16 +37,19 @@ def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, a
 
     The old copy is removed first: a kill at any moment leaves one complete policy, with its own copy or none.
     """
-    tensors = {"actor": snapshot.flat[member]}
-    if snapshot.scaling is not None:
-        tensors |= {"mean": snapshot.scaling.mean[member], "std": snapshot.scaling.std[member]}
-    content, text = packed(description_of(snapshot, spec, about), tensors)
+    content, text = packed(description_of(snapshot, spec, about), tensors_of(snapshot, member))
     refuse_link(stem.parent)
     stem.parent.mkdir(exist_ok=True)
     file, copy = _files(stem)
     copy.unlink(missing_ok=True)
     replace(file, content)
     replace(copy, text)
+
+
+def tensors_of(snapshot: PolicySnapshot, member: int) -> dict[str, NDArray[Any]]:
+    """The numbers of one member's policy, by the names that they have in a file."""
+    tensors, scaling = {"actor": snapshot.flat[member]}, snapshot.scaling
+    return tensors if scaling is None else {**tensors, "mean": scaling.mean[member], "std": scaling.std[member]}
 
 
 def description_of(snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +63,7 @@ def description_of(snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) 
         "action_low": spec.action_low.tolist(),
         "action_high": spec.action_high.tolist(),
         "action_dtype": spec.action_dtype,
+        **({"max_action_change": spec.max_action_change} if spec.max_action_change else {}),
         "updates": snapshot.updates,
         **about,
     }
@@ -208,6 +212,7 @@ def spec_from(about: dict[str, Any]) -> Spec:
         str(about["action_dtype"]),
         tuple(_image(fields) for fields in about.get("images", ())),
         to_count(about.get("stack", 1), least=1),
+        about.get("max_action_change", 0.0),
     )
     if not _is_contiguous(spec.observation) or not _is_contiguous(spec.images):
         raise Refused("the parts of its observations are not contiguous")
@@ -218,6 +223,9 @@ def spec_from(about: dict[str, Any]) -> Spec:
         raise Refused("its action bounds are not finite numbers, low below high")
     if np.dtype(spec.action_dtype).kind not in "fiu":
         raise Refused(f"its actions are of type {spec.action_dtype!r:.60}, which are not numbers")
+    limit, is_float = spec.max_action_change, np.dtype(spec.action_dtype).kind == "f"
+    if not isinstance(limit, float) or not 0 <= limit <= 1 or (limit and not is_float):
+        raise Refused(f"its max_action_change is {limit!r:.60}, with actions of type {spec.action_dtype}")
     return spec
 
 

@@ -28,7 +28,8 @@ class InvalidValue(ValueError):
 def flatten(observation: Any, spec: Spec) -> NDArray[Any]:
     """Copies an observation, whose buffer may be reused, into a flat array; raises InvalidValue for bad values.
 
-    Without images that is a vector; with images the bytes of the vector and one frame.
+    Without images that is a vector; with images the bytes of the vector and one frame. There is room for
+    the previous action if changes of actions are limited (action_limit.py).
     """
     if spec.images:
         flat = np.empty(4 * spec.observation_size + spec.frame_size, np.uint8)
@@ -38,9 +39,8 @@ def flatten(observation: Any, spec: Spec) -> NDArray[Any]:
         for image in spec.images:
             _pixels(frames, image)[:] = _to_bytes(image, _valid(image, _channels_first(observation, image)))
         return flat
-    if len(spec.observation) == 1:
-        usual = _usual(observation, spec.observation[0])
-        return _part(observation, spec.observation[0]).astype(np.float32) if usual is None else usual
+    if len(spec.observation) == 1 and not spec.max_action_change:
+        return _part(observation, spec.observation[0])
     vector = np.empty(spec.observation_size, np.float32)
     for part in spec.observation:
         vector[part.start : part.stop] = _part(observation, part)
@@ -75,7 +75,7 @@ def number(name: str, value: Any) -> float:
     """Returns the value as one finite, sane float."""
     if isinstance(value, float) and abs(value) <= ABSURD:
         return float(value)  # the usual case, many times as fast
-    return float(_sane(name, _numbers(name, value, ()).reshape(1))[0])
+    return float(sane(name, numbers(name, value, ()).reshape(1))[0])
 
 
 def fixed(observation: Any, spec: Spec, last: NDArray[Any]) -> NDArray[Any]:
@@ -97,7 +97,7 @@ def fixed(observation: Any, spec: Spec, last: NDArray[Any]) -> NDArray[Any]:
 def fixed_number(value: Any) -> float:
     """Clips the value to sane bounds; zero if it is not a number."""
     try:
-        return float(_clipped(_numbers("", value, ()).reshape(1), np.zeros(1, np.float32))[0])
+        return float(_clipped(numbers("", value, ()).reshape(1), np.zeros(1, np.float32))[0])
     except InvalidValue:
         return 0.0
 
@@ -109,19 +109,24 @@ def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
 
 def played(actions: Floats, spec: Spec) -> Floats:
     """Rounds actions (..., action_size) in [-1, 1] to those that the environment is actually given."""
-    return _from_bounds(_scaled(actions, spec), spec) if _has_integer_actions(spec) else actions
+    return from_bounds(_scaled(actions, spec), spec) if spec.has_integer_actions else actions
 
 
 def random_action(rng: np.random.Generator, spec: Spec) -> Floats:
     """Draws an action in [-1, 1], uniformly over those that the environment can be given."""
-    if _has_integer_actions(spec):
+    if spec.has_integer_actions:
         low, high = spec.action_low.astype(int), spec.action_high.astype(int)
-        return _from_bounds(rng.integers(low, high, endpoint=True), spec)
+        return from_bounds(rng.integers(low, high, endpoint=True), spec)
     return rng.uniform(-1, 1, spec.action_size).astype(np.float32)
 
 
-def _has_integer_actions(spec: Spec) -> bool:
-    return np.dtype(spec.action_dtype).kind in "iu"
+def from_bounds(action: NDArray[Any], spec: Spec) -> Floats:
+    """Scales actions (..., action_size) from the environment's own bounds to [-1, 1]."""
+    scaled = action - spec.action_low  # changed in place from here on, as in _scaled
+    scaled /= spec.action_high - spec.action_low
+    scaled *= 2
+    scaled -= 1
+    return scaled.astype(np.float32)
 
 
 def _scaled(action: Floats, spec: Spec) -> NDArray[np.float64]:
@@ -131,26 +136,11 @@ def _scaled(action: Floats, spec: Spec) -> NDArray[np.float64]:
     scaled /= 2
     scaled *= high - low
     scaled += low
-    if _has_integer_actions(spec):
+    if spec.has_integer_actions:
         np.rint(scaled, out=scaled)
     np.maximum(scaled, low, out=scaled)
     np.minimum(scaled, high, out=scaled)
     return scaled
-
-
-def _from_bounds(scaled: NDArray[Any], spec: Spec) -> Floats:
-    share = (scaled - spec.action_low) / (spec.action_high - spec.action_low)
-    action: Floats = (2 * share - 1).astype(np.float32)
-    return action
-
-
-def _usual(observation: Any, part: Part) -> Floats | None:
-    """Copies an observation that is one sane array of floats, the usual case and much faster; None for any other."""
-    if type(observation) is not np.ndarray or observation.dtype.kind != "f" or observation.shape != part.shape:
-        return None
-    flat = observation.reshape(-1)
-    is_usual = not part.path and part.first_choice is None and largest_of(flat) <= ABSURD
-    return flat.astype(np.float32) if is_usual else None
 
 
 def largest_of(flat: NDArray[Any]) -> float:
@@ -158,7 +148,8 @@ def largest_of(flat: NDArray[Any]) -> float:
     return float(np.maximum.reduce(np.abs(flat), initial=0))  # faster than comparing each
 
 
-def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Returns the value as an array of this shape."""
     try:
         array = np.asarray(value)
     except ValueError:  # ragged lists
@@ -170,13 +161,20 @@ def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float6
     return array.astype(np.float64, copy=False)
 
 
-def _part(observation: Any, part: Part) -> NDArray[np.float64]:
-    plain = _plain(observation, part)
-    return _sane(part.name, plain.reshape(-1)) if part.first_choice is None else _one_hot(part, plain)
+def _part(observation: Any, part: Part) -> Floats:
+    """Copies a part, whose numbers must be sane, into a vector."""
+    value = inside(observation, part)
+    if type(value) is np.ndarray and value.dtype.kind == "f" and value.shape == part.shape:
+        flat = value.reshape(-1)
+        if part.first_choice is None and largest_of(flat) <= ABSURD:
+            return flat.astype(np.float32)  # the usual case, and much faster
+    plain = numbers(part.name, value, part.shape)
+    values = sane(part.name, plain.reshape(-1)) if part.first_choice is None else _one_hot(part, plain)
+    return values.astype(np.float32)
 
 
 def _plain(observation: Any, part: Part) -> NDArray[np.float64]:
-    return _numbers(part.name, inside(observation, part), part.shape)
+    return numbers(part.name, inside(observation, part), part.shape)
 
 
 def inside(observation: Any, part: Part | Image) -> Any:
@@ -198,10 +196,10 @@ def _one_hot(part: Part, value: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.equal(choices, choice).astype(np.float64)
 
 
-def _sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
-    valid = np.abs(flat) <= ABSURD  # False for NaN too
-    if not valid.all():
-        bad = int(np.argmin(valid))
+def sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns a vector of which every number is finite and below ABSURD."""
+    if not largest_of(flat) <= ABSURD:  # or NaN
+        bad = int(np.argmin(np.abs(flat) <= ABSURD))
         place = f"{name}[{bad}]" if len(flat) > 1 else name
         raise InvalidValue(place, f"is {flat[bad]}; every number must be finite and below {ABSURD:g}")
     return flat

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.types import Image, Part, Spec
 
@@ -30,9 +31,9 @@ def name_of(env: Any) -> str:
     return str(spec.id) if spec else type(getattr(env, "unwrapped", env)).__name__
 
 
-def spec_of(env: Any, frame_stack: int = 1) -> Spec:
+def spec_of(env: Any, cfg: EnvConfig | None = None) -> Spec:
     """Reads the spaces of a gymnasium.Env, or of one environment of a VectorEnv; refuses those TD3 cannot work with."""
-    name, vector = name_of(env), isinstance(env, VectorEnv)
+    cfg, name, vector = cfg or EnvConfig(), name_of(env), isinstance(env, VectorEnv)
     mode = env.metadata.get("autoreset_mode") if vector else AutoresetMode.DISABLED
     if mode is not AutoresetMode.DISABLED:
         raise UserError(f"the VectorEnv resets by itself ({mode}); create it with AutoresetMode.DISABLED")
@@ -52,15 +53,20 @@ def spec_of(env: Any, frame_stack: int = 1) -> Spec:
                 "low below high: set them in the environment's action_space"
             )
     parts, images = layout_of(observations)
-    spec = Spec(parts, actions.shape, low, high, str(actions.dtype), images, frame_stack)
+    spec = Spec(parts, actions.shape, low, high, str(actions.dtype), images, cfg.frame_stack)
     if not (spec.action_size and spec.observation_width):
         raise UserError(f"{name} has empty actions or observations ({actions}, {observations})")
-    if frame_stack > 1 and not images:
+    if cfg.frame_stack > 1 and not images:
         raise UserError(
-            f"env.frame_stack={frame_stack} stacks images, and {name} observes none; leave it at 1, "
+            f"env.frame_stack={cfg.frame_stack} stacks images, and {name} observes none; leave it at 1, "
             "or observe rendered images with --env.pixels 84"
         )
-    return spec
+    if cfg.max_action_change and np.dtype(actions.dtype).kind in "iu":
+        raise UserError(
+            f"env.max_action_change={cfg.max_action_change:g} limits continuous actions, and those of {name} are whole "
+            "numbers; leave it at 0"
+        )
+    return spec._replace(max_action_change=cfg.max_action_change)
 
 
 def layout_of(space: gym.Space[Any]) -> tuple[tuple[Part, ...], tuple[Image, ...]]:

@@ -1,10 +1,12 @@
 // What is wrong with a run, in words, at the top of its page.
 
 import { count, el } from "./dom.js";
+import { isReported, PANELS } from "./panels.js";
 
 const SHOWN = 6;
 
-export function alarmBox() {
+// linkTo(title of a chart) makes a link to it.
+export function alarmBox(linkTo) {
   const element = el("section", { class: "alarm-box", "aria-label": "Alarms", "aria-live": "polite", hidden: true });
   let before = "";
 
@@ -14,7 +16,8 @@ export function alarmBox() {
     element.hidden = found.length === 0;
     if (said === before) return;
     before = said;
-    const items = found.map(({ title, text, advice }) => el("li", {}, el("strong", {}, title), " ", text, advice ? el("span", { class: "advice" }, ` ${advice}`) : null));
+    const items = found.map(({ title, text, advice, charts = [] }) => el("li", {}, el("strong", {}, title), " ", text,
+      advice ? el("span", { class: "advice" }, ` ${advice}`) : null, charts.flatMap((chart, place) => [place ? ", " : " See: ", linkTo(chart)])));
     element.replaceChildren(el("h2", {}, "What looks wrong"), el("ul", {}, items.slice(0, SHOWN)),
       ...(items.length > SHOWN ? [el("details", {}, el("summary", {}, `${items.length - SHOWN} more`), el("ul", {}, items.slice(SHOWN)))] : []));
   }
@@ -35,11 +38,13 @@ function diverged(run) {
 // Each kind of alarm once: what the newest one says, which seeds had it, and how often it came.
 function alarms(run) {
   const kinds = new Map();
+  const reported = Object.values(run.metrics).flat();
+  const chartsOf = (kind) => PANELS.filter((panel) => panel.alarms?.includes(kind) && isReported(panel, reported)).map((panel) => panel.title);
   for (const alarm of run.alarms) {
     const before = kinds.get(alarm.kind) ?? { who: new Set(), times: 0 };
     kinds.set(alarm.kind, { alarm, who: before.who.add(alarm.member ?? "the run"), times: before.times + 1 });
   }
   return [...kinds.values()].sort((a, b) => b.alarm.step - a.alarm.step).map(({ alarm, who, times }) => ({
     title: `${[...who].join(", ")}, step ${count(alarm.step)}${times > 1 ? `, ${times} alarms` : ""}:`,
-    text: alarm.text, advice: alarm.advice && `Try: ${alarm.advice}` }));
+    text: alarm.text, advice: alarm.advice && `Try: ${alarm.advice}`, charts: chartsOf(alarm.kind) }));
 }

@@ -19,7 +19,7 @@ export class Chart {
       this.redraw();
     } }, "log");
     const picture = el("button", { type: "button", class: "small", title: "Save this chart as a picture", onclick: () => this.save() }, "png");
-    this.element = el("section", { class: "card chart", "aria-label": panel.title },
+    this.element = el("section", { class: "card chart", "aria-label": panel.title, tabIndex: -1 },
       el("header", {}, el("h3", {}, panel.title), panel.bars ? null : log, picture),
       this.newest, this.plot, panel.note ? el("p", { class: "quiet note" }, panel.note) : null);
   }
@@ -31,7 +31,8 @@ export class Chart {
   // Takes what it wants of the series that the server sent, and draws it.
   async draw(series) {
     this.series = series.filter((one) => this.metrics.some((asked) => isPartOf(one.metric, asked)));
-    if (this.series.length === 0) this.newest.textContent = "Not reported.";
+    this.plot.hidden = this.series.length === 0;
+    if (this.plot.hidden) this.newest.textContent = "Not reported.";
     await this.redraw();
   }
 
@@ -40,9 +41,11 @@ export class Chart {
     if (!this.element.isConnected || this.series.length === 0) return;
     const isBars = Boolean(this.panel.bars);
     const curves = isBars ? [] : this.curves();
-    this.newest.textContent = isBars ? "" : newest(curves);
+    const isLog = this.isLog && this.series.every(({ lines }) => lines.every((line) => !line.members.some((one) => one.y.some((y) => y <= 0))));
+    const refused = this.isLog && !isLog ? " (not all above 0, so there is no logarithmic axis)" : "";
+    this.newest.textContent = isBars ? "" : newest(curves) + refused;
     this.plot.setAttribute("aria-label", `${this.panel.title}: ${this.newest.textContent}`);
-    const about = { isLog: this.isLog, isBars, xTitle: this.panel.bars, hasLegend: curves.length > 1 };
+    const about = { isLog, isBars, isShare: this.panel.share, xTitle: this.panel.bars, names: curves.map((one) => one.name), width: this.plot.clientWidth };
     await Plotly.react(this.plot, isBars ? bars(this.series) : traces(curves), layout(about), CONFIG);
     if (!this.listens) this.listen();
   }
@@ -54,7 +57,8 @@ export class Chart {
 
   nameOf(metric, line) {
     const asked = this.metrics.find((one) => isPartOf(metric, one));
-    const label = this.panel.metrics[asked] || metric.slice(asked.length + 1) || metric;
+    const entry = metric.slice(asked.length + 1);
+    const label = this.panel.metrics[asked] || this.panel.entries?.[entry] || entry || metric;
     const whose = this.panel.whose?.(line) ?? [];
     const values = Object.entries(line.values).map(([name, value]) => `${name.split(".").at(-1)}=${value}`);
     const isAlone = this.metrics.length === 1 && metric === asked;

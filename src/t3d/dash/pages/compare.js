@@ -16,8 +16,10 @@ export function comparePage(main, { search }) {
   const pool = search.get("pool") ?? "yes";
   const problem = el("p", { class: "banner", role: "alert", hidden: true });
   const picks = el("div", { class: "picks" });
-  const overview = el("div", { class: "card" });
-  const settings = el("details", { class: "card" });
+  const overview = el("div", { class: "card pinned overview" });
+  const settings = el("details", { class: "card pinned" });
+  let known = []; // runs as the list has them
+  let alarms = {}; // by run and kind: how many
   let isFirst = true;
   document.title = "Compare · T3D";
 
@@ -26,7 +28,8 @@ export function comparePage(main, { search }) {
   main.append(
     el("h1", {}, "Compare"), problem,
     el("details", { class: "card", open: names.length < 2 }, el("summary", {}, `Runs (${names.length} chosen)`), picks),
-    choice("Runs that differ only in their seeds", [["yes", "as one curve"], ["no", "apart"]], pool, (value) => go(names, value)),
+    el("div", { class: "bar" },
+      choice("Runs that differ only in their seeds", [["yes", "as one curve"], ["no", "apart"]], pool, (value) => go(names, value))),
     overview);
   if (names.length) main.append(settings, charts.element);
 
@@ -41,6 +44,8 @@ export function comparePage(main, { search }) {
     settings.replaceChildren(el("summary", {}, `Settings that differ (${rows.length})`), table(["setting", ...names], rows));
     if (isFirst) settings.open = rows.length > 0 && rows.length <= FEW;
     isFirst = false;
+    alarms = answer.alarms;
+    drawOverview();
     return answer;
   }
 
@@ -48,12 +53,18 @@ export function comparePage(main, { search }) {
     const { runs } = await get("/api/runs");
     problem.hidden = true;
     if (!picks.contains(document.activeElement)) picks.replaceChildren(...runs.map(pick));
-    const known = names.flatMap((name) => runs.find((run) => run.name === name) ?? []);
-    overview.replaceChildren(known.length ? table(["run", "status", "environment", "steps", "best return", "took"], known.map(rowOf))
-      : el("p", { class: "quiet" }, "Choose the runs to compare."));
+    known = names.flatMap((name) => runs.find((run) => run.name === name) ?? []);
+    drawOverview();
     const gone = names.filter((name) => !known.some((run) => run.name === name));
     if (gone.length) throw new Error(`No longer there: ${gone.join(", ")}.`);
     if (names.length) await charts.update(PANELS_OF_RUNS.flatMap((panel) => Object.keys(panel.metrics)));
+  }
+
+  function drawOverview() {
+    if (overview.contains(document.activeElement)) return; // a link that is about to be followed
+    const heads = ["run", "status", "alarms", "environment", "steps", "best return", "took"];
+    overview.replaceChildren(known.length ? table(heads, known.map((run) => rowOf(run, alarms[run.name])))
+      : el("p", { class: "quiet" }, "Choose the runs to compare."));
   }
 
   function pick(run) {
@@ -65,9 +76,19 @@ export function comparePage(main, { search }) {
   return follow(names, load, failed).leave;
 }
 
-function rowOf(run) {
-  return [el("a", { href: `#/run/${encodeURIComponent(run.name)}` }, run.name), badge(run.status), run.env,
-    count(run.steps), figure(run.best_return), duration(run.took_seconds)];
+function rowOf(run, alarms) {
+  const href = `#/run/${encodeURIComponent(run.name)}`;
+  const words = alarms ? wrongOf(run, alarms) : "…"; // the logs are being read
+  return [el("a", { href }, run.name), badge(run.status), words ? el("a", { href, class: "alarms" }, words) : "–",
+    run.env, count(run.steps), figure(run.best_return), duration(run.took_seconds)];
+}
+
+// How many alarms and of which kinds, after what is worse.
+function wrongOf(run, alarms) {
+  const kinds = Object.entries(alarms).map(([kind, times]) => `${kind.replaceAll("-", " ")}${times > 1 ? ` (${times})` : ""}`);
+  const total = Object.values(alarms).reduce((sum, times) => sum + times, 0);
+  return [run.failure ? "failed" : null, run.diverged.length ? `diverged: ${run.diverged.join(", ")}` : null,
+    total ? `${total} alarm${total > 1 ? "s" : ""}: ${kinds.join(", ")}` : null].filter(Boolean).join("; ");
 }
 
 function go(names, pool) {

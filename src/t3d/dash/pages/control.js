@@ -10,7 +10,7 @@ export function controls(name, failed) {
   const stop = button("Stop …", () => confirm.showModal());
   const confirm = el("dialog", { "aria-labelledby": "stop-title" },
     el("h2", { id: "stop-title" }, `Stop ${name}?`),
-    el("p", {}, "It saves a checkpoint and ends. t3d resume can go on from there."),
+    el("p", {}, "It saves a checkpoint and ends. t3d resume can continue from there."),
     el("div", { class: "bar" },
       button("Stop the run", () => { confirm.close(); ask("stop"); }, "danger"),
       button("Let it train", () => confirm.close())));
@@ -18,10 +18,13 @@ export function controls(name, failed) {
   const element = el("section", { class: "control", "aria-label": "Control", hidden: true }, buttons, confirm);
   let session = null;
   let asked = null;
+  let newest; // checkpoint that the page knows of
+  let before; // the same when a request was made
 
   async function ask(action) {
-    told.textContent = { pause: "Asked to pause …", continue: "Asked to go on …", save: "Asked to save …", stop: "Asked to stop …" }[action];
+    told.textContent = { pause: "Asked to pause …", continue: "Asked to continue …", save: "Asked to save …", stop: "Asked to stop …" }[action];
     asked = action;
+    before = newest;
     try {
       await send("POST", runAddress(name, "/control"), { action });
     } catch (error) {
@@ -36,9 +39,10 @@ export function controls(name, failed) {
       return;
     }
     const isPaused = run.status === "paused";
-    pause.textContent = isPaused ? "Go on" : "Pause";
+    pause.textContent = isPaused ? "Continue" : "Pause";
     pause.dataset.action = isPaused ? "continue" : "pause";
-    const isDone = { pause: isPaused, continue: !isPaused, save: run.news.at(-1)?.event === "saved" }[asked];
+    newest = run.news.findLast((one) => one.event === "saved")?.time;
+    const isDone = { pause: isPaused, continue: !isPaused, save: newest !== before }[asked];
     if (isDone) {
       told.textContent = { pause: "Paused.", continue: "", save: "Saved." }[asked];
       asked = null;

@@ -3,12 +3,13 @@
 import { oneAtATime } from "./api.js";
 import { Chart } from "./chart.js";
 import { choice, el } from "./dom.js";
-import { isPartOf } from "./panels.js";
+import { isReported } from "./panels.js";
 import { view } from "./plot.js";
 
 const MARGIN = "600px"; // charts this far below the screen are drawn too
 
-// Draws panels. ask(parameters) gets series from the server. Returns its element and update(names of reported metrics).
+// Draws panels. ask(parameters) gets series from the server. Returns its element,
+// update(names of reported metrics) and goTo(title of a chart).
 export function curves(panels, ask, failed) {
   const visible = new Set();
   const charts = panels.map((panel) => new Chart(panel, zoom));
@@ -16,6 +17,7 @@ export function curves(panels, ask, failed) {
     group ? el("h2", {}, group) : null,
     el("div", { class: "charts" }, charts.filter((one) => one.panel.group === group).map((one) => one.element))));
   const empty = el("p", { class: "quiet" }, "Nothing has been reported yet.");
+  const reading = el("p", { class: "quiet", role: "status", hidden: true }, "This log is long and still being read: curves get finer.");
   const { element: bar, showRange } = toolbar(zoom, redraw);
   charts.forEach((chart) => { chart.element.hidden = true; });
 
@@ -36,7 +38,8 @@ export function curves(panels, ask, failed) {
     const answer = await ask({ metric: [...new Set(shown.flatMap((chart) => chart.metrics))], points: 400,
       from: from && Math.max(0, from), to });
     for (const chart of shown) await chart.draw(answer.series);
-    if (!answer.complete) setTimeout(loadNow, 200); // a long log that is still being read
+    reading.hidden = answer.complete;
+    if (!answer.complete) setTimeout(loadNow, 200);
   });
 
   function loadNow() {
@@ -57,14 +60,22 @@ export function curves(panels, ask, failed) {
 
   function update(reported) {
     for (const chart of charts) {
-      chart.element.hidden = !chart.metrics.some((asked) => reported.some((metric) => isPartOf(metric, asked)));
+      chart.element.hidden = !isReported(chart.panel, reported);
     }
     groups.forEach((group) => { group.hidden = !group.querySelector(".chart:not([hidden])"); });
     empty.hidden = charts.some((chart) => !chart.element.hidden);
     return load();
   }
 
-  return { element: el("div", {}, bar, empty, groups), update };
+  function goTo(title) {
+    const chart = charts.find((one) => one.panel.title === title && !one.element.hidden);
+    if (!chart) return;
+    if (view.range) zoom(null);
+    chart.element.scrollIntoView({ block: "center" });
+    chart.element.focus({ preventScroll: true });
+  }
+
+  return { element: el("div", {}, bar, empty, reading, groups), update, goTo };
 }
 
 function toolbar(zoom, redraw) {

@@ -52,6 +52,7 @@ export function listPage(main, { search }) {
     skipped.replaceChildren(el("summary", {}, `${answer.skipped.length} folders here are not runs`),
       el("ul", {}, answer.skipped.map((one) => el("li", {}, `${one.name}: ${one.reason}`))));
     draw();
+    if (!answer.complete) setTimeout(load, 200); // alarms are still being counted
   }
 
   function change(words) {
@@ -129,7 +130,7 @@ function alarms(run) {
   if (run.failure) words.push(run.failure);
   if (run.diverged.length) words.push(`diverged: ${run.diverged.join(", ")}`);
   if (run.alarms) words.push(`${run.alarms} alarm${run.alarms > 1 ? "s" : ""}`);
-  return el("span", { class: words.length ? "bad" : "quiet" }, words.join("; ") || "–");
+  return el("span", { class: words.length ? "bad" : "quiet" }, words.join("; ") || (run.alarms === null ? "…" : "–"));
 }
 
 function moveWithArrows(event) {

@@ -5,6 +5,8 @@ import { el } from "./dom.js";
 export const view = { axis: "steps", smoothing: 0, seeds: false, range: null }; // of all charts; null: everything
 const COLOURS = 8;
 const BAND = 0.2; // opacity of intervals
+const HEIGHT = 230; // of a chart, of which a legend of one row is a part
+const [ROW, KEY, LETTER] = [29, 47, 6]; // of a legend, in pixels: height, width of an entry without its words, and of a letter
 let loading = null;
 
 // Plotly is four megabytes, so only pages with charts load it.
@@ -84,19 +86,31 @@ export function bars(series) {
   return [{ type: "bar", x, y: counts, marker: { color: colour(0) }, showlegend: false, hovertemplate: "%{x:.3~g}: %{y}<extra></extra>" }];
 }
 
-export function layout({ isLog, xTitle, hasLegend, isBars }) {
+// How many rows plotly's legend has: names of runs can be long, and many.
+function legendRows(names, width) {
+  let [rows, used] = [1, 0];
+  for (const name of names) {
+    const wanted = KEY + LETTER * name.length;
+    if (used > 0 && used + wanted > width) [rows, used] = [rows + 1, 0];
+    used += wanted;
+  }
+  return rows;
+}
+
+// names: of the curves; with more than one there is a legend. width: of the chart, in pixels.
+export function layout({ isLog, isShare, xTitle, names, width, isBars }) {
   const axis = { gridcolor: style("--grid"), zerolinecolor: style("--grid"), automargin: true, tickfont: { size: 11 } };
   const text = xTitle ?? (view.axis === "steps" ? "steps" : "seconds of training");
   return {
-    height: 230, margin: { l: 8, r: 12, t: 8, b: 8 }, bargap: 0.05,
+    height: HEIGHT + ROW * (legendRows(names, width - KEY) - 1), margin: { l: 8, r: 12, t: 8, b: 8 }, bargap: 0.05,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: style("--text"), size: 12, family: style("--font") },
     hovermode: "x unified", hoverlabel: { bgcolor: style("--card"), bordercolor: style("--line"), font: { color: style("--text"), size: 12 } },
-    showlegend: hasLegend, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
+    showlegend: names.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
     dragmode: window.matchMedia("(pointer: coarse)").matches || isBars ? false : "zoom",
     xaxis: { ...axis, title: { text, font: { size: 11 }, standoff: 4 }, zeroline: false,
       ...(view.range && !isBars ? { range: view.range, autorange: false } : { autorange: true }) },
-    yaxis: { ...axis, type: isLog ? "log" : "linear", fixedrange: true, exponentformat: "power", nticks: 6 },
+    yaxis: { ...axis, type: isLog ? "log" : "linear", fixedrange: true, rangemode: isShare ? "tozero" : "normal", tickformat: ".6~g", nticks: 6 },
   };
 }
 

@@ -1,6 +1,6 @@
 // One run: what it is and how it does, alarms at the top, and below one of its tabs.
 
-import { follow, get, Refused, runAddress } from "./api.js";
+import { follow, get, query, Refused, runAddress } from "./api.js";
 import { alarmBox } from "./alarms.js";
 import { configTab } from "./config.js";
 import { controls } from "./control.js";
@@ -12,7 +12,7 @@ import { PANELS } from "./panels.js";
 import { stepsTab } from "./steps.js";
 import { videosTab } from "./videos.js";
 
-const TABS = { // each is made with the run's name and a way to say what failed; has an element, and update(run), which may throw
+const TABS = { // each is made with the run's name and a way to say what failed; has an element, update(run), which may throw, and perhaps goTo(chart)
   curves: { title: "Curves", make: curvesTab },
   steps: { title: "Fifteen steps", make: stepsTab },
   videos: { title: "Videos", make: videosTab },
@@ -20,12 +20,13 @@ const TABS = { // each is made with the run's name and a way to say what failed;
   journal: { title: "Journal", make: journalTab },
 };
 
-export function runPage(main, { words }) {
+export function runPage(main, { words, search }) {
   const [name, asked = "curves"] = words;
+  let chart = search.get("chart"); // to go to, once it is there
   const which = asked in TABS ? asked : "curves";
   const problem = el("p", { class: "banner", role: "alert", hidden: true });
   const head = el("div", { class: "head" });
-  const alarms = alarmBox();
+  const alarms = alarmBox(linkTo);
   const control = controls(name, failed);
   const notes = notesForm(name);
   const tab = TABS[which].make(name, failed);
@@ -34,8 +35,20 @@ export function runPage(main, { words }) {
     el("p", { class: "quiet crumb" }, el("a", { href: "#/" }, "Runs"), " /"),
     problem, head, alarms.element, control.element, notes.element,
     el("nav", { class: "tabs", "aria-label": "Parts of the run" }, Object.entries(TABS).map(([key, { title }]) =>
-      el("a", { href: `#/run/${encodeURIComponent(name)}/${key}`, "aria-current": key === which ? "page" : null }, title))),
+      el("a", { href: addressOf(key), "aria-current": key === which ? "page" : null }, title))),
     tab.element);
+
+  function addressOf(key) {
+    return `#/run/${encodeURIComponent(name)}/${key}`;
+  }
+
+  function linkTo(title) {
+    return el("a", { href: `${addressOf("curves")}${query({ chart: title })}`, onclick: (event) => {
+      if (!tab.goTo) return;
+      event.preventDefault(); // it is on this page
+      tab.goTo(title);
+    } }, title);
+  }
 
   function failed(error) {
     problem.hidden = false;
@@ -50,14 +63,16 @@ export function runPage(main, { words }) {
     control.update(run);
     notes.update(run);
     await tab.update(run);
+    if (chart) tab.goTo?.(chart);
+    chart = null;
   }
 
   return follow([name], load, failed).leave;
 }
 
 function curvesTab(name, failed) {
-  const { element, update } = curves(PANELS, (parameters) => get(runAddress(name, "/series"), parameters), failed);
-  return { element, update: (run) => update(Object.values(run.metrics).flat()) };
+  const { element, update, goTo } = curves(PANELS, (parameters) => get(runAddress(name, "/series"), parameters), failed);
+  return { element, update: (run) => update(Object.values(run.metrics).flat()), goTo };
 }
 
 function headOf(run) {
@@ -65,7 +80,7 @@ function headOf(run) {
     ["Steps", `${count(run.steps)} of ${count(run.total_steps)}`],
     ["Best return", figure(run.best_return)],
     ["Newest return", newestReturn(run.members)],
-    ["Seeds", run.seeds.join(", ")],
+    [run.seeds.length === 1 ? "Seed" : "Seeds", run.seeds.join(", ")],
     ["Took", duration(run.took_seconds)],
     ["Started", when(run.started)],
     ["Runs on", [run.session.host, run.session.device, run.session.engine].filter(Boolean).join(", ")],

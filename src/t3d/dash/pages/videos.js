@@ -13,7 +13,7 @@ export function videosTab(name) {
   const about = el("p", { role: "status" });
   const player = el("div", { class: "card player", hidden: true }, video, about,
     el("div", { class: "bar" }, who, el("label", { class: "field wide" }, el("span", {}, "From the first to the newest"), slider)));
-  const empty = el("p", { class: "quiet" }, "There are no videos yet. t3d train --record-every N records every N-th evaluation, and t3d video RUN the best policy.");
+  const empty = el("p", { class: "quiet" }, "There are no videos yet. t3d train --record-every N records every N-th evaluation, and t3d record RUN the best policy.");
 
   const mine = () => all.filter((one) => one.member === null || one.member === member);
 

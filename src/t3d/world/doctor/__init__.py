@@ -40,7 +40,7 @@ def examine(make_env: EnvFactory, cfg: EnvConfig | None = None, call_seconds: fl
 
 
 def _examine(env: Any, cfg: EnvConfig, watch: Watch) -> list[str]:
-    spec, name = spec_of(env, cfg.frame_stack), name_of(env)
+    spec, name = spec_of(env, cfg), name_of(env)
     guard = EnvGuard(spec, name, bad_values=cfg.bad_values, beat=lambda: watch.begin(_calling(guard)))
     if isinstance(env, VectorEnv):
         only = f"{guard.where} is a VectorEnv; its environments are checked only while they are stepped"

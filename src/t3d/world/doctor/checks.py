@@ -111,7 +111,7 @@ def images(spec: Spec) -> Iterator[str]:
         chosen = " and ".join(f"{image.name} {size_of(image)}" for image in spec.images)
         many = len(spec.images) > 1
         frames = f", {spec.stack} frames stacked" if spec.stack > 1 else ""
-        values = spec.observation_size
+        values = spec.own_size
         beside = f"; the vector of {values:,} values beside {'them' if many else 'it'} as it is" if values else ""
         still = "" if spec.stack > 1 else "; one frame cannot show motion: if that matters, use --env.frame-stack 3"
         yield f"{chosen} {'are encoded as images' if many else 'is encoded as an image'}{frames}{beside}{still}"

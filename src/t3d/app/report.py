@@ -1,0 +1,83 @@
+"""`t3d report RUN...`: one HTML file about runs that opens anywhere, offline: also the card of a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from t3d.app.explain import check_folder
+from t3d.app.flags import read_flags
+from t3d.app.plain_console import PlainConsole
+from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts, gather
+from t3d.app.report_page import page
+from t3d.app.runs_text import size_text
+from t3d.errors import UserError
+from t3d.files import followed, in_words, replace, shown
+from t3d.insight.comparison import Comparison, compare
+from t3d.insight.groups import read_groups, run_paths
+
+MOST_RUNS = 30  # in one report; chosen
+
+
+@dataclass(frozen=True)
+class ReportArgs:
+    """Write a report of one or more runs: one HTML file with everything in it, to keep, mail or print.
+
+    It has the verdict in words, curves, diagnostics, alarms, settings, machine, a video if there is one, and how the
+    best policy did on fresh episodes. Several runs are compared as t3d compare does.
+    """
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
+    """Runs, folders of runs, or patterns in quotes such as 'quick-*', also under --root."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
+    episodes: int = 10
+    """Fresh episodes to play with each run's best policy; 0: play none, where the environment is not installed."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
+    """The file; default: report.html in the run's folder, or here for several runs."""
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the report and prints its path."""
+    args, console = read_flags(ReportArgs, arguments, "t3d report"), PlainConsole()
+    if not args.runs:
+        raise UserError("name at least one run, e.g. t3d report runs/<name>")
+    if args.episodes < 0:
+        raise UserError(f"episodes={args.episodes} is too few; 0 plays none")
+    check_folder(args.out)
+    paths = [*dict.fromkeys(path for word in args.runs for path in run_paths(word, args.root))]
+    if len(paths) > MOST_RUNS:
+        raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
+    facts = _gathered(paths, args.episodes, console)
+    comparison, refused = _compared(args, several=len(paths) > 1)
+    out = args.out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    content = page(facts, comparison, refused).encode(errors="replace")
+    try:
+        replace(followed(out) if args.out else out, content)
+    except OSError as error:
+        raise UserError(f"cannot write the report {out}: {in_words(error)}") from None
+    console.print(f"report: {shown(out)} ({size_text(len(content))})", soft_wrap=True)
+    return 0
+
+
+def _gathered(paths: list[Path], episodes: int, console: PlainConsole) -> list[Facts]:
+    found, video_bytes = list[Facts](), MOST_VIDEO_BYTES
+    names = [path.resolve().name for path in paths]
+    for path, name in zip(paths, names, strict=True):
+        title = name if names.count(name) == 1 else str(path)
+        found.append(gather(path, title, episodes, video_bytes, console))
+        video = found[-1].video
+        video_bytes -= len(video.content) if video and video.content else 0
+    return found
+
+
+def _compared(args: ReportArgs, *, several: bool) -> tuple[Comparison | None, str]:
+    """Compares groups of runs, and the values of a sweep; or says why not."""
+    try:
+        groups = read_groups(args.runs, args.root)
+        return (compare(groups), "") if len(groups) > 1 else (None, "")
+    except UserError as error:
+        return None, str(error) if several else ""

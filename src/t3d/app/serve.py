@@ -1,0 +1,111 @@
+"""`t3d serve FILE`: serves a policy over HTTP and WebSocket."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from t3d import web
+from t3d.app.flags import read_flags
+from t3d.app.safe_output import printable
+from t3d.errors import UserError
+
+if TYPE_CHECKING:
+    from t3d.ship.serve_metrics import Metrics
+
+NEEDED = ("starlette", "uvicorn", "httptools", "websockets")
+PORT = 8701
+TOKEN = "T3D_TOKEN"  # noqa: S105 (the name of a variable)
+SHORTEST_TOKEN = 16  # characters
+LONGEST_SECONDS = 30.0  # of --max-seconds: a connection without an answer is closed after a minute
+
+
+@dataclass(frozen=True)
+class ServeArgs:
+    """Serve a policy over HTTP and WebSocket: POST /act and the WebSocket /ws turn observations into actions.
+
+    GET /info says what the policy is, /health whether it is served, and /metrics has figures for Prometheus.
+    """
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A run folder (its best policy), a policy file, a checkpoint, or what t3d export wrote (.onnx)."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Which seed's policy of a run folder or checkpoint; default: the one with the highest evaluation."""
+    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
+    """Address to listen on; with any other than this machine's own, every request needs the token."""
+    port: Annotated[int, tyro.conf.arg(metavar="N")] = PORT
+    """Port to listen on; 0: a free one."""
+    max_batch: Annotated[int, tyro.conf.arg(metavar="N")] = 256
+    """Most observations in one request."""
+    max_bytes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Most bytes in one request; default: what a full batch takes in JSON, from 64 KiB to 8 MiB."""
+    max_seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 5.0
+    """Most seconds in which a request must arrive, and in which it is answered."""
+    max_queue: Annotated[int, tyro.conf.arg(metavar="N")] = 64
+    """Most requests at once that are being received, wait or are answered; others get status 503."""
+    max_connections: Annotated[int, tyro.conf.arg(metavar="N")] = 128
+    """Most open connections, WebSockets included."""
+
+
+def main(arguments: list[str]) -> int:
+    """Serves until Ctrl-C or SIGTERM, and says what it has served."""
+    args = read_flags(ServeArgs, arguments, "t3d serve")
+    _check(args)
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # threads for products as small as these only wait
+    from t3d.ship.loading import load_policy  # noqa: PLC0415 (imports NumPy)
+    from t3d.ship.serve import serve  # noqa: PLC0415 (needs the extra)
+    from t3d.ship.serve_access import Access, Limits  # noqa: PLC0415
+    from t3d.ship.serve_app import Application  # noqa: PLC0415
+
+    token = _token(args.host)
+    policy = load_policy(args.file, seed=args.seed)
+    limits = Limits(args.max_batch, args.max_bytes, args.max_seconds, args.max_queue, args.max_connections)
+    application = Application(policy, Access(args.host, token), limits)
+    opened = web.listen(args.host, [args.port], "t3d serve")
+    address = web.address_of(args.host, opened.getsockname()[1])
+
+    def announce() -> None:
+        say(f"serving {policy!r}")
+        say(f"  http://{address}/act  (also /info, /health, /metrics; WebSocket ws://{address}/ws; Ctrl-C ends it)")
+        if token and TOKEN not in os.environ:
+            say(f"  every request needs the header  Authorization: Bearer {token}  (or set your own token in {TOKEN})")
+
+    serve(opened, application, announce)
+    say(_in_words(application.metrics))
+    return 0
+
+
+def say(text: str) -> None:
+    """Prints at once: whoever started the server may be waiting for its address."""
+    print(printable(text), flush=True)  # noqa: T201
+
+
+def _check(args: ServeArgs) -> None:
+    web.check_installed("t3d serve", NEEDED, "serve")
+    web.check_port(args.port)
+    counts = {"batch": args.max_batch, "bytes": args.max_bytes, "queue": args.max_queue}
+    for name, value in {**counts, "connections": args.max_connections}.items():
+        if value is not None and value < 1:
+            raise UserError(f"--max-{name} must be at least 1")
+    if not 0 < args.max_seconds <= LONGEST_SECONDS:
+        raise UserError(f"--max-seconds must be above 0 and at most {LONGEST_SECONDS:g}")
+
+
+def _token(host: str) -> str:
+    """The token that requests need: the user's own, a new one where others can reach the server, or none."""
+    token = os.environ.get(TOKEN)
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise UserError(f"{TOKEN} must have at least {SHORTEST_TOKEN} printable ASCII characters, or not be set")
+    if token is not None:
+        return token
+    return "" if host in web.LOOPBACK else web.new_token()
+
+
+def _in_words(metrics: Metrics) -> str:
+    answered = sum(metrics.answers.values())
+    refused = sum(count for (_, status), count in metrics.answers.items() if status >= 400)
+    return f"stopped after {answered:,} requests: {metrics.acted:,} answered with actions, {refused:,} refused"

@@ -1,0 +1,60 @@
+"""`t3d sinks RUN...`: writes runs for other tools."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from t3d.app.flags import read_flags
+from t3d.app.next_commands import SHOWN_BY
+from t3d.app.safe_output import printable
+from t3d.errors import UserError
+from t3d.files import Refused, in_words, shown
+from t3d.store.reader import locate
+
+Tool = Literal["tensorboard", "wandb"]
+
+
+@dataclass(frozen=True)
+class SinksArgs:
+    """Write runs for TensorBoard or W&B, from their logs; t3d train --sinks does so while it trains."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
+    """Folders of runs, or their names under --root."""
+    to: tuple[Tool, ...] = ("tensorboard",)
+    """For which tools."""
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
+
+
+def main(arguments: list[str]) -> int:
+    """Writes all runs for all tools; what was written before is replaced."""
+    args = read_flags(SinksArgs, arguments, "t3d sinks")
+    if not args.runs:
+        raise UserError("name one or more runs to write; t3d runs lists them")
+    for name in args.to:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f'{name} is not installed: pip install "t3d[{name}]"')
+    from t3d.sinks.process import follow  # noqa: PLC0415
+
+    over = threading.Event()
+    over.set()  # to the end of the log, and no further
+    for path in [locate(run, args.root) for run in args.runs]:
+        problems: list[str] = []
+        try:
+            if not follow(path, args.to, over, problems.append):
+                raise UserError(f"{shown(path)} is being written by its own training, or by another t3d sinks")
+        except (OSError, Refused) as error:
+            raise UserError(f"{shown(path)} cannot be written for {', '.join(args.to)}: {in_words(error)}") from None
+        if problems:
+            raise UserError("; ".join(problems))
+        for name in args.to:
+            command, about = SHOWN_BY[name]
+            print(printable(f"{command.format(path=shlex.quote(shown(path)))}  # {about}"))  # noqa: T201
+    return 0

@@ -1,0 +1,166 @@
+"""What clients of a served policy send and are sent: observations and actions, as JSON or as bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.types import Image, Part, Spec
+from t3d.world.batched import batch_size
+from t3d.world.spaces import InvalidValue, inside
+
+FIELDS = ("observation", "previous_action", "reset")
+LONGEST_NUMBER = 32  # characters of a float64 in JSON, with the brackets and spaces around it
+LEAST_BYTES, MOST_BYTES = 2**16, 2**23  # of the limit on a message that follows from the batch; chosen
+
+
+class Refused(Exception):
+    """A request that is answered with a status and a sentence instead of an action."""
+
+    def __init__(self, status: int, sentence: str, *, closes: bool = False) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence = status, sentence
+        self.closes = closes  # the connection: the rest of the request is not read, or its episode is lost
+
+
+class Question(NamedTuple):
+    """What a message asks."""
+
+    observation: Any  # arrays, as the environment returns them; None if there is none
+    rows: int  # observations in it; 1 for a single one
+    reset: bool = False  # an episode starts
+    previous: Any = None  # action, if the policy limits how much actions change
+
+
+class Messages:
+    """Reads and writes the messages about the observations and actions of one policy."""
+
+    def __init__(self, spec: Spec, most_rows: int) -> None:
+        self.spec, self.most_rows = spec, most_rows
+        self.parts: list[Part | Image] = [*spec.observation, *spec.images]
+        self.layout = np.dtype([(str(place), *_binary(part)) for place, part in enumerate(self.parts)])
+        self.action_dtype = np.dtype(spec.action_dtype).newbyteorder("<")
+
+    @property
+    def most_bytes(self) -> int:
+        """What a full batch takes in JSON, within reason."""
+        return min(max(LONGEST_NUMBER * self.most_rows * self.numbers, LEAST_BYTES), MOST_BYTES)
+
+    @property
+    def numbers(self) -> int:
+        """How many an observation has."""
+        return sum(_size(self.layout[place]) for place in range(len(self.parts)))
+
+    def from_json(self, content: bytes | str) -> Question:
+        """Reads {"observation": ...}, with nested lists as the environment nests arrays."""
+        try:
+            fields = json.loads(content)
+        except RecursionError:
+            raise Refused(400, "the JSON is nested too deeply") from None
+        except ValueError as error:  # UnicodeDecodeError and numbers of thousands of digits too
+            raise Refused(400, f"the body is not JSON: {error}"[:200]) from None
+        if not isinstance(fields, dict) or not fields:
+            raise Refused(400, 'the JSON must be an object like {"observation": [...]}')
+        if unknown := [name for name in fields if name not in FIELDS]:
+            raise Refused(400, f"unknown field {unknown[0]!r:.60}; a request has {', '.join(FIELDS)}")
+        reset = fields.get("reset", False)
+        if not isinstance(reset, bool):
+            raise Refused(400, "reset must be true or false")
+        if "observation" not in fields:
+            return Question(None, 0, reset, fields.get("previous_action"))
+        try:
+            seen = _nested([(part.path, _array(fields["observation"], part)) for part in self.parts])
+            rows = batch_size(seen, self.spec)
+        except InvalidValue as error:
+            raise Refused(422, str(error)) from None
+        return self._limited(Question(seen, 1 if rows is None else rows, reset, fields.get("previous_action")))
+
+    def from_bytes(self, content: bytes) -> Question:
+        """Reads observations one after the other, each laid out as `layout`."""
+        size = self.layout.itemsize
+        if not content or len(content) % size:
+            raise Refused(
+                422, f"an observation has {size} bytes, so {len(content)} bytes are no whole number of them; see /info"
+            )
+        records = np.frombuffer(content, self.layout)
+        seen = _nested([(part.path, records[str(place)]) for place, part in enumerate(self.parts)])
+        return self._limited(Question(seen, len(records)))
+
+    def to_json(self, actions: NDArray[Any]) -> bytes:
+        """Writes {"action": ...}."""
+        return json.dumps({"action": actions.tolist()}, allow_nan=False).encode()
+
+    def to_bytes(self, actions: NDArray[Any]) -> bytes:
+        """Writes actions one after the other."""
+        return actions.astype(self.action_dtype, copy=False).tobytes()
+
+    def described(self) -> dict[str, Any]:
+        """Says what an observation and an action are, for clients that are programs."""
+        spec = self.spec
+        arrays = [
+            {"name": part.name, "path": part.path, "shape": self.layout[place].shape, "type": _base(self.layout[place])}
+            for place, part in enumerate(self.parts)
+        ]
+        return {
+            "observation": {"arrays": arrays, "bytes": self.layout.itemsize, "frames": spec.stack},
+            "action": {
+                "shape": spec.action_shape,
+                "type": str(np.dtype(spec.action_dtype)),
+                "bytes": spec.action_size * self.action_dtype.itemsize,
+                "low": spec.action_low.reshape(spec.action_shape).tolist(),
+                "high": spec.action_high.reshape(spec.action_shape).tolist(),
+                "max_change": spec.max_action_change,
+            },
+        }
+
+    def _limited(self, question: Question) -> Question:
+        most, rows = self.most_rows, question.rows
+        if rows > most:
+            raise Refused(413, f"a request has at most {most} observations, and this one has {rows}")
+        return question
+
+
+def _binary(part: Part | Image) -> tuple[str, tuple[int, ...]]:
+    """The type and shape of an array in bytes."""
+    if isinstance(part, Part):
+        return "<f4", part.shape
+    channels, height, width = part.shape
+    return "<f4" if part.is_float else "u1", (height, width, channels) if part.channels_last else part.shape
+
+
+def _base(kind: np.dtype[Any]) -> str:
+    return str(kind.base.newbyteorder("="))
+
+
+def _size(kind: np.dtype[Any]) -> int:
+    return int(np.prod(kind.shape, dtype=np.int64))
+
+
+def _array(observation: Any, part: Part | Image) -> NDArray[Any]:
+    """Finds an array in what JSON held; whether it is what the policy takes, the policy itself says."""
+    value = inside(observation, part)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # ragged lists
+        raise InvalidValue(part.name, f"is {value!r:.60}, not numbers of one shape") from None
+    if array.dtype.kind not in "iufb":
+        raise InvalidValue(part.name, f"is {value!r:.60}, not numbers")
+    if isinstance(part, Part):
+        return array
+    if part.is_float:
+        return array.astype(np.float32)
+    if array.dtype.kind == "f" or (array.size and (array.min() < 0 or array.max() > 255)):
+        raise InvalidValue(part.name, "holds other numbers than the whole ones from 0 to 255")
+    return array.astype(np.uint8)
+
+
+def _nested(arrays: Sequence[tuple[tuple[str | int, ...], NDArray[Any]]]) -> Any:
+    """An observation of these arrays; parts of a Tuple are found by their number in a dict too."""
+    if not arrays[0][0]:
+        return arrays[0][1]
+    keys = dict.fromkeys(path[0] for path, _ in arrays)
+    return {key: _nested([(path[1:], array) for path, array in arrays if path[0] == key]) for key in keys}

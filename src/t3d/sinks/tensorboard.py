@@ -1,0 +1,74 @@
+"""Files for TensorBoard: one folder for each seed, so that TensorBoard draws their curves over each other."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from t3d.config import Config
+from t3d.files import open_plain, refuse_link
+from t3d.sinks.scalars import Point
+
+FOLDER = "tensorboard"
+PREFIX = "events.out.tfevents."  # by which TensorBoard finds its files
+UNFINISHED = "unfinished"
+
+
+class TensorBoard:
+    """Writes a run's files anew; the ones from before are replaced when these have caught up with the run."""
+
+    def __init__(self, path: Path, cfg: Config) -> None:
+        self.path, self.cfg = path / FOLDER, cfg
+        self._files: dict[str, io.BufferedWriter] = {}
+        self._in_place: set[str] = set()
+        refuse_link(self.path)
+        self.path.mkdir(exist_ok=True)
+        self._name = f"{PREFIX}{time.time():010.0f}.t3d.{os.getpid()}"
+
+    def write(self, points: Iterable[Point]) -> None:
+        """Adds points."""
+        for point in points:
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in point.values.items()]
+            self._add(point.name, wall_time=point.time, step=point.step, summary=Summary(value=values))
+
+    def flush(self) -> None:
+        """Makes everything so far visible."""
+        for name, file in self._files.items():
+            file.flush()
+            if name not in self._in_place:
+                self._put_in_place(self.path / name)
+                self._in_place.add(name)
+
+    def close(self) -> None:
+        self.flush()
+        for file in self._files.values():
+            file.close()
+
+    def _add(self, name: str, **fields: Any) -> None:
+        if name not in self._files:
+            self._files[name] = self._open(self.path / name)
+            # a TensorBoard that is open already forgets what earlier files told it
+            self._add(name, wall_time=fields["wall_time"], file_version="brain.Event:2")
+            self._add(name, wall_time=fields["wall_time"], session_log=SessionLog(status=SessionLog.START))
+        RecordWriter(self._files[name]).write(Event(**fields).SerializeToString())
+
+    def _open(self, folder: Path) -> io.BufferedWriter:
+        refuse_link(folder)
+        folder.mkdir(exist_ok=True)
+        (folder / UNFINISHED).unlink(missing_ok=True)  # of a process that was killed
+        file = open_plain(folder / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        return io.BufferedWriter(file)
+
+    def _put_in_place(self, folder: Path) -> None:
+        before = [one for one in folder.iterdir() if one.name.startswith(PREFIX) and one.name != self._name]
+        (folder / UNFINISHED).rename(folder / self._name)
+        for one in before:
+            one.unlink()

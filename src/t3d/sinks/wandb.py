@@ -1,0 +1,86 @@
+"""Files for Weights & Biases: a run for each seed, and a group for all of them; offline unless WANDB_MODE says else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from t3d.config import Config, to_dict
+from t3d.files import open_plain, refuse_link
+from t3d.sinks.scalars import Point
+from t3d.store.reader import LONGEST_START
+
+FOLDER = "wandb"
+STEP = "global_step"  # the axis of all charts; W&B's own step only counts rows, because evaluations may come late
+OFF = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+
+
+class WeightsAndBiases:
+    """Writes a run's files anew, under the ids that it has always had.
+
+    Those from before are removed when these have caught up with the run.
+    """
+
+    def __init__(self, path: Path, cfg: Config) -> None:
+        for name, value in OFF.items():
+            os.environ.setdefault(name, value)
+        self.path, self.cfg = path, cfg
+        self._runs: dict[str, Any] = {}
+        self._before: list[Path] = []  # folders that these replace
+        refuse_link(path / FOLDER)
+        (path / FOLDER).mkdir(exist_ok=True)
+
+    def write(self, points: Iterable[Point]) -> None:
+        """Adds points."""
+        for point in points:
+            if point.name not in self._runs:
+                self._runs[point.name] = self._open(point.name)
+            self._runs[point.name].log({STEP: point.step, "_timestamp": point.time, **point.values})
+
+    def flush(self) -> None:
+        """Removes what is replaced; a process of W&B's own writes."""
+        while self._before:
+            shutil.rmtree(self._before.pop(), ignore_errors=True)
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()
+        self.flush()
+
+    def _open(self, name: str) -> Any:
+        import wandb  # noqa: PLC0415 (after its environment is set)
+
+        with open_plain(self.path / "events.jsonl") as log:
+            start = log.readline(LONGEST_START)  # it says when the run was started, and a resume leaves it
+        identity = f"{hashlib.sha256(start).hexdigest()[:16]}-{name}"
+        mine = re.compile(rf".*-{re.escape(identity)}(-\d+)?")  # with a number: the second in the same second
+        before = [one for one in (self.path / FOLDER).iterdir() if mine.fullmatch(one.name)]
+        nothing_else = wandb.Settings(
+            console="off",
+            disable_git=True,
+            disable_code=True,
+            disable_job_creation=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "t3d"),
+            group=self.path.name,
+            name=f"{self.path.name} {name}",
+            id=identity,
+            dir=str(self.path),
+            config=to_dict(self.cfg),
+            reinit="create_new",
+            settings=nothing_else,
+        )
+        self._before += before
+        run.define_metric(STEP)
+        run.define_metric("*", step_metric=STEP)
+        return run

@@ -1,0 +1,322 @@
+"""t3d report: one file that says what the other commands say, and whatever a run folder holds stays text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import helpers
+import t3d
+from fake_runs import diagnosis, update, write_run
+from html_pages import Seen
+from t3d.app.cli import main
+from t3d.app.compare import estimated
+from t3d.app.report_facts import MOST_VIDEO_BYTES
+from t3d.config import Member
+from t3d.data.memory import Memory
+from t3d.events import Alarm, Note
+from t3d.insight.comparison import compare
+from t3d.insight.groups import read_groups
+from t3d.insight.seen import Watched, seen_in_training
+from t3d.store.checkpoint import newest
+from t3d.store.reader import open_run
+
+ELEMENTS = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "p",
+        "span",
+        "div",
+        "article",
+        "section",
+    ),
+    *(
+        "nav",
+        "a",
+        "ul",
+        "li",
+        "dl",
+        "dt",
+        "dd",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "details",
+        "summary",
+        "pre",
+    ),
+    *("footer", "figure", "svg", "g", "path", "text", "circle", "rect", "video"),
+}
+LOW, HIGH = ({seed: [float(seed + base)] * 4 for seed in range(5)} for base in (0, 100))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    list(t3d.train(helpers.small_config(seeds=[0, 4], run={"root": str(root), "name": "run"})))
+    return root / "run"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+
+
+def report(*words: str) -> str:
+    assert main(["report", *words, "--out", "out.html"]) == 0
+    return Path("out.html").read_text(encoding="utf-8")
+
+
+def said(*words: str) -> str:
+    """The text of a report, without markup."""
+    return re.sub(r"\s+", " ", Seen(report(*words)).said)
+
+
+def test_a_report_has_everything_inside_it_and_no_script(trained: Path) -> None:
+    shutil.copytree(trained, "run")
+    page = report("run")
+    assert {*Seen(page).elements} <= ELEMENTS
+    assert "default-src 'none'" in page.replace("&#x27;", "'")
+    assert not re.search(r"https?:|@import|url\(", page)
+    assert {link[:1] for link in re.findall(r'href="([^"]*)"', page)} <= {"#"}
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    wanted = ["Verdict", "Model card", "Returns on fresh episodes", "Curves", "What was seen", "Configuration"]
+    assert [one for one in headings if one in wanted] == wanted and headings[-1] == "Machine and versions"
+    assert len(page) < 2_000_000
+
+
+def test_what_a_run_folder_says_is_never_markup() -> None:
+    nasty = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202e"
+    name = nasty.replace("/", "|")
+    alarm = Alarm(step=1, member=0, seed=0, kind=nasty, text=nasty, advice=nasty)
+    events = [alarm, Note(step=1, text=nasty), diagnosis({"step": 5, "member": 0, "seed": 0, "time": 1e9})]
+    path = write_run(Path(name), {0: [1.0, 2.0]}, env=nasty, events=events, diverged=[0])
+    (path / "notes.json").write_text(json.dumps({"tags": ["<script>"], "note": "</p><script>alert(1)</script>"}))
+    log = (
+        (path / "events.jsonl")
+        .read_text()
+        .replace('"cpu": "none"', '"<script>": "<script>"')
+        .replace("NaN", "<script>")
+    )
+    (path / "events.jsonl").write_text(log)
+    (path / "config.toml").write_text(f"# {nasty}\n{(path / 'config.toml').read_text()}")
+    write_run(Path("runs/<b>other"), {0: [1.0, 2.0]}, env=nasty)
+    for page in (report(name, "--episodes", "0"), report(name, "runs/<b>other", "--episodes", "0")):
+        found = Seen(page)
+        assert {*found.elements} <= ELEMENTS
+        assert not [key for key in found.attributes if key.startswith("on")]
+        assert found.said.count("<script>") >= 8, "it is all there, as text"
+        assert "\u202e" not in page
+
+
+def test_a_folder_with_wrong_values_has_a_report_or_is_a_sentence(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values: list[Any] = ["x", "", [], {}, None, -1, 0.5, True, 10**30, 10**400, 1e300, [0] * 50, {"x": {}}]
+    lines = [json.loads(line) for line in (trained / "events.jsonl").read_bytes().splitlines()]
+    kinds = {line["event"]: line for line in lines}  # the last of each
+    cases = [(kind, field, value) for kind, line in kinds.items() for field in line for value in values]
+    for number, (kind, field, value) in enumerate([("start", "time", 10**400), *random.Random(0).sample(cases, 30)]):
+        path = Path(shutil.copytree(trained, str(number), ignore=shutil.ignore_patterns("checkpoints")))
+        wrong = json.dumps({**kinds[kind], field: value}) + "\n"
+        for name in ("events.jsonl", "journal.jsonl"):
+            kept = (path / name).read_text()
+            first = wrong + kept.partition("\n")[2] if kind == "start" else kept + wrong
+            (path / name).write_text(first)
+        code, said = main(["report", str(path), "--episodes", "0"]), capsys.readouterr().err
+        assert code == 0 or (code == 2 and said.count("\n") == 1), (kind, field, value, said)
+
+
+def test_fresh_episodes_are_those_of_t3d_eval(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trained, "run")
+    text = said("run", "--episodes", "7")
+    capsys.readouterr()
+    assert main(["eval", "run", "--episodes", "7", "--json"]) == 0
+    played = json.loads(capsys.readouterr().out)
+    low, high = played["interval"]
+    assert f"returned {played['mean']:,.1f} [{low:,.1f}, {high:,.1f}] on average over 7 fresh episodes" in text
+    assert f"best policy of seed {played['seed']}, of step {played['step']:,}" in text
+
+
+def test_ranges_in_training_are_those_of_the_whole_replay(trained: Path) -> None:
+    run = open_run(trained)
+    checkpoint, _ = newest(trained / "checkpoints")
+    assert checkpoint is not None
+    policy = run.policy(Member(4), "last")
+    memory = Memory(policy.spec, run.cfg, "cpu", run.cfg.td3.gamma)
+    memory.restore(checkpoint.state()["memory"])
+    checkpoint.fill(memory.replay, 1, "seed-4")
+    rows = memory.replay.read(1, *memory.replay.kept(1))
+    seen = seen_in_training(run, Member(4), policy.spec)
+    assert seen is not None and seen.transitions == len(rows) == 300
+    states = np.concatenate([rows[:, :3], rows[:, -3:]])
+    assert np.array_equal(seen.observations, [states.min(axis=0), states.max(axis=0)])
+    assert np.allclose(seen.actions, [[2 * rows[:, 3].min()], [2 * rows[:, 3].max()]])  # Pendulum's are within 2
+    assert np.array_equal(seen.rewards, [[rows[:, 4].min()], [rows[:, 4].max()]])
+
+
+class Counting(gym.Env[Any, Any]):
+    """Observes how many steps its episode has had, of ten."""
+
+    observation_space = gym.spaces.Box(0, 100, (1,), np.float32)
+    action_space = gym.spaces.Box(-3, 1, (1,), np.float32)
+
+    def reset(self, **_: Any) -> Any:
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), float(action[0]), False, self.steps == 10, {}
+
+
+def test_the_last_observation_of_an_episode_was_seen_too(tmp_path: Path) -> None:
+    cfg = helpers.small_config(env={"id": "", "name": "counting"}, run={"root": str(tmp_path), "name": "run"})
+    list(t3d.train(cfg, make_env=lambda **_: Counting()))
+    run = open_run(tmp_path / "run")
+    seen = seen_in_training(run, Member(0), run.policy(Member(0)).spec)
+    assert seen is not None
+    assert (*seen.observations.low, *seen.observations.high) == (0.0, 10.0)
+    assert -3 <= seen.actions.low[0] < -2 and 0 < seen.actions.high[0] <= 1
+    assert np.allclose(seen.actions, seen.rewards, atol=1e-6)  # the reward is the action
+
+
+def test_a_policy_that_is_watched_acts_the_same_and_keeps_what_it_saw(trained: Path) -> None:
+    policy = open_run(trained).policy(Member(0))
+    watched, rng = Watched(policy.actor, policy.spec), np.random.default_rng(0)
+    shown = [rng.normal(size=(4, 3)).astype(np.float32) for _ in range(5)]
+    acted = [watched(one) for one in shown]
+    assert all(np.array_equal(did, policy.actor(one)) for did, one in zip(acted, shown, strict=True))
+    assert watched.seen is not None and watched.seen.transitions == 20
+    states, actions = np.concatenate(shown), 2 * np.concatenate(acted).astype(np.float64)
+    assert np.array_equal(watched.seen.observations, [states.min(axis=0), states.max(axis=0)])
+    assert np.allclose(watched.seen.actions, [actions.min(axis=0), actions.max(axis=0)])
+
+
+def test_without_checkpoints_the_ranges_are_those_of_the_fresh_episodes(trained: Path) -> None:
+    shutil.copytree(trained, "run", ignore=shutil.ignore_patterns("checkpoints"))
+    text = said("run")
+    assert "no checkpoint with its replay. The ranges below are of the fresh episodes." in text
+    assert "observation 2" in text
+
+
+def test_several_runs_are_compared_with_the_figures_of_t3d_compare() -> None:
+    write_run(Path("runs/low"), LOW)
+    write_run(Path("runs/high"), HIGH, td3={"gamma": 0.9})
+    text = said("low", "high", "--episodes", "0")
+    found = compare(read_groups(["low", "high"], Path("runs")))
+    second = found.rows[1]
+    assert f"{second.verdict}." in text and "high is better than low" in text
+    for row in found.rows:
+        assert f"{row.name}5{estimated(row.mean)}{estimated(row.iqm)}" in text
+    assert estimated(second.improvement, "{:.2f}".format) in text
+    assert "td3.gamma0.990.9" in text
+
+
+def test_runs_of_the_same_name_are_told_apart() -> None:
+    write_run(Path("x/run"), LOW, td3={"gamma": 0.98})
+    write_run(Path("y/run"), HIGH, td3={"gamma": 0.95})
+    assert "settingx/runy/runtd3.gamma0.980.95" in said("x/run", "y/run", "--episodes", "0")
+
+
+def test_runs_on_different_tasks_are_reported_one_by_one() -> None:
+    write_run(Path("runs/a"), LOW)
+    write_run(Path("runs/b"), LOW, env="Hopper-v5")
+    page = report("a", "b", "--episodes", "0")
+    assert "These runs are not compared: a was trained on Pendulum-v1, but b on Hopper-v5" in Seen(page).said
+    assert page.count("<h4>Return of evaluations</h4>") == 2
+
+
+def test_the_verdict_says_whether_it_learned_and_what_went_wrong() -> None:
+    write_run(Path("runs/up"), {seed: [0.0, 10.0 + seed, 11.0 + seed, 12.0 + seed] for seed in range(5)})
+    write_run(Path("runs/down"), {seed: [0.0, -10.0 - seed, -11.0, -12.0] for seed in range(5)})
+    write_run(Path("runs/flat"), {seed: [0.0, float(seed) - 2, 2 - float(seed), 0.0] for seed in range(5)})
+    assert "It learned: the mean return went from 0.00 before learning to 13.0 [" in said("up", "--episodes", "0")
+    assert "It became worse: the mean return went from" in said("down", "--episodes", "0")
+    assert "These seeds do not show that it learned" in said("flat", "--episodes", "0")
+    alarm = Alarm(step=2000, member=0, seed=0, kind="dead-units", text="half of the units are dead.", advice="rest.")
+    write_run(Path("runs/bad"), LOW, events=[alarm], diverged=[3])
+    text = said("bad", "--episodes", "0")
+    assert "seed 3 diverged at step 3,001 and stopped: NaN" in text and "1 kind of alarm sounded" in text
+    assert "Alarm at step 2,000, seed 0: half of the units are dead. Try: rest." in text
+
+
+def test_a_sweep_is_compared_value_by_value() -> None:
+    returns = {place: [0.0, float(place)] for place in range(4)}  # of two seeds with each value
+    write_run(Path("runs/sweep"), returns, seeds=[0, 1], sweep=["td3.gamma=0.9,0.99"])
+    text = said("sweep", "--episodes", "0")
+    assert "The highest mean of last evaluations is 2.50, with td3.gamma=0.99." in text
+    assert "gamma=0.99 is better than gamma=0.9" in text
+
+
+def test_a_run_that_was_never_evaluated_has_a_report() -> None:
+    write_run(Path("runs/new"), {}, seeds=[0], events=[update(0, 0, step, 1.0) for step in (100, 200)])
+    text = said("new")
+    assert "There is no policy to report on" in text and "Values and targets" in text
+
+
+def test_an_environment_that_is_not_here_is_a_sentence_with_what_to_do(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, "run")
+    for file in ("config.toml", "events.jsonl"):
+        path = Path("run", file)
+        path.write_text(path.read_text().replace("Pendulum-v1", "Nowhere-v1"))
+    assert main(["report", "run"]) == 2
+    assert "with --episodes 0 the report of run is written without playing" in capsys.readouterr().err
+    assert "was not played for this report" in said("run", "--episodes", "0")
+
+
+def test_a_video_is_inside_unless_it_is_too_large() -> None:
+    path = write_run(Path("runs/a"), LOW)
+    (path / "videos").mkdir()
+    (path / "videos" / "seed-0-step-1000.mp4").write_bytes(b"newest")
+    found = re.search(r'src="data:video/mp4;base64,([^"]*)"', report("a", "--episodes", "0"))
+    assert found is not None and base64.b64decode(found[1]) == b"newest"
+    with (path / "video.mp4").open("wb") as file:
+        file.truncate(MOST_VIDEO_BYTES + 1)
+    text = said("a", "--episodes", "0")
+    assert "video.mp4 has 10.0 MiB and is not in this report" in text
+
+
+def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("runs/a"), LOW)
+    for words, why in (
+        ([], "name at least one run"),
+        (["a", "--episodes", "-1"], "episodes=-1 is too few"),
+        (["nothing"], "there is no run named nothing"),
+        (["a", "--out", "no/folder.html"], "there is no folder no"),
+        (["a", "--out", "runs"], "cannot write runs: it is a folder"),
+    ):
+        assert main(["report", *words]) == 2
+        assert why in capsys.readouterr().err
+
+
+def test_the_default_file_is_in_the_runs_folder_or_here() -> None:
+    write_run(Path("runs/a"), LOW)
+    write_run(Path("runs/b"), HIGH)
+    assert main(["report", "a", "--episodes", "0"]) == 0 and Path("runs/a/report.html").is_file()
+    assert main(["report", "a", "b", "--episodes", "0"]) == 0 and Path("report.html").is_file()

@@ -1,0 +1,113 @@
+"""What tests of `t3d serve` need: policies of every kind, a client in this process, and a real server."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.testclient import TestClient
+
+from shipped_policies import bounded, made, of_vectors
+from t3d.architectures import architecture
+from t3d.ship.serve_access import Access, Limits
+from t3d.ship.serve_app import BINARY, Application
+from t3d.ship.serve_errors import JSON
+from t3d.types import Part, Spec
+from t3d.world.policy import LoadedPolicy, SavedPolicy
+from t3d.world.policy_files import save_policy
+
+SIZE = 5  # of the observations of of_vectors()
+GOOD = {"observation": [0.1, -0.2, 0.3, 0.0, 1.0]}
+WS = "ws://127.0.0.1:8701/ws"
+AS_JSON, AS_BYTES = {"content-type": JSON}, {"content-type": BINARY}
+
+
+def of_parts() -> SavedPolicy:
+    """A policy of a Dict with a Tuple and a Discrete in it."""
+    parts = (Part(("arm", 0), (2, 2), 0, 4), Part(("arm", 1), (), 4, 7, 1), Part(("speed",), (3,), 7, 10))
+    spec = bounded(Spec(parts, (2,), -np.ones(2), np.ones(2)))
+    return made(architecture("mlp", (10, 16, 2), "relu"), spec)
+
+
+def client_of(
+    policy: LoadedPolicy | None = None, host: str = "127.0.0.1", token: str = "", **limits: Any
+) -> TestClient:
+    """A client of a server that listens on a host; what the server itself raises becomes an answer."""
+    app = Application(policy or of_vectors(), Access(host, token), Limits(**limits))
+    return TestClient(app, base_url="http://127.0.0.1:8701", raise_server_exceptions=False)
+
+
+def is_good(action: Any, policy: LoadedPolicy) -> bool:
+    """Whether an action is finite and within its bounds."""
+    found = np.asarray(action, np.float64).reshape(-1, policy.spec.action_size)
+    return bool(((found >= policy.spec.action_low) & (found <= policy.spec.action_high)).all())
+
+
+def pictures(policy: LoadedPolicy, count: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Observations of of_images()."""
+    found: dict[str, NDArray[Any]] = {"speed": rng.normal(size=(count, 2)).astype(np.float32)}
+    for image in policy.spec.images:
+        channels, height, width = image.shape
+        shape = (height, width, channels) if image.channels_last else image.shape
+        found[str(image.path[0])] = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
+    return found
+
+
+def saved(folder: Path, policy: SavedPolicy) -> Path:
+    """A folder with a policy in it, as a run has one."""
+    folder.mkdir(exist_ok=True)
+    about = {name: policy.about[name] for name in ("env", "kind", "seed", "step", "mean_return", "t3d")}
+    save_policy(folder / "best" / "seed-3", policy.snapshot, 0, policy.spec, about)
+    return folder
+
+
+class Served(NamedTuple):
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+    first_lines: str
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Signals it; returns its exit code and what it has said."""
+        self.process.send_signal(number)
+        assert self.process.stdout is not None
+        said = self.process.stdout.read()
+        return self.process.wait(60), said
+
+
+@contextmanager
+def served(folder: Path, *flags: str, policy: SavedPolicy | None = None, **environment: str) -> Iterator[Served]:
+    """Runs `t3d serve` on a free port."""
+    saved(folder, policy or of_vectors())
+    command = [sys.executable, "-m", "t3d", "serve", str(folder), "--port", "0", *flags]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process: subprocess.Popen[str] = subprocess.Popen(command, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload]
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        found = re.search(r":(\d+)/act", lines[1])
+        assert found is not None, lines
+        yield Served(process, int(found[1]), "".join(lines))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    """Waits until something is so."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen"
+        time.sleep(0.02)

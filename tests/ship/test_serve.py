@@ -1,0 +1,264 @@
+"""`t3d serve`: it answers what the policy answers, and says what it is."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.websockets import WebSocketDisconnect
+
+from serve_client import AS_BYTES, AS_JSON, GOOD, SIZE, WS, client_of, of_parts, pictures
+from shipped_policies import of_images, of_vectors, vector_spec
+from t3d.ship import parity
+from t3d.ship.serve_app import Application
+from t3d.ship.serve_messages import LEAST_BYTES, MOST_BYTES, Messages
+from t3d.world.policy import SavedPolicy
+
+ABOUT_TRAINING = {"kind": "best", "seed": 3, "step": 12_000, "mean_return": -1.5, "t3d": "0.4.0"}
+TOKEN = "a-token-of-twenty-chars"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+def observed(policy: SavedPolicy, count: int) -> Any:
+    """Observations as R18 compares them, extremes included."""
+    return parity.observations(policy.spec, policy.snapshot.scaling, count, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_ten_thousand_actions_are_those_of_the_policy_to_the_last_bit(scaled: bool) -> None:
+    policy = of_vectors(scaled=scaled)
+    client, seen = client_of(policy), observed(policy, 10_000)
+    for rows in seen.reshape(50, 200, SIZE):
+        wanted = policy(rows)
+        answer = client.post("/act", content=rows.astype("<f4").tobytes(), headers=AS_BYTES)
+        assert (np.frombuffer(answer.content, "<f4").reshape(wanted.shape) == wanted).all()
+        said = client.post("/act", json={"observation": rows.tolist()}).json()["action"]
+        assert (np.array(said, np.float32) == wanted).all()
+
+
+def test_single_observations_over_http_and_websocket() -> None:
+    policy = of_vectors()
+    client = client_of(policy)
+    with client.websocket_connect(WS) as socket:
+        for row in observed(policy, 50):
+            wanted = policy(row)
+            over_http = client.post("/act", json={"observation": row.tolist()})
+            assert over_http.json() == {"action": wanted.tolist()}
+            socket.send_json({"observation": row.tolist()})
+            assert socket.receive_json() == over_http.json()
+            socket.send_bytes(row.astype("<f4").tobytes())
+            assert socket.receive_bytes() == wanted.astype("<f4").tobytes()
+
+
+def test_parts_of_an_observation_are_named_in_json_and_in_order_in_bytes() -> None:
+    policy = of_parts()
+    client = client_of(policy)
+    arm, choice, speed = np.array([[0.1, 0.2], [0.3, 0.4]]), 2, np.array([1.0, 2.0, 3.0])
+    wanted = policy({"arm": (arm, choice), "speed": speed})
+    answer = client.post("/act", json={"observation": {"arm": [arm.tolist(), choice], "speed": speed.tolist()}})
+    assert answer.json() == {"action": wanted.tolist()}
+    flat = np.concatenate([arm.ravel(), [choice], speed]).astype("<f4").tobytes()
+    answer = client.post("/act", content=2 * flat, headers=AS_BYTES)
+    assert answer.content == 2 * wanted.astype("<f4").tobytes()
+    names = [array["name"] for array in client.get("/info").json()["observation"]["arrays"]]
+    assert len(names) == 3 and len(flat) == client.get("/info").json()["observation"]["bytes"]
+
+
+def test_images_are_bytes_or_whole_numbers() -> None:
+    policy = of_images(stack=1)
+    client, seen = client_of(policy), pictures(policy, 2, np.random.default_rng(0))
+    wanted = policy(seen)
+    listed = {name: array.tolist() for name, array in seen.items()}
+    assert client.post("/act", json={"observation": listed}).json() == {"action": wanted.tolist()}
+    content = b"".join(
+        seen["speed"][row].tobytes() + seen["wide"][row].tobytes() + seen["near"][row].tobytes() for row in range(2)
+    )
+    assert client.post("/act", content=content, headers=AS_BYTES).content == wanted.astype("<f4").tobytes()
+    for wrong in (256, -1, 0.5):
+        listed["near"][0][0][0][0] = wrong
+        answer = client.post("/act", json={"observation": listed})
+        assert answer.status_code == 422 and "from 0 to 255" in answer.json()["error"]
+
+
+def test_each_websocket_has_an_episode_of_stacked_frames() -> None:
+    policy = of_images(stack=3)
+    client, rng = client_of(policy), np.random.default_rng(1)
+    assert client.post("/act", json=GOOD).status_code == 409
+    frames = [{name: array[0] for name, array in pictures(policy, 1, rng).items()} for _ in range(4)]
+    sent = [{"observation": {name: array.tolist() for name, array in frame.items()}} for frame in frames]
+    with client.websocket_connect(WS) as first, client.websocket_connect(WS) as second:
+
+        def asked(socket: Any, message: dict[str, Any]) -> Any:
+            socket.send_json(message)
+            return socket.receive_json()
+
+        of_first = [asked(first, sent[place])["action"] for place in (0, 1)]
+        of_second = asked(second, sent[1])["action"]
+        after_reset = asked(first, {**sent[2], "reset": True})["action"]
+        assert asked(second, {"reset": True}) == {"reset": True}
+        again = asked(second, sent[3])["action"]
+    assert of_first == [policy(frames[place]).tolist() for place in (0, 1)]
+    for action, frame in ((of_second, 1), (after_reset, 2), (again, 3)):
+        policy.reset()
+        assert action == policy(frames[frame]).tolist()
+
+
+def test_info_says_what_the_policy_is() -> None:
+    policy = of_vectors()
+    info = client_of(policy, batch=7, seconds=2.5).get("/info").json()
+    assert info["policy"] == repr(policy) and info["environment"] == {"id": "Toy-v0"}
+    assert info["observation"]["bytes"] == 4 * SIZE and info["observation"]["arrays"][0]["shape"] == [SIZE]
+    action = info["action"]
+    assert (action["shape"], action["type"], action["bytes"]) == ([3], "float32", 12)
+    assert action["low"] == policy.spec.action_low.tolist() and action["high"] == policy.spec.action_high.tolist()
+    assert info["training"] == {
+        "kind": "best",
+        "seed": 3,
+        "step": 12_000,
+        "updates": 7,
+        "mean_return": -1.5,
+        "t3d": "0.4.0",
+    }
+    assert info["hashes"]["tensors_sha256"] == policy.sha256
+    assert info["limits"] == {"batch": 7, "bytes": LEAST_BYTES, "seconds": 2.5, "queue": 64, "connections": 128}
+
+
+def test_a_request_may_be_as_long_as_a_full_batch_in_json() -> None:
+    row = [-1.2345678901234567e-300] * SIZE
+    for most in (1, 256, 4000):
+        messages = Messages(of_vectors().spec, most)
+        assert len(json.dumps({"observation": [row] * most})) <= messages.most_bytes <= MOST_BYTES
+
+
+def test_metrics_count_requests_seconds_and_rows() -> None:
+    client = client_of()
+    for rows in (1, 1, 3):
+        client.post("/act", content=np.zeros((rows, SIZE), "<f4").tobytes(), headers=AS_BYTES)
+    client.post("/act", content=b"{", headers=AS_JSON)
+    client.get("/nowhere")
+    with client.websocket_connect(WS) as socket:
+        socket.send_text("{")
+        assert socket.receive_json()["status"] == 400
+        text = client.get("/metrics").text
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert figures['t3d_requests_total{path="/act",status="200"}'] == "3"
+    assert figures['t3d_requests_total{path="/act",status="400"}'] == "1"
+    assert figures['t3d_requests_total{path="/ws",status="400"}'] == "1"
+    assert figures['t3d_requests_total{path="other",status="404"}'] == "1"
+    assert [figures[f't3d_act_rows_bucket{{le="{bound}"}}'] for bound in (1, 2, 4, "+Inf")] == ["2", "2", "3", "3"]
+    assert (figures["t3d_act_rows_sum"], figures["t3d_act_seconds_count"]) == ("5", "5")
+    assert (figures["t3d_queue"], figures["t3d_websockets"]) == ("0", "1")
+    assert float(figures["process_resident_memory_bytes"]) > 2**20
+    assert all(line.startswith("#") or len(line.rsplit(" ", 1)) == 2 for line in text.splitlines())
+
+
+PATHS = ["/act", "/info", "/health", "/metrics", "/nothing"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_on_another_address_everything_needs_the_token(path: str) -> None:
+    client = client_of(host="0.0.0.0", token=TOKEN)
+    for wrong in ({}, {"authorization": f"Bearer {TOKEN}x"}, {"authorization": f"Basic {TOKEN}"}, {"cookie": TOKEN}):
+        assert client.request("POST" if path == "/act" else "GET", path, headers=wrong).status_code == 401
+    assert client.get(f"{path}?token={TOKEN}").status_code == 401
+    assert client.get(path, headers={"host": "evil.example", **BEARER}).status_code == 400
+    assert client.get(path, headers={"host": "192.168.0.5:8701", **BEARER}).status_code in (200, 404, 405)
+
+
+def test_websockets_need_the_token_and_our_origin_too() -> None:
+    refused = [
+        (client_of(host="0.0.0.0", token=TOKEN), {}, 401),
+        (client_of(), {"origin": "http://evil.example"}, 403),
+        (client_of(), {"host": "evil.example"}, 400),
+    ]
+    for client, headers, status in refused:
+        with pytest.raises(Exception) as caught, client.websocket_connect(WS, headers=headers):
+            pass
+        assert getattr(caught.value, "status_code", None) == status
+    with client_of(host="0.0.0.0", token=TOKEN).websocket_connect(WS, headers=BEARER) as socket:
+        socket.send_json(GOOD)
+        assert "action" in socket.receive_json()
+
+
+def test_pages_of_other_sites_reach_nothing() -> None:
+    client = client_of()
+    for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://localhost:8701"}):
+        assert client.post("/act", json=GOOD, headers=headers).status_code == 403
+    for host in ("evil.example", "127.0.0.1.evil.example", "192.168.0.5", ""):
+        assert client.post("/act", json=GOOD, headers={"host": host}).status_code == 400
+    assert client.post("/act", json=GOOD, headers={"origin": "http://127.0.0.1:8701"}).status_code == 200
+
+
+def test_a_bug_is_answered_and_shown_and_the_server_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = client_of()
+
+    def broken(self: Application, *_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Application, "_act", broken)
+        assert client.post("/act", json=GOOD).status_code == 500
+        with client.websocket_connect(WS) as socket:
+            for _ in range(2):
+                socket.send_json(GOOD)
+                assert socket.receive_json()["status"] == 500
+    assert capsys.readouterr().err.count("ZeroDivisionError: a bug") == 3
+    assert client.post("/act", json=GOOD).status_code == 200
+
+
+def test_a_policy_that_limits_changes_takes_the_previous_action_and_a_websocket_keeps_it() -> None:
+    policy = of_vectors(spec=vector_spec()._replace(max_action_change=0.05))
+    client, row = client_of(policy), GOOD["observation"]
+    previous = policy.initial_action
+    with client.websocket_connect(WS) as socket:
+        for _ in range(3):
+            wanted = policy(np.array(row), previous)
+            answer = client.post("/act", json={"observation": row, "previous_action": previous.tolist()})
+            assert answer.json() == {"action": wanted.tolist()}
+            socket.send_json({"observation": row})
+            assert socket.receive_json() == answer.json()
+            previous = wanted
+        high = policy.spec.action_high.tolist()
+        socket.send_json({"observation": row, "reset": True, "previous_action": high})
+        assert socket.receive_json() == {"action": policy(np.array(row), high).tolist()}
+        socket.send_json({"observation": row, "previous_action": high})
+        assert "together with reset" in socket.receive_json()["error"]
+    assert "takes previous_action too" in client.post("/act", json=GOOD).json()["error"]
+    wrongs: list[Any] = [[1.0], [float("nan")] * 3, "text", {}]
+    for wrong in wrongs:
+        body = json.dumps({"observation": row, "previous_action": wrong})
+        answer = client.post("/act", content=body, headers=AS_JSON)
+        assert answer.status_code == 422 and "previous_action" in answer.json()["error"]
+    with_limit = (
+        client.get("/info").json()["action"]["max_change"],
+        client_of().get("/info").json()["action"]["max_change"],
+    )
+    assert with_limit == (0.05, 0.0)
+    answer = client_of().post("/act", json={"observation": row, "previous_action": previous.tolist()})
+    assert answer.status_code == 422
+
+
+def test_a_websocket_whose_message_takes_too_long_is_closed_because_its_episode_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the next message would be answered while the worker is still at the one before."""
+    policy, began = of_vectors(), threading.Event()
+
+    def slow(*_: Any) -> Any:
+        began.set()
+        time.sleep(0.5)
+
+    monkeypatch.setattr(policy, "actions", slow)
+    client, large = client_of(policy, seconds=0.1), np.zeros((250, SIZE), "<f4").tobytes()
+    with client.websocket_connect(WS) as socket:
+        socket.send_bytes(large)
+        assert "no time for this" in socket.receive_json()["error"] and began.is_set()
+        with pytest.raises(WebSocketDisconnect) as caught:
+            socket.receive_json()
+    assert caught.value.code == 1013
