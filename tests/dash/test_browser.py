@@ -200,6 +200,11 @@ def test_an_alarm_links_to_the_curve_that_shows_it(context: BrowserContext, tmp_
             expect(chart).to_be_focused()
             expect(chart).to_be_in_viewport()
             page.evaluate("window.scrollTo(0, 0)")
+        expect(chart.locator(".shapelayer path")).to_have_count(1)  # the step at which it sounded is marked
+        expect(chart.locator(".shapelayer text")).to_have_text("alarm")
+        other = page.get_by_role("region", name="Return of evaluations")
+        expect(other.locator(".plot .main-svg").first).to_be_visible()
+        expect(other.locator(".shapelayer path")).to_have_count(0)
         page.close()
 
 

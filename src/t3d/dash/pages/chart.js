@@ -11,6 +11,7 @@ export class Chart {
     this.zoomed = zoomed;
     this.isLog = false;
     this.series = [];
+    this.alarms = []; // the steps of alarms that this chart shows the reason of
     this.newest = el("p", { class: "newest" });
     this.plot = el("div", { class: "plot", role: "img" });
     const log = el("button", { type: "button", class: "small", "aria-pressed": "false", title: "Logarithmic y axis", onclick: () => {
@@ -26,6 +27,10 @@ export class Chart {
 
   get metrics() {
     return Object.keys(this.panel.metrics);
+  }
+
+  mark(alarms) {
+    this.alarms = [...new Set(alarms.filter((one) => this.panel.alarms?.includes(one.kind)).map((one) => one.step))];
   }
 
   // Takes what it wants of the series that the server sent, and draws it.
@@ -45,7 +50,8 @@ export class Chart {
     const refused = this.isLog && !isLog ? " (not all above 0, so there is no logarithmic axis)" : "";
     this.newest.textContent = isBars ? "" : newest(curves) + refused;
     this.plot.setAttribute("aria-label", `${this.panel.title}: ${this.newest.textContent}`);
-    const about = { isLog, isBars, isShare: this.panel.share, xTitle: this.panel.bars, names: curves.map((one) => one.name), width: this.plot.clientWidth };
+    const about = { isLog, isBars, isShare: this.panel.share, xTitle: this.panel.bars, names: curves.map((one) => one.name), width: this.plot.clientWidth,
+      alarms: this.alarms };
     await Plotly.react(this.plot, isBars ? bars(this.series) : traces(curves), layout(about), CONFIG);
     if (!this.listens) this.listen();
   }

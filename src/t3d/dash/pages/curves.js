@@ -9,7 +9,7 @@ import { view } from "./plot.js";
 const MARGIN = "600px"; // charts this far below the screen are drawn too
 
 // Draws panels. ask(parameters) gets series from the server. Returns its element,
-// update(names of reported metrics) and goTo(title of a chart).
+// update(names of reported metrics, alarms to mark) and goTo(title of a chart).
 export function curves(panels, ask, failed) {
   const visible = new Set();
   const charts = panels.map((panel) => new Chart(panel, zoom));
@@ -58,8 +58,9 @@ export function curves(panels, ask, failed) {
 
   window.matchMedia("(prefers-color-scheme: dark)").onchange = redraw;
 
-  function update(reported) {
+  function update(reported, alarms = []) {
     for (const chart of charts) {
+      chart.mark(alarms);
       chart.element.hidden = !isReported(chart.panel, reported);
     }
     groups.forEach((group) => { group.hidden = !group.querySelector(".chart:not([hidden])"); });

@@ -97,8 +97,15 @@ function legendRows(names, width) {
   return rows;
 }
 
-// names: of the curves; with more than one there is a legend. width: of the chart, in pixels.
-export function layout({ isLog, isShare, xTitle, names, width, isBars }) {
+// A dotted line where an alarm sounded, the first one with a word.
+function marks(steps) {
+  return steps.map((step, place) => ({ type: "line", x0: step, x1: step, yref: "paper", y0: 0, y1: 1, layer: "below",
+    line: { color: style("--bad"), width: 1, dash: "dot" },
+    label: place === 0 ? { text: "alarm", textposition: "end", textangle: 0, xanchor: "left", font: { color: style("--bad"), size: 11 } } : {} }));
+}
+
+// names: of the curves; with more than one there is a legend. width: of the chart, in pixels. alarms: steps to mark.
+export function layout({ isLog, isShare, xTitle, names, width, isBars, alarms }) {
   const axis = { gridcolor: style("--grid"), zerolinecolor: style("--grid"), automargin: true, tickfont: { size: 11 } };
   const text = xTitle ?? (view.axis === "steps" ? "steps" : "seconds of training");
   return {
@@ -106,6 +113,7 @@ export function layout({ isLog, isShare, xTitle, names, width, isBars }) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: style("--text"), size: 12, family: style("--font") },
     hovermode: "x unified", hoverlabel: { bgcolor: style("--card"), bordercolor: style("--line"), font: { color: style("--text"), size: 12 } },
+    shapes: view.axis === "steps" ? marks(alarms) : [],
     showlegend: names.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
     dragmode: window.matchMedia("(pointer: coarse)").matches || isBars ? false : "zoom",
     xaxis: { ...axis, title: { text, font: { size: 11 }, standoff: 4 }, zeroline: false,

@@ -72,7 +72,7 @@ export function runPage(main, { words, search }) {
 
 function curvesTab(name, failed) {
   const { element, update, goTo } = curves(PANELS, (parameters) => get(runAddress(name, "/series"), parameters), failed);
-  return { element, update: (run) => update(Object.values(run.metrics).flat()), goTo };
+  return { element, update: (run) => update(Object.values(run.metrics).flat(), run.alarms), goTo };
 }
 
 function headOf(run) {
