@@ -25,6 +25,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests st
 
 
 @pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """What torch draws in a test does not depend on which tests came before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = socket.socket.connect
 

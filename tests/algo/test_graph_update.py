@@ -41,7 +41,7 @@ def by_hand(candidate: Learner, batch: Batch, draws: Draws, moves: bool) -> Upda
 
 
 def assert_equal_updates(
-    cfg: TD3Config, members: int, count: int, coefficients: Coefficients | None = None, atol: float = 1e-13
+    cfg: TD3Config, members: int, count: int, coefficients: Coefficients | None = None, atol: float = 1e-12
 ) -> None:
     """Every step of every update, and everything that was learned; in float64 only rounding differs."""
     eager, candidate = (
