@@ -119,6 +119,50 @@ def test_a_controller_keeps_the_previous_action() -> None:
     assert np.array_equal(controller(FIVE), policy(FIVE, held)), "what the actuators do now"
 
 
+def test_a_controller_copies_the_action_that_it_starts_from_and_refuses_a_wrong_one_at_once() -> None:
+    policy, held = smooth(), np.array([0.1, 0.2, 0.3], np.float32)
+    controller = policy.controller()
+    controller.reset(held)
+    wanted = policy(FIVE, held)
+    held[:] = SPEC.action_low
+    assert np.array_equal(controller(FIVE), wanted)
+    kept = controller._state
+    for wrong in ("nonsense", [[1], [1, 2]], [1.0], [float("nan")] * 3, {}, np.zeros((2, 2)), [10**400] * 3):
+        with pytest.raises(UserError, match="^previous_action"):
+            controller.reset(wrong)
+        assert controller._state is kept, "a refused reset changes nothing"
+    controller.reset(np.zeros((2, 3)))
+    assert np.array_equal(controller(np.stack([FIVE, FIVE])), policy(np.stack([FIVE, FIVE]), np.zeros((2, 3))))
+
+
+def test_episodes_of_a_batch_start_one_by_one() -> None:
+    policy, rng = smooth(), np.random.default_rng(0)
+    together, alone = policy.controller(), [policy.controller() for _ in range(3)]
+    for starts in ([True] * 3, [False, True, False], None, [True, False, False]):
+        seen = rng.normal(size=(3, 5))
+        for one, start in zip(alone, starts or (), strict=False):
+            if start:
+                one.reset()
+        wanted = [one(row) for one, row in zip(alone, seen, strict=True)]
+        np.testing.assert_allclose(together(seen, starts), wanted, atol=1e-6)
+
+
+def test_what_predict_cannot_take_is_said_in_a_sentence() -> None:
+    policy, rows = smooth(), np.zeros((2, 5))
+    with pytest.raises(UserError, match=r"^previous_action is list \[\[1\], \[1, 2\]\], not numbers of one shape"):
+        policy.predict(FIVE, [[1], [1, 2]])
+    for state, starts in ((np.zeros((2, 3)), [True] * 3), (np.zeros((2, 3)), []), (np.zeros((2, 3)), [[1], [1, 2]])):
+        with pytest.raises(UserError, match="^episode_start is .* not one bool for each of the 2 observations"):
+            policy.predict(rows, state, starts)
+    with pytest.raises(UserError, match=r"^previous_action has shape \(3, 3\) instead of \(2, 3\)"):
+        policy.predict(rows, np.zeros((3, 3)), [True, False])
+    stacks = of_images(stack=3).controller()
+    frames = {"wide": np.zeros((2, 34, 32, 3), np.uint8), "near": np.zeros((2, 1, 32, 33), np.uint8)}
+    stacks({**frames, "speed": np.zeros((2, 2))})
+    with pytest.raises(UserError, match="^episode_start is .* not one bool for each of the 2 observations"):
+        stacks({**frames, "speed": np.zeros((2, 2))}, [True] * 3)
+
+
 def test_a_controller_of_any_policy_and_of_a_batch() -> None:
     free, together = of_vectors(), smooth().controller()
     assert np.array_equal(free.controller()(FIVE), free(FIVE))
