@@ -90,10 +90,13 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(folder: Path, *flags: str, policy: SavedPolicy | None = None, **environment: str) -> Iterator[Served]:
-    """Runs `t3d serve` on a free port."""
+def served(
+    folder: Path, *flags: str, policy: SavedPolicy | None = None, first: str = "", **environment: str
+) -> Iterator[Served]:
+    """Runs `t3d serve` on a free port, after some code of the test's."""
     saved(folder, policy or of_vectors())
-    command = [sys.executable, "-m", "t3d", "serve", str(folder), "--port", "0", *flags]
+    code = f"{first}\nimport sys\nfrom t3d.app.cli import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, *(["-c", code] if first else ["-m", "t3d"]), "serve", str(folder), "--port", "0", *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process: subprocess.Popen[str] = subprocess.Popen(command, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload]
     try:
