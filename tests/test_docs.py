@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
 import shutil
@@ -36,7 +37,7 @@ MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('P
 
 
 def test_following_a_page_leaves_nothing_running_when_a_step_fails(tmp_path: Path) -> None:
-    page, seconds = tmp_path / "page.md", "61.25"
+    page, seconds = tmp_path / "page.md", f"60.{os.getpid()}"  # found by its number
     page.write_text(f'```sh\ntrue\necho "Ctrl-C ends it"; sleep {seconds}\nfalse\n```\n', encoding="utf-8")
     command = [sys.executable, str(ROOT / "experiments" / "follow_page.py"), str(page)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

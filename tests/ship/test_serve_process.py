@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from serve_bad import BAD
@@ -190,6 +191,14 @@ def test_a_message_of_endless_fragments_closes_its_websocket(server: Served) -> 
         said = plug.recv(4096)
         assert said.startswith(b"\x88") and said[2:4] == (1009).to_bytes(2, "big") and b"fragments" in said
     assert asked(server)[0] == 200
+
+
+def test_a_message_that_is_too_long_closes_its_websocket_with_1009(server: Served) -> None:
+    with connect(f"ws://127.0.0.1:{server.port}/ws", proxy=None) as opened:
+        opened.send(" " * 70_000)
+        with pytest.raises(ConnectionClosed) as caught:
+            opened.recv(timeout=20)
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009
 
 
 SOON = """

@@ -128,7 +128,8 @@ def test_a_controller_copies_the_action_that_it_starts_from_and_refuses_a_wrong_
     held[:] = SPEC.action_low
     assert np.array_equal(controller(FIVE), wanted)
     kept = controller._state
-    for wrong in ("nonsense", [[1], [1, 2]], [1.0], [float("nan")] * 3, {}, np.zeros((2, 2)), [10**400] * 3):
+    wrongs: list[Any] = ["nonsense", [[1], [1, 2]], [1.0], [float("nan")] * 3, {}, np.zeros((2, 2)), [10**400] * 3]
+    for wrong in wrongs:
         with pytest.raises(UserError, match=r"^previous_action"):
             controller.reset(wrong)
         assert controller._state is kept, "a refused reset changes nothing"
