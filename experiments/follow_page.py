@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,8 +52,13 @@ class Terminal:
         sys.exit("the shell has ended")
 
     def press_ctrl_c(self) -> None:
-        os.killpg(self._shell.pid, signal.SIGINT)
-        print(self._shell.communicate(timeout=30)[0])
+        """Ends what runs, and the shell."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGINT)
+        try:
+            print(self._shell.communicate(timeout=30)[0])
+        except subprocess.TimeoutExpired:
+            os.killpg(self._shell.pid, signal.SIGKILL)
 
 
 def surroundings() -> dict[str, str]:
@@ -71,16 +77,24 @@ def main() -> None:
         page = page.replace(*one.split("=", 1))
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        first = terminal = Terminal(Path(folder))
-        for language, file, text in BLOCK.findall(page):
-            if language == "python" and file:
-                (Path(terminal.folder) / file).write_text(f"# {file}\n{text}", encoding="utf-8")
-            for line in text.replace("\\\n", " ").splitlines() if language == "sh" else []:
-                if line and terminal.type(line):
-                    terminal = Terminal(Path(terminal.folder))
-                    terminal.type(". .venv/bin/activate")
-        first.press_ctrl_c()
+        terminals = [Terminal(Path(folder))]
+        try:
+            follow(page, terminals)
+        finally:
+            for terminal in terminals:
+                terminal.press_ctrl_c()
         print(f"@ {time.monotonic() - started:.0f} s in all")
+
+
+def follow(page: str, terminals: list[Terminal]) -> None:
+    """Types the page into the last of the terminals; opens another when one serves."""
+    for language, file, text in BLOCK.findall(page):
+        if language == "python" and file:
+            (Path(terminals[-1].folder) / file).write_text(f"# {file}\n{text}", encoding="utf-8")
+        for line in text.replace("\\\n", " ").splitlines() if language == "sh" else []:
+            if line and terminals[-1].type(line):
+                terminals.append(Terminal(Path(terminals[-1].folder)))
+                terminals[-1].type(". .venv/bin/activate")
 
 
 if __name__ == "__main__":

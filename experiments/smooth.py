@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +40,7 @@ Actions = NDArray[np.float64]
 
 
 class Played(NamedTuple):
-    """What one policy does, averaged over episodes."""
+    """What one policy does: means over episodes, and the largest change in any of them."""
 
     mean_return: float
     change: float  # mean absolute change of an action per step, as a share of its range
@@ -128,6 +130,7 @@ def result(limit: float, args: argparse.Namespace) -> dict[str, Any]:
         "random_steps": args.random_steps,
         "actors": args.actors,
         "tf32": args.tf32,
+        "arguments": sys.argv[1:],
         "machine": f"{gpu_name()}, {psutil.cpu_count()} cores ({platform.machine()})",
         "versions": versions(),
     }
@@ -152,7 +155,8 @@ def play(policy: LoadedPolicy, episodes: int, limit: float = 1.0) -> Played:
         changes = np.abs(np.diff(actions, axis=0)) / (high - low)
         found.append((sum(rewards), changes.mean(), changes.max(), frequency(2 * (actions - low) / (high - low) - 1)))
     env.close()
-    return Played(*map(float, np.mean(found, axis=0)))
+    mean_return, change, _, frequencies = map(float, np.mean(found, axis=0))
+    return Played(mean_return, change, float(max(largest for _, _, largest, _ in found)), frequencies)
 
 
 def frequency(actions: Actions) -> float:
@@ -184,10 +188,17 @@ def cells(one: dict[str, Any], afterwards: dict[str, Any]) -> list[str]:
         f"{one['limit']:g}" if one["limit"] else "none",
         in_words(mine),
         f"{figures(mine, 'change').mean():.1%}",
-        f"{figures(mine, 'largest_change').mean():.1%}",
+        f"{figures(mine, 'largest_change').max():.1%}",
         f"{1000 * figures(mine, 'frequency').mean():.2f}",
         in_words(other) if other else "",
     ]
+
+
+def commands(found: list[dict[str, Any]]) -> list[str]:
+    """The commands that made the results, each once; results of earlier versions of this file do not say."""
+    known = [one["arguments"] for one in found if "arguments" in one]
+    typed = dict.fromkeys(shlex.join(["python", "experiments/smooth.py", *arguments]) for arguments in known)
+    return ["", f"Made by {' and '.join(f'`{command}`' for command in typed)}."] if typed else []
 
 
 def write(found: list[dict[str, Any]]) -> None:
@@ -207,6 +218,7 @@ def write(found: list[dict[str, Any]]) -> None:
         f"standard deviation over seeds. {one['machine']}; "
         + ", ".join(f"{name} {text}" for name, text in one["versions"].items())
         + ".",
+        *commands(found),
         "",
         "![Return against smoothness](img/smooth.png)",
     ]

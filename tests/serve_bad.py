@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from serve_client import AS_BYTES, AS_JSON, GOOD, SIZE
+from serve_client import AS_BYTES, AS_JSON, GOOD, GOOD_LIMITED, SIZE
 
 ROW = GOOD["observation"]
 
@@ -82,6 +82,28 @@ IN_BYTES = {
     "a bad row as bytes": floats(*ROW, *ROW, 0, float("nan"), 0, 0, 0),
     "a huge batch as bytes": floats(*ROW) * 257,
     "a picture": b"\x89PNG\r\n\x1a\n" + b"\x00" * 500,
+}
+PREVIOUS = {  # of a policy that limits how much actions change
+    "text": '"nonsense"',
+    "ragged": "[[1], [1, 2]]",
+    "an object": "{}",
+    "true": "true",
+    "too short": "[0.1, 0.2]",
+    "too long": "[0.1, 0.2, 0.3, 0.4]",
+    "several for one": "[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]]",
+    "one for one, nested": "[[0.1, 0.2, 0.3]]",
+    "three dimensions": "[[[0.1, 0.2, 0.3]]]",
+    "nothing in it": "[]",
+    "NaN": "[0, NaN, 0]",
+    "Infinity": "[0, 0, -Infinity]",
+    "1e300": "[1e300, 0, 0]",
+    "an integer of 30 digits": "[1" + 29 * "0" + ", 0, 0]",
+    "null among numbers": "[0, null, 0]",
+    "text among numbers": '[0, "1", 0]',
+}
+BAD_PREVIOUS = {
+    f"previous action: {name}": json.dumps({**GOOD_LIMITED, "previous_action": "@"}).replace('"@"', text).encode()
+    for name, text in PREVIOUS.items()
 }
 BAD = {name: (AS_JSON, body) for name, body in IN_JSON.items()}
 BAD |= {name: (AS_BYTES, body) for name, body in IN_BYTES.items()}

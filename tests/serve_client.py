@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.testclient import TestClient
 
-from shipped_policies import bounded, made, of_vectors
+from shipped_policies import bounded, made, of_vectors, vector_spec
 from t3d.architectures import architecture
 from t3d.ship.serve_access import Access, Limits
 from t3d.ship.serve_app import BINARY, Application
@@ -27,7 +27,9 @@ from t3d.world.policy import LoadedPolicy, SavedPolicy
 from t3d.world.policy_files import save_policy
 
 SIZE = 5  # of the observations of of_vectors()
-GOOD = {"observation": [0.1, -0.2, 0.3, 0.0, 1.0]}
+GOOD: dict[str, Any] = {"observation": [0.1, -0.2, 0.3, 0.0, 1.0]}
+LIMITED = vector_spec()._replace(max_action_change=0.05)
+GOOD_LIMITED = {**GOOD, "previous_action": [0.1, 0.2, 0.3]}
 WS = "ws://127.0.0.1:8701/ws"
 AS_JSON, AS_BYTES = {"content-type": JSON}, {"content-type": BINARY}
 
@@ -47,10 +49,11 @@ def client_of(
     return TestClient(app, base_url="http://127.0.0.1:8701", raise_server_exceptions=False)
 
 
-def is_good(action: Any, policy: LoadedPolicy) -> bool:
-    """Whether an action is finite and within its bounds."""
-    found = np.asarray(action, np.float64).reshape(-1, policy.spec.action_size)
-    return bool(((found >= policy.spec.action_low) & (found <= policy.spec.action_high)).all())
+def is_good(action: Any, policy: LoadedPolicy, rows: int | None = None) -> bool:
+    """Whether this is an action, or so many rows of them, finite and within the bounds."""
+    found, spec = np.asarray(action, np.float64), policy.spec
+    shape = spec.action_shape if rows is None else (rows, *spec.action_shape)
+    return found.shape == shape and bool(((found >= spec.action_low) & (found <= spec.action_high)).all())
 
 
 def pictures(policy: LoadedPolicy, count: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
@@ -87,10 +90,13 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(folder: Path, *flags: str, policy: SavedPolicy | None = None, **environment: str) -> Iterator[Served]:
-    """Runs `t3d serve` on a free port."""
+def served(
+    folder: Path, *flags: str, policy: SavedPolicy | None = None, first: str = "", **environment: str
+) -> Iterator[Served]:
+    """Runs `t3d serve` on a free port, after some code of the test's."""
     saved(folder, policy or of_vectors())
-    command = [sys.executable, "-m", "t3d", "serve", str(folder), "--port", "0", *flags]
+    code = f"{first}\nimport sys\nfrom t3d.app.cli import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, *(["-c", code] if first else ["-m", "t3d"]), "serve", str(folder), "--port", "0", *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process: subprocess.Popen[str] = subprocess.Popen(command, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload]
     try:

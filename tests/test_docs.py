@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import psutil
 import pytest
 import tyro
 
@@ -32,6 +34,15 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 SMALL = shlex.split("--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --no-video")
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
+
+
+def test_following_a_page_leaves_nothing_running_when_a_step_fails(tmp_path: Path) -> None:
+    page, seconds = tmp_path / "page.md", f"60.{os.getpid()}"  # found by its number
+    page.write_text(f'```sh\ntrue\necho "Ctrl-C ends it"; sleep {seconds}\nfalse\n```\n', encoding="utf-8")
+    command = [sys.executable, str(ROOT / "experiments" / "follow_page.py"), str(page)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and "it ended with code" in ended.stderr  # there is no .venv in its folder
+    assert ["sleep", seconds] not in [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
 
 
 class Block(NamedTuple):

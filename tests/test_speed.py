@@ -71,7 +71,7 @@ def test_acting_on_images_takes_less_than_ten_milliseconds() -> None:
 
 @pytest.mark.slow
 def test_a_policy_acts_in_less_than_forty_microseconds() -> None:
-    """With all its checks, 17 values to 256-256 to 6, in turns; we measured 24 µs, 39 with limited changes, 11 bare."""
+    """With all its checks, 17 values to 256-256 to 6, in turns; 60 if changes are limited. docs/ship.md says both."""
     spec, seen = vector_spec(17, 6), np.linspace(-1, 1, 17)
     policy = of_vectors(hidden=(256, 256), spec=spec)
     limited = of_vectors(hidden=(256, 256), spec=spec._replace(max_action_change=0.2)).controller()
@@ -91,7 +91,7 @@ def test_a_policy_acts_in_less_than_forty_microseconds() -> None:
     print(f"{1e6 * checked:.1f} µs with checks, {1e6 * smooth:.1f} limited too, {1e6 * products:.1f} without either")
     assert checked < 40e-6
     assert checked < 4 * products
-    assert smooth < 1.8 * checked
+    assert smooth < 60e-6
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from serve_client import saved
+from shipped_policies import of_vectors, vector_spec
 from t3d.app.cli import main
+from t3d.bench import open_loop, serving
 from t3d.bench.open_loop import Request, http_request, is_action, is_status, measure, schedule_of
 
 
@@ -32,6 +36,42 @@ def test_actions_an_empty_handler_and_bad_requests_are_measured(
     assert min(found["server_mib"]) > 10 and found["versions"]["cpu"] and found["machine"]["cores"]
     said = capsys.readouterr().out
     assert "an empty handler" in said and "MiB at the end" in said
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.2])
+def test_a_token_in_the_environment_and_limited_policies_are_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
+) -> None:
+    run = saved(tmp_path / "run", of_vectors(spec=vector_spec()._replace(max_action_change=limit)))
+    monkeypatch.setenv("T3D_TOKEN", "a-token-of-twenty-chars")
+    file = tmp_path / "serve.json"
+    assert main(["bench", "serve", str(run), "--rate", "50", "--seconds", "0.5", "--json", str(file)]) == 0
+    act = json.loads(file.read_text())["rows"][0]
+    assert (act["what"], act["answers"], act["wrong"]) == ("act", 25, 0)
+
+
+def test_wrong_answers_fail_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "is_action", lambda *_: lambda *_: False)
+    assert main(["bench", "serve", "--rate", "50", "--seconds", "0.2"]) == 1
+
+
+def test_a_file_that_cannot_be_written_is_noticed_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serving, "measured", lambda _: pytest.fail("it measured"))
+    for place in (tmp_path, tmp_path / "nowhere" / "serve.json"):
+        assert main(["bench", "serve", "--json", str(place)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: cannot write {place}: ")
+
+
+def test_requests_without_an_answer_are_wrong_whether_or_not_they_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_loop, "SECONDS_TO_END", 0.2)
+    request = Request(http_request("GET", "/"), is_status(200))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        figures, _ = measure(silent.getsockname(), schedule_of(500, 0.2, [request], request, [request]))
+    counts = {kind: (len(found.seconds), found.wrong) for kind, found in figures.items()}
+    assert counts == {"act": (100, 100), "empty": (10, 10), "bad": (5, 5)}
+    assert "there was no answer" in figures["act"].example
 
 
 @contextmanager

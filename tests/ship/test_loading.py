@@ -11,6 +11,8 @@ import pytest
 
 import helpers
 import t3d
+from t3d.app.cli import main
+from t3d.architectures import KINDS
 from t3d.errors import UserError
 from t3d.files import sealed, unsealed
 
@@ -67,6 +69,23 @@ def test_what_is_not_there_is_said_in_a_sentence(run: Path) -> None:
     assert "holds the seeds seed-4, seed-5; choose one" in said["another seed of a checkpoint"]
     assert "it is not a run, or was never evaluated" in said["no run"]
     assert "no policy at" in said["nothing"]
+
+
+def test_what_cannot_choose_anything_is_refused_instead_of_ignored(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    stem, newest, file = run / "best" / "seed-4", max((run / "checkpoints").glob("0*")), tmp_path / "policy.onnx"
+    assert main(["export", str(run), "--seed", "4", "--out", str(file)]) == 0
+    own = KINDS["mlp"]
+    tries: list[tuple[Callable[[], object], str]] = [
+        (lambda: t3d.load_policy(stem, seed=99), "is a policy file, which holds one policy: it takes no seed"),
+        (lambda: t3d.load_policy(run / "nothing", seed=4), "no policy at"),
+        (lambda: t3d.load_policy(file, seed=4), "is an ONNX file: it takes no seed"),
+        (lambda: t3d.load_policy(file, network=own), "is an ONNX file: it takes no network"),
+        (lambda: t3d.load_policy(newest, network=own, seed=4), "is a checkpoint: it takes no network"),
+    ]
+    for load, sentence in tries:
+        with pytest.raises(UserError, match=sentence):
+            load()
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "state.json", "state.safetensors"])

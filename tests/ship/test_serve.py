@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 from starlette.websockets import WebSocketDisconnect
 
 from serve_client import AS_BYTES, AS_JSON, GOOD, SIZE, WS, client_of, of_parts, pictures
-from shipped_policies import of_images, of_vectors, vector_spec
+from shipped_policies import IMAGES, bounded, made, of_images, of_vectors, vector_spec
+from t3d.architectures import actor_architecture
 from t3d.ship import parity
 from t3d.ship.serve_app import Application
 from t3d.ship.serve_messages import LEAST_BYTES, MOST_BYTES, Messages
+from t3d.types import Image, Spec
 from t3d.world.policy import SavedPolicy
 
 ABOUT_TRAINING = {"kind": "best", "seed": 3, "step": 12_000, "mean_return": -1.5, "t3d": "0.4.0"}
@@ -84,6 +87,46 @@ def test_images_are_bytes_or_whole_numbers() -> None:
         assert answer.status_code == 422 and "from 0 to 255" in answer.json()["error"]
 
 
+def test_images_of_floats_are_numbers_from_0_to_1() -> None:
+    image = Image(("camera",), (1, 32, 32), 0, 32 * 32, is_float=True)
+    policy = made(
+        actor_architecture(spec := bounded(Spec((), (2,), -np.ones(2), np.ones(2), images=(image,))), IMAGES), spec
+    )
+    client, seen = client_of(policy), np.random.default_rng(0).random((2, 32, 32, 1), np.float32)
+    wanted = policy({"camera": seen})
+    assert client.post("/act", json={"observation": {"camera": seen.tolist()}}).json() == {"action": wanted.tolist()}
+    answer = client.post("/act", content=seen.astype("<f4").tobytes(), headers=AS_BYTES)
+    assert answer.content == wanted.astype("<f4").tobytes()
+    listed = seen.tolist()
+    for wrong in (1e300, -1e300, 255.0):
+        listed[0][0][0][0] = wrong
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            answer = client.post("/act", json={"observation": {"camera": listed}})
+        assert answer.status_code == 422 and "camera" in answer.json()["error"]
+
+
+def test_a_websocket_starts_episodes_of_a_batch_one_by_one() -> None:
+    policy = of_vectors(spec=vector_spec()._replace(max_action_change=0.05))
+    controller, seen = policy.controller(), np.random.default_rng(0).normal(size=(4, 2, SIZE)).round(2)
+    with client_of(policy).websocket_connect(WS) as socket:
+        for rows, reset in zip(seen, ([True, True], [False, False], [False, True], False), strict=True):
+            socket.send_json({"observation": rows.tolist(), "reset": reset})
+            assert socket.receive_json() == {"action": controller(rows, reset or None).tolist()}
+        for wrong in ([True], [True] * 3, []):
+            socket.send_json({"observation": seen[0].tolist(), "reset": wrong})
+            assert f"reset has {len(wrong)} values, and there are 2" in socket.receive_json()["error"]
+        socket.send_json({"reset": [True, False]})
+        assert "needs the observations too" in socket.receive_json()["error"]
+
+
+def test_requests_to_act_have_no_episode_to_start() -> None:
+    for reset in (True, [True], [False]):
+        answer = client_of().post("/act", json={**GOOD, "reset": reset})
+        assert answer.status_code == 400 and "the WebSocket /ws" in answer.json()["error"]
+    assert client_of().post("/act", json={**GOOD, "reset": False}).status_code == 200
+
+
 def test_each_websocket_has_an_episode_of_stacked_frames() -> None:
     policy = of_images(stack=3)
     client, rng = client_of(policy), np.random.default_rng(1)
@@ -132,6 +175,11 @@ def test_a_request_may_be_as_long_as_a_full_batch_in_json() -> None:
     for most in (1, 256, 4000):
         messages = Messages(of_vectors().spec, most)
         assert len(json.dumps({"observation": [row] * most})) <= messages.most_bytes <= MOST_BYTES
+    before = [[-1.2345678901234567e-300] * 20] * 256
+    content = json.dumps({"observation": [row[:3]] * 256, "previous_action": before})
+    spec = vector_spec(3, 20)._replace(max_action_change=0.1)
+    assert LEAST_BYTES < len(content) <= Messages(spec, 256).most_bytes
+    assert client_of(of_vectors(spec=spec)).post("/act", content=content, headers=AS_JSON).status_code == 200
 
 
 def test_metrics_count_requests_seconds_and_rows() -> None:
@@ -165,8 +213,20 @@ def test_on_another_address_everything_needs_the_token(path: str) -> None:
     for wrong in ({}, {"authorization": f"Bearer {TOKEN}x"}, {"authorization": f"Basic {TOKEN}"}, {"cookie": TOKEN}):
         assert client.request("POST" if path == "/act" else "GET", path, headers=wrong).status_code == 401
     assert client.get(f"{path}?token={TOKEN}").status_code == 401
-    assert client.get(path, headers={"host": "evil.example", **BEARER}).status_code == 400
-    assert client.get(path, headers={"host": "192.168.0.5:8701", **BEARER}).status_code in (200, 404, 405)
+    assert client.get(path, headers={"host": "192.168.0.5:8701"}).status_code == 401
+
+
+@pytest.mark.parametrize("listens_on", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["policy:8701", "box.lab.example", "192.168.0.5:8701", "127.0.0.1"])
+def test_with_the_token_any_name_reaches_the_server(listens_on: str, host: str) -> None:
+    """Names of containers and domains, proxies that keep Host, and pages behind a proxy with TLS."""
+    client = client_of(host=listens_on, token=TOKEN)
+    for headers in ({"host": host}, {"host": host, "origin": f"https://{host}"}):
+        assert client.post("/act", json=GOOD, headers={**headers, **BEARER}).status_code == 200
+        assert client.post("/act", json=GOOD, headers=headers).status_code == 401
+        with client.websocket_connect(WS, headers={**headers, **BEARER}) as socket:
+            socket.send_json(GOOD)
+            assert "action" in socket.receive_json()
 
 
 def test_websockets_need_the_token_and_our_origin_too() -> None:
@@ -228,13 +288,21 @@ def test_a_policy_that_limits_changes_takes_the_previous_action_and_a_websocket_
         socket.send_json({"observation": row, "reset": True, "previous_action": high})
         assert socket.receive_json() == {"action": policy(np.array(row), high).tolist()}
         socket.send_json({"observation": row, "previous_action": high})
-        assert "together with reset" in socket.receive_json()["error"]
+        assert 'only with "reset": true' in socket.receive_json()["error"]
     assert "takes previous_action too" in client.post("/act", json=GOOD).json()["error"]
-    wrongs: list[Any] = [[1.0], [float("nan")] * 3, "text", {}]
+    wrongs: list[Any] = [[1.0], [float("nan")] * 3, "text", {}, [[1], [1, 2]]]
     for wrong in wrongs:
         body = json.dumps({"observation": row, "previous_action": wrong})
         answer = client.post("/act", content=body, headers=AS_JSON)
         assert answer.status_code == 422 and "previous_action" in answer.json()["error"]
+    with client.websocket_connect(WS) as socket:
+        for wrong in wrongs:
+            for also in ({"observation": row}, {}):
+                socket.send_text(json.dumps({"reset": True, "previous_action": wrong, **also}))
+                refused = socket.receive_json()
+                assert refused["status"] == 422 and "previous_action" in refused["error"]
+                socket.send_json(GOOD)
+                assert "action" in socket.receive_json(), "what was refused is not kept"
     with_limit = (
         client.get("/info").json()["action"]["max_change"],
         client_of().get("/info").json()["action"]["max_change"],
@@ -258,7 +326,7 @@ def test_a_websocket_whose_message_takes_too_long_is_closed_because_its_episode_
     client, large = client_of(policy, seconds=0.1), np.zeros((250, SIZE), "<f4").tobytes()
     with client.websocket_connect(WS) as socket:
         socket.send_bytes(large)
-        assert "no time for this" in socket.receive_json()["error"] and began.is_set()
+        assert "the policy did not answer within 0.1 s" in socket.receive_json()["error"] and began.is_set()
         with pytest.raises(WebSocketDisconnect) as caught:
             socket.receive_json()
     assert caught.value.code == 1013

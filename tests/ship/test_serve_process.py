@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from serve_bad import BAD
@@ -87,6 +88,9 @@ def test_junk_on_the_wire_is_refused(server: Served, junk: bytes) -> None:
     answer = raw(server, junk)
     was_cut_off = not answer and len(junk) > 2**16  # the connection was closed while we were still sending
     assert was_cut_off or answer.startswith(b"HTTP/1.1 4"), answer
+    head, _, body = answer.partition(b"\r\n\r\n")
+    is_handshake = b"upgrade: websocket" in junk  # which is answered in plain text
+    assert was_cut_off or is_handshake or (b"application/json" in head and {*json.loads(body)} == {"error"}), answer
     assert asked(server)[0] == 200
 
 
@@ -131,6 +135,113 @@ def test_junk_in_a_websocket_closes_it_alone(server: Served, frame: bytes) -> No
         plug.sendall(frame)
         assert plug.recv(4096).startswith(b"\x88")  # a frame that closes
     assert asked(server)[0] == 200
+
+
+def frame(opcode: int, content: bytes = b"", is_last: bool = True) -> bytes:
+    """As a client sends it, with a mask of zeros."""
+    size = bytes([0x80 | len(content)]) if len(content) < 126 else b"\xfe" + len(content).to_bytes(2, "big")
+    return bytes([opcode | (0x80 if is_last else 0)]) + size + bytes(4) + content
+
+
+@contextmanager
+def deaf(server: Served) -> Iterator[socket.socket]:
+    """A WebSocket whose client reads nothing, with little room for what it does not read."""
+    with socket.socket() as plug:
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**12)
+        plug.settimeout(20)
+        plug.connect(("127.0.0.1", server.port))
+        plug.sendall(UPGRADE)
+        assert plug.recv(4096).startswith(b"HTTP/1.1 101")
+        yield plug
+
+
+def test_a_client_that_sends_pings_and_does_not_read_is_dropped(server: Served) -> None:
+    process = psutil.Process(server.process.pid)
+    memory = process.memory_info().rss
+    with deaf(server) as plug, suppress(OSError):
+        for _ in range(1000):  # 65 MB
+            plug.sendall(frame(9, b"x" * 125) * 500)
+        pytest.fail("the server took all of it")
+    assert process.memory_info().rss - memory < 20 * 2**20
+    assert asked(server)[0] == 200
+
+
+def test_a_client_that_reads_may_send_any_number_of_pings(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as plug:
+        plug.sendall(UPGRADE)
+        answers = plug.makefile("rb")
+        while answers.readline().strip():
+            pass
+        for _ in range(100):
+            plug.sendall(frame(9, b"x" * 125) * 200)
+            assert len(answers.read(127 * 200)) == 127 * 200
+        plug.sendall(frame(1, json.dumps(GOOD).encode()))
+        assert b'"action"' in plug.recv(4096)
+
+
+def test_a_message_of_endless_fragments_closes_its_websocket(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as plug:
+        plug.sendall(UPGRADE)
+        assert plug.recv(4096).startswith(b"HTTP/1.1 101")
+        content = json.dumps(GOOD).encode()
+        plug.sendall(frame(1, b"", is_last=False) + frame(0, b"", is_last=False) * 4000 + frame(0, content))
+        assert b'"action"' in plug.recv(4096), "so many are taken"
+        with suppress(OSError):
+            plug.sendall(frame(1, b"", is_last=False) + frame(0, b"", is_last=False) * 5000)
+        said = plug.recv(4096)
+        assert said.startswith(b"\x88") and said[2:4] == (1009).to_bytes(2, "big") and b"fragments" in said
+    assert asked(server)[0] == 200
+
+
+def test_a_message_that_is_too_long_closes_its_websocket_with_1009(server: Served) -> None:
+    with connect(f"ws://127.0.0.1:{server.port}/ws", proxy=None) as opened:
+        opened.send(" " * 70_000)
+        with pytest.raises(ConnectionClosed) as caught:
+            opened.recv(timeout=20)
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009
+
+
+SOON = """
+import t3d.ship.serve as serve
+made = serve._config
+def soon(application):
+    config = made(application)
+    config.ws_ping_interval = config.ws_ping_timeout = 0.5
+    return config
+serve._config = soon
+"""
+
+
+def test_a_client_that_does_not_answer_pings_is_dropped_though_answers_wait_for_it(tmp_path: Path) -> None:
+    with served(tmp_path / "run", first=SOON) as server, deaf(server) as plug:
+        assert b"t3d_websockets 1" in fetched(server, "/metrics")
+        plug.settimeout(0.3)
+        message = frame(2, np.zeros((250, SIZE), "<f4").tobytes())
+        with suppress(OSError):
+            for _ in range(10_000):
+                plug.sendall(message)
+            pytest.fail("the server took all of it")
+        until(lambda: b"t3d_websockets 0" in fetched(server, "/metrics"))
+
+
+def test_the_time_in_which_a_connection_was_idle_is_not_taken_from_the_next_request(tmp_path: Path) -> None:
+    """It is idle for 1.5 s of 2, then sends a request that takes 1 s."""
+
+    def slowly() -> Iterator[bytes]:
+        time.sleep(1)
+        yield json.dumps(GOOD).encode()
+
+    with (
+        served(tmp_path / "run", first="import t3d.ship.serve as serve; serve.PATIENCE = 2") as server,
+        closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection,
+    ):
+        for body in (json.dumps(GOOD), slowly()):
+            connection.request("POST", "/act", body, AS_JSON)
+            assert b'"action"' in connection.getresponse().read()
+            started = time.monotonic()
+            time.sleep(1.5)
+        assert connection.sock.recv(4096) == b"", "and an idle one is closed"
+        assert 1.5 < time.monotonic() - started < 10
 
 
 def test_a_request_that_does_not_arrive_is_given_up(server: Served) -> None:

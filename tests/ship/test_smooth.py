@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,51 @@ def test_a_controller_keeps_the_previous_action() -> None:
     held = SPEC.action_high.astype(np.float32)
     controller.reset(held)
     assert np.array_equal(controller(FIVE), policy(FIVE, held)), "what the actuators do now"
+
+
+def test_a_controller_copies_the_action_that_it_starts_from_and_refuses_a_wrong_one_at_once() -> None:
+    policy, held = smooth(), np.array([0.1, 0.2, 0.3], np.float32)
+    controller = policy.controller()
+    controller.reset(held)
+    wanted = policy(FIVE, held)
+    held[:] = SPEC.action_low
+    assert np.array_equal(controller(FIVE), wanted)
+    kept = controller._state
+    wrongs: list[Any] = ["nonsense", [[1], [1, 2]], [1.0], [float("nan")] * 3, {}, np.zeros((2, 2)), [10**400] * 3]
+    for wrong in wrongs:
+        with pytest.raises(UserError, match=r"^previous_action"):
+            controller.reset(wrong)
+        assert controller._state is kept, "a refused reset changes nothing"
+    controller.reset(np.zeros((2, 3)))
+    assert np.array_equal(controller(np.stack([FIVE, FIVE])), policy(np.stack([FIVE, FIVE]), np.zeros((2, 3))))
+
+
+def test_episodes_of_a_batch_start_one_by_one() -> None:
+    policy, rng = smooth(), np.random.default_rng(0)
+    together, alone = policy.controller(), [policy.controller() for _ in range(3)]
+    for starts in ([True] * 3, [False, True, False], None, [True, False, False]):
+        seen = rng.normal(size=(3, 5))
+        for one, start in zip(alone, starts or (), strict=False):
+            if start:
+                one.reset()
+        wanted = [one(row) for one, row in zip(alone, seen, strict=True)]
+        np.testing.assert_allclose(together(seen, starts), wanted, atol=1e-6)
+
+
+def test_what_predict_cannot_take_is_said_in_a_sentence() -> None:
+    policy, rows = smooth(), np.zeros((2, 5))
+    with pytest.raises(UserError, match=r"^previous_action is list \[\[1\], \[1, 2\]\], not numbers of one shape"):
+        policy.predict(FIVE, [[1], [1, 2]])
+    for state, starts in ((np.zeros((2, 3)), [True] * 3), (np.zeros((2, 3)), []), (np.zeros((2, 3)), [[1], [1, 2]])):
+        with pytest.raises(UserError, match=r"^episode_start is .* not one bool for each of the 2 observations"):
+            policy.predict(rows, state, starts)
+    with pytest.raises(UserError, match=r"^previous_action has shape \(3, 3\) instead of \(2, 3\)"):
+        policy.predict(rows, np.zeros((3, 3)), [True, False])
+    stacks = of_images(stack=3).controller()
+    frames = {"wide": np.zeros((2, 34, 32, 3), np.uint8), "near": np.zeros((2, 1, 32, 33), np.uint8)}
+    stacks({**frames, "speed": np.zeros((2, 2))})
+    with pytest.raises(UserError, match=r"^episode_start is .* not one bool for each of the 2 observations"):
+        stacks({**frames, "speed": np.zeros((2, 2))}, [True] * 3)
 
 
 def test_a_controller_of_any_policy_and_of_a_batch() -> None:
@@ -285,6 +331,30 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_policy(policy, file, "onnx", {})
     for other in (t3d.load_policy(file).actions, torch_actions(policy)):
         assert largest_difference(policy, other) <= TOLERANCE
+
+
+def test_the_study_reports_the_largest_change_of_any_episode_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(__file__).parents[2] / "experiments" / "smooth.py"
+    described = spec_from_file_location("smooth_study", file)
+    assert described is not None and described.loader is not None
+    study: Any = module_from_spec(described)
+    described.loader.exec_module(study)
+    policy = of_vectors(spec=vector_spec(3, 1))
+    policy.about["env"] = "Pendulum-v1"
+    together = study.play(policy, 3)
+    alone = []
+    for place in range(3):
+        monkeypatch.setattr(study, "derive", lambda *_, place=place: derive(0, "test", place))
+        alone.append(study.play(policy, 1))
+    assert together.largest_change == max(one.largest_change for one in alone)
+    assert together.change == pytest.approx(np.mean([one.change for one in alone]))
+    one = {"limit": 0, "policies": [played._asdict() for played in alone]}
+    assert study.cells(one, {})[3] == f"{together.largest_change:.1%}"
+    assert study.commands([one, {"arguments": ["--seeds", "4"]}, {"arguments": ["--seeds", "4"]}]) == [
+        "",
+        "Made by `python experiments/smooth.py --seeds 4`.",
+    ]
+    assert study.commands([one]) == []
 
 
 SPACES = {

@@ -108,9 +108,17 @@ class Client:
         ends = time.perf_counter() + SECONDS_TO_END
         while self.on_their_way and time.perf_counter() < ends:
             await asyncio.sleep(0.01)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Counts what has no answer by now as wrong, whether or not it was sent, and closes all connections."""
         self.is_done = True
+        waiting = [connection.waiting for connection in self.connections if connection.waiting is not None]
         for connection in self.connections:
-            connection.transport.close()
+            connection.waiting = None
+            connection.transport.abort()
+        for due, kind, request in [*waiting, *self.backlog]:
+            self.answered(due, kind, request, 0, b"there was no answer")
 
     def is_free(self, connection: Connection) -> None:
         """Takes the next request that waits for a connection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import platform
 import re
 import subprocess
@@ -23,10 +24,12 @@ from rich.table import Table
 
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
+from t3d.app.serve import TOKEN
 from t3d.architectures import architecture
 from t3d.bench.open_loop import Figures, Request, http_request, is_action, is_status, measure, schedule_of
 from t3d.bench.sizes import HALF_CHEETAH
 from t3d.errors import UserError
+from t3d.files import in_words
 from t3d.snapshots import PolicySnapshot
 from t3d.store.folder import versions
 from t3d.world.policy_files import save_policy
@@ -57,20 +60,30 @@ class BenchServeArgs:
 
 
 def main(arguments: list[str]) -> int:
-    """Measures, prints a table and writes the file."""
+    """Measures, prints a table and writes the file; fails if an answer was wrong."""
     args = read_flags(BenchServeArgs, arguments, "t3d bench serve")
     if not 1 <= args.rate <= 10_000 or not 0.1 <= args.seconds <= 86_400:
         raise UserError("--rate must be from 1 to 10000, and --seconds from 0.1 to 86400")
+    if args.json:
+        _check_writable(args.json)
     console = PlainConsole()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     console.print(f"measuring {args.rate:g} observations a second for {args.seconds:g} s ...", style="dim")
     found = measured(args)
     console.print(table(found["rows"]))
-    console.print(in_words(found), soft_wrap=True)
+    console.print(summary(found), soft_wrap=True)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    return 0
+    return 1 if any(row["wrong"] for row in found["rows"]) else 0
+
+
+def _check_writable(file: Path) -> None:
+    """Fails now rather than after the measurement."""
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {in_words(error)}") from None
 
 
 def measured(args: BenchServeArgs) -> dict[str, Any]:
@@ -112,7 +125,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
     return shown
 
 
-def in_words(found: dict[str, Any]) -> str:
+def summary(found: dict[str, Any]) -> str:
     """What the table does not say."""
     started, ended = found["server_mib"]
     examples = [f"\nwrong: {row['example']}" for row in found["rows"] if row["wrong"]]
@@ -133,7 +146,9 @@ def _row(kind: str, figures: Figures) -> dict[str, Any]:
 def _server(file: str | None, folder: Path) -> Iterator[tuple[psutil.Process, int]]:
     """Runs `t3d serve`; provides its process and its port."""
     command = [sys.executable, "-m", "t3d", "serve", file or str(_random_policy(folder)), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
+    without_token = {name: value for name, value in os.environ.items() if name != TOKEN}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=without_token, **pipes) as server:  # noqa: S603
         try:
             assert server.stdout is not None and server.stderr is not None  # noqa: S101 (pipes)
             address = re.search(r":(\d+)/act", server.stdout.readline() + server.stdout.readline())
@@ -156,7 +171,9 @@ def _requests(port: int) -> tuple[list[Request], list[Request]]:
     size = arrays[0]["shape"][0]
     rows = np.random.default_rng(0).normal(size=(100, size)).astype(np.float32)
     is_right = is_action(action["low"], action["high"])
-    good = [Request(http_request("POST", "/act", _body(row.tolist())), is_right) for row in rows]
+    middle = ((np.array(action["low"]) + action["high"]) / 2).tolist()
+    also = {"previous_action": middle} if action["max_change"] else {}
+    good = [Request(http_request("POST", "/act", _body(row.tolist(), **also)), is_right) for row in rows]
     refused = is_status(*range(400, 500))
     bodies = [_body([float("nan")] * size), _body([0.0] * (size + 1)), _body("text"), b"{", b"", b"[" * 3000]
     bad = [Request(http_request("POST", "/act", body), refused) for body in bodies]
@@ -165,8 +182,8 @@ def _requests(port: int) -> tuple[list[Request], list[Request]]:
     return good, bad
 
 
-def _body(observation: Any) -> bytes:
-    return json.dumps({"observation": observation}).encode()
+def _body(observation: Any, **also: Any) -> bytes:
+    return json.dumps({"observation": observation, **also}).encode()
 
 
 def _random_policy(folder: Path) -> Path:

@@ -28,10 +28,23 @@ def load_policy(path: str | Path, network: Kind | None = None, seed: int | str |
     """
     place = Path(path)
     if place.suffix == ".onnx":
+        _refuse(place, "an ONNX file", network=network, seed=seed)
         return _loader("t3d.ship.onnx_policy")(place)
     if (place / "manifest.json").is_file():
+        _refuse(place, "a checkpoint", network=network)
         return _loader("t3d.ship.from_checkpoint")(place, seed)
-    return _of_run(place, network, seed) if place.is_dir() else policy_files.load_policy(place, network)
+    if place.is_dir():
+        return _of_run(place, network, seed)
+    policy = policy_files.load_policy(place, network)
+    _refuse(place, "a policy file, which holds one policy", seed=seed)
+    return policy
+
+
+def _refuse(path: Path, what: str, **options: object) -> None:
+    """Refuses options that this kind of file has no use for."""
+    for name, value in options.items():
+        if value is not None:
+            raise UserError(f"{path} is {what}: it takes no {name}")
 
 
 def _of_run(folder: Path, network: Kind | None, seed: int | str | None) -> LoadedPolicy:

@@ -10,21 +10,22 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from t3d.ship.serve_app import Application
+from t3d.ship.serve_errors import JSON, encoded
+from t3d.ship.serve_websocket import WebSocketConnection
 
 PATIENCE = 60.0  # seconds after which a connection that has had no answer is closed; chosen
 MOST_AROUND_BODY = 2**19  # bytes of a request that are not its body: headers, trailers, lengths of chunks; chosen
-BUSY = b'{"error":"too many connections are open"}'
-BUSY_ANSWER = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that others cannot be kept out with: there is a limit on their number, on idle ones, on headers."""
+    """Limits the number of connections, how long they may be idle, and headers, so that no client keeps others out."""
 
     _alarm: asyncio.TimerHandle | None = None
     _around_body = 0
@@ -38,9 +39,7 @@ class Connection(HttpToolsProtocol):
         """Starts the clock, or refuses one too many."""
         super().connection_made(transport)
         if len(self.connections) > self.application.limits.connections:
-            self.application.metrics.count("other", 503)
-            transport.write(BUSY_ANSWER + b"content-length: %d\r\n\r\n" % len(BUSY) + BUSY)
-            transport.close()
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections are open")
             return
         self._start_clock()
 
@@ -52,8 +51,9 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("the request has too many headers")
 
     def on_message_begin(self) -> None:
-        """Starts to count."""
+        """Starts to count, and the clock again: an idle connection has all its time for the next request."""
         self._around_body = 0
+        self._start_clock()
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
@@ -77,9 +77,16 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Counts what is no HTTP."""
-        self.application.metrics.count("other", 400)
-        super().send_400_response(msg)
+        """Refuses a request that is not valid HTTP."""
+        self._refuse(HTTPStatus.BAD_REQUEST, msg)
+
+    def _refuse(self, status: HTTPStatus, sentence: str) -> None:
+        """Answers without the application, and closes the connection."""
+        self.application.metrics.count("other", status)
+        body = encoded({"error": sentence})
+        head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
 
     def _start_clock(self) -> None:
         self._stop_clock()
@@ -131,7 +138,7 @@ def serve(opened: socket.socket, application: Application, announce: Callable[[]
 def _config(application: Application) -> uvicorn.Config:
     settings: dict[str, Any] = {
         "http": Connection,
-        "ws": "websockets-sansio",
+        "ws": WebSocketConnection,
         "ws_max_size": application.most_bytes,
         "ws_per_message_deflate": False,  # a small message could become a large one
         "loop": "asyncio",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
-from t3d.ship.serve_messages import Refused
+from t3d.ship.serve_messages import RequestRefused
 from t3d.web import bearer_token, names_this_machine, same_secret
 
 
@@ -26,13 +26,18 @@ class Access(NamedTuple):
     host: str = "127.0.0.1"  # where the server listens
     token: str = ""  # empty: none is needed
 
-    def refusal(self, headers: Headers) -> Refused | None:
-        """Returns why a request is refused; None if it is not."""
+    def refusal(self, headers: Headers) -> RequestRefused | None:
+        """Returns why a request is refused; None if it is not.
+
+        With a token nothing else matters: a page of another site does not know it, whatever name it reaches us by.
+        """
+        if self.token:
+            if same_secret(bearer_token(headers.get("authorization", "")), self.token):
+                return None
+            return RequestRefused(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
         if not names_this_machine(headers.getlist("host"), self.host):
-            return Refused(400, "this name in Host is not one of this server's")
+            return RequestRefused(400, "the Host header does not name this server")
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{headers['host']}":
-            return Refused(403, "requests from pages of other origins are refused")
-        if self.token and not same_secret(bearer_token(headers.get("authorization", "")), self.token):
-            return Refused(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
+            return RequestRefused(403, "requests from pages of other origins are refused")
         return None

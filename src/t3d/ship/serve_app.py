@@ -25,7 +25,7 @@ from t3d.errors import UserError
 from t3d.ship.serve_access import Access, Limits
 from t3d.ship.serve_errors import FAILED, HANDLERS, JSON, encoded, error_answer
 from t3d.ship.serve_info import about_policy, facts
-from t3d.ship.serve_messages import Messages, Question, Refused
+from t3d.ship.serve_messages import Messages, Question, RequestRefused
 from t3d.ship.serve_metrics import Metrics
 from t3d.world.policy import Controller, LoadedPolicy
 
@@ -82,9 +82,9 @@ class Application:
         """Answers POST /act, in the kind of the question."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (JSON, BINARY):
-            raise Refused(415, f"the content type must be {JSON} or {BINARY}")
+            raise RequestRefused(415, f"the content type must be {JSON} or {BINARY}")
         if self.policy.spec.stack > 1:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 f"this policy sees the newest {self.policy.spec.stack} frames of an episode, which a request of its "
                 "own does not have; use the WebSocket /ws, one for each episode",
@@ -112,14 +112,14 @@ class Application:
     async def health(self, _: Request) -> Response:
         """Says whether requests are taken."""
         if self.is_stopping:
-            raise Refused(503, "the server is stopping")
+            raise RequestRefused(503, "the server is stopping")
         return Response(b'{"status":"ok"}', media_type=JSON)
 
     async def figures(self, _: Request) -> Response:
         """Sends the figures for Prometheus."""
         gauges: dict[str, tuple[str, float]] = {
             "t3d_queue": ("Requests that are being received, wait or are answered.", self.waiting),
-            "t3d_queue_limit": ("How many may be.", self.limits.queue),
+            "t3d_queue_limit": ("Limit on t3d_queue.", self.limits.queue),
             "t3d_websockets": ("Open WebSockets.", self.sockets),
             "process_resident_memory_bytes": ("Memory of the server.", psutil.Process().memory_info().rss),
         }
@@ -139,9 +139,11 @@ class Application:
     def _turn(self) -> Iterator[None]:
         """Counts a request from its arrival until it is answered; refuses it if there are too many."""
         if self.is_stopping:
-            raise Refused(503, "the server is stopping")
+            raise RequestRefused(503, "the server is stopping")
         if self.waiting >= self.limits.queue:
-            raise Refused(503, f"{self.waiting} requests are waiting already, and no more are taken; try again later")
+            raise RequestRefused(
+                503, f"{self.waiting} requests are waiting already, and no more are taken; try again later"
+            )
         self.waiting += 1
         try:
             yield
@@ -158,9 +160,9 @@ class Application:
                     content, size = await _received(request, most)
             except TimeoutError:
                 sentence = f"the request did not arrive within {self.limits.seconds:g} s"
-                raise Refused(408, sentence, closes=True) from None
+                raise RequestRefused(408, sentence, closes=True) from None
         if size > most:
-            raise Refused(413, f"a request has at most {most:,} bytes", closes=size > most + DROPPED)
+            raise RequestRefused(413, f"a request has at most {most:,} bytes", closes=size > most + DROPPED)
         return content
 
     async def _reply(self, socket: WebSocket, message: Message, controller: Controller) -> None:
@@ -170,7 +172,7 @@ class Application:
         try:
             with self._turn():
                 answer = await self._answer(kind, content, controller)
-        except Refused as refused:
+        except RequestRefused as refused:
             status, closes = refused.status, refused.closes
             answer = encoded({"error": refused.sentence, "status": status})
         except Exception as error:  # of ours; the next message may be answered again
@@ -193,8 +195,8 @@ class Application:
                     answer, rows = await loop.run_in_executor(self._worker, self._act, kind, content, policy)
             except TimeoutError:
                 # a WebSocket's episode is lost with it: the worker may be at this step of it still
-                sentence = f"the server had no time for this within {self.limits.seconds:g} s"
-                raise Refused(503, sentence, closes=True) from None
+                sentence = f"the policy did not answer within {self.limits.seconds:g} s"
+                raise RequestRefused(503, sentence, closes=True) from None
         if rows:
             self.metrics.rows.add(rows)
         return answer
@@ -206,7 +208,7 @@ class Application:
             with np.errstate(invalid="ignore"):  # of signalling NaNs, which the policy refuses
                 actions = _controlled(policy, question) if isinstance(policy, Controller) else _alone(policy, question)
         except UserError as error:
-            raise Refused(422, str(error)) from None
+            raise RequestRefused(422, str(error)) from None
         if actions is None:
             return b'{"reset": true}', 0
         return self.messages.to_json(actions) if kind == JSON else self.messages.to_bytes(actions), question.rows
@@ -215,9 +217,11 @@ class Application:
 def _alone(policy: LoadedPolicy, question: Question) -> NDArray[Any]:
     """Answers a request that stands alone."""
     if question.observation is None:
-        raise Refused(400, "the request has no observation")
+        raise RequestRefused(400, "the request has no observation")
+    if question.reset is not False:
+        raise RequestRefused(400, "reset is for the WebSocket /ws: a request to /act belongs to no episode")
     if policy.spec.max_action_change and question.previous is None:
-        raise Refused(
+        raise RequestRefused(
             422,
             "this policy limits how much actions change, so it takes previous_action too (in JSON); the WebSocket /ws "
             "keeps it for you",
@@ -227,14 +231,14 @@ def _alone(policy: LoadedPolicy, question: Question) -> NDArray[Any]:
 
 def _controlled(controller: Controller, question: Question) -> NDArray[Any] | None:
     """Answers a message of a WebSocket, which keeps previous action and frames; None if it only starts an episode."""
-    if question.reset:
+    if question.reset is True:
         controller.reset(question.previous)
     elif question.previous is not None:
-        raise Refused(400, "a WebSocket keeps the previous action itself; send it only together with reset")
+        raise RequestRefused(400, 'a WebSocket keeps the previous action itself; send it only with "reset": true')
     if question.observation is not None:
-        return controller(question.observation)
+        return controller(question.observation, question.reset if isinstance(question.reset, list) else None)
     if not question.reset:
-        raise Refused(400, "the request has no observation")
+        raise RequestRefused(400, "the request has no observation")
     return None
 
 

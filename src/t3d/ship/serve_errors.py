@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from t3d.ship.serve_messages import Refused
+from t3d.ship.serve_messages import RequestRefused
 
 JSON = "application/json"
 WHERE = "POST /act, GET /info, /health and /metrics, and the WebSocket /ws"
@@ -23,20 +23,20 @@ def encoded(value: Any) -> bytes:
 
 
 def error_answer(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    """The answer that says why there is no other."""
+    """An error as an answer: its status, and the sentence in JSON."""
     return Response(encoded({"error": sentence}), status, headers, JSON)
 
 
 def _refused(_: Any, error: Exception) -> Response:
-    assert isinstance(error, Refused)  # noqa: S101 (registered for it)
+    assert isinstance(error, RequestRefused)  # noqa: S101 (registered for it)
     return error_answer(error.status, error.sentence, {"connection": "close"} if error.closes else None)
 
 
 def _http_error(request: Any, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (registered for it)
     sentences = {
-        404: f"there is nothing at {request.scope['path']!r:.60}; there are {WHERE}",
-        405: f"{request.method:.20} is not what this path takes; there are {WHERE}",
+        404: f"there is nothing at {request.scope['path']!r:.60}; available: {WHERE}",
+        405: f"{request.method:.20} is not allowed here; available: {WHERE}",
     }
     return error_answer(error.status_code, sentences.get(error.status_code, error.detail), dict(error.headers or {}))
 
@@ -50,4 +50,4 @@ def _failed(_: Any, error: Exception) -> Response:
     return error_answer(500, FAILED)
 
 
-HANDLERS = {Refused: _refused, HTTPException: _http_error, ClientDisconnect: _left, Exception: _failed}
+HANDLERS = {RequestRefused: _refused, HTTPException: _http_error, ClientDisconnect: _left, Exception: _failed}

@@ -18,7 +18,7 @@ LONGEST_NUMBER = 32  # characters of a float64 in JSON, with the brackets and sp
 LEAST_BYTES, MOST_BYTES = 2**16, 2**23  # of the limit on a message that follows from the batch; chosen
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered with a status and a sentence instead of an action."""
 
     def __init__(self, status: int, sentence: str, *, closes: bool = False) -> None:
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
     observation: Any  # arrays, as the environment returns them; None if there is none
     rows: int  # observations in it; 1 for a single one
-    reset: bool = False  # an episode starts
+    reset: bool | list[bool] = False  # an episode starts; a list: for each observation
     previous: Any = None  # action, if the policy limits how much actions change
 
 
@@ -48,7 +48,8 @@ class Messages:
     @property
     def most_bytes(self) -> int:
         """What a full batch takes in JSON, within reason."""
-        return min(max(LONGEST_NUMBER * self.most_rows * self.numbers, LEAST_BYTES), MOST_BYTES)
+        previous = self.spec.action_size if self.spec.max_action_change else 0
+        return min(max(LONGEST_NUMBER * self.most_rows * (self.numbers + previous), LEAST_BYTES), MOST_BYTES)
 
     @property
     def numbers(self) -> int:
@@ -60,30 +61,33 @@ class Messages:
         try:
             fields = json.loads(content)
         except RecursionError:
-            raise Refused(400, "the JSON is nested too deeply") from None
+            raise RequestRefused(400, "the JSON is nested too deeply") from None
         except ValueError as error:  # UnicodeDecodeError and numbers of thousands of digits too
-            raise Refused(400, f"the body is not JSON: {error}"[:200]) from None
+            raise RequestRefused(400, f"the body is not JSON: {error}"[:200]) from None
         if not isinstance(fields, dict) or not fields:
-            raise Refused(400, 'the JSON must be an object like {"observation": [...]}')
+            raise RequestRefused(400, 'the JSON must be an object like {"observation": [...]}')
         if unknown := [name for name in fields if name not in FIELDS]:
-            raise Refused(400, f"unknown field {unknown[0]!r:.60}; a request has {', '.join(FIELDS)}")
-        reset = fields.get("reset", False)
-        if not isinstance(reset, bool):
-            raise Refused(400, "reset must be true or false")
+            raise RequestRefused(400, f"unknown field {unknown[0]!r:.60}; a request has {', '.join(FIELDS)}")
+        reset = _reset(fields.get("reset", False))
         if "observation" not in fields:
+            if isinstance(reset, list):
+                raise RequestRefused(400, "reset as a list, one value for each observation, needs the observations too")
             return Question(None, 0, reset, fields.get("previous_action"))
         try:
             seen = _nested([(part.path, _array(fields["observation"], part)) for part in self.parts])
             rows = batch_size(seen, self.spec)
         except InvalidValue as error:
-            raise Refused(422, str(error)) from None
-        return self._limited(Question(seen, 1 if rows is None else rows, reset, fields.get("previous_action")))
+            raise RequestRefused(422, str(error)) from None
+        count = 1 if rows is None else rows
+        if isinstance(reset, list) and len(reset) != count:
+            raise RequestRefused(422, f"reset has {len(reset)} values, and there are {count} observations")
+        return self._limited(Question(seen, count, reset, fields.get("previous_action")))
 
     def from_bytes(self, content: bytes) -> Question:
         """Reads observations one after the other, each laid out as `layout`."""
         size = self.layout.itemsize
         if not content or len(content) % size:
-            raise Refused(
+            raise RequestRefused(
                 422, f"an observation has {size} bytes, so {len(content)} bytes are no whole number of them; see /info"
             )
         records = np.frombuffer(content, self.layout)
@@ -120,7 +124,7 @@ class Messages:
     def _limited(self, question: Question) -> Question:
         most, rows = self.most_rows, question.rows
         if rows > most:
-            raise Refused(413, f"a request has at most {most} observations, and this one has {rows}")
+            raise RequestRefused(413, f"a request has at most {most} observations, and this one has {rows}")
         return question
 
 
@@ -140,6 +144,12 @@ def _size(kind: np.dtype[Any]) -> int:
     return int(np.prod(kind.shape, dtype=np.int64))
 
 
+def _reset(value: Any) -> bool | list[bool]:
+    if isinstance(value, bool) or (isinstance(value, list) and all(isinstance(one, bool) for one in value)):
+        return value
+    raise RequestRefused(400, "reset must be true or false, or a list with one of them for each observation")
+
+
 def _array(observation: Any, part: Part | Image) -> NDArray[Any]:
     """Finds an array in what JSON held; whether it is what the policy takes, the policy itself says."""
     value = inside(observation, part)
@@ -152,7 +162,8 @@ def _array(observation: Any, part: Part | Image) -> NDArray[Any]:
     if isinstance(part, Part):
         return array
     if part.is_float:
-        return array.astype(np.float32)
+        with np.errstate(over="ignore"):  # what is infinite then, the policy refuses
+            return array.astype(np.float32)
     if array.dtype.kind == "f" or (array.size and (array.min() < 0 or array.max() > 255)):
         raise InvalidValue(part.name, "holds other numbers than the whole ones from 0 to 255")
     return array.astype(np.uint8)

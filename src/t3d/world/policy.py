@@ -106,15 +106,16 @@ class LoadedPolicy:
         action = self._act(observation, self._previous(observation, state, episode_start), episode_start)
         return action, action.copy()
 
-    def _previous(self, observation: Any, state: Any, starts: Any) -> NDArray[Any]:
+    def _previous(self, observation: Any, state: Any, starts: Any) -> Any:
         """The previous action of each observation: the state, except where an episode starts."""
         if state is not None and starts is None:
-            return np.asarray(state)
+            return state  # checked with the observation
         count, first = batch_size(observation, self.spec), self.initial_action
         if state is None:
             return np.broadcast_to(first, first.shape if count is None else (count, *first.shape))
-        begins = np.asarray(starts, bool).reshape([1] * first.ndim if count is None else [-1, *[1] * first.ndim])
-        return np.where(begins, first, state)
+        begins = _starts(starts, 1 if count is None else count)
+        kept = _checked_previous(state, count, self.spec)
+        return np.where(begins.reshape([1] * first.ndim if count is None else [-1, *[1] * first.ndim]), first, kept)
 
     def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
         """Flat observations (N, observation_width), or one, to actions (N, *action_shape) within the bounds, or one.
@@ -146,10 +147,27 @@ class LoadedPolicy:
                 f"the policy keeps the frames of {len(before)} episodes, and was given {len(rows)} observations; call "
                 "reset() when others begin"
             )
-        begins = [before is None] * len(rows) if starts is None or before is None else np.asarray(starts).reshape(-1)
+        begins = _starts(before is None if starts is None or before is None else starts, len(rows))
         pairs = zip(rows, rows if before is None else before, begins, strict=True)
         self._before = np.stack([stacked(row, None if begin else older, self.spec) for row, older, begin in pairs])
         return self._before.reshape(*flat.shape[:-1], -1)
+
+
+def _starts(starts: Any, rows: int) -> NDArray[np.bool_]:
+    """Whether an episode starts, for each row."""
+    try:
+        return np.broadcast_to(np.asarray(starts, bool).reshape(-1), rows)
+    except ValueError:
+        problem = f"episode_start is {starts!r:.60}, not one bool for each of the {rows} observations"
+        raise UserError(problem) from None
+
+
+def _checked_previous(value: Any, count: int | None, spec: Spec) -> NDArray[Any]:
+    """Copies a previous action, or `count` of them."""
+    try:
+        return valid_previous(value, count, spec)
+    except InvalidValue as error:
+        raise UserError(str(error)) from None
 
 
 class Controller:
@@ -164,14 +182,27 @@ class Controller:
 
     def reset(self, previous_action: Any = None) -> None:
         """Starts an episode; the previous action is the middle of the range, or what the actuators do now."""
-        if previous_action is not None and not self.policy.spec.max_action_change:
+        spec = self.policy.spec
+        if previous_action is not None and not spec.max_action_change:
             raise UserError(_TAKES_NO_PREVIOUS)
+        if previous_action is not None:
+            previous_action = _checked_previous(previous_action, _count(previous_action, spec), spec)
         self.policy.reset()
         self._state = previous_action
 
-    def __call__(self, observation: Any) -> NDArray[Any]:
-        action, self._state = self.policy.predict(observation, self._state)
+    def __call__(self, observation: Any, episode_start: Any = None) -> NDArray[Any]:
+        """Acts; in a batch, `episode_start` says of each row whether an episode starts there."""
+        action, self._state = self.policy.predict(observation, self._state, episode_start)
         return action
+
+
+def _count(actions: Any, spec: Spec) -> int | None:
+    """How many actions these are; None for a single one, and for what is neither."""
+    try:
+        shape = np.shape(actions)
+    except ValueError:  # a ragged list
+        return None
+    return shape[0] if len(shape) == len(spec.action_shape) + 1 else None
 
 
 class SavedPolicy(LoadedPolicy):
