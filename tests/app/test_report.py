@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import random
 import re
@@ -21,7 +22,8 @@ from fake_runs import diagnosis, update, write_run
 from html_pages import Seen
 from t3d.app.cli import main
 from t3d.app.compare import estimated
-from t3d.app.report_facts import MOST_VIDEO_BYTES
+from t3d.app.plain_console import PlainConsole
+from t3d.app.report_facts import MOST_VIDEO_BYTES, gather
 from t3d.config import Member
 from t3d.data.memory import Memory
 from t3d.events import Alarm, Note
@@ -30,6 +32,7 @@ from t3d.insight.groups import read_groups
 from t3d.insight.seen import Watched, seen_in_training
 from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
+from t3d.types import Image
 
 ELEMENTS = {
     *(
@@ -214,6 +217,45 @@ def test_a_policy_that_is_watched_acts_the_same_and_keeps_what_it_saw(trained: P
     states, actions = np.concatenate(shown), 2 * np.concatenate(acted).astype(np.float64)
     assert np.array_equal(watched.seen.observations, [states.min(axis=0), states.max(axis=0)])
     assert np.allclose(watched.seen.actions, [actions.min(axis=0), actions.max(axis=0)])
+
+
+IMAGES: dict[str, Any] = {
+    "td3": {"batch_size": 8, "actor_hidden": [8], "critic_hidden": [8], "encoder_channels": 4, "encoder_features": 6},
+    **{"total_steps": 60, "random_steps": 30, "eval": {"every_steps": 30, "episodes": 1}, "threads": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "names"),
+    [
+        ({"id": "image_worlds:WithVector", "frame_stack": 3}, ["['place'] 0", "['place'] 1"]),
+        ({"id": "image_worlds:TwoCameras"}, ["['rest'][1]"]),
+        ({"id": "image_worlds:Dot", "max_action_change": 0.2}, ["previous action 0"]),
+        ({"id": "image_worlds:Dot"}, []),
+    ],
+    ids=["two values", "one value", "the previous action", "nothing else"],
+)
+def test_what_a_policy_sees_beside_images_is_listed(tmp_path: Path, env: dict[str, Any], names: list[str]) -> None:
+    list(t3d.train(helpers.small_config(**IMAGES, env=env, run={"root": str(tmp_path), "name": "run"})))
+    fresh = gather(Path("run"), "run", 2, 0, PlainConsole()).fresh
+    assert fresh is not None and len(fresh.seen.observations.low) == len(names)
+    assert (fresh.seen.observations.low >= -1).all() and (fresh.seen.observations.high <= 1).all()
+    assert (fresh.seen.observations.low < fresh.seen.observations.high).all()
+    page = report("run")
+    listed = re.findall(r"<tr><t[hd][^>]*>([^<]*)", html.unescape(page).partition("What was seen")[2])
+    assert listed[1 : listed.index("action 0")] == names
+    alone = "It was trained on images, whose range is not listed"
+    assert (alone in page) == (not names)
+
+
+def test_a_vector_beside_images_is_read_from_its_bytes(trained: Path) -> None:
+    spec = open_run(trained).policy(Member(0)).spec._replace(images=(Image((), (1, 2, 2), 0, 4),))
+    vectors = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    flat = np.concatenate([vectors.view(np.uint8), np.full((6, 4), 255, np.uint8)], axis=1)
+    watched = Watched(lambda shown: np.zeros((len(shown), 1), np.float32), spec)
+    watched(flat)
+    assert watched.seen is not None
+    assert np.array_equal(watched.seen.observations, [vectors.min(axis=0), vectors.max(axis=0)])
 
 
 def test_without_checkpoints_the_ranges_are_those_of_the_fresh_episodes(trained: Path) -> None:

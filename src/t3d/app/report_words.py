@@ -157,9 +157,10 @@ def limits(facts: Facts) -> str:
             + ("The ranges below are of the fresh episodes." if fresh else "")
         ).strip()
     count = len(seen.observations.low)
-    known = f"Its training saw {'the ranges' if count else 'images of which nothing is'} listed below"
-    known += f", in its newest {seen.transitions:,} transitions"
-    if fresh is None or not count:
+    if not count:
+        return "It was trained on images, whose range is not listed; on others it is untested."
+    known = f"Its training saw the ranges listed below, in its newest {seen.transitions:,} transitions"
+    if fresh is None:
         return f"{known}; beyond them it is untested."
     beyond = outside(seen.observations, fresh.seen.observations)
     went = f"{len(beyond)} of {count} components of fresh observations went" if beyond else "no fresh observation went"
@@ -190,7 +191,7 @@ def component_names(spec: Spec) -> list[str]:
         label = part.name.removeprefix("observation") or "observation"
         count = part.stop - part.start
         names += [label if count == 1 and part.path else f"{label} {place}" for place in range(count)]
-    return names
+    return names + [f"previous action {place}" for place in range(spec.observation_size - spec.own_size)]
 
 
 def seen_rows(facts: Facts, spec: Spec) -> list[SeenRow]:
