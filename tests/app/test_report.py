@@ -320,6 +320,13 @@ def test_a_run_that_was_never_evaluated_has_a_report() -> None:
     assert "There is no policy to report on" in text and "Values and targets" in text
 
 
+def test_events_of_a_member_that_the_run_does_not_have_are_left_out() -> None:
+    foreign = [update(0, 5, 1000, 1.0), diagnosis({"step": 1000, "member": 0, "seed": 5, "time": 1e9})]
+    write_run(Path("runs/a"), {0: [1.0, 2.0]}, events=foreign)
+    page = report("a", "--episodes", "0")
+    assert re.findall(r"<h4>(.*?)</h4>", page) == ["Return of evaluations"]
+
+
 def test_an_environment_that_is_not_here_is_a_sentence_with_what_to_do(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

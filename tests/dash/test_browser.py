@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import imageio_ffmpeg
 import numpy as np
@@ -173,16 +174,42 @@ def test_a_run_is_watched_zoomed_compared_and_controlled_while_it_trains(
 
 def test_an_alarm_is_shown_in_words_and_run_folders_cannot_add_html(context: BrowserContext, tmp_path: Path) -> None:
     alarm = Alarm(step=1000, member=0, seed=0, kind="saturated", text=f"the actor {NASTY}", advice="a lower rate")
-    path = write_run(tmp_path / "<b>a", {0: [1.0, 2.0]}, env=NASTY, events=[alarm])
+    looked = diagnosis({"step": 1000, "member": 0, "seed": 0, "time": 1e9})
+    looked = replace(looked, gradient_norms={'<a href="https://evil.example/x">actor</a>': 1.0, "&lt;b>critic": 2.0})
+    path = write_run(tmp_path / "<b>a<b>", {0: [1.0, 2.0]}, env=NASTY, events=[alarm, looked])
+    write_run(tmp_path / "<b>b", {0: [1.0, 2.0]}, td3={"gamma": 0.9})
     (path / "notes.json").write_text('{"tags": ["<i>tag"], "note": "<u>note"}')
     with served(tmp_path) as access:
         page = open_page(context, address_of(access))
-        expect(page.locator("td.env")).to_have_text(NASTY)
-        page.get_by_role("link", name="<b>a").click()
+        expect(page.locator("td.env", has_text="img")).to_have_text(NASTY)
+        page.get_by_role("link", name="<b>a<b>").click()
         box = page.get_by_role("region", name="Alarms")
         expect(box).to_contain_text(f"seed-0, step 1,000: the actor {NASTY} Try: a lower rate")
         expect(page.get_by_text("<u>note")).to_be_visible()
+        chart = page.get_by_role("region", name="Norms of gradients")
+        chart.scroll_into_view_if_needed()
+        names = chart.locator(".legendtext")
+        expect(names).to_have_text(['<a href="https://evil.example/x">actor</a>', "&lt;b>critic"])
+        chart.locator(".nsewdrag").hover()
+        expect(chart.locator(".hoverlayer .legendtext").first).to_contain_text('<a href="')
+        names_are_text = "[...document.querySelectorAll('.legendtext')].every((one) => one.childElementCount === 0)"
+        assert page.evaluate(names_are_text) and page.locator("main svg a").count() == 0
         assert page.locator("main").locator("img, b, i, u").count() == 0
+        asked = "&".join(f"run={quote(name)}" for name in ("<b>a<b>", "<b>b"))
+        page.evaluate("part => { location.hash = part; }", f"#/compare?{asked}")
+        returns = page.get_by_role("region", name="Return of evaluations")
+        expect(returns.locator(".legendtext")).to_have_text(["<b>a<b>", "<b>b"])
+        assert page.evaluate(names_are_text)
+        page.close()
+
+
+def test_events_of_a_member_that_the_run_does_not_have_are_left_out(context: BrowserContext, tmp_path: Path) -> None:
+    foreign = {"step": 1000, "member": 0, "seed": 5, "time": 1e9}
+    write_run(tmp_path / "a", {0: [1.0, 2.0]}, events=[update(0, 5, 1000, 1.0), diagnosis(foreign)])
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access), "#/run/a")
+        expect(page.get_by_role("region", name="Return of evaluations").locator(".newest")).to_contain_text("2 at step")
+        expect(page.get_by_role("region", name="Values and targets")).to_be_hidden()
         page.close()
 
 
@@ -225,6 +252,7 @@ def test_quantiles_are_named_in_words(context: BrowserContext, tmp_path: Path) -
 def test_zooming_into_one_chart_zooms_all_and_asks_for_more_detail(context: BrowserContext, tmp_path: Path) -> None:
     updates = [update(0, 0, step, float(step % 7)) for step in range(100, 20_000, 10)]
     write_run(tmp_path / "a", {0: [1.0, 2.0]}, events=updates)
+    write_run(tmp_path / "b", {0: [1.0, 2.0]}, td3={"gamma": 0.9})
     with served(tmp_path) as access:
         page = open_page(context, address_of(access), "#/run/a")
         chart = page.get_by_role("region", name="Values and targets")
@@ -238,6 +266,13 @@ def test_zooming_into_one_chart_zooms_all_and_asks_for_more_detail(context: Brow
         last.fill("2000")
         with page.expect_request(re.compile(r"from=1000&to=2000")):
             last.press("Enter")
+        page.get_by_role("link", name="Configuration").click()
+        page.get_by_role("link", name="Curves").click()
+        expect(first).to_have_value("1000")
+        for part in ("#/run/b", "#/run/a", "#/compare?run=a&run=b"):  # another run is not zoomed
+            page.evaluate("part => { location.hash = part; }", part)
+            expect(page.get_by_role("region", name="Return of evaluations").locator(".newest")).to_contain_text("2")
+            expect(first).to_have_value("")
         page.close()
 
 

@@ -89,6 +89,8 @@ def _chart(panel: dict[str, Any], pools: Sequence[Pool]) -> Html | None:
         for metric, figure in figures
         for line in lines(pool, figure, Window(POINTS))
     ]
+    if not found:
+        return None
     highest = sorted(range(len(found)), key=lambda place: float(found[place].end["y"][-1]), reverse=True)
     drawn = [found[place] for place in sorted(highest[:MOST_LINES])]
     said = _newest(drawn)
@@ -166,7 +168,8 @@ def _bars(panel: dict[str, Any], pool: Pool, figures: Sequence[Figure]) -> Html 
     newest = {}
     for one in figures:
         members = [member for line in lines(pool, one, Window(POINTS)) for member in line["members"]]
-        newest[one] = (members[0]["y"][-1], members[0]["member"])
+        if members:
+            newest[one] = (members[0]["y"][-1], members[0]["member"])
     counts = np.array([value for one, (value, _) in newest.items() if one.field in BINS], np.float64)
     if not len(counts):
         return None

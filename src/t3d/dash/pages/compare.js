@@ -23,7 +23,7 @@ export function comparePage(main, { search }) {
   let isFirst = true;
   document.title = "Compare · T3D";
 
-  const charts = curves(PANELS_OF_RUNS, ask, failed);
+  const charts = curves(names, PANELS_OF_RUNS, ask, failed);
 
   main.append(
     el("h1", {}, "Compare"), problem,

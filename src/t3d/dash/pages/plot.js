@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 
-export const view = { axis: "steps", smoothing: 0, seeds: false, range: null }; // of all charts; null: everything
+export const view = { axis: "steps", smoothing: 0, seeds: false, range: null, runs: "" }; // of all charts; a range of null: everything
 const COLOURS = 8;
 const BAND = 0.2; // opacity of intervals
 const HEIGHT = 230; // of a chart, of which a legend of one row is a part
@@ -30,9 +30,15 @@ function style(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+// Plotly reads some HTML in names; what files say stays text.
+function asText(name) {
+  return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
 // A curve is { name, colour, line }: the mean with its interval, or each seed; a seed that diverged is dotted.
 export function traces(curves) {
-  return curves.flatMap(({ name, colour, line }) => {
+  return curves.flatMap(({ name: said, colour, line }) => {
+    const name = asText(said);
     const shown = line.members.filter((one) => view.seeds || !line.mean || one.diverged);
     const drawn = shown.flatMap((one, place) => lineTraces(one, seedName(name, one), colour, {
       dash: one.diverged ? "dot" : "solid", width: 1.2, group: name, legend: !line.mean && place === 0 }));
@@ -42,7 +48,7 @@ export function traces(curves) {
 }
 
 function seedName(name, member) {
-  return [name, member.member, member.diverged ? "diverged" : null].filter(Boolean).join(" · ");
+  return [name, member.member && asText(member.member), member.diverged ? "diverged" : null].filter(Boolean).join(" · ");
 }
 
 function lineTraces(curve, name, colour, { dash, width, group, legend }) {
@@ -79,9 +85,10 @@ export function smoothed(values, weight) {
 
 // The newest counts of equal bins between -1 and 1, or between the low and the high that came with them.
 export function bars(series) {
-  const newest = (name) => series.find((one) => one.metric.endsWith(name))?.lines[0].members[0].y.at(-1);
-  const counts = series.filter((one) => /_counts\.\d+$/.test(one.metric)).map((one) => one.lines[0].members[0].y.at(-1));
-  const [low, high] = [newest(".low") ?? -1, newest(".high") ?? 1];
+  const newest = (one) => one?.lines[0]?.members[0].y.at(-1);
+  const edge = (name) => newest(series.find((one) => one.metric.endsWith(name)));
+  const counts = series.filter((one) => /_counts\.\d+$/.test(one.metric)).map(newest).filter((count) => count !== undefined);
+  const [low, high] = [edge(".low") ?? -1, edge(".high") ?? 1];
   const x = counts.map((_, place) => low + ((place + 0.5) / counts.length) * (high - low));
   return [{ type: "bar", x, y: counts, marker: { color: colour(0) }, showlegend: false, hovertemplate: "%{x:.3~g}: %{y}<extra></extra>" }];
 }
