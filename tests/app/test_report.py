@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import helpers
 import t3d
@@ -299,6 +300,14 @@ def test_the_verdict_says_whether_it_learned_and_what_went_wrong() -> None:
     assert "It learned: the mean return went from 0.00 before learning to 13.0 [" in said("up", "--episodes", "0")
     assert "It became worse: the mean return went from" in said("down", "--episodes", "0")
     assert "These seeds do not show that it learned" in said("flat", "--episodes", "0")
+    write_run(Path("runs/new"), {0: [-5.0], 1: [-7.0]})
+    assert "It has not been evaluated since it began to learn; before, its mean return was -6.00." in said(
+        "new", "--episodes", "0"
+    )
+    write_run(Path("runs/short"), {0: [0.0, 1.0]})
+    assert "at the end, the mean of the last evaluation of 1 seed" in said("short", "--episodes", "0")
+    write_run(Path("runs/two"), {0: [0.0, 1.0, 3.0]})
+    assert "to 2.00 [no interval] at the end, the mean of the last 2 evaluations of 1 seed" in said("two", "--episodes", "0")
     alarm = Alarm(step=2000, member=0, seed=0, kind="dead-units", text="half of the units are dead.", advice="rest.")
     write_run(Path("runs/bad"), LOW, events=[alarm], diverged=[3])
     text = said("bad", "--episodes", "0")
@@ -330,13 +339,41 @@ def test_events_of_a_member_that_the_run_does_not_have_are_left_out() -> None:
 def test_an_environment_that_is_not_here_is_a_sentence_with_what_to_do(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(trained, "run")
+    without = "with --episodes 0 t3d report writes about it without playing"
+    for env, why in [
+        ("Nowhere-v1", "Nowhere"),
+        ("test_report:Failing", "the environment raised OSError: no licence"),
+        ("", "its environment was made in Python"),
+    ]:
+        path = trained_on(env, trained)
+        assert main(["report", str(path)]) == 2
+        said_of_it = capsys.readouterr()
+        assert said_of_it.err.count("\n") == 1 and why in said_of_it.err and without in said_of_it.err
+        assert "--env" not in said_of_it.err + said_of_it.out
+        assert "was not played for this report." in said(str(path), "--episodes", "0")
+        shutil.rmtree(path)
+
+
+def trained_on(env: str, trained: Path) -> Path:
+    """A copy of a run that says it was trained on another environment."""
+    path = Path(shutil.copytree(trained, f"on-{env.partition(':')[2] or env}"))
     for file in ("config.toml", "events.jsonl"):
-        path = Path("run", file)
-        path.write_text(path.read_text().replace("Pendulum-v1", "Nowhere-v1"))
-    assert main(["report", "run"]) == 2
-    assert "with --episodes 0 the report of run is written without playing" in capsys.readouterr().err
-    assert "was not played for this report" in said("run", "--episodes", "0")
+        text = (path / file).read_text()
+        (path / file).write_text(text.replace('"Pendulum-v1"', f'"{env}"'))
+    return path
+
+
+class Failing(PendulumEnv):
+    def reset(self, **_: Any) -> Any:
+        raise OSError("no licence")
+
+
+def test_a_run_that_cannot_be_played_does_not_cost_the_others_their_report(trained: Path) -> None:
+    shutil.copytree(trained, "fine")
+    path = trained_on("test_report:Failing", trained)
+    text = said("fine", str(path), "--episodes", "3")
+    assert text.count("on average over 3 fresh episodes") == 2  # in the verdict and on the card of the one
+    assert len(re.findall("was not played for this report: .*? the environment raised OSError: no licence", text)) == 2
 
 
 def test_a_video_is_inside_unless_it_is_too_large() -> None:
@@ -349,6 +386,26 @@ def test_a_video_is_inside_unless_it_is_too_large() -> None:
         file.truncate(MOST_VIDEO_BYTES + 1)
     text = said("a", "--episodes", "0")
     assert "video.mp4 has 10.0 MiB and is not in this report" in text
+
+
+def test_the_video_is_of_the_seed_that_the_report_is_about_and_says_whose_it_is(trained: Path) -> None:
+    path = Path(shutil.copytree(trained, "run"))
+    run = open_run(path)
+    member = run.best_member()
+    other = next(one for one in run.cfg.members if one != member)
+    best = run.policy(member).about["step"]
+    shown = f"It shows the policy of {member.title} at step"
+    (path / "video.mp4").write_bytes(b"of whom?")
+    assert "The file does not say which policy it shows." in said("run", "--episodes", "0")
+    (path / "videos").mkdir()
+    (path / "videos" / f"{member.name}-step-{best}.mp4").write_bytes(b"its own")
+    (path / "videos" / f"{other.name}-step-9000.mp4").write_bytes(b"newest")
+    assert f"{shown} {best:,}." in said("run", "--episodes", "0")
+    (path / "videos" / f"{member.name}-step-{best}.mp4").rename(path / "videos" / f"{member.name}-step-7000.mp4")
+    assert f"{shown} 7,000, not the one above." in said("run", "--episodes", "0")
+    (path / "videos" / f"{member.name}-step-7000.mp4").unlink()
+    (path / "video.mp4").unlink()
+    assert f"It shows the policy of {other.title} at step 9,000, not the one" in said("run", "--episodes", "0")
 
 
 def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
