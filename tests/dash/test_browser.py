@@ -302,6 +302,7 @@ def test_runs_are_found_sorted_and_compared_with_the_keyboard(context: BrowserCo
         names = page.locator("td.name a")
         page.get_by_role("button", name="Run", exact=True).press("Enter")
         expect(names).to_have_text(["high", "low", "other"])
+        expect(page.locator("td.alarms")).to_have_text(["2 alarms: dead units (2)", "–", "–"])
         page.keyboard.press("/")
         page.keyboard.type("hopper")
         expect(names).to_have_text(["high", "other"])

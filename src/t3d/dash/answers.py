@@ -36,7 +36,10 @@ def run_list(library: Library, asked: QueryParams) -> dict[str, Any]:
     listed = sorted(chosen, key=key, reverse=largest_first)
     alarms = library.alarms.of(one.entry for one in listed)
     return {
-        "runs": [one.fields | {"alarms": count} for one, count in zip(listed, alarms, strict=True)],
+        "runs": [
+            one.fields | {"alarms": None if kinds is None else sum(kinds.values()), "alarm_kinds": kinds}
+            for one, kinds in zip(listed, alarms, strict=True)
+        ],
         "complete": None not in alarms,
         "of": len(found),
         "tags": sorted({tag for one in found for tag in one.notes.tags}),
