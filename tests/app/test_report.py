@@ -307,7 +307,8 @@ def test_the_verdict_says_whether_it_learned_and_what_went_wrong() -> None:
     write_run(Path("runs/short"), {0: [0.0, 1.0]})
     assert "at the end, the mean of the last evaluation of 1 seed" in said("short", "--episodes", "0")
     write_run(Path("runs/two"), {0: [0.0, 1.0, 3.0]})
-    assert "to 2.00 [no interval] at the end, the mean of the last 2 evaluations of 1 seed" in said("two", "--episodes", "0")
+    text = said("two", "--episodes", "0")
+    assert "to 2.00 [no interval] at the end, the mean of the last 2 evaluations of 1 seed" in text
     alarm = Alarm(step=2000, member=0, seed=0, kind="dead-units", text="half of the units are dead.", advice="rest.")
     write_run(Path("runs/bad"), LOW, events=[alarm], diverged=[3])
     text = said("bad", "--episodes", "0")

@@ -22,7 +22,7 @@ class AlarmCounts:
         self._known: dict[Path, tuple[int, Kinds]] = {}  # by log: time of its last change, and what it has
 
     def of(self, entries: Iterable[Entry]) -> list[Kinds | None]:
-        """Returns how many alarms of each kind each run has sounded; None if time was up: the next request counts on."""
+        """Returns how many alarms of each kind a run has sounded; None if time was up: the next request counts on."""
         until = time.monotonic() + SECONDS
         return [
             entry.alarm_kinds

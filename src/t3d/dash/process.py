@@ -19,7 +19,7 @@ PORT = 8700
 SECONDS_TO_END = 5.0
 LOOK_SECONDS = 0.1  # between two looks whether the server ends
 NICE = 10  # so that trainings come first
-EVERYWHERE = ("0.0.0.0", "::", "")  # to listen on; nobody can open them
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (to listen on; nobody can open them)
 
 
 def listen(host: str, port: int | None) -> socket.socket:

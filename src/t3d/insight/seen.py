@@ -73,7 +73,12 @@ class Watched:
 
     def __call__(self, observations: NDArray[Any]) -> Floats:
         actions = self.actor(observations)
-        now = Seen(len(actions), _range(self._vectors(observations)), _bounded(actions, self.spec), Range(np.empty(0), np.empty(0)))
+        now = Seen(
+            len(actions),
+            _range(self._vectors(observations)),
+            _bounded(actions, self.spec),
+            Range(np.empty(0), np.empty(0)),
+        )
         self.seen = now if self.seen is None else self.seen.and_then(now)
         return actions
 

@@ -1,4 +1,4 @@
-"""Files for Weights & Biases: a run for each seed, and a group for all of them; offline unless WANDB_MODE says otherwise."""
+"""Files for Weights & Biases: a run for each seed, a group for all; offline unless WANDB_MODE says otherwise."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class WeightsAndBiases:
         return run
 
     def _first_event(self) -> bytes:
-        """Returns the line that says when the run was first started: a resume leaves it, or has moved it to start over."""
+        """Returns the line that says when the run first started: a resume leaves it, or has moved it to start over."""
         moved = self.path / "before-1" / "events.jsonl"
         with open_plain(moved if moved.exists() else self.path / "events.jsonl") as log:
             return log.readline(LONGEST_START)
