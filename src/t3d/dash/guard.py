@@ -73,10 +73,8 @@ class Access(NamedTuple):
 
     def refusal(self, method: str, headers: Headers, *, shows_token: bool) -> Refusal | None:
         """Returns why a request is refused; None if it is not."""
-        names = headers.getlist("host")
-        if not names_this_machine(names, self.host) and not (
-            not self.on_loopback and names_this_machine(names, full_name())
-        ):
+        own = [self.host] if self.on_loopback else [self.host, full_name()]
+        if not any(names_this_machine(headers.getlist("host"), name) for name in own):
             return Refusal(400, f"open the dashboard under one of its names: {', '.join(self._names)}")
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{headers['host']}":

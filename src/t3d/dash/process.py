@@ -29,7 +29,10 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 def access_to(opened: socket.socket, host: str) -> Access:
     """Returns who may ask, with a new token."""
-    return Access(web.new_token(), host, opened.getsockname()[1])
+    access = Access(web.new_token(), host, opened.getsockname()[1])
+    if not access.on_loopback:
+        full_name()  # now, because it may take a while
+    return access
 
 
 def address_of(access: Access) -> str:
