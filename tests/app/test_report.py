@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import random
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import helpers
 import t3d
@@ -21,7 +23,8 @@ from fake_runs import diagnosis, update, write_run
 from html_pages import Seen
 from t3d.app.cli import main
 from t3d.app.compare import estimated
-from t3d.app.report_facts import MOST_VIDEO_BYTES
+from t3d.app.plain_console import PlainConsole
+from t3d.app.report_facts import MOST_VIDEO_BYTES, gather
 from t3d.config import Member
 from t3d.data.memory import Memory
 from t3d.events import Alarm, Note
@@ -30,6 +33,7 @@ from t3d.insight.groups import read_groups
 from t3d.insight.seen import Watched, seen_in_training
 from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
+from t3d.types import Image
 
 ELEMENTS = {
     *(
@@ -216,6 +220,45 @@ def test_a_policy_that_is_watched_acts_the_same_and_keeps_what_it_saw(trained: P
     assert np.allclose(watched.seen.actions, [actions.min(axis=0), actions.max(axis=0)])
 
 
+IMAGES: dict[str, Any] = {
+    "td3": {"batch_size": 8, "actor_hidden": [8], "critic_hidden": [8], "encoder_channels": 4, "encoder_features": 6},
+    **{"total_steps": 60, "random_steps": 30, "eval": {"every_steps": 30, "episodes": 1}, "threads": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "names"),
+    [
+        ({"id": "image_worlds:WithVector", "frame_stack": 3}, ["['place'] 0", "['place'] 1"]),
+        ({"id": "image_worlds:TwoCameras"}, ["['rest'][1]"]),
+        ({"id": "image_worlds:Dot", "max_action_change": 0.2}, ["previous action 0"]),
+        ({"id": "image_worlds:Dot"}, []),
+    ],
+    ids=["two values", "one value", "the previous action", "nothing else"],
+)
+def test_what_a_policy_sees_beside_images_is_listed(tmp_path: Path, env: dict[str, Any], names: list[str]) -> None:
+    list(t3d.train(helpers.small_config(**IMAGES, env=env, run={"root": str(tmp_path), "name": "run"})))
+    fresh = gather(Path("run"), "run", 2, 0, PlainConsole()).fresh
+    assert fresh is not None and len(fresh.seen.observations.low) == len(names)
+    assert (fresh.seen.observations.low >= -1).all() and (fresh.seen.observations.high <= 1).all()
+    assert (fresh.seen.observations.low < fresh.seen.observations.high).all()
+    page = report("run")
+    listed = re.findall(r"<tr><t[hd][^>]*>([^<]*)", html.unescape(page).partition("What was seen")[2])
+    assert listed[1 : listed.index("action 0")] == names
+    alone = "It was trained on images, whose range is not listed"
+    assert (alone in page) == (not names)
+
+
+def test_a_vector_beside_images_is_read_from_its_bytes(trained: Path) -> None:
+    spec = open_run(trained).policy(Member(0)).spec._replace(images=(Image((), (1, 2, 2), 0, 4),))
+    vectors = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    flat = np.concatenate([vectors.view(np.uint8), np.full((6, 4), 255, np.uint8)], axis=1)
+    watched = Watched(lambda shown: np.zeros((len(shown), 1), np.float32), spec)
+    watched(flat)
+    assert watched.seen is not None
+    assert np.array_equal(watched.seen.observations, [vectors.min(axis=0), vectors.max(axis=0)])
+
+
 def test_without_checkpoints_the_ranges_are_those_of_the_fresh_episodes(trained: Path) -> None:
     shutil.copytree(trained, "run", ignore=shutil.ignore_patterns("checkpoints"))
     text = said("run")
@@ -257,6 +300,15 @@ def test_the_verdict_says_whether_it_learned_and_what_went_wrong() -> None:
     assert "It learned: the mean return went from 0.00 before learning to 13.0 [" in said("up", "--episodes", "0")
     assert "It became worse: the mean return went from" in said("down", "--episodes", "0")
     assert "These seeds do not show that it learned" in said("flat", "--episodes", "0")
+    write_run(Path("runs/new"), {0: [-5.0], 1: [-7.0]})
+    assert "It has not been evaluated since it began to learn; before, its mean return was -6.00." in said(
+        "new", "--episodes", "0"
+    )
+    write_run(Path("runs/short"), {0: [0.0, 1.0]})
+    assert "at the end, the mean of the last evaluation of 1 seed" in said("short", "--episodes", "0")
+    write_run(Path("runs/two"), {0: [0.0, 1.0, 3.0]})
+    text = said("two", "--episodes", "0")
+    assert "to 2.00 [no interval] at the end, the mean of the last 2 evaluations of 1 seed" in text
     alarm = Alarm(step=2000, member=0, seed=0, kind="dead-units", text="half of the units are dead.", advice="rest.")
     write_run(Path("runs/bad"), LOW, events=[alarm], diverged=[3])
     text = said("bad", "--episodes", "0")
@@ -278,16 +330,51 @@ def test_a_run_that_was_never_evaluated_has_a_report() -> None:
     assert "There is no policy to report on" in text and "Values and targets" in text
 
 
+def test_events_of_a_member_that_the_run_does_not_have_are_left_out() -> None:
+    foreign = [update(0, 5, 1000, 1.0), diagnosis({"step": 1000, "member": 0, "seed": 5, "time": 1e9})]
+    write_run(Path("runs/a"), {0: [1.0, 2.0]}, events=foreign)
+    page = report("a", "--episodes", "0")
+    assert re.findall(r"<h4>(.*?)</h4>", page) == ["Return of evaluations"]
+
+
 def test_an_environment_that_is_not_here_is_a_sentence_with_what_to_do(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(trained, "run")
+    without = "with --episodes 0 t3d report writes about it without playing"
+    for env, why in [
+        ("Nowhere-v1", "Nowhere"),
+        ("test_report:Failing", "the environment raised OSError: no licence"),
+        ("", "its environment was made in Python"),
+    ]:
+        path = trained_on(env, trained)
+        assert main(["report", str(path)]) == 2
+        said_of_it = capsys.readouterr()
+        assert said_of_it.err.count("\n") == 1 and why in said_of_it.err and without in said_of_it.err
+        assert "--env" not in said_of_it.err + said_of_it.out
+        assert "was not played for this report." in said(str(path), "--episodes", "0")
+        shutil.rmtree(path)
+
+
+def trained_on(env: str, trained: Path) -> Path:
+    """A copy of a run that says it was trained on another environment."""
+    path = Path(shutil.copytree(trained, f"on-{env.partition(':')[2] or env}"))
     for file in ("config.toml", "events.jsonl"):
-        path = Path("run", file)
-        path.write_text(path.read_text().replace("Pendulum-v1", "Nowhere-v1"))
-    assert main(["report", "run"]) == 2
-    assert "with --episodes 0 the report of run is written without playing" in capsys.readouterr().err
-    assert "was not played for this report" in said("run", "--episodes", "0")
+        text = (path / file).read_text()
+        (path / file).write_text(text.replace('"Pendulum-v1"', f'"{env}"'))
+    return path
+
+
+class Failing(PendulumEnv):
+    def reset(self, **_: Any) -> Any:
+        raise OSError("no licence")
+
+
+def test_a_run_that_cannot_be_played_does_not_cost_the_others_their_report(trained: Path) -> None:
+    shutil.copytree(trained, "fine")
+    path = trained_on("test_report:Failing", trained)
+    text = said("fine", str(path), "--episodes", "3")
+    assert text.count("on average over 3 fresh episodes") == 2  # in the verdict and on the card of the one
+    assert len(re.findall("was not played for this report: .*? the environment raised OSError: no licence", text)) == 2
 
 
 def test_a_video_is_inside_unless_it_is_too_large() -> None:
@@ -300,6 +387,26 @@ def test_a_video_is_inside_unless_it_is_too_large() -> None:
         file.truncate(MOST_VIDEO_BYTES + 1)
     text = said("a", "--episodes", "0")
     assert "video.mp4 has 10.0 MiB and is not in this report" in text
+
+
+def test_the_video_is_of_the_seed_that_the_report_is_about_and_says_whose_it_is(trained: Path) -> None:
+    path = Path(shutil.copytree(trained, "run"))
+    run = open_run(path)
+    member = run.best_member()
+    other = next(one for one in run.cfg.members if one != member)
+    best = run.policy(member).about["step"]
+    shown = f"It shows the policy of {member.title} at step"
+    (path / "video.mp4").write_bytes(b"of whom?")
+    assert "The file does not say which policy it shows." in said("run", "--episodes", "0")
+    (path / "videos").mkdir()
+    (path / "videos" / f"{member.name}-step-{best}.mp4").write_bytes(b"its own")
+    (path / "videos" / f"{other.name}-step-9000.mp4").write_bytes(b"newest")
+    assert f"{shown} {best:,}." in said("run", "--episodes", "0")
+    (path / "videos" / f"{member.name}-step-{best}.mp4").rename(path / "videos" / f"{member.name}-step-7000.mp4")
+    assert f"{shown} 7,000, not the one above." in said("run", "--episodes", "0")
+    (path / "videos" / f"{member.name}-step-7000.mp4").unlink()
+    (path / "video.mp4").unlink()
+    assert f"It shows the policy of {other.title} at step 9,000, not the one" in said("run", "--episodes", "0")
 
 
 def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:

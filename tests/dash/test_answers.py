@@ -58,7 +58,7 @@ def names(client: TestClient, query: str = "") -> list[str]:
 
 def test_the_list_says_what_t3d_runs_says(trained: Path) -> None:
     found = got(client_of(trained.parent), "/api/runs")
-    assert found["runs"] == [listed_fields(read_entry(trained)) | {"tags": [], "note": ""}]
+    assert found["runs"] == [listed_fields(read_entry(trained)) | {"tags": [], "note": "", "alarm_kinds": {}}]
     assert found["of"] == 1 and found["skipped"] == []
 
 
@@ -151,7 +151,9 @@ def test_a_run_page_has_everything_but_the_curves(trained: Path) -> None:
 def test_the_list_counts_alarms_once_also_those_that_a_resumed_run_sounds_again(root: Path) -> None:
     alarms = [Alarm(step=step, member=0, seed=0, kind="dead-units", text="", advice="") for step in (5, 9, 5)]
     (root / "apple" / "journal.jsonl").write_text("".join(f"{to_line(one)}\n" for one in alarms))
-    assert [one["alarms"] for one in got(client_of(root), "/api/runs?sort=name")["runs"]] == [2, 0]
+    found = got(client_of(root), "/api/runs?sort=name")["runs"]
+    assert [one["alarms"] for one in found] == [2, 0]
+    assert [one["alarm_kinds"] for one in found] == [{"dead-units": 2}, {}]
 
 
 def test_alarms_and_notes_are_told_with_whom_they_are_about(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_alarms_that_only_the_log_has_are_counted_a_few_runs_at_a_time(
 ) -> None:
     alarm = Alarm(step=1, kind="a", text='\n{"event": "alarm"', advice="")
     for name in ("a", "b"):
-        write_run(tmp_path / name, {0: [1.0]}, events=[alarm, alarm])
+        write_run(tmp_path / name, {0: [1.0]}, events=[alarm, replace(alarm, step=2, kind="b")])
     write_run(tmp_path / "none", {0: [1.0]})
     journal = "".join(f"{to_line(one)}\n" for one in (alarm, replace(alarm, step=2), replace(alarm, step=3)))
     (write_run(tmp_path / "journal", {0: [1.0]}) / "journal.jsonl").write_text(journal)
@@ -217,6 +219,7 @@ def test_alarms_that_only_the_log_has_are_counted_a_few_runs_at_a_time(
     monkeypatch.undo()
     found = got(client, "/api/runs?sort=name")
     assert [one["alarms"] for one in found["runs"]] == [2, 2, 3, 0] and found["complete"]
+    assert [one["alarm_kinds"] for one in found["runs"]] == [{"a": 1, "b": 1}, {"a": 1, "b": 1}, {"a": 3}, {}]
     with (tmp_path / "none" / "events.jsonl").open("a") as log:
         log.write(to_line(alarm) + "\n")
     assert [one["alarms"] for one in got(client, "/api/runs?sort=name")["runs"]] == [2, 2, 3, 1]

@@ -306,6 +306,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
         found = re.fullmatch(r"dashboard: (http://127\.0\.0\.1:\d+/\?token=[\w-]{32})   \(Ctrl-C ends it\)\n", line)
         assert found, line
         assert [one["name"] for one in asked(found[1], "GET", "/api/runs")["runs"]] == ["a"]
+        assert psutil.Process(process.pid).nice() == min(19, os.nice(0) + NICE), "trainings come first"
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 

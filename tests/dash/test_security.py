@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import platform
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psutil
 import pytest
@@ -19,7 +20,8 @@ import pytest
 from dash_client import BEARER, HERE, TOKEN, client_of, served
 from fake_runs import session, write_run
 from t3d.config import Config
-from t3d.dash.guard import HEADERS, Access
+from t3d.dash.guard import HEADERS, Access, full_name
+from t3d.dash.process import address_of
 from t3d.events import to_line
 from t3d.store.control import FILE
 
@@ -109,6 +111,27 @@ def test_the_name_that_it_was_told_to_listen_on_is_answered(root: Path) -> None:
     assert client.get("/api/runs", headers={"host": "lab.example:8700", **BEARER}).status_code == 200
     assert client.get("/api/runs", headers={"host": "evil.example:8700", **BEARER}).status_code == 400
     assert client.get("/api/runs", headers={"host": "lab.example:8700"}).status_code == 401, "with the token"
+
+
+def test_what_listens_everywhere_is_opened_under_the_name_of_the_machine(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_name.cache_clear()
+    monkeypatch.setattr("socket.getfqdn", lambda: "Box.lab.example")
+    address = urlsplit(address_of(Access(TOKEN, "0.0.0.0", 8700)))
+    assert address.hostname == "box.lab.example" and address.port == 8700
+    inside, outside = client_of(root), client_of(root, "0.0.0.0")
+    named = {"host": address.netloc, **BEARER}
+    assert outside.get("/api/runs", headers=named).status_code == 200
+    assert inside.get("/api/runs", headers=named).status_code == 400
+    assert outside.get("/api/runs", headers={"host": address.netloc}).status_code == 401
+    said = outside.get("/api/runs", headers={"host": "evil.example", **BEARER}).json()["error"]
+    assert "Box.lab.example" in said and "localhost" in said
+    assert "lab" not in inside.get("/api/runs", headers=named).json()["error"], "which others could read"
+    full_name.cache_clear()
+    monkeypatch.setattr("socket.getfqdn", lambda: "localhost.localdomain")
+    assert urlsplit(address_of(Access(TOKEN, "::", 8700))).hostname == platform.node().lower()
+    full_name.cache_clear()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8700", "LOCALHOST:9000", "[::1]:8700"])

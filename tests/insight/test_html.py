@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from html_pages import Seen
 from t3d.insight.html import Html, element, table
-from t3d.insight.svg_chart import HEIGHT, WIDTH, Curve, Points, bars_chart, curves_chart, ticks
+from t3d.insight.svg_chart import HEIGHT, WIDTH, Curve, Points, bars_chart, curves_chart, labels, ticks
 
 NUMBERS = st.floats(-1e299, 1e299, allow_nan=False)
 
@@ -40,6 +40,39 @@ def test_ticks_are_round_evenly_spaced_and_inside(low: float, width: float) -> N
     assert np.allclose(steps, steps[0])
     assert round(steps[0] / 10 ** np.floor(np.log10(steps[0] * 1.001)), 6) in (1, 2, 5)
     assert low - 1e-6 * width <= found[0] and found[-1] <= low + width * (1 + 1e-6)
+
+
+def read(label: str) -> float:
+    """The number that a label stands for."""
+    unit = {"k": 1e3, "M": 1e6}.get(label[-1], 1.0)
+    return float(label.rstrip("kM").replace(",", "")) * unit
+
+
+@given(NUMBERS, st.floats(0, 1e299))
+@example(-1200.4, 0.8)
+@example(1_234_560.0, 10.0)
+@example(1e12, 1e4)
+@example(0.0, 1e-7)
+def test_labels_of_an_axis_are_different_and_say_where_they_are(low: float, width: float) -> None:
+    drawn = curves_chart([Curve("", Points(np.array([0.0, 1.0]), np.array([low, low + width])))], "", "steps")
+    shown = re.findall(r'class="y"[^>]*>([^<]*)<', drawn)
+    assert 2 <= len(shown) == len({*shown})
+    assume(width > 1e-8 * abs(low) + 1e-190)  # otherwise the axis is wider than the curve
+    found = ticks(low, low + width)
+    assert np.allclose([read(one) for one in labels(found)], found, rtol=0, atol=0.01 * (found[1] - found[0]))
+
+
+def test_labels_are_short() -> None:
+    for low, high, wanted in [
+        (0.0, 1.0, ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (-2000.0, 0.0, ["-2,000", "-1,500", "-1,000", "-500", "0"]),
+        (0.0, 50_000.0, ["0", "10k", "20k", "30k", "40k", "50k"]),
+        (0.0, 2e6, ["0", "0.5M", "1.0M", "1.5M", "2.0M"]),
+        (0.0, 5e12, ["0", "1e+12", "2e+12", "3e+12", "4e+12", "5e+12"]),
+        (-1200.4, -1199.6, ["-1,200.4", "-1,200.2", "-1,200.0", "-1,199.8", "-1,199.6"]),
+        (1_234_560.0, 1_234_570.0, [f"1,234,5{last}" for last in (60, 62, 64, 66, 68, 70)]),
+    ]:
+        assert labels(ticks(low, high)) == wanted
 
 
 def places(path: str) -> list[tuple[float, float]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +26,14 @@ import helpers
 import t3d
 from run_folders import end_of, run, weights
 from t3d.app.cli import main
+from t3d.app.next_commands import SHOWN_BY
+from t3d.config.settings import SINKS
 from t3d.events import Note, Saved
 from t3d.files import open_log
 from t3d.run import beside
 from t3d.sinks.process import LOCK, follow
 from t3d.sinks.tensorboard import TensorBoard
-from wandb_files import rows
+from wandb_files import records, rows
 
 SECONDS = 60.0  # until the processes beside a run have done what they should
 Curve = list[tuple[int, float]]
@@ -179,6 +183,40 @@ def test_ids_of_wandb_stay_when_a_run_is_resumed(tmp_path: Path) -> None:
     list(t3d.resume(path, total_steps=500))
     wait_for_writer(path)
     assert [*rows(path / "wandb")] == before
+
+
+def test_a_run_that_starts_over_has_its_files_once_under_the_same_ids(tmp_path: Path) -> None:
+    """As after a kill before the first checkpoint: its log has a new first event."""
+    cfg, path = helpers.small_config(total_steps=800, run={"root": str(tmp_path), "name": "a"}, **SMALL), tmp_path / "a"
+    list(t3d.train(cfg))
+    assert all_told(path)
+    ids = {*rows(path / "wandb")}
+    shutil.rmtree(path / "checkpoints")
+    (path / "videos").mkdir()
+    (path / "videos" / "seed-0-step-0.mp4").touch()
+    assert end_of(list(t3d.resume(path, cfg=cfg))).reason == "finished"
+    assert all_told(path)
+    assert {*rows(path / "wandb")} == ids and len(ids) == 2
+    assert not (path / "videos").exists()
+    moved = {one.name for one in (path / "before-1").iterdir()}
+    assert {"events.jsonl", "wandb", "tensorboard", "videos"} <= moved
+
+
+def test_every_sink_has_a_command_that_shows_it_and_a_class() -> None:
+    assert {*SHOWN_BY} == {*SINKS}
+    assert all(hasattr(importlib.import_module(f"t3d.sinks.{name}"), "SINK") for name in SINKS)
+
+
+def test_a_run_is_named_after_its_folder_also_from_inside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(helpers.small_config(run={"name": "a"}), tmp_path)
+    monkeypatch.chdir(tmp_path / "a")
+    assert main(["sinks", ".", "--to", "wandb"]) == 0
+    (file,) = Path("wandb").glob("offline-run-*/*.wandb")
+    assert until(lambda: any(one.WhichOneof("record_type") == "run" for one in records(file)))
+    (about,) = [one.run for one in records(file) if one.WhichOneof("record_type") == "run"]
+    assert (about.run_group, about.display_name) == ("a", "a seed-0")
 
 
 def test_a_sink_that_cannot_write_is_told_once_and_the_run_goes_on(

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from t3d.config import Member
 from t3d.config.sweeps import counted, noun, setting
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
 from t3d.store.reader import Run
 from t3d.world.evaluate import Stopped
@@ -30,7 +30,7 @@ def best_member(run: Run, console: Console, before_a_step: Callable[[], object] 
     except (KeyboardInterrupt, Stopped):
         _say(f"skipped: {by_curve.title} has the best evaluation", console)
         return by_curve
-    except UserError as error:
+    except (EnvironmentFailed, UserError) as error:
         _say(f"cannot choose on fresh episodes: {error}; {by_curve.title} has the best evaluation", console)
         return by_curve
     _say(_result(choice, what), console)

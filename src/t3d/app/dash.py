@@ -38,11 +38,12 @@ def main(arguments: list[str]) -> int:
     if (args.root / "events.jsonl").exists():
         raise UserError(f"{args.root} is a run itself; t3d dash {args.root.parent} shows it among the others")
     web.check_port(args.port)
-    from t3d.dash.process import access_to, address_of, listen, serve  # noqa: PLC0415 (needs the extra)
+    from t3d.dash.process import NICE, access_to, address_of, listen, serve  # noqa: PLC0415 (needs the extra)
 
     opened = listen(args.host, args.port)
     access = access_to(opened, args.host)
     print(printable(f"dashboard: {address_of(access)}   (Ctrl-C ends it)"), flush=True)  # noqa: T201
+    os.nice(NICE)  # not lower_priority: the session is that of a terminal, whose shell would be lowered too
     serve(opened, args.root, access)
     return 0
 

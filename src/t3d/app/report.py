@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
     if len(paths) > MOST_RUNS:
         raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
     facts = _gathered(paths, args.episodes, console)
+    if len(facts) == 1 and facts[0].unplayed:
+        raise UserError(f"{facts[0].unplayed}; with --episodes 0 t3d report writes about it without playing")
     comparison, refused = _compared(args, several=len(paths) > 1)
     out = args.out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     content = page(facts, comparison, refused).encode(errors="replace")

@@ -11,13 +11,11 @@ import numpy as np
 
 from t3d.app.tables import figure
 from t3d.config.sweeps import short, value_text
-from t3d.dash.curves import DrawnRun, Window, find, lines
-from t3d.dash.index import RunIndex
+from t3d.dash.curves import DrawnRun, Window, find, lines, pools_of
 from t3d.insight.figures import Figure
-from t3d.insight.groups import joined, pooled
+from t3d.insight.groups import joined
 from t3d.insight.html import Html, element
 from t3d.insight.svg_chart import COLOURS, Curve, Points, bars_chart, curves_chart
-from t3d.store.reader import Run
 
 POINTS = 200  # of each curve; chosen
 MOST_LINES = 12  # in a chart; of more, those that end highest are drawn
@@ -42,8 +40,7 @@ class Labelled(NamedTuple):
 
 def charts(runs: Sequence[DrawnRun]) -> list[Html]:
     """Returns the charts under their headings; runs that differ only in their seeds are one line."""
-    by_path = {run.data.path: run for run in runs}
-    pools = [[by_path[one.path] for one in pool] for pool in pooled([_as_run(run.data) for run in runs])]
+    pools = pools_of(runs)
     groups: dict[str, list[Html]] = {}
     for panel in _panels():
         for one in [panel] if len(pools) == 1 else _each_metric(panel):
@@ -72,10 +69,6 @@ def _each_metric(panel: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _as_run(index: RunIndex) -> Run:
-    return Run(index.path, index.cfg, {})
-
-
 def _chart(panel: dict[str, Any], pools: Sequence[Pool]) -> Html | None:
     every = [run for pool in pools for run in pool]
     figures = [(metric, figure) for metric in panel["metrics"] for figure in find(every, metric)]
@@ -89,6 +82,8 @@ def _chart(panel: dict[str, Any], pools: Sequence[Pool]) -> Html | None:
         for metric, figure in figures
         for line in lines(pool, figure, Window(POINTS))
     ]
+    if not found:
+        return None
     highest = sorted(range(len(found)), key=lambda place: float(found[place].end["y"][-1]), reverse=True)
     drawn = [found[place] for place in sorted(highest[:MOST_LINES])]
     said = _newest(drawn)
@@ -166,7 +161,8 @@ def _bars(panel: dict[str, Any], pool: Pool, figures: Sequence[Figure]) -> Html 
     newest = {}
     for one in figures:
         members = [member for line in lines(pool, one, Window(POINTS)) for member in line["members"]]
-        newest[one] = (members[0]["y"][-1], members[0]["member"])
+        if members:
+            newest[one] = (members[0]["y"][-1], members[0]["member"])
     counts = np.array([value for one, (value, _) in newest.items() if one.field in BINS], np.float64)
     if not len(counts):
         return None

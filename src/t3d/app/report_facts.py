@@ -18,7 +18,7 @@ from t3d.dash.details import details
 from t3d.dash.index import RunIndex
 from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import ActorEvent, Alarm, Event, Note
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.best_member import Choice, known_choice
@@ -49,6 +49,8 @@ class Video(NamedTuple):
     file: str
     size: int
     content: bytes | None  # None: it is too large
+    member: str | None  # whose policy it shows; None: the file does not say
+    step: int | None
 
 
 class Facts(NamedTuple):
@@ -66,6 +68,7 @@ class Facts(NamedTuple):
     problem: str  # why there is no policy
     choice: Choice | None  # how the seeds compared on fresh episodes
     fresh: Fresh | None
+    unplayed: str  # why no fresh episodes could be played, if they were wanted
     seen: Seen | None  # in training
     video: Video | None
 
@@ -75,6 +78,7 @@ def gather(path: Path, name: str, episodes: int, video_bytes: int, console: Plai
     run, listed, index = open_run(path), Listed(read_entry(path), read_notes(path)), RunIndex(path)
     index.refresh(math.inf)
     member, policy, problem = _chosen(run, episodes, console)
+    fresh, unplayed = _play(run, policy, episodes) if policy and episodes else (None, "")
     return Facts(
         name=name,
         run=run,
@@ -87,16 +91,17 @@ def gather(path: Path, name: str, episodes: int, video_bytes: int, console: Plai
         policy=policy,
         problem=problem,
         choice=_known_choice(run) if policy else None,
-        fresh=_play(run, policy, episodes) if policy and episodes else None,
+        fresh=fresh,
+        unplayed=unplayed,
         seen=seen_in_training(run, member, policy.spec) if member and policy else None,
-        video=_video(run.path, video_bytes),
+        video=_video(run.path, member, video_bytes),
     )
 
 
 def _chosen(run: Run, episodes: int, console: PlainConsole) -> tuple[Member | None, SavedPolicy | None, str]:
     """Chooses the policy that the report is about; without playing, an earlier choice or the best evaluation."""
     try:
-        if episodes:
+        if episodes and run.cfg.env.id:
             member = best_member(run, console)
         else:
             known = _known_choice(run)
@@ -120,24 +125,28 @@ def _scores(run: Run) -> Comparison | None:
     return compare([Group(run.path.resolve().name, {run.cfg.env.title: trainings})])
 
 
-def _play(run: Run, policy: SavedPolicy, episodes: int) -> Fresh:
+def _play(run: Run, policy: SavedPolicy, episodes: int) -> tuple[Fresh | None, str]:
+    """Plays fresh episodes, or says why that is not possible here."""
     watched = Watched(policy.actor, policy.spec)
+    if not run.cfg.env.id:
+        return None, "its environment was made in Python and has no name by which it could be made here"
     try:
-        returns, lengths = play_fresh(run, policy, watched, run.env_id(None), episodes)
-    except UserError as error:
-        raise UserError(f"{error}; with --episodes 0 the report of {run.path} is written without playing") from error
+        returns, lengths = play_fresh(run, policy, watched, run.cfg.env.id, episodes)
+    except (EnvironmentFailed, UserError) as error:
+        return None, str(error)
     assert watched.seen is not None  # noqa: S101 (an episode has a step)
-    return Fresh(returns, lengths, estimate(mean, [returns]), watched.seen)
+    return Fresh(returns, lengths, estimate(mean, [returns]), watched.seen), ""
 
 
-def _video(path: Path, most: int) -> Video | None:
-    """Returns the video of the best policy, or else the newest."""
-    known = {one["file"]: one for one in videos_of(path)}
+def _video(path: Path, member: Member | None, most: int) -> Video | None:
+    """Returns the newest video of this member, else the one of `t3d record`, else the newest."""
+    known = videos_of(path)
     if not known:
         return None
-    file = "video.mp4" if "video.mp4" in known else [*known][-1]
-    size = int(known[file]["bytes"])
+    mine = [one for one in known if member is not None and one["member"] == member.name]
+    one = (mine or [one for one in known if one["file"] == "video.mp4"] or known)[-1]
     try:
-        return Video(file, size, read(path / file, most))
+        content = read(path / one["file"], most)
     except CORRUPT_ERRORS:
-        return Video(file, size, None)
+        content = None
+    return Video(one["file"], int(one["bytes"]), content, one["member"], one["step"])

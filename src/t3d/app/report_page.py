@@ -11,7 +11,7 @@ from t3d.app.compare import estimated
 from t3d.app.report_charts import charts
 from t3d.app.report_comparison import comparison_section, value_of
 from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts
-from t3d.app.report_words import alarm_lines, card, seen_rows, verdict
+from t3d.app.report_words import alarm_lines, card, seen_rows, verdict, video_in_words
 from t3d.app.runs_show import notes_in_words
 from t3d.app.runs_text import env_text, members_text, size_text
 from t3d.app.tables import SHOWN_ELSEWHERE, figure, source_of
@@ -153,7 +153,7 @@ def _video(facts: Facts) -> Html | None:
         )
     data = f"data:video/mp4;base64,{base64.b64encode(video.content).decode()}"
     shown = element("video", {"controls": "", "loop": "", "muted": "", "playsinline": "", "src": data})
-    about = element("p", {"class": "quiet"}, f"{video.file}, {size_text(video.size)}")
+    about = element("p", {"class": "quiet"}, f"{video.file}, {size_text(video.size)}. {video_in_words(facts, video)}")
     return element("div", {"class": "only-screen"}, section("Video", shown, about))
 
 

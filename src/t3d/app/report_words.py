@@ -10,12 +10,13 @@ import numpy as np
 
 from t3d.app import alarms
 from t3d.app.compare import estimated
-from t3d.app.report_facts import Facts
+from t3d.app.report_facts import Facts, Video
 from t3d.app.runs_text import duration_text, seeds_text
 from t3d.app.tables import figure
 from t3d.config.sweeps import counted, noun, setting
 from t3d.events import Resumed
 from t3d.insight.comparison import Row
+from t3d.insight.scores import LAST
 from t3d.insight.seen import Range
 from t3d.store.catalogue import journal_lines
 from t3d.store.members import highest, last_means
@@ -72,11 +73,15 @@ def _highest(run: Run) -> list[str]:
 def _learned(facts: Facts, row: Row) -> str:
     """Compares the end of training with the policy before it."""
     seeds, after = row.scored.seeds, row.mean
-    firsts = [facts.run.evals[seed.training.member][0] for seed in seeds]
-    end = f"{estimated(after)} at the end, the mean of the last three evaluations of {counted(len(seeds), 'seed')}"
-    if any(one.updates for one in firsts):
+    evals = [facts.run.evals[seed.training.member] for seed in seeds]
+    before = fmean(mine[0].mean_return for mine in evals)
+    if not any(one.updates for mine in evals for one in mine):
+        return f"It has not been evaluated since it began to learn; before, its mean return was {figure(before)}."
+    count = min(LAST, max(sum(one.step > 0 for one in mine) for mine in evals))
+    last = "evaluation" if count == 1 else f"{count} evaluations"
+    end = f"{estimated(after)} at the end, the mean of the last {last} of {counted(len(seeds), 'seed')}"
+    if any(mine[0].updates for mine in evals):
         return f"Its mean return was {end}."
-    before = fmean(one.mean_return for one in firsts)
     went = f"the mean return went from {figure(before)} before learning to {end}"
     if after.interval is None:
         return f"{went[0].upper()}{went[1:]}."
@@ -95,10 +100,24 @@ def fresh_in_words(facts: Facts) -> str:
     if facts.fresh is None:
         noted = facts.policy.about.get("mean_return")
         best = f" Its best evaluation was {figure(noted)}, the luckiest of many." if isinstance(noted, float) else ""
-        return f"{whose} was not played for this report.{best}"
+        why = f": {facts.unplayed}" if facts.unplayed else ""
+        return f"{whose} was not played for this report{why}.{best}"
     count = counted(len(facts.fresh.returns), "fresh episode")
     untrained = "" if facts.policy.about["updates"] else " No evaluation beat this one, which is untrained."
     return f"{whose} returned {estimated(facts.fresh.mean)} on average over {count}, without noise.{untrained}"
+
+
+def video_in_words(facts: Facts, video: Video) -> str:
+    """Says whose policy a video shows."""
+    if video.member is None or video.step is None:
+        return "The file does not say which policy it shows."
+    whose = next((one.title for one in facts.run.cfg.members if one.name == video.member), video.member)
+    is_other = (
+        facts.policy is not None
+        and facts.member is not None
+        and (video.member, video.step) != (facts.member.name, facts.policy.about["step"])
+    )
+    return f"It shows the policy of {whose} at step {video.step:,}{', not the one above' if is_other else ''}."
 
 
 def alarm_lines(facts: Facts) -> list[str]:
@@ -157,9 +176,10 @@ def limits(facts: Facts) -> str:
             + ("The ranges below are of the fresh episodes." if fresh else "")
         ).strip()
     count = len(seen.observations.low)
-    known = f"Its training saw {'the ranges' if count else 'images of which nothing is'} listed below"
-    known += f", in its newest {seen.transitions:,} transitions"
-    if fresh is None or not count:
+    if not count:
+        return "It was trained on images, whose range is not listed; on others it is untested."
+    known = f"Its training saw the ranges listed below, in its newest {seen.transitions:,} transitions"
+    if fresh is None:
         return f"{known}; beyond them it is untested."
     beyond = outside(seen.observations, fresh.seen.observations)
     went = f"{len(beyond)} of {count} components of fresh observations went" if beyond else "no fresh observation went"
@@ -190,7 +210,7 @@ def component_names(spec: Spec) -> list[str]:
         label = part.name.removeprefix("observation") or "observation"
         count = part.stop - part.start
         names += [label if count == 1 and part.path else f"{label} {place}" for place in range(count)]
-    return names
+    return names + [f"previous action {place}" for place in range(spec.observation_size - spec.own_size)]
 
 
 def seen_rows(facts: Facts, spec: Spec) -> list[SeenRow]:

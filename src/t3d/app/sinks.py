@@ -7,18 +7,17 @@ import shlex
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from t3d.app.flags import read_flags
 from t3d.app.next_commands import SHOWN_BY
 from t3d.app.safe_output import printable
+from t3d.config.settings import SinkName
 from t3d.errors import UserError
 from t3d.files import Refused, in_words, shown
 from t3d.store.reader import locate
-
-Tool = Literal["tensorboard", "wandb"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class SinksArgs:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Folders of runs, or their names under --root."""
-    to: tuple[Tool, ...] = ("tensorboard",)
+    to: tuple[SinkName, ...] = ("tensorboard",)
     """For which tools."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""

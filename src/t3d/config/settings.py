@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
 from t3d.config.sweeps import CAN_BE_SWEPT, Member, Sweep, members_of, parse_all, refuse_field, refuse_same_members
@@ -16,7 +16,8 @@ MOST_ACTORS = 1024  # processes; chosen
 AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 MOST_SEEDS = 1000  # chosen
-SINKS = ("tensorboard", "wandb")
+SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
+SINKS: tuple[SinkName, ...] = get_args(SinkName)
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 

@@ -1,4 +1,4 @@
-"""How many alarms the runs of a list have sounded, also where their journals do not say."""
+"""How many alarms of which kinds the runs of a list have sounded, also where their journals do not say."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from t3d.events import Alarm
 from t3d.files import CORRUPT_ERRORS, read
-from t3d.store.catalogue import ALIVE, Entry
-from t3d.store.reader import prefixes
+from t3d.store.catalogue import ALARM, ALIVE, Entry, alarm_kinds
 
-LINE = b"\n" + prefixes([Alarm])[0]  # what an alarm in a log begins with
 SECONDS = 0.3  # that a request may spend on reading logs; chosen
 LARGEST = 2**24  # bytes of a log that is read for a list; chosen
+
+Kinds = dict[str, int]  # how many alarms of each kind
 
 
 class AlarmCounts:
     """Counts once for each log; journals did not have alarms at first, and copies of runs may have no journal."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[int, int]] = {}  # by log: time of its last change, and how many it has
+        self._known: dict[Path, tuple[int, Kinds]] = {}  # by log: time of its last change, and what it has
 
-    def of(self, entries: Iterable[Entry]) -> list[int | None]:
-        """Returns how many alarms each run has sounded; None if time was up: the next request counts on."""
+    def of(self, entries: Iterable[Entry]) -> list[Kinds | None]:
+        """Returns how many alarms of each kind a run has sounded; None if time was up: the next request counts on."""
         until = time.monotonic() + SECONDS
         return [
-            entry.alarms if entry.alarms or entry.status in ALIVE else self._in_log(entry.path / "events.jsonl", until)
+            entry.alarm_kinds
+            if entry.alarm_kinds or entry.status in ALIVE
+            else self._in_log(entry.path / "events.jsonl", until)
             for entry in entries
         ]
 
-    def _in_log(self, log: Path, until: float) -> int | None:
+    def _in_log(self, log: Path, until: float) -> Kinds | None:
         """Counts in a log; one that cannot be read, or would take too long, has none."""
         try:
             found = log.lstat()
             if found.st_size > LARGEST:
-                return 0
-            changed, count = self._known.get(log, (-1, 0))
+                return {}
+            changed, kinds = self._known.get(log, (-1, {}))
             if changed != found.st_mtime_ns:
                 if time.monotonic() > until:
                     return None
-                count = read(log, LARGEST).count(LINE)
-                self._known[log] = found.st_mtime_ns, count
+                content = read(log, LARGEST)
+                kinds = alarm_kinds(content.split(b"\n")) if ALARM[0] in content else {}
+                self._known[log] = found.st_mtime_ns, kinds
         except CORRUPT_ERRORS:
-            return 0
-        return count
+            return {}
+        return kinds

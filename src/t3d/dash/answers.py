@@ -10,14 +10,12 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from t3d.dash.curves import DrawnRun, Window, find, lines
+from t3d.dash.curves import DrawnRun, Window, find, lines, pools_of
 from t3d.dash.details import config_of, details, difference
 from t3d.dash.library import SORTS, Library, Listed
 from t3d.dash.steps import steps_of
 from t3d.errors import UserError
-from t3d.insight.groups import pooled
 from t3d.store.catalogue import pauses
-from t3d.store.reader import Run
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
@@ -38,7 +36,10 @@ def run_list(library: Library, asked: QueryParams) -> dict[str, Any]:
     listed = sorted(chosen, key=key, reverse=largest_first)
     alarms = library.alarms.of(one.entry for one in listed)
     return {
-        "runs": [one.fields | {"alarms": count} for one, count in zip(listed, alarms, strict=True)],
+        "runs": [
+            one.fields | {"alarms": None if kinds is None else sum(kinds.values()), "alarm_kinds": kinds}
+            for one, kinds in zip(listed, alarms, strict=True)
+        ],
         "complete": None not in alarms,
         "of": len(found),
         "tags": sorted({tag for one in found for tag in one.notes.tags}),
@@ -93,7 +94,8 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
         for name, run in listed.items():
             drawn[name], whole = _drawn(library, run)
             complete = complete and whole
-    pools = _pools([*drawn.values()], pool=_choice(asked, "pool", ["yes", "no"]) == "yes")
+    is_pooled = _choice(asked, "pool", ["yes", "no"]) == "yes"
+    pools = pools_of([*drawn.values()]) if is_pooled else [[run] for run in drawn.values()]
     with ExitStack() as held:
         for name in sorted(drawn):  # in the same order everywhere, so that nobody waits for each other
             held.enter_context(drawn[name].data.lock)
@@ -115,14 +117,6 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
         "alarms": alarms,
         "complete": complete,
     }
-
-
-def _pools(runs: Sequence[DrawnRun], *, pool: bool) -> list[list[DrawnRun]]:
-    if not pool:
-        return [[run] for run in runs]
-    by_path = {run.data.path: run for run in runs}
-    pools = pooled([Run(run.data.path, run.data.cfg, {}) for run in runs])
-    return [[by_path[one.path] for one in together] for together in pools]
 
 
 def _drawn(library: Library, run: Listed) -> tuple[DrawnRun, bool]:

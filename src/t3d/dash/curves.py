@@ -14,7 +14,9 @@ from t3d.dash.index import RunIndex
 from t3d.dash.table import WHOLE, Table
 from t3d.events import EpisodeEnd, Eval
 from t3d.insight.figures import Figure, Series, parsed, series_of, without_pauses
+from t3d.insight.groups import pooled
 from t3d.insight.statistics import Array, band, mean, on_common_steps
+from t3d.store.reader import Run
 
 RESAMPLES = 2_000  # of an interval that is drawn, not quoted; chosen
 MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
@@ -49,6 +51,13 @@ class MemberCurve(NamedTuple):
     @property
     def diverged(self) -> bool:
         return self.member in self.run.data.stopped
+
+
+def pools_of(runs: Sequence[DrawnRun]) -> list[list[DrawnRun]]:
+    """Puts runs together that differ only in their seeds."""
+    by_path = {run.data.path: run for run in runs}
+    pools = pooled([Run(run.data.path, run.data.cfg, {}) for run in runs])
+    return [[by_path[one.path] for one in together] for together in pools]
 
 
 def find(runs: Sequence[DrawnRun], name: str) -> list[Figure]:

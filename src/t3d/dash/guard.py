@@ -7,6 +7,9 @@ must be this machine's, Origin must be this server, and what changes something n
 from __future__ import annotations
 
 import asyncio
+import functools
+import platform
+import socket
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -70,8 +73,9 @@ class Access(NamedTuple):
 
     def refusal(self, method: str, headers: Headers, *, shows_token: bool) -> Refusal | None:
         """Returns why a request is refused; None if it is not."""
-        if not names_this_machine(headers.getlist("host"), self.host):
-            return Refusal(400, "this name in Host is not one of the dashboard's")
+        own = [self.host] if self.on_loopback else [self.host, full_name()]
+        if not any(names_this_machine(headers.getlist("host"), name) for name in own):
+            return Refusal(400, f"open the dashboard under one of its names: {', '.join(self._names)}")
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{headers['host']}":
             return Refusal(403, "requests from pages of other origins are refused")
@@ -85,11 +89,25 @@ class Access(NamedTuple):
             return Refusal(413, f"a request has at most {LARGEST_BODY:,} bytes")
         return None
 
+    @property
+    def _names(self) -> list[str]:
+        """What may stand in Host."""
+        if self.on_loopback:
+            return [*LOOPBACK]
+        return [*dict.fromkeys([full_name(), platform.node(), self.host, "an address of the machine", *LOOPBACK])]
+
     def _by_header(self, headers: Headers) -> bool:
         return self.matches(bearer_token(headers.get("authorization", "")))
 
     def _by_cookie(self, headers: Headers) -> bool:
         return self.matches(cookie_parser(headers.get("cookie", "")).get(self.cookie, ""))
+
+
+@functools.cache
+def full_name() -> str:
+    """Returns the name of this machine, with its domain if it has one; it may have to be asked for in the network."""
+    name = socket.getfqdn()
+    return platform.node() if name.startswith("localhost") else name
 
 
 class Guard:

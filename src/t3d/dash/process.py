@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from t3d import web
-from t3d.dash.guard import Access
+from t3d.dash.guard import Access, full_name
 from t3d.run.child import Child, Deadline, begin
 
 PORT = 8700
 SECONDS_TO_END = 5.0
 LOOK_SECONDS = 0.1  # between two looks whether the server ends
-NICE = 10  # of the process beside a training
+NICE = 10  # so that trainings come first
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (to listen on; nobody can open them)
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -28,12 +29,16 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 def access_to(opened: socket.socket, host: str) -> Access:
     """Returns who may ask, with a new token."""
-    return Access(web.new_token(), host, opened.getsockname()[1])
+    access = Access(web.new_token(), host, opened.getsockname()[1])
+    if not access.on_loopback:
+        full_name()  # now, because it may take a while
+    return access
 
 
 def address_of(access: Access) -> str:
-    """Returns what to open in a browser."""
-    return f"http://{web.address_of(access.host, access.port)}/?token={access.token}"
+    """Returns what to open in a browser, of another machine too if that can reach it."""
+    host = full_name() if access.host in EVERYWHERE else access.host
+    return f"http://{web.address_of(host, access.port)}/?token={access.token}"
 
 
 def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.Event | None = None) -> None:

@@ -129,11 +129,11 @@ class Table:
         members = np.where(whole, WHOLE, members)
         valid = (steps >= 0) & (steps < 2**62) & (steps == np.floor(steps)) & (np.abs(times) < LARGEST)
         valid &= whole | self._known(members, first["seed"])
-        added = [one for one, values in found.items() if one not in self.columns and not np.isnan(values).all()]
+        kept = valid & ~repeated
+        added = [one for one, values in found.items() if one not in self.columns and not np.isnan(values[kept]).all()]
         if len(self.columns) + len(added) > MOST_COLUMNS:
             raise ValueError(f"it has more than {MOST_COLUMNS} figures of one kind")
         self.columns |= {figure: FIRST + column for column, figure in enumerate(added, len(self.columns))}
-        kept = valid & ~repeated
         new = int(kept.sum())
         self._make_room(self.rows + new)
         block = self._numbers[:, self.rows : self.rows + new]

@@ -73,10 +73,20 @@ class Watched:
 
     def __call__(self, observations: NDArray[Any]) -> Floats:
         actions = self.actor(observations)
-        states = observations.astype(np.float64) if not self.spec.images else np.empty((len(observations), 0))
-        now = Seen(len(actions), _range(states), _bounded(actions, self.spec), Range(np.empty(0), np.empty(0)))
+        now = Seen(
+            len(actions),
+            _range(self._vectors(observations)),
+            _bounded(actions, self.spec),
+            Range(np.empty(0), np.empty(0)),
+        )
         self.seen = now if self.seen is None else self.seen.and_then(now)
         return actions
+
+    def _vectors(self, observations: NDArray[Any]) -> Array:
+        """Returns observations without their images, whose bytes follow those of the vector."""
+        if self.spec.images:
+            observations = observations[:, : 4 * self.spec.observation_size].copy().view(np.float32)
+        return observations.astype(np.float64)
 
 
 def _range(values: Array) -> Range:

@@ -17,6 +17,8 @@ COLOURS = 8  # as the page's style sheet has them
 TICKS = 5  # at most, on an axis
 FLAT = 1e-9  # share of its size by which a curve must vary to be more than a straight line
 TINY = 1e-200  # below this a difference cannot be divided
+UNITS = ((1e6, "M", 1e6), (1e3, "k", 1e4))  # of ticks: from which size on, if two decimals are enough
+LONGEST = 9  # letters that fit beside the y axis; longer labels are drawn narrower
 
 
 class Points(NamedTuple):
@@ -92,16 +94,16 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
     return [float(place * step) for place in range(math.ceil(low / step - FLAT), math.floor(high / step + FLAT) + 1)]
 
 
-def short_number(value: float) -> str:
-    """Formats a number at an axis: 0.25, -1,200, 20k, 1.5M, 3e+12."""
-    size = abs(value)
-    if size >= 1e10 or 0 < size < 1e-4:
-        return f"{value:.3g}"
-    if size >= 1e6:
-        return f"{value / 1e6:,.4g}M"
-    if size >= 1e4:
-        return f"{value / 1e3:,.4g}k"
-    return f"{value:,.0f}" if size >= 1e3 else f"{value:.4g}"
+def labels(values: Sequence[float]) -> list[str]:
+    """Formats the ticks of an axis, with as many decimals as tell them apart: 0.25, -1,200, 20k, 1.5M, 3e+12."""
+    size, step = max(map(abs, values)), values[1] - values[0]
+    if size >= 1e10 or size < 1e-4:
+        digits = _magnitude(size) - _magnitude(step)
+        return [f"{value:.{digits}e}" if value else "0" for value in values]
+    fitting = ((unit, name) for unit, name, least in UNITS if size >= least and step >= unit / 100)
+    unit, name = next(fitting, (1.0, ""))
+    decimals = max(0, -_magnitude(step / unit))
+    return [f"{value / unit:,.{decimals}f}{name}" if value else "0" for value in values]
 
 
 def _frame(x: Array, y: Array) -> Frame:
@@ -122,16 +124,27 @@ def _apart(low: float, high: float) -> tuple[float, float]:
 def _axes(frame: Frame, x_label: str) -> Html:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     lines, numbers = [], []
-    for value in ticks(frame.bottom, frame.top):
+    for value, label in _labelled(frame.bottom, frame.top):
         at = _number(frame.y(value))
         lines.append(f"M{LEFT} {at}H{right}")
-        numbers.append(element("text", {"x": LEFT - 6, "y": at, "class": "y"}, short_number(value)))
-    for value in ticks(frame.left, frame.right):
+        narrow = {"textLength": LEFT - 6, "lengthAdjust": "spacingAndGlyphs"} if len(label) > LONGEST else {}
+        numbers.append(element("text", {"x": LEFT - 6, "y": at, "class": "y", **narrow}, label))
+    for value, label in _labelled(frame.left, frame.right):
         at = _number(frame.x(value))
         lines.append(f"M{at} {TOP}V{bottom}")
-        numbers.append(element("text", {"x": at, "y": bottom + 14, "class": "x"}, short_number(value)))
-    label = element("text", {"x": (LEFT + right) / 2, "y": HEIGHT - 4, "class": "x"}, x_label)
-    return element("g", {"class": "axes"}, element("path", {"class": "grid", "d": "".join(lines)}), *numbers, label)
+        numbers.append(element("text", {"x": at, "y": bottom + 14, "class": "x"}, label))
+    named = element("text", {"x": (LEFT + right) / 2, "y": HEIGHT - 4, "class": "x"}, x_label)
+    return element("g", {"class": "axes"}, element("path", {"class": "grid", "d": "".join(lines)}), *numbers, named)
+
+
+def _labelled(low: float, high: float) -> Iterable[tuple[float, str]]:
+    found = ticks(low, high)
+    return zip(found, labels(found), strict=True)
+
+
+def _magnitude(value: float) -> int:
+    """Returns the power of ten of a number's first digit; ticks are not exactly round."""
+    return math.floor(math.log10(value) + 1e-5)
 
 
 def _curve(one: Curve, place: int, frame: Frame) -> Html:

@@ -22,7 +22,6 @@ from t3d.run.child import begin
 from t3d.sinks.scalars import KINDS, Point, Scalars
 from t3d.store.reader import START, event_of, prefixes, read_lines
 
-SINKS = {"tensorboard": "TensorBoard", "wandb": "WeightsAndBiases"}  # the class in the module of the same name
 LOCK = "sinks.lock"
 EVERY = 1.0  # seconds between two looks at the log; chosen
 PATIENCE = 60.0
@@ -48,8 +47,7 @@ class Follower:
         self.sinks: dict[str, Sink] = {}
         for name in names:
             with self._reported(name):
-                kind = getattr(importlib.import_module(f"t3d.sinks.{name}"), SINKS[name])
-                self.sinks[name] = kind(path, self.cfg)
+                self.sinks[name] = importlib.import_module(f"t3d.sinks.{name}").SINK(path, self.cfg)
 
     def read_on(self) -> bool:
         """Passes on what is new; returns whether this is still the same log, which no resume has cut back."""
@@ -96,7 +94,7 @@ def follow(
 ) -> bool:
     """Follows a log until `stop`, and then to its end; returns whether this process was the one to do so.
 
-    It has patience, in seconds after `stop`, with the process beside an earlier, killed training, which is to end soon.
+    Waits up to `patience` seconds after `stop` for the sink process of a killed training to end.
     """
     with open_log(path / LOCK) as lock:
         while not _locked(lock):

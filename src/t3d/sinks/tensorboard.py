@@ -23,7 +23,7 @@ UNFINISHED = "unfinished"
 
 
 class TensorBoard:
-    """Writes a run's files anew; the ones from before are replaced when these have caught up with the run."""
+    """Rewrites a run's files; the ones from before are replaced when these have caught up with the run."""
 
     def __init__(self, path: Path, cfg: Config) -> None:
         self.path, self.cfg = path / FOLDER, cfg
@@ -72,3 +72,6 @@ class TensorBoard:
         (folder / UNFINISHED).rename(folder / self._name)
         for one in before:
             one.unlink()
+
+
+SINK = TensorBoard

@@ -1,4 +1,4 @@
-"""Files for Weights & Biases: a run for each seed, and a group for all of them; offline unless WANDB_MODE says else."""
+"""Files for Weights & Biases: a run for each seed, a group for all; offline unless WANDB_MODE says otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFF = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT"
 
 
 class WeightsAndBiases:
-    """Writes a run's files anew, under the ids that it has always had.
+    """Rewrites a run's files, under the ids that it has always had.
 
     Those from before are removed when these have caught up with the run.
     """
@@ -55,10 +55,9 @@ class WeightsAndBiases:
     def _open(self, name: str) -> Any:
         import wandb  # noqa: PLC0415 (after its environment is set)
 
-        with open_plain(self.path / "events.jsonl") as log:
-            start = log.readline(LONGEST_START)  # it says when the run was started, and a resume leaves it
-        identity = f"{hashlib.sha256(start).hexdigest()[:16]}-{name}"
+        identity = f"{hashlib.sha256(self._first_event()).hexdigest()[:16]}-{name}"
         mine = re.compile(rf".*-{re.escape(identity)}(-\d+)?")  # with a number: the second in the same second
+        title = self.path.resolve().name
         before = [one for one in (self.path / FOLDER).iterdir() if mine.fullmatch(one.name)]
         nothing_else = wandb.Settings(
             console="off",
@@ -72,8 +71,8 @@ class WeightsAndBiases:
         )
         run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "t3d"),
-            group=self.path.name,
-            name=f"{self.path.name} {name}",
+            group=title,
+            name=f"{title} {name}",
             id=identity,
             dir=str(self.path),
             config=to_dict(self.cfg),
@@ -84,3 +83,12 @@ class WeightsAndBiases:
         run.define_metric(STEP)
         run.define_metric("*", step_metric=STEP)
         return run
+
+    def _first_event(self) -> bytes:
+        """Returns the line that says when the run first started: a resume leaves it, or has moved it to start over."""
+        moved = self.path / "before-1" / "events.jsonl"
+        with open_plain(moved if moved.exists() else self.path / "events.jsonl") as log:
+            return log.readline(LONGEST_START)
+
+
+SINK = WeightsAndBiases

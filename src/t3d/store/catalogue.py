@@ -7,6 +7,8 @@ import os
 import platform
 import statistics
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +28,7 @@ from t3d.store.values import LARGEST
 from t3d.world.policy_files import described
 
 SESSIONS = prefixes((Start, Resumed))
+ALARM = prefixes([Alarm])
 STATES = prefixes((Start, Resumed, Paused, Continued))
 LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
 ALIVE = ("running", "paused")  # status of runs whose process may end without a change to a file
@@ -51,7 +54,11 @@ class Entry(NamedTuple):
     started: datetime
     took: timedelta
     checkpoint: str  # the newest one's name; empty: there is none
-    alarms: int  # that it has sounded
+    alarm_kinds: dict[str, int]  # how many of each it has sounded, as its journal says
+
+    @property
+    def alarms(self) -> int:
+        return sum(self.alarm_kinds.values())
 
 
 class Stored(NamedTuple):
@@ -110,7 +117,7 @@ def read_entry(path: Path) -> Entry:
             started=datetime.fromtimestamp(float(start["time"])),
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
-            alarms=_alarms(path),
+            alarm_kinds=alarm_kinds(journal_lines(path)),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
@@ -205,10 +212,11 @@ def _alive(pid: int, started: float) -> bool:
         return True
 
 
-def _alarms(path: Path) -> int:
-    """Counts the alarms in the journal; one that a resumed run sounds again is the same."""
-    found = (fields_of(line) for line in journal_lines(path) if line.startswith(prefixes([Alarm])))
-    return len({(str(one["step"]), str(one.get("member")), str(one.get("kind"))) for one in found if one})
+def alarm_kinds(lines: Iterable[bytes]) -> dict[str, int]:
+    """Counts the alarms in lines of a journal or a log by kind; one that a resumed run sounds again is the same."""
+    found = (fields_of(line) for line in lines if line.startswith(ALARM))
+    alarms = {(str(one.get("kind"))[:LONGEST_NAME], str(one["step"]), str(one.get("member"))) for one in found if one}
+    return dict(sorted(Counter(kind for kind, _, _ in alarms).items()))
 
 
 def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:

@@ -26,6 +26,7 @@ import numpy as np
 
 from t3d.architectures import own_network
 from t3d.config import Config, Member, to_toml
+from t3d.config.settings import SINKS
 from t3d.errors import UserError
 from t3d.events import (
     Alarm,
@@ -51,6 +52,7 @@ from t3d.version import __version__
 from t3d.world.policy_files import load_policy, save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
+OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", *SINKS)  # one that starts over has its own
 LONGEST_LINE = 2**20  # bytes
 CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
@@ -265,11 +267,11 @@ def worth_keeping(path: Path, cfg: Config) -> bool:
 
 def set_aside(path: Path) -> list[str]:
     """Moves the files of an earlier run out of the way of the one that starts in its folder; says where to."""
-    if not any((path / name).exists() for name in (*LOGS, "checkpoints", "best", "last")):
+    if not any((path / name).exists() for name in OF_ONE_RUN):
         return []
     apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
     apart.mkdir()
-    for name in (*LOGS, "checkpoints", "best", "last"):
+    for name in OF_ONE_RUN:
         with contextlib.suppress(FileNotFoundError):
             (path / name).rename(apart / name)
     return [f"what the folder held of an earlier run is in {apart}"]

@@ -50,7 +50,7 @@ export class Chart {
     const refused = this.isLog && !isLog ? " (not all above 0, so there is no logarithmic axis)" : "";
     this.newest.textContent = isBars ? "" : newest(curves) + refused;
     this.plot.setAttribute("aria-label", `${this.panel.title}: ${this.newest.textContent}`);
-    const about = { isLog, isBars, isShare: this.panel.share, xTitle: this.panel.bars, names: curves.map((one) => one.name), width: this.plot.clientWidth,
+    const about = { isLog, isBars, isShare: this.panel.share, xTitle: this.panel.bars, curves, width: this.plot.clientWidth,
       alarms: this.alarms };
     await Plotly.react(this.plot, isBars ? bars(this.series) : traces(curves), layout(about), CONFIG);
     if (!this.listens) this.listen();

@@ -2,7 +2,7 @@
 
 import { follow, get, query } from "./api.js";
 import { curves } from "./curves.js";
-import { badge, choice, count, duration, el, figure, said, table } from "./dom.js";
+import { alarmsInWords, badge, choice, count, duration, el, figure, said, table } from "./dom.js";
 import { PANELS } from "./panels.js";
 
 const MOST = 30; // that the server compares
@@ -23,7 +23,7 @@ export function comparePage(main, { search }) {
   let isFirst = true;
   document.title = "Compare · T3D";
 
-  const charts = curves(PANELS_OF_RUNS, ask, failed);
+  const charts = curves(names, PANELS_OF_RUNS, ask, failed);
 
   main.append(
     el("h1", {}, "Compare"), problem,
@@ -85,10 +85,8 @@ function rowOf(run, alarms) {
 
 // How many alarms and of which kinds, after what is worse.
 function wrongOf(run, alarms) {
-  const kinds = Object.entries(alarms).map(([kind, times]) => `${kind.replaceAll("-", " ")}${times > 1 ? ` (${times})` : ""}`);
-  const total = Object.values(alarms).reduce((sum, times) => sum + times, 0);
   return [run.failure ? "failed" : null, run.diverged.length ? `diverged: ${run.diverged.join(", ")}` : null,
-    total ? `${total} alarm${total > 1 ? "s" : ""}: ${kinds.join(", ")}` : null].filter(Boolean).join("; ");
+    alarmsInWords(alarms)].filter(Boolean).join("; ");
 }
 
 function go(names, pool) {

@@ -8,9 +8,11 @@ import { view } from "./plot.js";
 
 const MARGIN = "600px"; // charts this far below the screen are drawn too
 
-// Draws panels. ask(parameters) gets series from the server. Returns its element,
-// update(names of reported metrics, alarms to mark) and goTo(title of a chart).
-export function curves(panels, ask, failed) {
+// Draws panels of runs, whose names tell when a range that was zoomed into belongs to others. ask(parameters) gets series
+// from the server. Returns its element, update(names of reported metrics, alarms to mark) and goTo(title of a chart).
+export function curves(names, panels, ask, failed) {
+  const runs = JSON.stringify(names);
+  if (view.runs !== runs) Object.assign(view, { runs, range: null });
   const visible = new Set();
   const charts = panels.map((panel) => new Chart(panel, zoom));
   const groups = [...new Set(panels.map((panel) => panel.group))].map((group) => el("section", { class: "group" },

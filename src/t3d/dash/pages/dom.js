@@ -77,6 +77,13 @@ export function said(value) {
   return typeof value === "string" ? value : JSON.stringify(value) ?? "–";
 }
 
+// "2 alarms: dead units (2)", of an object with how many there are of each kind; empty if there are none.
+export function alarmsInWords(kinds) {
+  const total = Object.values(kinds).reduce((sum, times) => sum + times, 0);
+  const named = Object.entries(kinds).map(([kind, times]) => `${kind.replaceAll("-", " ")}${times > 1 ? ` (${times})` : ""}`);
+  return total ? `${total} alarm${total > 1 ? "s" : ""}: ${named.join(", ")}` : "";
+}
+
 export function badge(status) {
   return el("span", { class: `badge ${/^[a-z]+$/.test(status) ? status : ""}` }, status);
 }

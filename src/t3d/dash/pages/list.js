@@ -1,7 +1,7 @@
 // The list of runs.
 
 import { follow, get, query } from "./api.js";
-import { badge, choice, count, duration, el, figure, setOptions, when } from "./dom.js";
+import { alarmsInWords, badge, choice, count, duration, el, figure, setOptions, when } from "./dom.js";
 
 const STATUSES = ["running", "paused", "finished", "stopped", "failed", "died"];
 const COLUMNS = { // what each shows, and by what it is sorted
@@ -129,7 +129,7 @@ function alarms(run) {
   const words = [];
   if (run.failure) words.push(run.failure);
   if (run.diverged.length) words.push(`diverged: ${run.diverged.join(", ")}`);
-  if (run.alarms) words.push(`${run.alarms} alarm${run.alarms > 1 ? "s" : ""}`);
+  if (run.alarms) words.push(alarmsInWords(run.alarm_kinds));
   return el("span", { class: words.length ? "bad" : "quiet" }, words.join("; ") || (run.alarms === null ? "…" : "–"));
 }
 

@@ -2,11 +2,12 @@
 
 import { el } from "./dom.js";
 
-export const view = { axis: "steps", smoothing: 0, seeds: false, range: null }; // of all charts; null: everything
+export const view = { axis: "steps", smoothing: 0, seeds: false, range: null, runs: "" }; // of all charts; a range of null: everything
 const COLOURS = 8;
 const BAND = 0.2; // opacity of intervals
 const HEIGHT = 230; // of a chart, of which a legend of one row is a part
 const [ROW, KEY, LETTER] = [29, 47, 6]; // of a legend, in pixels: height, width of an entry without its words, and of a letter
+const [WORD, ROOM] = [14, 0.2]; // of the word at an alarm: height in pixels, and the share of a chart's width that it needs
 let loading = null;
 
 // Plotly is four megabytes, so only pages with charts load it.
@@ -30,9 +31,15 @@ function style(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+// Plotly reads some HTML in names; what files say stays text.
+function asText(name) {
+  return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
 // A curve is { name, colour, line }: the mean with its interval, or each seed; a seed that diverged is dotted.
 export function traces(curves) {
-  return curves.flatMap(({ name, colour, line }) => {
+  return curves.flatMap(({ name: said, colour, line }) => {
+    const name = asText(said);
     const shown = line.members.filter((one) => view.seeds || !line.mean || one.diverged);
     const drawn = shown.flatMap((one, place) => lineTraces(one, seedName(name, one), colour, {
       dash: one.diverged ? "dot" : "solid", width: 1.2, group: name, legend: !line.mean && place === 0 }));
@@ -42,7 +49,7 @@ export function traces(curves) {
 }
 
 function seedName(name, member) {
-  return [name, member.member, member.diverged ? "diverged" : null].filter(Boolean).join(" · ");
+  return [name, member.member && asText(member.member), member.diverged ? "diverged" : null].filter(Boolean).join(" · ");
 }
 
 function lineTraces(curve, name, colour, { dash, width, group, legend }) {
@@ -79,9 +86,10 @@ export function smoothed(values, weight) {
 
 // The newest counts of equal bins between -1 and 1, or between the low and the high that came with them.
 export function bars(series) {
-  const newest = (name) => series.find((one) => one.metric.endsWith(name))?.lines[0].members[0].y.at(-1);
-  const counts = series.filter((one) => /_counts\.\d+$/.test(one.metric)).map((one) => one.lines[0].members[0].y.at(-1));
-  const [low, high] = [newest(".low") ?? -1, newest(".high") ?? 1];
+  const newest = (one) => one?.lines[0]?.members[0].y.at(-1);
+  const edge = (name) => newest(series.find((one) => one.metric.endsWith(name)));
+  const counts = series.filter((one) => /_counts\.\d+$/.test(one.metric)).map(newest).filter((count) => count !== undefined);
+  const [low, high] = [edge(".low") ?? -1, edge(".high") ?? 1];
   const x = counts.map((_, place) => low + ((place + 0.5) / counts.length) * (high - low));
   return [{ type: "bar", x, y: counts, marker: { color: colour(0) }, showlegend: false, hovertemplate: "%{x:.3~g}: %{y}<extra></extra>" }];
 }
@@ -97,24 +105,35 @@ function legendRows(names, width) {
   return rows;
 }
 
-// A dotted line where an alarm sounded, the first one with a word.
-function marks(steps) {
-  return steps.map((step, place) => ({ type: "line", x0: step, x1: step, yref: "paper", y0: 0, y1: 1, layer: "below",
-    line: { color: style("--bad"), width: 1, dash: "dot" },
-    label: place === 0 ? { text: "alarm", textposition: "end", textangle: 0, xanchor: "left", font: { color: style("--bad"), size: 11 } } : {} }));
+// A dotted line where an alarm sounded. The first one on the screen has a word, in a row of its own above the axes: on the
+// left of the line if there is room, because it may be at the right edge.
+function marks(steps, [first, last]) {
+  const named = Math.min(...steps.filter((step) => step >= first));
+  const label = { text: "alarm", textposition: "end", textangle: 0, yanchor: "bottom", font: { color: style("--bad"), size: 11 },
+    xanchor: named - first > ROOM * (last - first) ? "right" : "left" };
+  return steps.map((step) => ({ type: "line", x0: step, x1: step, yref: "paper", y0: 0, y1: 1, layer: "above",
+    line: { color: style("--bad"), width: 1, dash: "dot" }, label: step === named ? label : {} }));
 }
 
-// names: of the curves; with more than one there is a legend. width: of the chart, in pixels. alarms: steps to mark.
-export function layout({ isLog, isShare, xTitle, names, width, isBars, alarms }) {
+function stepsOf(curves) {
+  const ends = curves.flatMap(({ line }) => line.members.flatMap(({ steps }) => [steps[0], steps.at(-1)]));
+  return [Math.min(...ends), Math.max(...ends)];
+}
+
+// With more than one curve there is a legend. width: of the chart, in pixels. alarms: steps to mark.
+export function layout({ isLog, isShare, xTitle, curves, width, isBars, alarms }) {
+  const names = curves.map((one) => one.name);
   const axis = { gridcolor: style("--grid"), zerolinecolor: style("--grid"), automargin: true, tickfont: { size: 11 } };
+  const shapes = view.axis === "steps" && !isBars ? marks(alarms, view.range ?? stepsOf(curves)) : [];
+  const words = shapes.length ? WORD : 0;
   const text = xTitle ?? (view.axis === "steps" ? "steps" : "seconds of training");
   return {
-    height: HEIGHT + ROW * (legendRows(names, width - KEY) - 1), margin: { l: 8, r: 12, t: 8, b: 8 }, bargap: 0.05,
+    height: HEIGHT + words + ROW * (legendRows(names, width - KEY) - 1), margin: { l: 8, r: 12, t: 8 + words, b: 8 }, bargap: 0.05,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: style("--text"), size: 12, family: style("--font") },
     hovermode: "x unified", hoverlabel: { bgcolor: style("--card"), bordercolor: style("--line"), font: { color: style("--text"), size: 12 } },
-    shapes: view.axis === "steps" ? marks(alarms) : [],
-    showlegend: names.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
+    shapes,
+    showlegend: names.length > 1, legend: { orientation: "h", y: 1.02 + words / HEIGHT, yanchor: "bottom", x: 0, font: { size: 11 } },
     dragmode: window.matchMedia("(pointer: coarse)").matches || isBars ? false : "zoom",
     xaxis: { ...axis, title: { text, font: { size: 11 }, standoff: 4 }, zeroline: false,
       ...(view.range && !isBars ? { range: view.range, autorange: false } : { autorange: true }) },

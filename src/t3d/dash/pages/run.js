@@ -71,7 +71,7 @@ export function runPage(main, { words, search }) {
 }
 
 function curvesTab(name, failed) {
-  const { element, update, goTo } = curves(PANELS, (parameters) => get(runAddress(name, "/series"), parameters), failed);
+  const { element, update, goTo } = curves([name], PANELS, (parameters) => get(runAddress(name, "/series"), parameters), failed);
   return { element, update: (run) => update(Object.values(run.metrics).flat(), run.alarms), goTo };
 }
 
