@@ -194,7 +194,9 @@ class RayCollector:
                 self.episodes[member, env], self.bad_values[member, env] = episode, bad_values
         self.claims.settle(order)
         for member in order.claims:
-            self._take_block(slot, member, answer["updates"], **answer["blocks"][member])
+            block = answer["blocks"][member]
+            slot.speed[member] = len(block.get("rows", ())) / max(answer["seconds"], 1e-9)
+            self._take_block(slot, member, answer["updates"], **block)
         if error := user_error(answer):  # not the actor's fault: the run ends with this error
             self.received.error = self.received.error or error
         elif "crash" in answer:
@@ -240,7 +242,8 @@ class RayCollector:
         """Sends an actor its next order, if there is something to order from it."""
         units = [unit for unit in slot.units if unit in slot.open_units or not in_use(unit, self.slots)]
         counts = {member: self.claims.next(member, n) for member, n in places.items() if member in members_of(units)}
-        claims = {member: (self.claims.granted(member), count) for member, count in counts.items() if count}
+        orders = slot.orders.values()
+        claims = {member: (self.claims.start(member, orders), count) for member, count in counts.items() if count}
         if not claims:
             return False
         units = [unit for unit in units if unit[0][0] not in self.received.stopped]
@@ -249,7 +252,7 @@ class RayCollector:
         if not slot.orders:
             slot.silence = Silence()
         slot.orders[order.number], slot.open_units, slot.newest_order = order, {*units}, order.number
-        self.claims.add(order)
+        self.claims.add(order, slot.speed)
         self._waiting_for[slot.handle.act.remote(tuple(order), self._newest_policy())] = slot
         return True
 
@@ -284,7 +287,7 @@ class RayCollector:
             self.claims.settle(order)
         if slot.runs:
             self._lived += time.monotonic() - slot.started
-        slot.orders, slot.early_answers, slot.open_units = {}, {}, set()
+        slot.orders, slot.early_answers, slot.open_units, slot.speed = {}, {}, set(), {}
         slot.end()
         slot.record_fault(MIN_DELIVERED)
         give_all(slot, self.slots)

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from t3d.actors.ray_actor import ORDER_SECONDS
+from t3d.actors.ray_actor import order_seconds
 from t3d.actors.ray_cluster import actor_options
 from t3d.actors.supervisor import GRACE_SECONDS, Silence, Slot
 from t3d.config import Config, to_dict
@@ -59,7 +59,7 @@ def patience(cfg: Config, environments: int) -> float:
 
     That step and the first reset share hang_seconds: it is rare that both are slow, and what hangs is noticed sooner.
     """
-    return ORDER_SECONDS + cfg.env.hang_seconds * environments
+    return order_seconds(cfg) + cfg.env.hang_seconds * environments
 
 
 def end_actors(slots: Sequence[RaySlot]) -> None:
