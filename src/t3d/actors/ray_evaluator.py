@@ -129,7 +129,7 @@ class RayEvaluator(PendingEvaluations):
 
 
 def _cpus(cfg: Config) -> int:
-    """CPUs of the cluster. One of our own claims to have more than this machine, so that all actors fit."""
+    """CPUs of the cluster. One of our own claims to have as many as its actors reserve."""
     if not cfg.ray_address:
         return len(os.sched_getaffinity(0))
     return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
