@@ -35,7 +35,7 @@ SHARE_OF_FREE = 0.8  # of the free shared memory, at most; chosen
 PREFIX, MARKER = "t3d-ray-", ".t3d-ray-cluster"  # of the folder of a cluster of our own, and of a file in it
 MARK = b"Ray cluster of a T3D run: removed with it\n"
 ALWAYS = {
-    "RAY_prestart_worker_first_driver": "0",  # otherwise as many idle Python processes as a cluster of ours has CPUs
+    "RAY_prestart_worker_first_driver": "0",  # no idle Python processes, one for each core
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # then Ray ends the process; Watch.lost() comes long before
 }
