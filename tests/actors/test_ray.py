@@ -27,6 +27,7 @@ from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
 from t3d.actors import ray_actor, ray_collector, supervisor
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.ray_actor import Actor, Order, order_seconds, packed_policy, unpacked_policy
+from t3d.actors.ray_checks import Started, what_runs_here
 from t3d.actors.ray_collector import RayCollector
 from t3d.actors.ray_evaluator import RayEvaluator
 from t3d.actors.ray_orders import IN_FLIGHT, ActorSlot, Claims, Window
@@ -375,6 +376,24 @@ def test_an_environment_that_keeps_failing_ends_the_run_with_its_words(
             seen.append(event)
     assert seen[-1].step == 60, "two lives of thirty steps, of which not one is lost"
     assert [event.what for event in of_kind(seen, ActorEvent)] == ["lost", "back", "lost", "given-up"]
+
+
+def test_a_node_that_joins_later_with_another_version_is_named_once(tmp_path: Path) -> None:
+    with closing(collector_for(ray_config(tmp_path))) as collector:
+        poll_until(collector, lambda: all(slot.runs for slot in collector.slots))
+        collector.received.take()
+        other = Started("elsewhere", 1, "a new node", what_runs_here()._replace(t3d="0.0.1"))
+        for slot in collector.slots:
+            collector._on_started(slot, other)
+        (news,) = collector.received.take().news
+        assert news.what == "warning" and "node elsewhere runs" in news.text and "T3D 0.0.1" in news.text
+
+
+@pytest.mark.usefixtures("second_node")
+def test_actors_are_spread_over_nodes_that_have_room_for_all(tmp_path: Path) -> None:
+    with closing(collector_for(ray_config(tmp_path, ray_cpus=0.1))) as collector:
+        poll_until(collector, lambda: all(slot.runs for slot in collector.slots))
+        assert len({slot.node for slot in collector.slots}) == 2
 
 
 @pytest.fixture

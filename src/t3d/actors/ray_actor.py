@@ -5,8 +5,6 @@ Orders and answers are plain values and arrays. Errors are part of an answer and
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from t3d.actors.failures import reported
 from t3d.actors.member_actor import MemberActor
+from t3d.actors.ray_checks import started_here
 from t3d.actors.worker import EVALUATION_NICENESS
 from t3d.architectures import architecture
 from t3d.config import Config, merge
@@ -80,9 +79,9 @@ class Actor:
         self._short: dict[int, dict[int, int]] = {}  # by order and member: transitions claimed and not taken
         self._idle_since = time.monotonic()
 
-    def ready(self) -> tuple[str, int]:
-        """Answers once the actor runs: on which machine, and in which process."""
-        return platform.node(), os.getpid()
+    def ready(self) -> tuple[Any, ...]:
+        """Answers once the actor runs: where, and what its node runs."""
+        return tuple(started_here())
 
     def act(self, order: tuple[Any, ...], policy: dict[str, Any]) -> dict[str, Any]:
         """Acts until every claim is met or order_seconds have passed, and returns a block of transitions."""
@@ -181,9 +180,9 @@ class Evaluator:
         self._playing: tuple[tuple[int, int, int], Generator[None, None, Played]] | None = None
         lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
 
-    def ready(self) -> tuple[str, int]:
-        """Answers once the evaluator runs: on which machine, and in which process."""
-        return platform.node(), os.getpid()
+    def ready(self) -> tuple[Any, ...]:
+        """Answers once the evaluator runs: where, and what its node runs."""
+        return tuple(started_here())
 
     def play(self, member: int, step: int, first: int, policy: dict[str, Any]) -> dict[str, Any]:
         """Plays the episodes from the first on, as many at once as there are environments, for ORDER_SECONDS.

@@ -21,7 +21,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from t3d.actors.ray_checks import Watch, asks_for_token, differences, joining, starting_here
+from t3d.actors.ray_checks import (
+    Started,
+    Watch,
+    asks_for_token,
+    differences,
+    differs,
+    joining,
+    nodes_now,
+    starting_here,
+)
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.actors.ray_output import printing_to
 from t3d.actors.supervisor import ONE_THREAD
@@ -48,10 +57,19 @@ class Connection:
 
     def __init__(self, folder: Path | None, warnings: list[str], watch: Watch, opened: ExitStack) -> None:
         self.folder, self.warnings, self._watch, self._opened = folder, warnings, watch, opened
+        self.known_nodes = nodes_now()  # whose versions are checked
 
     def for_actors(self, cfg: Config) -> Config:
         """Returns the configuration by which actors find the user's files."""
         return for_machines(cfg, self.folder)
+
+    def warning(self, started: Started) -> str:
+        """Returns what differs on the node of an actor, if it has joined since and is not known yet."""
+        if started.node in self.known_nodes:
+            return ""
+        self.known_nodes.add(started.node)
+        text = differs(started.versions)
+        return f"node {started.host} {text}" if text else ""
 
     def lost(self) -> str:
         """Returns why the cluster is lost for good, or an empty string; never waits."""
