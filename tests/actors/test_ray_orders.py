@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +16,13 @@ pytest.importorskip("ray", reason="Ray is not installed (t3d[ray])")
 from ray.exceptions import RayError
 
 import helpers
-from t3d.actors import ray_actor, ray_collector, ray_orders, ray_slots, supervisor
+from t3d.actors import ray_actor, ray_collector, ray_evaluator, ray_orders, ray_slots, supervisor
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.ray_actor import Actor, order_seconds
 from t3d.actors.ray_checks import Started, what_runs_here
 from t3d.actors.ray_collector import RayCollector
+from t3d.actors.ray_evaluator import RayEvaluator
+from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config, merge
 from t3d.errors import NobodyLeft
 from t3d.run.loop import UPDATES_AT_ONCE
@@ -42,6 +45,7 @@ class Clock:
 
 
 CLOCK = Clock()
+CONNECTION: Any = SimpleNamespace(for_actors=lambda cfg: cfg, lost=str, warning=lambda _: "")
 
 
 class Sleeping(gym.Env[Any, Any]):
@@ -127,17 +131,16 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CLOCK, "now", 0.0)
     monkeypatch.setattr(Sleeping, "rng", np.random.default_rng(0))
     clock = SimpleNamespace(monotonic=lambda: CLOCK.now, sleep=CLOCK.sleep)
-    for module in (ray_actor, ray_collector, ray_orders, ray_slots, supervisor):
+    for module in (ray_actor, ray_collector, ray_evaluator, ray_orders, ray_slots, supervisor):
         monkeypatch.setattr(module, "time", clock)
-    for module in (ray_collector, ray_slots):
+    for module in (ray_collector, ray_evaluator, ray_slots):
         monkeypatch.setattr(module, "ray", fake)
     monkeypatch.setattr(ray_actor, "started_here", lambda: Started("here", 1, "a node", what_runs_here()))
 
 
 def collector_for(cfg: Config) -> RayCollector:
     """A collector with its first policy, whose actions are 0."""
-    connection: Any = SimpleNamespace(for_actors=lambda cfg: cfg, lost=str, warning=lambda _: "")
-    collector = RayCollector(cfg, env_factory(cfg.env.id), Checkup([], helpers.make_spec(3, 1), False), connection)
+    collector = RayCollector(cfg, env_factory(cfg.env.id), Checkup([], helpers.make_spec(3, 1), False), CONNECTION)
     network = helpers.mlp(3, 4, 1)
     collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)), 0)
     return collector
@@ -219,3 +222,27 @@ def test_the_run_ends_if_no_actor_can_ever_be_created(monkeypatch: pytest.Monkey
         while True:
             collector.poll()
     assert CLOCK.now < 60
+
+
+def test_evaluators_that_cannot_be_created_are_tried_again_and_end_the_run_if_there_are_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Handle, "can_be_created", False)
+    cfg, notes = config("Sleeping", 1), list[str]()
+    with closing(WorkerLog()) as log:
+        checkup = Checkup([], helpers.make_spec(3, 1), False)
+        evaluator = RayEvaluator(cfg, checkup, env_factory(cfg.env.id), CONNECTION, log)
+        evaluator.submit(helpers.snapshot_for(checkup.spec, 1), 100)
+        (slot,) = evaluator.slots
+
+        def look() -> None:
+            CLOCK.sleep(0.1)
+            notes.extend(evaluator.poll().notes)
+
+        while slot.failed_starts < 4:
+            look()
+        assert len(notes) == 1 and "could not be started" in notes[0], "once is enough"
+        with pytest.raises(NobodyLeft, match="no evaluator is left: it could not be started"):
+            while True:
+                look()
+        assert slot.failed_starts == 6 and not slot.given_up, "which may yet start one"
