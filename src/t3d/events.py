@@ -216,7 +216,7 @@ class ActorEvent(Event):
 
     event: ClassVar[str] = "actor"
     actor: int
-    what: str  # lost | back | given-up
+    what: str  # lost | back | given-up | warning
     text: str
     restarts: int  # of this actor so far
 

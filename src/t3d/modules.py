@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import site
 import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from t3d.errors import UserError, did_you_mean
 
@@ -152,6 +157,21 @@ def where_it_failed(error: BaseException) -> str:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file belongs to Python or an installed library."""
-    libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
-    return file.startswith("<frozen") or any(Path(file).is_relative_to(folder) for folder in libraries)
+    """Whether a file belongs to Python or an installed library: of this environment, the user or the system."""
+    libraries = {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}
+    libraries |= {*site.getsitepackages(), site.getusersitepackages()}
+    return file.startswith("<frozen") or any(_is_in(file, folder) for folder in libraries)
+
+
+def is_editable(file: str) -> bool:
+    """Whether a file belongs to a project that is installed as editable (pip install -e)."""
+    for distribution in metadata.distributions():
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable") and _is_in(file, url2pathname(urlsplit(origin["url"]).path)):
+            return True
+    return False
+
+
+def _is_in(file: str, folder: str) -> bool:
+    """Whether a file is in a folder, whatever links lead there."""
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))

@@ -274,7 +274,7 @@ class ActorNews(NamedTuple):
     """Something that has happened to an actor process."""
 
     actor: int
-    what: str  # lost | back | given-up
+    what: str  # lost | back | given-up | warning
     text: str
     restarts: int  # of this actor so far
 

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,8 @@ from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of
 from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
 from t3d.actors import ray_actor, ray_collector, supervisor
 from t3d.actors.checkup_worker import Checkup
-from t3d.actors.ray_actor import Actor, Order, packed_policy, unpacked_policy
+from t3d.actors.ray_actor import Actor, Order, order_seconds, packed_policy, unpacked_policy
+from t3d.actors.ray_checks import Started, what_runs_here
 from t3d.actors.ray_collector import RayCollector
 from t3d.actors.ray_evaluator import RayEvaluator
 from t3d.actors.ray_orders import IN_FLIGHT, ActorSlot, Claims, Window
@@ -124,12 +125,13 @@ def test_orders_never_go_beyond_the_limit_and_never_dry_up(
 ) -> None:
     """Whatever the learner allows, be it less than before, and whatever comes back: all that was ordered, or less."""
     claims = Claims(Config(max_ahead=max_ahead, total_steps=10**9, random_steps=10), helpers.make_spec(3, 1))
-    orders: list[Order] = []
+    orders, numbers = list[Order](), count()
     for allowed, delivered in happened:
         claims.limit += max(allowed, claims.granted(0) - claims.limit)  # what is ordered is not taken back
-        while len(orders) < places and (count := claims.next(0, places)):
-            orders.append(Order(0, [], {}, {0: (claims.granted(0), count)}, 0, 0))
-            claims.add(orders[-1])
+        while len(orders) < places and (rows := claims.next(0, places)):
+            orders.append(Order(next(numbers), [], {}, {0: (claims.granted(0), rows)}, 0, 0))
+            claims.add(orders[-1], {0: float(delivered)})
+            assert claims.arrived[0] <= claims.start(0, []) <= claims.start(0, orders) == claims.granted(0)
         assert claims.granted(0) <= claims.limit
         assert orders or claims.limit == claims.arrived[0], "something is on its way, or nothing is allowed"
         if orders:
@@ -281,6 +283,11 @@ def test_how_long_an_answer_may_take() -> None:
     assert cfg.env.hang_seconds < patience(cfg, 1) < 9 and patience(cfg, 4) > 4 * cfg.env.hang_seconds
 
 
+def test_orders_of_many_actors_last_longer_so_that_the_learner_gets_no_more_of_them() -> None:
+    seconds = [order_seconds(merge(Config(), {"actors": f"ray:{actors}"})) for actors in (1, 16, 64, 1000)]
+    assert seconds == [0.5, 0.5, 0.64, 10.0]
+
+
 def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_path: Path) -> None:
     """Another actor has played episodes meanwhile, and theirs here is long over."""
     cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=100))
@@ -302,7 +309,7 @@ def test_an_order_that_ran_out_of_time_does_not_shorten_the_random_steps(
     actor, unit = Actor(to_dict(cfg)), ((0, 0),)
     policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
     with monkeypatch.context() as patched:
-        patched.setattr(ray_actor, "ORDER_SECONDS", 0.0)
+        patched.setattr(ray_actor, "order_seconds", lambda _: 0.0)
         short = actor.act((1, [unit], {unit: [(-1, 0)]}, {0: (0, 15)}, 1, 0), policy)
     taken = len(short["blocks"][0].get("rows", []))
     assert taken < 15
@@ -369,6 +376,24 @@ def test_an_environment_that_keeps_failing_ends_the_run_with_its_words(
             seen.append(event)
     assert seen[-1].step == 60, "two lives of thirty steps, of which not one is lost"
     assert [event.what for event in of_kind(seen, ActorEvent)] == ["lost", "back", "lost", "given-up"]
+
+
+def test_a_node_that_joins_later_with_another_version_is_named_once(tmp_path: Path) -> None:
+    with closing(collector_for(ray_config(tmp_path))) as collector:
+        poll_until(collector, lambda: all(slot.runs for slot in collector.slots))
+        collector.received.take()
+        other = Started("elsewhere", 1, "a new node", what_runs_here()._replace(t3d="0.0.1"))
+        for slot in collector.slots:
+            collector._on_started(slot, other)
+        (news,) = collector.received.take().news
+        assert news.what == "warning" and "node elsewhere runs" in news.text and "T3D 0.0.1" in news.text
+
+
+@pytest.mark.usefixtures("second_node")
+def test_actors_are_spread_over_nodes_that_have_room_for_all(tmp_path: Path) -> None:
+    with closing(collector_for(ray_config(tmp_path, ray_cpus=0.1))) as collector:
+        poll_until(collector, lambda: all(slot.runs for slot in collector.slots))
+        assert len({slot.node for slot in collector.slots}) == 2
 
 
 @pytest.fixture

@@ -20,10 +20,20 @@ import pytest
 
 from t3d.actors import ray_checks
 from t3d.actors.ray_checks import QUESTION, asks_for_token, split_address
-from t3d.actors.ray_cluster import SHARED_MEMORY, Connection, _private_folder, actor_options, connect, store_bytes
+from t3d.actors.ray_cluster import (
+    MARK,
+    MARKER,
+    SHARED_MEMORY,
+    Connection,
+    _private_folder,
+    actor_options,
+    connect,
+    store_bytes,
+)
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.config import Config, EnvConfig, RunConfig, TD3Config
 from t3d.errors import UserError
+from t3d.modules import is_installed
 
 ray = pytest.importorskip("ray", reason="Ray is an extra")
 
@@ -59,19 +69,22 @@ def in_worker(function: object) -> object:
 
 class TestOwnCluster:
     def test_listens_on_this_machine_only_admits_only_its_token_and_leaves_nothing_behind(
-        self, capfd: pytest.CaptureFixture[str], tmp_path: Path
+        self, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr("t3d.actors.ray_cluster.differences", list)  # which would start a worker
+
         def handler(*_: object) -> None: ...
 
         before, environment = signal.signal(signal.SIGTERM, handler), dict(os.environ)
         with (tmp_path / "log").open("wb") as log:
-            connection = connect(CFG, log.fileno())
+            connection = connect(replace(CFG, actors="ray:8"), log.fileno())
             try:
                 assert connection.warnings == [] and connection.lost() == ""
                 assert signal.getsignal(signal.SIGTERM) is handler
                 assert {listening.laddr.ip for listening in _listening()} <= {"127.0.0.1", "::ffff:127.0.0.1"}
                 assert asks_for_token_of_a_stranger(ray.get_runtime_context().gcs_address)
-                assert ray.cluster_resources()["CPU"] >= 2 + (os.cpu_count() or 1)
+                assert ray.cluster_resources()["CPU"] == 8, "as many as actors reserve"
+                assert _idle_workers() == [], "none is started before it is needed"
                 assert in_worker(_print_and_say_threads) == "1"
                 opened_by_ray = Path(ray._private.worker._global_node.get_temp_dir_path())
                 folder = opened_by_ray.parent
@@ -90,23 +103,24 @@ class TestOwnCluster:
     def test_folders_of_processes_that_were_killed_are_removed_and_no_others(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        ended = subprocess.Popen(["true"])
-        ended.wait()
-        names = (f"t3d-{ended.pid}-killed", f"t3d-{ended.pid}-elsewhere", f"t3d-{os.getpid()}-living", "t3d-x-y")
-        killed, elsewhere, living, other = (tmp_path / name for name in names)
-        for folder in (killed, elsewhere, living, other, tmp_path / "target"):
+        names = ("t3d-ray-killed", "t3d-ray-in-use", "t3d-ray-results", "t3d-2024-results", "target")
+        killed, in_use, results, older, target = (tmp_path / name for name in names)
+        for folder in (killed, in_use, results, older, target):
             (folder / "ray").mkdir(parents=True)
-        (link := tmp_path / f"t3d-{ended.pid}-link").symlink_to(tmp_path / "target")
-        lock = os.open(elsewhere, os.O_RDONLY)  # as by a process of another container, whose number means nothing here
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        for folder in (killed, in_use, target):
+            (folder / MARKER).write_bytes(MARK)
+        (results / MARKER).write_text("this is mine")
+        (link := tmp_path / "t3d-ray-link").symlink_to(target)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        with _private_folder() as own:
-            assert not killed.exists() and elsewhere.is_dir() and living.is_dir() and other.is_dir()
-            assert link.is_symlink() and (tmp_path / "target" / "ray").is_dir()
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(os.open(own, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(lock)
-        assert not own.exists()
+        with (in_use / MARKER).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with _private_folder() as own:
+                assert not killed.exists() and in_use.is_dir()
+                assert results.is_dir() and older.is_dir(), "folders of the user"
+                assert link.is_symlink() and (target / "ray").is_dir()
+                with _private_folder() as second:
+                    assert own.is_dir() and second.is_dir(), "another run leaves it alone"
+        assert not own.exists() and not second.exists()
 
     def test_says_which_extra_to_install_without_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -297,6 +311,39 @@ class TestFiles:
         with pytest.raises(UserError, match="start it in the folder of your environment"):
             for_machines(cfg, home / "lab")
 
+    def test_an_editable_package_elsewhere_stays_as_it_is_and_a_file_there_is_refused(
+        self, home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project, site = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+        (project / "my_editable.py").write_text("")
+        for folder in (project, site):
+            monkeypatch.syspath_prepend(str(folder))
+        cfg = replace(CFG, env=EnvConfig(id="my_editable:make_env"))
+        with pytest.raises(UserError, match="start it in the folder"):
+            for_machines(cfg, home)
+        (info := site / "my_editable-1.0.dist-info").mkdir()
+        (info / "METADATA").write_text("Name: my_editable\nVersion: 1.0\n")
+        (info / "direct_url.json").write_text(f'{{"dir_info": {{"editable": true}}, "url": "file://{project}"}}')
+        assert for_machines(cfg, home) == cfg
+        with pytest.raises(UserError, match="start it in the folder"):
+            for_machines(replace(CFG, env=EnvConfig(id=f"{project}/my_editable.py:make_env")), home)
+
+    def test_what_the_user_or_the_system_has_installed_is_installed(
+        self, home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        theirs = tmp_path_factory.mktemp("theirs")
+        for name in ("getusersitepackages", "getsitepackages"):
+            with monkeypatch.context() as patched:
+                patched.setattr(f"site.{name}", lambda *, name=name: str(theirs) if "user" in name else [str(theirs)])
+                assert is_installed(f"{theirs}/lab/__init__.py") and not is_installed(f"{home}/my_robot.py")
+        assert not is_installed(f"{theirs}/lab/__init__.py")
+
+    def test_a_path_through_a_link_is_the_same_path(self, home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+        (link := tmp_path_factory.mktemp("links") / "home").symlink_to(home)
+        cfg = replace(CFG, env=EnvConfig(id=f"{link}/lab/arm.py:Arm"), run=RunConfig(root=f"{link}/runs"))
+        assert for_machines(cfg, home).env.id == "lab/arm.py:Arm"
+        assert "/runs" in excluded(cfg, home)
+
     def test_runs_inside_the_folder_are_left_out_wherever_they_are(self, home: Path) -> None:
         assert "/results/td3" in excluded(replace(CFG, run=RunConfig(root="results/td3")), home)
         assert "/runs" in excluded(replace(CFG, run=RunConfig(root=f"{home}/runs")), home)
@@ -320,6 +367,11 @@ def _listening() -> list[Any]:
         except psutil.Error:
             continue
     return found
+
+
+def _idle_workers() -> list[psutil.Process]:
+    """The Python processes that wait for actors or tasks."""
+    return [one for one in psutil.Process().children(recursive=True) if one.name() == "ray::IDLE"]
 
 
 def _print_and_say_threads() -> str:

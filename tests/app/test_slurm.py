@@ -36,7 +36,7 @@ class Slurm:
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
 
-    def start(self, task: int) -> subprocess.Popen[bytes]:
+    def start(self, task: int, **more: str) -> subprocess.Popen[bytes]:
         variables = {
             "SLURM_JOB_NAME": "t3d",
             "SLURM_ARRAY_TASK_ID": str(task),
@@ -48,7 +48,7 @@ class Slurm:
             return subprocess.Popen(
                 ["bash", str(SCRIPT), *FLAGS],
                 cwd=self.folder,
-                env={**os.environ, **variables},
+                env={**os.environ, **variables, **more},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -95,6 +95,22 @@ def cancelled(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
 
 
+def test_a_run_that_is_saved_at_once_is_requeued_too(tmp_path: Path) -> None:
+    """It may have ended before the script looks whether it still runs: here the script sleeps after each signal."""
+    slurm = Slurm(tmp_path)
+    (tmp_path / "t3d").write_text("#!/bin/bash\ntrap 'exit 143' TERM\ntouch started\nwhile :; do sleep 0.01; done\n")
+    running = slurm.start(
+        3, **{"BASH_FUNC_kill%%": '() { builtin kill "$@"; local there=$?; sleep 0.5; return $there; }'}
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time_is_up(running.pid)
+    assert running.wait(60) == 128 + signal.SIGTERM
+    assert slurm.requeued() == ["requeue 1003"]
+
+
 @pytest.mark.slow
 def test_tasks_that_were_killed_or_ran_out_of_time_end_as_if_nothing_had_happened(slurm: Slurm) -> None:
     assert slurm.interrupted(0, node_fails) == -signal.SIGKILL
@@ -113,7 +129,8 @@ def test_tasks_that_were_killed_or_ran_out_of_time_end_as_if_nothing_had_happene
         end = events_of(runs / f"t3d-{task}")[-1]
         assert isinstance(end, End) and (end.reason, end.step) == ("finished", 900)
     assert slurm.run(1) == 0 and "already finished" in slurm.log(1), "submitting the array again does no harm"
-    (runs / "t3d-0").rename(runs / "interrupted")
-    assert slurm.run(0) == 0
-    assert_equal(runs / "t3d-0", runs / "interrupted")
+    for task in (0, 1):
+        (runs / f"t3d-{task}").rename(runs / f"interrupted-{task}")
+        assert slurm.run(task) == 0
+        assert_equal(runs / f"t3d-{task}", runs / f"interrupted-{task}")
     assert len(slurm.requeued()) == 1

@@ -5,8 +5,6 @@ Orders and answers are plain values and arrays. Errors are part of an answer and
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from t3d.actors.failures import reported
 from t3d.actors.member_actor import MemberActor
+from t3d.actors.ray_checks import started_here
 from t3d.actors.worker import EVALUATION_NICENESS
 from t3d.architectures import architecture
 from t3d.config import Config, merge
@@ -29,7 +28,8 @@ from t3d.world.evaluate import MemberEvaluator, Played
 from t3d.world.make import env_factory
 from t3d.world.policy import MemberPolicy
 
-ORDER_SECONDS = 0.5  # after which an order is answered with what there is; chosen
+ORDER_SECONDS = 0.5  # after which an order is answered with what there is, at least; chosen
+ORDERS_A_SECOND = 100  # of all actors that run out of time: their orders last longer if they are many; chosen
 Unit = tuple[tuple[int, int], ...]  # (member, environment) pairs that are stepped together: one, or a VectorEnv's
 
 
@@ -39,9 +39,14 @@ class Order(NamedTuple):
     number: int
     units: list[Unit]  # the environments it owns from now on: others are closed, new ones opened
     counters: dict[Unit, list[tuple[int, int]]]  # of new ones: newest episode and bad values of each environment
-    claims: dict[int, tuple[int, int]]  # by member: its transitions so far, and how many more to take
+    claims: dict[int, tuple[int, int]]  # by member: transitions that it has when this begins, and how many to take
     version: int  # of the policy
     answered: int  # the newest order of this actor whose answer the learner had when it counted them
+
+
+def order_seconds(cfg: Config) -> float:
+    """Seconds after which an order is answered with what there is. Each costs the learner time, so many last longer."""
+    return max(ORDER_SECONDS, cfg.async_actors / ORDERS_A_SECOND)
 
 
 def packed_policy(snapshot: PolicySnapshot) -> dict[str, Any]:
@@ -74,19 +79,21 @@ class Actor:
         self._short: dict[int, dict[int, int]] = {}  # by order and member: transitions claimed and not taken
         self._idle_since = time.monotonic()
 
-    def ready(self) -> tuple[str, int]:
-        """Answers once the actor runs: on which machine, and in which process."""
-        return platform.node(), os.getpid()
+    def ready(self) -> tuple[Any, ...]:
+        """Answers once the actor runs: where, and what its node runs."""
+        return tuple(started_here())
 
     def act(self, order: tuple[Any, ...], policy: dict[str, Any]) -> dict[str, Any]:
-        """Acts until every claim is met or ORDER_SECONDS have passed, and returns a block of transitions."""
+        """Acts until every claim is met or order_seconds have passed, and returns a block of transitions."""
         waited, order = time.monotonic() - self._idle_since, Order(*order)
         blocks: dict[int, Block] = {member: Block() for member in order.claims}
         failure: dict[str, Any] = {}
+        started = time.monotonic()
         try:
             self._take_policy(order, policy)
             self._own(order)
-            self._act(self._corrected(order), blocks, time.monotonic() + ORDER_SECONDS)
+            started = time.monotonic()
+            self._act(self._corrected(order), blocks, started + order_seconds(self.cfg))
         except Exception as error:
             failure = reported(error)
         claimed = {member: count for member, (_, count) in order.claims.items()}
@@ -98,6 +105,7 @@ class Actor:
             "blocks": {member: block.packed() for member, block in blocks.items()},
             "counters": {unit: _counters(one) for unit, one in self.units.items()},
             "waited": waited,
+            "seconds": self._idle_since - started,
             **failure,
         }
 
@@ -130,7 +138,7 @@ class Actor:
                 one.begin()
 
     def _corrected(self, order: Order) -> dict[int, tuple[int, int]]:
-        """Corrects a member's count: the learner counted claims of earlier orders that ran out of time as taken."""
+        """Corrects a member's count: the learner counted claims of our earlier orders that ran out of time as taken."""
         self._short = {number: short for number, short in self._short.items() if number > order.answered}
         missing = Counter[int]()
         for short in self._short.values():
@@ -172,9 +180,9 @@ class Evaluator:
         self._playing: tuple[tuple[int, int, int], Generator[None, None, Played]] | None = None
         lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
 
-    def ready(self) -> tuple[str, int]:
-        """Answers once the evaluator runs: on which machine, and in which process."""
-        return platform.node(), os.getpid()
+    def ready(self) -> tuple[Any, ...]:
+        """Answers once the evaluator runs: where, and what its node runs."""
+        return tuple(started_here())
 
     def play(self, member: int, step: int, first: int, policy: dict[str, Any]) -> dict[str, Any]:
         """Plays the episodes from the first on, as many at once as there are environments, for ORDER_SECONDS.

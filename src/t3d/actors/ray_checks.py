@@ -37,6 +37,15 @@ class Versions(NamedTuple):
         return f"Ray {self.ray}, Python {self.python} and T3D {self.t3d}"
 
 
+class Started(NamedTuple):
+    """Where an actor runs, and what its node runs."""
+
+    host: str
+    pid: int
+    node: str  # Ray's id of it
+    versions: Versions
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Splits HOST:PORT."""
     host, _, port = address.rpartition(":")
@@ -48,7 +57,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def asks_for_token(address: str) -> bool:
-    """Whether the cluster at this address admits only who has its token, which we then have; otherwise raises.
+    """Returns whether the cluster requires a token; raises if ours is missing or wrong.
 
     Other processes ask: Ray remembers for the life of a process whether it uses a token, and prints what goes wrong.
     """
@@ -124,6 +133,24 @@ def what_runs_here() -> Versions:
     return Versions(ray.__version__, platform.python_version(), __version__)
 
 
+def started_here() -> Started:
+    """Returns where this process, an actor, runs."""
+    import ray  # noqa: PLC0415
+
+    return Started(platform.node(), os.getpid(), ray.get_runtime_context().get_node_id(), what_runs_here())
+
+
+def nodes_now() -> set[str]:
+    """Returns the ids of the nodes that are alive."""
+    return {node["NodeID"] for node in _nodes()}
+
+
+def differs(there: Versions) -> str:
+    """Says what a node runs, if that differs from this process."""
+    here = what_runs_here()
+    return "" if there == here else f"runs {there}; this process {here}"
+
+
 def differences() -> list[str]:
     """Asks each node what it runs, and returns a sentence about each that differs from this process."""
     import ray  # noqa: PLC0415
@@ -152,15 +179,13 @@ def _nodes() -> list[dict[str, Any]]:
 def _difference(task: Any) -> str:
     import ray  # noqa: PLC0415
 
-    here = what_runs_here()
     try:
-        there = Versions(*ray.get(task))
+        return differs(Versions(*ray.get(task)))
     except ray.exceptions.RuntimeEnvSetupError as error:
         return f"could not unpack the files that it was sent: {' '.join(str(error).split())}"
     except ray.exceptions.RayError as error:
         missing = "No module named 't3d'" in str(error)
         return "has no T3D; install it there" if missing else f"failed: {' '.join(str(error).split())[-200:]}"
-    return "" if there == here else f"runs {there}; this process {here}"
 
 
 class Watch:

@@ -21,7 +21,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from t3d.actors.ray_checks import Watch, asks_for_token, differences, joining, starting_here
+from t3d.actors.ray_checks import (
+    Started,
+    Watch,
+    asks_for_token,
+    differences,
+    differs,
+    joining,
+    nodes_now,
+    starting_here,
+)
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.actors.ray_output import printing_to
 from t3d.actors.supervisor import ONE_THREAD
@@ -32,7 +41,10 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 (Ray keeps there what is passed by refe
 MOST_BYTES = 2**30  # of shared memory for a cluster of our own, taken as it is needed; chosen
 LEAST_BYTES = 100 * 2**20  # Ray refuses less than 75 MiB
 SHARE_OF_FREE = 0.8  # of the free shared memory, at most; chosen
+PREFIX, MARKER = "t3d-ray-", ".t3d-ray-cluster"  # of the folder of a cluster of our own, and of a file in it
+MARK = b"Ray cluster of a T3D run: removed with it\n"
 ALWAYS = {
+    "RAY_prestart_worker_first_driver": "0",  # no idle Python processes, one for each core
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # then Ray ends the process; Watch.lost() comes long before
 }
@@ -45,10 +57,19 @@ class Connection:
 
     def __init__(self, folder: Path | None, warnings: list[str], watch: Watch, opened: ExitStack) -> None:
         self.folder, self.warnings, self._watch, self._opened = folder, warnings, watch, opened
+        self.known_nodes = nodes_now()  # whose versions are checked
 
     def for_actors(self, cfg: Config) -> Config:
         """Returns the configuration by which actors find the user's files."""
         return for_machines(cfg, self.folder)
+
+    def warning(self, started: Started) -> str:
+        """Returns what differs on the node of an actor, if it has joined since and is not known yet."""
+        if started.node in self.known_nodes:
+            return ""
+        self.known_nodes.add(started.node)
+        text = differs(started.versions)
+        return f"node {started.host} {text}" if text else ""
 
     def lost(self) -> str:
         """Returns why the cluster is lost for good, or an empty string; never waits."""
@@ -92,13 +113,12 @@ def _start(cfg: Config, opened: ExitStack) -> list[str]:
     as_local = {"RAY_worker_niceness": "0"}  # actors have the learner's priority, as those of local:N
     opened.enter_context(_environment({**ALWAYS, **token, **as_local}))
     folder = opened.enter_context(_private_folder())
-    cores = os.cpu_count() or 1
     ray = _ray()
     opened.callback(ray.shutdown)
     with starting_here(), _environment(ONE_THREAD), _loopback(), _own_signals():  # workers inherit the environment
         ray.init(
             address="local",
-            num_cpus=cores + math.ceil(cfg.async_actors * cfg.ray_cpus),  # all actors fit, as with local:N
+            num_cpus=max(1, math.ceil(cfg.async_actors * cfg.ray_cpus)),  # all actors fit; evaluators reserve none
             num_gpus=0,
             object_store_memory=store,
             include_dashboard=False,
@@ -151,33 +171,30 @@ def _ray() -> Any:
 def _private_folder() -> Iterator[Path]:
     """Creates a folder that only this user can enter, with a short name: Ray has sockets in it, at most 107 bytes long.
 
-    It is locked while this process lives, and those of processes that were killed are removed.
+    Its marker is locked while this process lives; folders of processes that were killed are removed.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=f"t3d-{os.getpid()}-"))
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    with (folder / MARKER).open("xb", buffering=0) as marker:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX)
+            marker.write(MARK)  # locked before it can be recognised
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Removes private folders whose process has ended; one in another container has a lock, but no visible process."""
-    for folder in parent.glob("t3d-*-*"):
-        pid = folder.name.split("-")[1]
-        if not pid.isdecimal() or Path("/proc", pid).exists():
-            continue
-        with suppress(OSError):  # another user's, in use, or gone meanwhile
-            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(opened).st_uid == os.getuid():
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(opened)
+    """Removes folders with our marker, of this user, that no process has locked."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError), ExitStack() as opened:  # no marker, another user's, in use, or gone meanwhile
+            inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            opened.callback(os.close, inside)
+            marker = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inside)
+            opened.callback(os.close, marker)
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.read(marker, len(MARK) + 1) == MARK and os.fstat(inside).st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

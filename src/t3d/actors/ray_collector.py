@@ -22,6 +22,7 @@ from t3d.actors.governor import Governor
 from t3d.actors.local import GATHER_SECONDS, LONGEST_WAIT, MIN_DELIVERED, shares
 from t3d.actors.protocols import Collected
 from t3d.actors.ray_actor import Actor, Order, Unit, packed_policy
+from t3d.actors.ray_checks import Started
 from t3d.actors.ray_cluster import Connection
 from t3d.actors.ray_orders import (
     IN_FLIGHT,
@@ -44,6 +45,7 @@ from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import State
 from t3d.world.guard import EnvFactory
 
+SKIPPED = (1, 4, 16, 64, 256, 1024)  # episodes after each loss in a row; two orders have at most 1,024; chosen
 PATIENCE_SECONDS = 30.0  # after which the environments of an actor that does not run yet go to others; chosen
 
 
@@ -59,6 +61,7 @@ class RayCollector:
         self.slots = [ActorSlot(number, units) for number, units in enumerate(dealt)]
         self.episodes = np.full((len(cfg.members), cfg.env.num_envs), -1)
         self.bad_values = np.zeros_like(self.episodes)
+        self._losses = np.zeros_like(self.episodes)  # of the actor of an environment, since it answered last
         self.updates, self.claims, self.window = 0, Claims(cfg, self.spec), Window(cfg)
         self._acted_with: list[tuple[int, int]] = []  # of what poll returns next: transitions, updates of the policy
         self._policy: PolicySnapshot | None = None
@@ -170,7 +173,7 @@ class RayCollector:
                 self._lose(slot, in_words(error))
                 continue
             if ref == slot.ready_ref:
-                self._on_started(slot, *answer)
+                self._on_started(slot, Started(*answer))
             else:
                 self._take(slot, answer)
 
@@ -192,9 +195,12 @@ class RayCollector:
         for unit, counters in answer["counters"].items():
             for (member, env), (episode, bad_values) in zip(unit, counters, strict=True):
                 self.episodes[member, env], self.bad_values[member, env] = episode, bad_values
+                self._losses[member, env] = 0
         self.claims.settle(order)
         for member in order.claims:
-            self._take_block(slot, member, answer["updates"], **answer["blocks"][member])
+            block = answer["blocks"][member]
+            slot.speed[member] = len(block.get("rows", ())) / max(answer["seconds"], 1e-9)
+            self._take_block(slot, member, answer["updates"], **block)
         if error := user_error(answer):  # not the actor's fault: the run ends with this error
             self.received.error = self.received.error or error
         elif "crash" in answer:
@@ -240,7 +246,8 @@ class RayCollector:
         """Sends an actor its next order, if there is something to order from it."""
         units = [unit for unit in slot.units if unit in slot.open_units or not in_use(unit, self.slots)]
         counts = {member: self.claims.next(member, n) for member, n in places.items() if member in members_of(units)}
-        claims = {member: (self.claims.granted(member), count) for member, count in counts.items() if count}
+        orders = slot.orders.values()
+        claims = {member: (self.claims.start(member, orders), count) for member, count in counts.items() if count}
         if not claims:
             return False
         units = [unit for unit in units if unit[0][0] not in self.received.stopped]
@@ -249,7 +256,7 @@ class RayCollector:
         if not slot.orders:
             slot.silence = Silence()
         slot.orders[order.number], slot.open_units, slot.newest_order = order, {*units}, order.number
-        self.claims.add(order)
+        self.claims.add(order, slot.speed)
         self._waiting_for[slot.handle.act.remote(tuple(order), self._newest_policy())] = slot
         return True
 
@@ -265,27 +272,35 @@ class RayCollector:
             self._statistics.add_traffic(versions=1, size=sum(array.nbytes for array in arrays))
         return self._policy_ref
 
-    def _on_started(self, slot: ActorSlot, host: str, pid: int) -> None:
+    def _on_started(self, slot: ActorSlot, started: Started) -> None:
         """Lets an actor that runs now take over environments of those who have the most."""
-        slot.mark_running(host, pid)
+        slot.mark_running(started)
         if slot.starts > 1:
-            self.received.report(slot, "back", f"restarted on {host}")
+            self.received.report(slot, "back", f"restarted on {started.host}")
+        if warning := self.connection.warning(started):
+            self.received.report(slot, "warning", warning)
         take_share(slot, self.slots)
 
     def _lose(self, slot: ActorSlot, why: str) -> None:
         """Gives up the orders of a lost actor, moves its environments at once, and lets a replacement be asked for.
 
-        Nobody knows how far it came with them. Their next episode is skipped: it may be what has ended the actor.
+        Nobody knows how far it came with them. Their next episode is skipped, as it may be what has ended the actor,
+        and more of them with each loss in a row: an order can hold many.
         """
         self._waiting_for = {ref: other for ref, other in self._waiting_for.items() if other is not slot}
         for pair in {pair for order in slot.orders.values() for unit in order.units for pair in unit}:
-            self.episodes[pair] += 1
+            self.episodes[pair] += SKIPPED[min(self._losses[pair], len(SKIPPED) - 1)]
+            self._losses[pair] += 1
         for order in slot.orders.values():
             self.claims.settle(order)
+        slot.orders, slot.early_answers, slot.open_units, slot.speed = {}, {}, set(), {}
         if slot.runs:
             self._lived += time.monotonic() - slot.started
-        slot.orders, slot.early_answers, slot.open_units = {}, {}, set()
+            slot.record_fault(MIN_DELIVERED)
+        else:
+            slot.record_failed_start()
         slot.end()
-        slot.record_fault(MIN_DELIVERED)
         give_all(slot, self.slots)
-        self.received.report_fault(slot, why, others=any(not other.given_up for other in self.slots))
+        others = any(not other.hopeless for other in self.slots)
+        if slot.failed_starts <= 1 or not others:  # the same every ten seconds would be no news
+            self.received.report_fault(slot, why, others=others)

@@ -13,12 +13,13 @@ from t3d.actors.checkup_worker import Checkup
 from t3d.actors.failures import user_error
 from t3d.actors.pending import WAIT_SECONDS, Pending, PendingEvaluations
 from t3d.actors.ray_actor import Evaluator, packed_policy
+from t3d.actors.ray_checks import Started
 from t3d.actors.ray_cluster import Connection
 from t3d.actors.ray_slots import RaySlot, end_actors, in_words, patience
 from t3d.actors.supervisor import Silence, for_workers
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
-from t3d.errors import UserError
+from t3d.errors import NobodyLeft, UserError
 from t3d.world.guard import EnvFactory
 
 
@@ -87,7 +88,9 @@ class RayEvaluator(PendingEvaluations):
             self._lose(slot, in_words(error))
             return
         if not slot.runs:
-            slot.mark_running(*answer)
+            slot.mark_running(Started(*answer))
+            if warning := self.connection.warning(Started(*answer)):
+                self._notes.append(warning)
         else:
             self._take(slot, answer)
 
@@ -124,12 +127,24 @@ class RayEvaluator(PendingEvaluations):
     def _lose(self, slot: RayEvaluatorSlot, why: str) -> None:
         """Ends an evaluator, to be replaced; what it was asked for is asked again."""
         slot.asked, slot.answer, slot.opened = None, None, set()
-        slot.end()
-        self._reassign_members(self.slots, slot, why)
+        if slot.runs:
+            slot.end()
+            self._reassign_members(self.slots, slot, why)
+        else:
+            slot.end()
+            self._record_failed_start(slot, why)
+
+    def _record_failed_start(self, slot: RayEvaluatorSlot, why: str) -> None:
+        """Tries again later: another node may have room. Ends the run if no evaluator can be created at all."""
+        slot.record_failed_start()
+        if slot.failed_starts == 1:
+            self._notes.append(f"an evaluator was lost: {why}")
+        if all(other.hopeless for other in self.slots):
+            raise NobodyLeft(f"no evaluator is left: {why}")
 
 
 def _cpus(cfg: Config) -> int:
-    """CPUs of the cluster. One of our own claims to have more than this machine, so that all actors fit."""
+    """CPUs of the cluster. One of our own claims to have as many as its actors reserve."""
     if not cfg.ray_address:
         return len(os.sched_getaffinity(0))
     return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from t3d.config import Config
 from t3d.errors import UserError
-from t3d.modules import file_of, is_installed, is_own, is_path
+from t3d.modules import file_of, is_editable, is_installed, is_own, is_path
 from t3d.world.make import parse_id
 
 NEVER_SENT = [".?*", "__pycache__", "venv"]  # what is hidden, e.g. .git, .venv, .ssh, .env
@@ -40,8 +40,8 @@ def needs_files(cfg: Config, folder: Path) -> bool:
 
 def excluded(cfg: Config, folder: Path) -> list[str]:
     """Lists what is not sent to the other machines; Ray also leaves out what .gitignore and .rayignore name."""
-    runs = Path(os.path.abspath(cfg.run.root))  # noqa: PTH100 (keeps links)
-    return [*NEVER_SENT, *([f"/{runs.relative_to(folder)}"] if runs != folder and runs.is_relative_to(folder) else [])]
+    runs = _within(Path(cfg.run.root), folder)
+    return [*NEVER_SENT, *([f"/{runs}"] if runs is not None and runs != Path() else [])]
 
 
 def _moved(reference: str, where: str, name: str, folder: Path | None) -> str:
@@ -50,13 +50,24 @@ def _moved(reference: str, where: str, name: str, folder: Path | None) -> str:
     if file is None or is_installed(str(file)):
         return reference
     if folder is not None:
-        if not file.is_relative_to(folder):
+        there = _within(file, folder)
+        if there is None and not is_path(where) and is_editable(str(file)):
+            return reference
+        if there is None:
             raise UserError(
                 f"{reference} is in {file.parent}, which other machines do not have: they get {folder}, the folder in "
                 "which T3D was started; start it in the folder of your environment"
             )
-        file = file.relative_to(folder)
+        file = there
     return f"{file}:{name}" if name else str(file)
+
+
+def _within(path: Path, folder: Path) -> Path | None:
+    """Returns the part of a path after the folder, as it is written or else with links followed; None if outside."""
+    for spelled in (os.path.abspath, os.path.realpath):  # the current folder is spelled without links
+        if (written := Path(spelled(path))).is_relative_to(spelled(folder)):
+            return written.relative_to(spelled(folder))
+    return None
 
 
 def _file_of_module(module: str) -> Path | None:

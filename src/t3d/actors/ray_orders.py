@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from t3d.actors.ray_actor import ORDER_SECONDS, Order, Unit
+from t3d.actors.ray_actor import Order, Unit, order_seconds
 from t3d.actors.ray_slots import RaySlot
 from t3d.config import Config
 from t3d.types import Spec, row_sizes
@@ -29,6 +29,7 @@ class ActorSlot(RaySlot):
         self.orders: dict[int, Order] = {}  # in flight, the oldest first
         self.early_answers: dict[int, dict[str, Any]] = {}  # answers that have overtaken an older one
         self.newest_order, self.newest_answer = 0, 0  # the numbers of its newest order and its newest answer
+        self.speed: dict[int, float] = {}  # of its newest answer: transitions a second of each member
 
     def give(self, other: ActorSlot) -> None:
         """Gives another slot one of its units, which is opened there and closed here with the next orders."""
@@ -85,11 +86,12 @@ class Window:
         self.most = cfg.most_ahead
         self.least = max(1, self.most // max(1, cfg.actors_of_a_seed))
         self.ahead, self._changed_at = self.least, time.monotonic()
+        self._effect_seconds = order_seconds(cfg)  # after which a change has shown its effect
 
     def adapt(self, *, waited: bool) -> None:
         """Doubles it if the learner had to wait for transitions, and halves it if it never had to for a minute."""
         seconds = time.monotonic() - self._changed_at
-        if waited and seconds >= ORDER_SECONDS:  # after which the last change has shown its effect
+        if waited and seconds >= self._effect_seconds:
             self.ahead = min(2 * self.ahead, self.most)
         elif not waited and seconds >= CALM_SECONDS:
             self.ahead = max(self.ahead // 2, self.least)
@@ -99,12 +101,19 @@ class Window:
 
 
 class Claims:
-    """Transitions that each member has, and those that are ordered: never more than the governor allows."""
+    """Transitions that each member has, and those that are ordered: never more than the governor allows.
+
+    Of these a slow actor delivers fewer, when its time is up. What to expect of each order, at the actor's last speed,
+    says how many transitions the member will have, and so when random actions end.
+    """
 
     def __init__(self, cfg: Config, spec: Spec) -> None:
         self.cfg, self.limit = cfg, 0
         self.arrived = [0 for _ in cfg.members]  # transitions received
         self.claimed = [0 for _ in cfg.members]  # ordered and not yet received
+        self._expected = [0 for _ in cfg.members]  # of these, if actors are as fast as they were
+        self._expected_of: dict[int, dict[int, int]] = {}  # by the number of an order in flight, and member
+        self._seconds = order_seconds(cfg)
         width = sum(row_sizes(spec)) * np.dtype(spec.observation_dtype).itemsize
         self._most = max(1, min(MOST_ROWS, MOST_BYTES // width))
 
@@ -126,12 +135,30 @@ class Claims:
         too_few = count < least and self.claimed[member] > 0 and self.limit < self.cfg.total_steps
         return 0 if too_few else count
 
-    def add(self, order: Order) -> None:
-        """Notes what an order asks for."""
+    def start(self, member: int, orders: Iterable[Order]) -> int:
+        """How many transitions a member will have when an actor with these orders in flight begins its next one.
+
+        Its own orders count in full: it knows how much of them it has not done. Of one whose speed is not known yet
+        nothing is expected, so that the random steps become more rather than fewer.
+        """
+        own = sum(
+            order.claims[member][1] - self._expected_of[order.number][member]
+            for order in orders
+            if member in order.claims
+        )
+        return self.arrived[member] + self._expected[member] + own
+
+    def add(self, order: Order, speed: Mapping[int, float]) -> None:
+        """Notes what an order asks for, given the actor's speed in transitions a second of each member."""
+        expected = self._expected_of[order.number] = {}
         for member, (_, count) in order.claims.items():
+            expected[member] = min(count, int(self._seconds * speed.get(member, 0.0)))
             self.claimed[member] += count
+            self._expected[member] += expected[member]
 
     def settle(self, order: Order) -> None:
         """Takes back what an order asked for, once it is answered or its actor is lost."""
+        expected = self._expected_of.pop(order.number)
         for member, (_, count) in order.claims.items():
             self.claimed[member] -= count
+            self._expected[member] -= expected[member]

@@ -11,9 +11,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from t3d.actors.ray_actor import ORDER_SECONDS
+from t3d.actors.ray_actor import order_seconds
+from t3d.actors.ray_checks import Started
 from t3d.actors.ray_cluster import actor_options
-from t3d.actors.supervisor import GRACE_SECONDS, Silence, Slot
+from t3d.actors.supervisor import GRACE_SECONDS, MAX_FAULTS, Silence, Slot
 from t3d.config import Config, to_dict
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -23,7 +24,8 @@ LONGEST_REASON = 300  # characters; chosen
 class RaySlot(Slot):
     """A slot for one Ray actor: its handle while there is one, and whether it runs yet.
 
-    An actor for which the cluster has no CPU waits until a node joins; that is no fault.
+    An actor for which the cluster has no CPU waits until a node joins; that is no fault. Nor is one that cannot be
+    created: its node may be broken, and is asked again, less and less often.
     """
 
     def __init__(self, number: int) -> None:
@@ -31,7 +33,8 @@ class RaySlot(Slot):
         self.handle: Any = None
         self.ready_ref: Any = None  # ready once the actor runs
         self.runs = False
-        self.host, self.pid = "", 0  # where it runs
+        self.failed_starts = 0  # in a row
+        self.host, self.pid, self.node = "", 0, ""  # where it runs; Ray's id of the node
         self.asked_at = self.started = 0.0
         self.answers = 0
         self.silence = Silence()
@@ -42,10 +45,20 @@ class RaySlot(Slot):
         self.handle = kind.options(**{**actor_options(cfg), **options}).remote(to_dict(cfg))
         self.ready_ref, self.asked_at = self.handle.ready.remote(), time.monotonic()
 
-    def mark_running(self, host: str, pid: int) -> None:
+    @property
+    def hopeless(self) -> bool:
+        """Whether it is given up, or could not be created so often that the run must not wait for it alone."""
+        return self.given_up or self.failed_starts > MAX_FAULTS
+
+    def mark_running(self, started: Started) -> None:
         """Notes that the actor runs, and where."""
-        self.ready_ref, self.runs, self.started = None, True, time.monotonic()
-        self.host, self.pid = host, pid
+        self.ready_ref, self.runs, self.started, self.failed_starts = None, True, time.monotonic(), 0
+        self.host, self.pid, self.node = started.host, started.pid, started.node
+
+    def record_failed_start(self) -> None:
+        """Notes that the actor could not be created."""
+        self.failed_starts += 1
+        self.back_off(self.failed_starts)
 
     def end(self) -> None:
         """Kills the actor, if there is one."""
@@ -59,7 +72,7 @@ def patience(cfg: Config, environments: int) -> float:
 
     That step and the first reset share hang_seconds: it is rare that both are slow, and what hangs is noticed sooner.
     """
-    return ORDER_SECONDS + cfg.env.hang_seconds * environments
+    return order_seconds(cfg) + cfg.env.hang_seconds * environments
 
 
 def end_actors(slots: Sequence[RaySlot]) -> None:

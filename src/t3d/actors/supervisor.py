@@ -31,6 +31,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 START_SECONDS = 120.0  # for a worker to create its environments; chosen
 LONGEST_GAP = 1.0  # most seconds between two checks that count: a parent that slept must not blame its workers
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.1, 10.0  # seconds before a worker is restarted, doubled with each fault in a row
+MOST_DOUBLINGS = 20  # of them, so that none overflows
 MAX_FAULTS = 5  # in a row; after one more the worker is given up; chosen
 GRACE_SECONDS = 1.0  # for workers to close their environments when the run is over; chosen
 
@@ -146,8 +147,12 @@ class Slot:
     def record_fault(self, min_delivered: int) -> None:
         """Counts a fault; the count starts over if the worker has delivered min_delivered."""
         self.faults_in_a_row = 1 if self.delivered >= min_delivered else self.faults_in_a_row + 1
-        back_off = min(FIRST_BACK_OFF * 2 ** (self.faults_in_a_row - 1), LONGEST_BACK_OFF)
-        self._restart_at = time.monotonic() + back_off
+        self.back_off(self.faults_in_a_row)
+
+    def back_off(self, faults: int) -> None:
+        """Waits before the next start, longer with each fault in a row."""
+        seconds = FIRST_BACK_OFF * 2 ** min(faults - 1, MOST_DOUBLINGS)
+        self._restart_at = time.monotonic() + min(seconds, LONGEST_BACK_OFF)
 
 
 class WorkerSlot(Slot):
