@@ -99,9 +99,9 @@ def test_a_run_of_a_million_events_is_shown_in_two_seconds(tmp_path: Path) -> No
             print(f"{name}: curves of the whole run {shown:.2f} s (cpu {shown_cpu:.2f} s), ", end="")
             print(f"every event {whole:.2f} s ({whole_cpu:.2f} s), {process.memory_info().rss / 2**20:.0f} MB")
             assert shown_cpu < 2.0
-        started, together = time.monotonic(), {"complete": False}
+        before, started, together = spent(process), time.monotonic(), {"complete": False}
         while not together["complete"]:
             together, _ = timed(address, f"/api/compare?run=a&run=b&run=c&pool=no&{SERIES}")
-            assert time.monotonic() - started < 120
+            assert spent(process) - before < 120  # not by the clock: it gives way to everything else
         print(f"all three: {time.monotonic() - started:.2f} s, at most {largest(process) / 2**20:.0f} MB")
         assert largest(process) < 300 * 2**20
