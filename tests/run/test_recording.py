@@ -28,7 +28,7 @@ from t3d.run import beside, child
 from t3d.run.beside import Beside, Recorder
 from t3d.run.parts import Counters
 
-SECONDS = 60.0
+SECONDS = 120.0
 WORLD = """
 import gymnasium as gym, numpy as np, os, signal, time
 
@@ -75,6 +75,7 @@ def train_until(cfg: Config, is_enough: Callable[[list[str]], bool]) -> tuple[li
     """Trains until its notes, or what is there by then, are enough; returns them and how it ended."""
     stop, notes, end = threading.Event(), list[str](), time.monotonic() + SECONDS
     for event in t3d.train(cfg, stop=stop):
+        time.sleep(0.01)  # leaves the processor to the recording, which gives way to everybody
         notes += [event.text] if isinstance(event, Note) else []
         if is_enough(notes) or time.monotonic() > end:
             stop.set()
