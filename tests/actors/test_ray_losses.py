@@ -30,13 +30,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @contextmanager
-def learner(folder: Path, address: str, *, command: str = "") -> Iterator[subprocess.Popen[str]]:
+def learner(folder: Path, address: str, *, command: str = "", more: str = "") -> Iterator[subprocess.Popen[str]]:
     """Runs T3D in a folder, on a cluster; by default the command of docs/cluster.md that starts or resumes a run."""
     sizes = f"--td3.actor-hidden 64 64 --td3.critic-hidden 64 64 --threads 1 --checkpoint.every-steps {CHECKPOINTS}"
     actors = (
         f"--actors ray:3 --env.num-envs 3 --total-steps {STEPS} --random-steps 1000 --eval.every-steps 4000 {sizes}"
     )
-    command = command or f"train Pendulum-v1 {actors} --run.name robot --no-video --resume-or-start"
+    command = command or f"train Pendulum-v1 {actors} {more} --run.name robot --no-video --resume-or-start"
     words = [sys.executable, "-m", "t3d", *command.split(), "--ray-address", address]
     with (folder / "said.txt").open("a+") as said:
         running = subprocess.Popen(words, cwd=folder, env=clean(**TOKEN), stdout=said, stderr=said, text=True)
@@ -165,7 +165,12 @@ def test_ray_on_the_learners_machine_is_killed(
 @TRIALS
 def test_the_head_is_lost(tmp_path: Path, record_property: Callable[[str, object], None], trial: int) -> None:
     """As seen from another machine, whose own Ray goes on for a while."""
-    with head(**TOKEN) as address, node(f"--address={address}", SECOND, **TOKEN), learner(tmp_path, address) as running:
+    with (
+        head(**TOKEN) as address,
+        node(f"--address={address}", SECOND, **TOKEN),
+        # so slow that it is not finished before the loss is noticed
+        learner(tmp_path, address, more="--updates-per-step 3") as running,
+    ):
         until(lambda: steps(tmp_path) > EARLY + 300 * trial, running)
         end_head(address)
         started = time.monotonic()
