@@ -60,6 +60,8 @@ LONGEST_START = 240.0  # seconds for all actors to run
 
 def main() -> None:
     parts = {"scaling": scaling, "learner": learner, "beside": beside, "picture": picture}
+    if not {*sys.argv[1:]} <= {*parts}:
+        sys.exit(__doc__)
     for name in sys.argv[1:] or parts:
         parts[name]()
 
