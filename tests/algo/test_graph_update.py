@@ -147,11 +147,15 @@ def test_every_choice_is_computed_or_refused(choice: str) -> None:
 
 @pytest.mark.parametrize("name", ["default", "paper", "plus"])
 def test_presets_are_computed_and_pass_the_proof(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float32, at their own sizes but for the batch, as a run on a GPU begins."""
+    """In float32, at their own sizes but for the batch, as a run on a GPU begins.
+
+    Not compiled, even if there is Triton: compiled for a CPU, Adam loses its steps (see the next test).
+    """
     cfg = replace(t3d.preset(name).td3, batch_size=64)
     assert ENGINES["graph"].refuses(TD3, cfg, coefficients_of(cfg)) == ""
     monkeypatch.setitem(ENGINES, "graph", ENGINES["graph"]._replace(devices=("cpu",), is_recorded=False))
-    assert mismatch("graph", SPEC, cfg, range(2), "cpu") == ""
+    with torch.compiler.set_stance("force_eager"):
+        assert mismatch("graph", SPEC, cfg, range(2), "cpu") == ""
 
 
 TRACED: dict[str, dict[str, Any]] = {

@@ -342,7 +342,8 @@ def test_what_is_shipped_is_evaluated_and_saved_and_what_acts_is_published(
     file = tmp_path / "shipped_rule.py"
     file.write_text("from t3d.algo.rules import TD3\nRULE = TD3._replace(shipped=lambda agent: agent.actor_target)\n")
     learners, collectors = helpers.caught(monkeypatch, Learner), helpers.caught(monkeypatch, InlineCollector)
-    events = list(t3d.train(helpers.small_config(rule=f"{file}:RULE", run={"root": str(tmp_path / "runs")})))
+    cfg = helpers.small_config(rule=f"{file}:RULE", device="cpu", run={"root": str(tmp_path / "runs")})
+    events = list(t3d.train(cfg))
     agent = learners[-1].agent
     assert np.array_equal(weights(events), agent.actor_target.flat[0].numpy())
     assert not np.array_equal(weights(events), agent.actor.flat[0].numpy())
