@@ -110,10 +110,12 @@ def diverged(one: dict[str, Any]) -> str:
 
 
 def authors_row(report: Report, task: str) -> list[str]:
+    """Returns what the authors' curve has at the steps of our last evaluations."""
     if not report.beside_paper or task not in TASKS:
         return []
-    curve = paper_curve(TASKS[task].curve)
-    middle, std = (np.mean(curve[key][-LAST:]) for key in ("mean", "std"))
+    ours = next(iter(report.of_task(task).values()))
+    steps, curve = curves_of(ours)[0][-LAST:], paper_curve(TASKS[task].curve)
+    middle, std = (np.interp(steps, curve["step"], curve[key]).mean() for key in ("mean", "std"))
     return [f"| the authors, v1 (± standard deviation) | {middle:,.0f} ± {std:,.0f} | | | | |"]
 
 
@@ -160,9 +162,9 @@ def draw(report: Report, docs: Path) -> None:
     import matplotlib  # noqa: PLC0415 (a GPU machine may have none)
 
     matplotlib.use("Agg")
-    (docs / "img").mkdir(exist_ok=True)
+    (docs / "img").mkdir(parents=True, exist_ok=True)
     draw_curves(report, docs / "img" / f"{report.study}.png")
-    draw_ends(report, docs / "img" / f"{report.study}-ends.png")
+    draw_ends(report.until(float("inf")), docs / "img" / f"{report.study}-ends.png")
     page = docs / "ablations.md"
     first, last = f"<!-- {report.study}: written by experiments/variants.py -->", f"<!-- end of {report.study} -->"
     text = page.read_text() if page.exists() else ""
@@ -182,9 +184,9 @@ def draw_curves(report: Report, file: Path) -> None:
     from matplotlib import pyplot  # noqa: PLC0415
 
     tasks, colours = report.tasks, colours_of(report)
-    figure, axes = pyplot.subplots(1, len(tasks), figsize=(6 * len(tasks) + 2, 5), squeeze=False, layout="constrained")
+    figure, axes = panels(len(tasks), 4.0)
     lines: dict[str, Any] = {}
-    for task, axis in zip(tasks, axes[0], strict=True):
+    for task, axis in zip(tasks, axes, strict=True):
         mine = report.of_task(task)
         for name in [name for name in report.names if name in mine]:
             steps, curves = curves_of(mine[name])
@@ -198,10 +200,23 @@ def draw_curves(report: Report, file: Path) -> None:
             axis.fill_between(authors["step"], middle - std, middle + std, color="tab:gray", alpha=0.12, linewidth=0)
         axis.set(title=task, xlabel="steps")
         axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel("mean return of an evaluation")
-    figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False)
+    for axis in axes[::2]:
+        axis.set_ylabel("mean return of an evaluation")
+    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
+
+
+def panels(count: int, height: float) -> tuple[Any, list[Any]]:
+    """Returns a figure and the axes of its panels, two in a row."""
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    rows, columns = (count + 1) // 2, min(count, 2)
+    size = (6 * columns, height * rows + 0.5)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for empty in axes.flat[count:]:
+        empty.remove()
+    return figure, list(axes.flat[:count])
 
 
 def curves_of(result: dict[str, Any]) -> tuple[list[int], Array]:
@@ -217,9 +232,8 @@ def draw_ends(report: Report, file: Path) -> None:
     from matplotlib import pyplot  # noqa: PLC0415
 
     tasks, colours = report.tasks, colours_of(report)
-    size = (5 * len(tasks), 1.2 + 0.35 * len(report.names))
-    figure, axes = pyplot.subplots(1, len(tasks), figsize=size, squeeze=False, layout="constrained")
-    for task, axis in zip(tasks, axes[0], strict=True):
+    figure, axes = panels(len(tasks), 1.0 + 0.35 * len(report.names))
+    for task, axis in zip(tasks, axes, strict=True):
         mine = report.of_task(task)
         for place, (name, one) in enumerate(mine.items()):
             values = ends(one)
@@ -235,7 +249,7 @@ def draw_ends(report: Report, file: Path) -> None:
         if report.base in mine:
             axis.axvline(ends(mine[report.base]).mean(), color="black", linewidth=0.8, linestyle=":")
         axis.set_yticks(range(len(mine)), list(mine))
-        axis.invert_yaxis()
+        axis.set_ylim(len(mine) - 0.5, -0.5)
         axis.set(title=task, xlabel="return at the end")
         axis.grid(alpha=0.3, axis="x")
     figure.savefig(file, dpi=110)

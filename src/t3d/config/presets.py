@@ -47,7 +47,7 @@ PRESETS = {
         },
     ),
     "plus": Preset(
-        "beyond the paper, more return for fewer steps: critics that learn faster, the truncated mean of five of them, "
+        "beyond the paper, more return on Walker2d and Ant: critics that learn faster, the truncated mean of five of them, "
         "LayerNorm, normalised observations",
         {
             "td3": {
