@@ -47,8 +47,8 @@ PRESETS = {
         },
     ),
     "plus": Preset(
-        "beyond the paper, more return on Walker2d and Ant: critics that learn faster, the truncated mean of five of them, "
-        "LayerNorm, normalised observations",
+        "beyond the paper, more return on Walker2d and Ant: critics that learn faster, the truncated mean of five of "
+        "them, LayerNorm, normalised observations",
         {
             "td3": {
                 "critic_lr": 1e-3,
