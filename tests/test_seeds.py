@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from t3d.random_streams import Counted, Generators
+from t3d.random_streams import Counted, Generators, restore_streams
 from t3d.seeds import derive, derive_wide, stream
 
 PATHS = [path for length in range(4) for path in itertools.product((0, 1, 7), repeat=length)]
@@ -51,3 +51,15 @@ def test_a_uniform_number_is_below_one(monkeypatch: pytest.MonkeyPatch, dtype: t
     monkeypatch.setattr(Counted, "_bits", lambda self, bits: torch.full((1, 2), 2**bits - 1))
     values = Counted((1,), "sampling", torch.empty(1, 2, dtype=dtype)).uniform()
     assert values.dtype is dtype and values.max().item() == 1 - 2.0**-digits
+
+
+@pytest.mark.parametrize(("saved", "now"), [(Counted, Generators), (Generators, Counted)])
+def test_streams_of_another_device_start_again_and_their_own_continue(saved: type, now: type) -> None:
+    before, fresh, again, own = (kind((1, 2), "sampling", torch.empty(2, 4)) for kind in (saved, now, now, saved))
+    before.uniform()
+    restore_streams(again, before.state())
+    assert torch.equal(again.uniform(), fresh.uniform())
+    restore_streams(own, before.state())
+    assert torch.equal(own.uniform(), before.uniform())
+    with pytest.raises(KeyError):
+        restore_streams(again, {"other": 1})

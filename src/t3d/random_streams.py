@@ -96,6 +96,13 @@ def open_streams(seeds: Sequence[int], purpose: str, out: Tensor) -> Streams:
     return kind(seeds, purpose, out)
 
 
+def restore_streams(streams: Streams, state: State) -> None:
+    """Restores streams; those that were saved on another kind of device cannot be continued, and start again."""
+    another = {"drawn"} if isinstance(streams, Generators) else {"generators"}
+    if state.keys() != another:
+        streams.restore(state)
+
+
 def _shifted(z: Tensor, by: int) -> Tensor:
     """Shifts z right and fills with zeros; torch's own shift copies the sign bit."""
     return (z >> by) & ((1 << (64 - by)) - 1)

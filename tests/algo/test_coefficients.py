@@ -101,6 +101,7 @@ def test_engines_say_what_they_refuse() -> None:
         name: (engine.refuses(TD3, CFG, plain), engine.refuses(TD3, CFG, each)) for name, engine in ENGINES.items()
     }
     assert refusals.pop("fused") == ("", "computes with one actor_lr for all seeds")
+    assert ENGINES["fused"].refuses(TD3, CFG, for_each(["gamma", "tau"])) == ""
     assert set(refusals) == {"eager", "capture", "graph"} and set(refusals.values()) == {("", "")}
     for owner in ("actor", "critic"):
         changes: dict[str, Any] = {f"{owner}_network": "layer_norm", f"{owner}_activation": "elu"}

@@ -68,11 +68,16 @@ def largest(pairs: list[tuple[Tensor, Tensor]]) -> float:
 
 
 def distance(
-    engine: Callable[..., Any], cfg: TD3Config, members: int, updates: int, dtype: torch.dtype = torch.float64
+    engine: Callable[..., Any],
+    cfg: TD3Config,
+    members: int,
+    updates: int,
+    dtype: torch.dtype = torch.float64,
+    **differ: Tensor,
 ) -> float:
     """The largest distance between any number of td3_update and of the engine, over Steps, networks and Adam."""
     agent, theirs = (td3_init(SPEC, cfg, range(members), dtype=dtype) for _ in range(2))
-    coefficients = coefficients_of(cfg)
+    coefficients = coefficients_of(cfg)._replace(**differ)
     fused = engine(agent, cfg, coefficients)
     found = 0.0
     for number, (batch, draws) in enumerate(weighted_batches(cfg, members, updates, dtype), 1):
@@ -124,6 +129,13 @@ def test_every_choice_is_computed_or_refused(choice: str) -> None:
     refusal = ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg))
     assert bool(refusal) == (choice != "min of 5"), refusal
     assert refusal or distance(Fused, cfg, members=2, updates=20) < 1e-10
+
+
+def test_members_may_have_discounts_and_targets_of_their_own() -> None:
+    differ = {"gamma": torch.tensor([0.9, 0.99]), "tau": torch.tensor([0.005, 0.3])}
+    cfg = make_config()
+    assert ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg)._replace(**differ)) == ""
+    assert distance(Fused, cfg, 2, updates=50, **differ) < 1e-10
 
 
 def sampled(cfg: TD3Config, members: int) -> UniformSampler:

@@ -16,7 +16,7 @@ from image_worlds import Dot
 from run_folders import assert_equal
 from t3d.algo.rules import PIXELS
 from t3d.config import Config, EnvConfig
-from t3d.events import End, Eval, Start
+from t3d.events import End, Eval, Resumed, Start
 from t3d.run import build
 from t3d.world.make import env_factory
 from t3d.world.pixels import open_env
@@ -55,6 +55,23 @@ def test_a_resumed_run_equals_a_straight_one(tmp_path: Path, monkeypatch: pytest
     for broken in (killed, tmp_path / "stopped"):
         list(t3d.resume(broken))
         assert_equal(tmp_path / "straight", broken)
+
+
+def test_a_stopped_run_goes_on_with_its_images_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list(t3d.train(config(tmp_path, "straight")))
+    broken_off(monkeypatch, config(tmp_path, "stopped"), 190, kill=False)
+    written = tmp_path / "stopped" / "config.toml"
+    text = written.read_text()
+    assert text.count("frames_on_disk = false") == 1
+    written.write_text(text.replace("frames_on_disk = false", "frames_on_disk = true"))
+    resumed, *_, end = t3d.resume(tmp_path / "stopped")
+    assert isinstance(resumed, Resumed) and isinstance(end, End)
+    assert resumed.notes == ["config.toml says replay.frames_on_disk=True, it was False"]
+    assert learned_by(tmp_path / "straight") == learned_by(tmp_path / "stopped")
+
+
+def learned_by(folder: Path) -> bytes:
+    return (folder / "last" / "seed-0.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(

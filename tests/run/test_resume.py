@@ -24,6 +24,7 @@ from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.run.resume import Changes, load
 from t3d.store.catalogue import read_entry
+from t3d.store.checkpoint import Checkpoint
 from t3d.store.folder import versions
 from t3d.world.evaluate import MemberEvaluator
 
@@ -96,6 +97,10 @@ SPLITS: dict[str, tuple[int, dict[str, Any]]] = {
         {"replay": {"sampling": "lap", "n_step": 3}, "td3": {"critic_loss": "huber"}},
     ),
     "categorical critics": (190, {"td3": {"critic_loss": "categorical"}, "scale_rewards": True, "seeds": [0, 1]}),
+    "categorical critics whose targets are out of reach": (
+        190,  # which is said once
+        {"td3": {"critic_loss": "categorical", "value_low": 5, "value_high": 6}},
+    ),
     "two random critics and a schedule": (
         190,
         {"td3": {"critics": 3, "aggregate": "min_of_random_2", "lr_schedule": "cosine", "lr_updates": 150}},
@@ -119,6 +124,26 @@ def test_a_resumed_run_equals_a_straight_one(tmp_path: Path, monkeypatch: pytest
             assert (resumed.step, resumed.checkpoint) == (0, "") and "starts at step 0" in resumed.notes[-1]
         else:
             assert step - 62 <= resumed.step <= step and [note for note in resumed.notes if "lock" not in note] == []
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "proportional"])
+def test_a_replay_that_fits_only_elsewhere_now_draws_other_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampling: str
+) -> None:
+    """A GPU whose memory others use has no room for it, and its random streams cannot go on in host memory."""
+
+    def on_a_gpu(checkpoint: Checkpoint) -> Any:
+        saved = state(checkpoint)
+        saved["memory"]["device"], saved["memory"]["sampler"]["streams"] = "cuda", {"drawn": 7}
+        return saved
+
+    broken_off(monkeypatch, small(tmp_path, "stopped", replay={"sampling": sampling}), 190, kill=False)
+    state = Checkpoint.state
+    monkeypatch.setattr(Checkpoint, "state", on_a_gpu)
+    resumed, *_, end = t3d.resume(tmp_path / "stopped")
+    assert isinstance(resumed, Resumed) and isinstance(end, End) and end.reason == "finished"
+    moved = "the replay was on the GPU and is in host memory now: other batches are drawn from here on"
+    assert resumed.notes == [moved]
 
 
 IN_THE_SECOND = (1130, {"total_steps": 1300, "checkpoint": {"every_steps": 1100}, "seeds": [0, 1]})

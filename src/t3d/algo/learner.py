@@ -16,7 +16,7 @@ from t3d.algo.networks import Actor, Stack
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
 from t3d.files import to_count
-from t3d.random_streams import Streams, open_streams
+from t3d.random_streams import Streams, open_streams, restore_streams
 from t3d.snapshots import PolicySnapshot
 from t3d.tensors import put
 from t3d.types import Batch, Source, Spec, State
@@ -174,7 +174,7 @@ class Learner:
         for name, tensor in tensors.items():
             put(tensor, state[name], name)
         for name, stream in streams.items():
-            stream.restore(state[name])
+            restore_streams(stream, state[name])
         self.updates = to_count(state["updates"])
 
     def _used_streams(self) -> dict[str, Streams]:

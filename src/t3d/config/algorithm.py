@@ -50,7 +50,7 @@ class TD3Config:
     weight_decay: float = 0.0
     """Weight decay of actor, critics and encoder, decoupled from Adam as in AdamW."""
     max_grad_norm: float = 0.0
-    """Largest norm of a seed's gradients, each for itself: actor, critics, encoder; 0: not limited."""
+    """Largest norm of a seed's gradient, of its actor, of its critics together and of its encoder; 0: no limit."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How both learning rates fall from their initial values to lr_final of them."""
     lr_final: float = 0.1
@@ -133,10 +133,10 @@ class ReplayConfig:
     """How much errors count in sampling (α); LAP has 0.4, PER has 0.6."""
     importance_exponent: float = 0.4
     """How far importance weights correct sampling=proportional (β); 1: fully."""
+    importance_updates: int = 0
+    """Updates until importance_exponent has risen to 1 in a straight line; 0: it stays as it is."""
     frames_on_disk: bool = False
     """Keep images in a temporary file under run.root instead of memory, for replays larger than memory."""
-    importance_updates: int = 0
-    """Updates until that exponent has risen to 1 in a straight line; 0: it stays as it is."""
 
     def __post_init__(self) -> None:
         convert(self, "replay.")

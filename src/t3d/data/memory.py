@@ -101,6 +101,7 @@ class Memory:
         of_frames = {} if self.replay.frames is None else {"frames": self.replay.frames.state()}
         return {
             **of_frames,
+            "device": self.device.type,
             "added": list(self.added),
             "largest_rewards": list(self._largest),
             "sampler": self.sampler.state(),

@@ -109,9 +109,8 @@ class PrioritisedSampler(UniformSampler):
         self.tree.priorities.zero_()
         for member in range(len(self.highest)):
             rows, saved = self._rows(member), state["priorities"][str(member)]
-            if (
-                saved.dtype != np.float32 or saved.ndim != 1 or len(saved) < len(rows) or (saved < 0).any()
-            ):  # NaN: it has diverged
+            fits = saved.dtype == np.float32 and saved.ndim == 1 and len(saved) >= len(rows)
+            if not fits or (saved < 0).any():  # NaN may stay: that member has diverged
                 raise ValueError(f"the priorities of member {member} do not fit its {len(rows)} transitions")
             newest = torch.from_numpy(saved[len(saved) - len(rows) :].copy())
             self.tree.priorities[member].index_copy_(0, rows, newest.to(rows.device))

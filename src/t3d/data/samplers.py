@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t3d.config import ReplayConfig, TD3Config
 from t3d.data.replay import Replay
-from t3d.random_streams import open_streams
+from t3d.random_streams import open_streams, restore_streams
 from t3d.types import Batch, Coefficient, State
 
 
@@ -62,7 +62,7 @@ class UniformSampler:
 
     def restore(self, state: State) -> None:
         """Restores what state() returned."""
-        self._streams.restore(state["streams"])
+        restore_streams(self._streams, state["streams"])
 
 
 def gamma_for_each(gamma: Coefficient, shape: tuple[int, int], device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ from t3d.store.reader import MARKS, Run, locate, open_run
 NOT_SETTINGS = {  # may differ between runs whose seeds are pooled: they say where, how fast and how often it reports
     *("seeds", "sweep", "preset", "device", "threads", "engine", "run.root", "run.name", "env.hang_seconds"),
     *("eval.every_steps", "log.every_steps", "log.diagnose_every_steps", "checkpoint.every_steps"),
-    *("record_every", "sinks"),
+    *("record_every", "sinks", "replay.frames_on_disk"),
 }
 TASK = ("env.id", "env.name")
 MOST_NAMED = 3  # runs, or settings, in the name of a group

@@ -112,22 +112,11 @@ def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> 
     coefficients = coefficients_of_members(cfg, rule)
     memory = Memory(spec, cfg, "cpu", coefficients.gamma)
     learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule, coefficients=coefficients, source=memory)
-    learner.restore(_on_cpu(state["learner"], learner.state()))
-    memory.restore(_on_cpu(state["memory"], memory.state()))
+    learner.restore(state["learner"])
+    memory.restore(state["memory"])
     for place, member in enumerate(cfg.members):
         checkpoint.fill(memory.replay, place, member.name)
     return learner, memory
-
-
-def _on_cpu(saved: State, fresh: State) -> State:
-    """Replaces the random streams of a GPU, which the CPU's generators cannot continue, by new ones."""
-    found: State = {}
-    for name, value in saved.items():
-        if isinstance(value, dict):
-            found[name] = fresh[name] if "drawn" in value else _on_cpu(value, fresh.get(name, {}))
-        else:
-            found[name] = value
-    return found
 
 
 def _of_member(values: Any, place: int) -> Any:

@@ -38,6 +38,7 @@ class Counters:
     submitted: int = -1
     log_due: bool = False
     diagnosis_due: bool = False
+    told_outside: bool = False  # that targets are beyond what categorical critics can predict
     started: float = field(default_factory=time.monotonic)  # of this process, less the time that earlier ones took
 
     @property
@@ -47,13 +48,14 @@ class Counters:
 
     def state(self) -> State:
         """Returns the counters as plain values."""
-        kept = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "seconds")
+        kept = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "told_outside", "seconds")
         return {name: getattr(self, name) for name in kept}
 
     def restore(self, state: State) -> None:
         """Restores what state() returned."""
         self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
-        self.diagnosis_due = bool(state.get("diagnosis_due", False))  # added in the course of format 2
+        self.diagnosis_due = bool(state.get("diagnosis_due", False))  # this and the next: in the course of format 2
+        self.told_outside = bool(state.get("told_outside", False))
         self.evaluated = to_count(state["evaluated"], least=-1)
         self.submitted = to_count(state["submitted"], least=self.evaluated)
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
@@ -179,6 +181,7 @@ class Parts:
             self.best.restore(state["best"], self.learner.shipped.architecture)
             self.learner.restore(state["learner"])
             self.memory.restore(state["memory"])
+            moved = _moved_replay(state["memory"], self.memory)
             for member, name in enumerate(self._names):
                 checkpoint.fill(self.memory.replay, member, name)
             notes = self.collector.restore(state["collector"], stop)
@@ -186,7 +189,7 @@ class Parts:
                 self.memory.replay.links.end_episodes()
             restore_evaluations(self.counters, self.evaluator, state["evaluator"])
             self._refuse_contradictions(state["collector"])
-            return notes + _changed_versions(state["versions"])
+            return notes + moved + _changed_versions(state["versions"])
         except CORRUPT_ERRORS as error:
             raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
 
@@ -206,6 +209,15 @@ class Parts:
         most_updates = Governor(self.cfg).due(self.added, 0)
         if counts != self.memory.added or self.counters.step != min(self.added) or updates > most_updates:
             raise ValueError("its counters contradict each other")
+
+
+def _moved_replay(saved: State, memory: Memory) -> list[str]:
+    """Notes that the replay is no longer where it was: how much memory is free decides that at each start."""
+    now, before = memory.device.type, saved.get("device", memory.device.type)  # added in the course of format 2
+    if now == before:
+        return []
+    where = {"cpu": "in host memory", "cuda": "on the GPU"}
+    return [f"the replay was {where[before]} and is {where[now]} now: other batches are drawn from here on"]
 
 
 def restore_evaluations(counters: Counters, evaluator: Evaluator, state: State) -> None:

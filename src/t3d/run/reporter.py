@@ -30,7 +30,6 @@ class Reporter:
         self._started = self._last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
         self._totals_at_start = self._last_totals = parts.collector.totals()
-        self._told_outside = False
 
     def learned(self, trace: Any) -> list[Event]:
         """Reports the newest update and the acting statistics; stops seeds that have diverged."""
@@ -53,9 +52,9 @@ class Reporter:
         """Says once that many targets lie beyond what a categorical critic can predict."""
         td3 = self.parts.cfg.td3
         share = float(((y < td3.value_low) | (y > td3.value_high)).float().mean()) if y.numel() else 0.0
-        if share <= MOST_OUTSIDE or self._told_outside:
+        if share <= MOST_OUTSIDE or self.parts.counters.told_outside:
             return []
-        self._told_outside = True
+        self.parts.counters.told_outside = True
         support = f"from td3.value_low={td3.value_low:g} to td3.value_high={td3.value_high:g}"
         text = f"{share:.0%} of the targets are not {support} and are cut off there: widen it, or use --scale-rewards"
         return [Note(step=self.parts.counters.step, text=text)]

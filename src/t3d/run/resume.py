@@ -33,6 +33,7 @@ MAY_DIFFER = (
     "log.diagnose_every_steps",
     "record_every",
     "sinks",
+    "replay.frames_on_disk",
 )
 CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "total_steps": "--total-steps",
@@ -45,6 +46,7 @@ CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "log.diagnose_every_steps": "",  # changes nothing that is learned, nor do the next two
     "record_every": "",
     "sinks": "",
+    "replay.frames_on_disk": "",  # where images are kept
 }
 OWN_FILES = (
     "rule",
@@ -106,9 +108,10 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
     here = {"root": str(path.parent), "name": path.name}  # wherever the folder is now
     resumed = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
-    if cfg is not None:  # what is only watched, as this command says
+    if cfg is not None:  # what is only watched, and where images are kept, as this command says
         log = {"diagnose_every_steps": cfg.log.diagnose_every_steps}
-        resumed = merge(resumed, {"record_every": cfg.record_every, "sinks": cfg.sinks, "log": log})
+        kept = {"frames_on_disk": cfg.replay.frames_on_disk}
+        resumed = merge(resumed, {"record_every": cfg.record_every, "sinks": cfg.sinks, "log": log, "replay": kept})
     _refuse_actors(started, resumed)
     has_ended = last_event(path).get("event") == "end"
     if step > resumed.total_steps or (step == resumed.total_steps and is_over and has_ended):
@@ -156,7 +159,7 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
             f"{', '.join(filter(None, CHANGEABLE.values()))}"
         )
     changed = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
-    nested: dict[str, Any] = {"env": {}, "td3": {}, "log": {}}
+    nested: dict[str, Any] = {"env": {}, "td3": {}, "log": {}, "replay": {}}
     for key, now in changed.items():
         section, _, name = key.rpartition(".")
         (nested[section] if section else nested)[name] = now

@@ -103,7 +103,7 @@ class Fused:
     """td3_update for this agent, which it changes in place; traces are views of its buffers."""
 
     def __init__(self, agent: Agent, cfg: TD3Config, coefficients: Any) -> None:
-        self.agent, self.cfg, self.coefficients = agent, cfg, coefficients  # all of them floats
+        self.agent, self.cfg, self.coefficients = agent, cfg, coefficients  # floats, all but gamma and tau
         self._make_buffers()
         actor, critic = agent.actor.architecture, agent.critic.architecture
         members = len(agent.actor.flat)
