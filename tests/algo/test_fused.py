@@ -73,7 +73,7 @@ def distance(
     members: int,
     updates: int,
     dtype: torch.dtype = torch.float64,
-    **differ: Tensor,
+    **differ: Any,
 ) -> float:
     """The largest distance between any number of td3_update and of the engine, over Steps, networks and Adam."""
     agent, theirs = (td3_init(SPEC, cfg, range(members), dtype=dtype) for _ in range(2))
@@ -132,7 +132,7 @@ def test_every_choice_is_computed_or_refused(choice: str) -> None:
 
 
 def test_members_may_have_discounts_and_targets_of_their_own() -> None:
-    differ = {"gamma": torch.tensor([0.9, 0.99]), "tau": torch.tensor([0.005, 0.3])}
+    differ: dict[str, Any] = {"gamma": torch.tensor([0.9, 0.99]), "tau": torch.tensor([0.005, 0.3])}
     cfg = make_config()
     assert ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg)._replace(**differ)) == ""
     assert distance(Fused, cfg, 2, updates=50, **differ) < 1e-10
