@@ -52,7 +52,7 @@ def block_of(member: int, number: int, size: int) -> Rollout:
     steps = np.arange(number * size, (number + 1) * size)
     origins = np.column_stack([np.zeros(size), steps // 1000, steps % 1000, 2 * (steps % 1000 == 999)]).astype(np.int32)
     extra = {"origins": origins} if "origins" in Rollout._fields else {}
-    return Rollout(member=member, rows=rows, observation_size=17, episodes=[], faults=[], **extra)
+    return Rollout(member=member, rows=rows, s_size=17, episodes=[], faults=[], **extra)
 
 
 def adding(device: str, members: int, block: int, blocks: int) -> float:

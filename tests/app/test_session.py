@@ -55,10 +55,10 @@ def evaluation(step: int, mean_return: float) -> Eval:
 @pytest.mark.parametrize(
     ("returns", "noise", "said", "not_said"),
     [
-        ([-5.0], "gaussian", "-5.0 before training, not evaluated since", "worse"),
+        ([-5.0], "gaussian", "-5.0 before training, not evaluated since", "was better"),
         ([-5.0, -9.0], "gaussian", "--noise.kind pink", "not evaluated"),
-        ([-5.0, -9.0], "pink", "Training made seed 0 worse", "--noise.kind"),
-        ([-5.0, -3.0], "gaussian", "-5.0 before training, -3.0 ± 1.0 at its best (step 100)", "worse"),
+        ([-5.0, -9.0], "pink", "No evaluation of seed 0 was better than the one before training", "--noise.kind"),
+        ([-5.0, -3.0], "gaussian", "-5.0 before training, -3.0 ± 1.0 at its best (step 100)", "was better"),
     ],
 )
 def test_the_verdict_is_drawn_from_evaluations_that_happened(

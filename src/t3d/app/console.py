@@ -133,7 +133,7 @@ class View:
         print_changes(settings, self.console)
         title = f"{settings.rule_title} on {settings.env.title}"
         show(f"{title}, preset {cfg['preset']}, seeds {seeds}{sweep}", style="bold", soft_wrap=True)
-        why = f" ({event.engine_reason})" if event.engine_reason else ""
+        why = f" (no faster one: {event.engine_reason})" if event.engine_reason else ""
         show(
             f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
             f"{cfg['device']}, engine {cfg['engine']}{why}, threads {cfg['threads']}, torch {event.versions['torch']}",

@@ -21,7 +21,8 @@ from t3d.store.reader import locate
 class ResumeArgs:
     """Continue a run from its newest complete checkpoint, as if it had never stopped.
 
-    A run that was killed before its first checkpoint starts over.
+    A run that was killed before its first checkpoint starts over. Other settings stay as they are; a new run with some
+    of them changed is t3d train --config RUN/config.toml, then the flags.
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

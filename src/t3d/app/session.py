@@ -108,7 +108,8 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
         print_sweep(run.cfg.members, run.evals, run.stopped, console)
         worse = [member for member, evals in run.evals.items() if _is_worse(evals)]
         if worse:
-            _advise(f"Training made {len(worse)} of {len(run.evals)} members worse than untrained.", run.cfg, console)
+            which = f"{len(worse)} of {len(run.evals)} members"
+            _advise(f"No evaluation of {which} was better than the one before training.", run.cfg, console)
         return
     for member, evals in run.evals.items():
         if not trained(evals):
@@ -117,7 +118,7 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
             continue
         console.print(Text.assemble("  ", _returns(member, evals)), soft_wrap=True)
         if _is_worse(evals):
-            verdict = f"Training made {member.title} worse: its best policy is the untrained one."
+            verdict = f"No evaluation of {member.title} was better than the one before training."
             _advise(verdict, run.cfg, console)
 
 

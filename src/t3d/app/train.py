@@ -92,7 +92,10 @@ def parse(arguments: list[str]) -> TrainArgs:
     arguments = _join_sweeps(_expand_noise([in_digits(word) for word in arguments]))
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
-    name = _option(arguments, "--preset") or str(from_file.get("preset", "default"))
+    asked, said = _option(arguments, "--preset"), from_file.get("preset")
+    if asked is not None and said not in (None, asked):
+        raise UserError(f"{file} says preset={said}, and the command --preset {asked}; leave one of them out")
+    name = asked or str(said or "default")
     try:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:

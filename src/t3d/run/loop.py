@@ -137,7 +137,7 @@ def _run(training: Training, start: list[Event], requests: Requests) -> Iterator
             saver.folder.write(reporter.bad_value(error.fault._replace(text=str(error), met=1), error.member))
         error.add_note(saver.save_after_error())
         if isinstance(error, BadValue):
-            error.add_note("With --bad-values skip, or clip, it continues in spite of such values")
+            error.add_note("Resumed with --bad-values skip, or clip, it continues in spite of such values")
         raise
     finally:
         problems = [saver.problem, *saver.save_last_policies(), *saver.folder.take_failures()]

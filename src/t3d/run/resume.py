@@ -102,6 +102,9 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     if cfg is not None:
         _refuse_other(with_environments(started), cfg, path)
     totals = [one.total_steps for one in (now, cfg) if one is not None]
+    is_over = is_over and last_event(path).get("event") == "end"
+    if isinstance(changes.total_steps, int):  # said before whatever else is wrong with so few steps
+        _refuse_if_there(step, changes.total_steps, is_over)
     asked = {key: value for key, value in changes._asdict().items() if value is not None}
     if not asked.get("actors", now.actors).startswith("ray:"):
         asked["ray_address"] = changes.ray_address or ""  # not used any more
@@ -113,14 +116,18 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
         kept = {"frames_on_disk": cfg.replay.frames_on_disk}
         resumed = merge(resumed, {"record_every": cfg.record_every, "sinks": cfg.sinks, "log": log, "replay": kept})
     _refuse_actors(started, resumed)
-    has_ended = last_event(path).get("event") == "end"
-    if step > resumed.total_steps or (step == resumed.total_steps and is_over and has_ended):
-        past = f"is already at step {step:,}, and {resumed.total_steps:,} are asked for"
-        state = past if step > resumed.total_steps else f"has already finished its {step:,} steps"
-        raise NothingLeft(f"the run {state}; --total-steps N trains it for longer")
+    _refuse_if_there(step, resumed.total_steps, is_over)
     if cfg is not None and cfg.total_steps < resumed.total_steps:
         notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
     return Found(resumed, written or cfg, loaded, notes)
+
+
+def _refuse_if_there(step: int, total: int, is_over: bool) -> None:
+    """Refuses a run that has no steps left."""
+    if step > total or (step == total and is_over):
+        past = f"is already at step {step:,}, and {total:,} are asked for"
+        state = past if step > total else f"has already finished its {step:,} steps"
+        raise NothingLeft(f"the run {state}; --total-steps N trains it for longer")
 
 
 def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]:
