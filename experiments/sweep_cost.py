@@ -41,6 +41,7 @@ def main() -> None:
         print_sweep(run.cfg.members, run.evals, run.stopped, Console(width=100))
         plot_curves([run], PICTURE)
         seconds = {"one run of six members, eager": swept}
+        seconds["one run of six members, fused"] = train(base, "sweep-fused", engine="fused", **SWEEP)
         values = [run.cfg.members[first : first + 2] for first in (0, 2, 4)]
         pairs = [train(base, f"pair-{place}", engine="eager", **alone(*both)) for place, both in enumerate(values)]
         seconds["three runs of two seeds, eager"] = np.sum(pairs, axis=0)
@@ -68,6 +69,7 @@ def print_updates() -> None:
         [coefficients_of(replace(cfg, gamma=g, tau=t)) for g in (0.9, 0.98, 0.995) for t in (0.01, 0.02)]
     )
     cases = {"six members of a sweep, eager": ("eager", 6, each), "one seed, eager": ("eager", 1, None)}
+    cases["six members of a sweep, fused"] = ("fused", 6, each)
     cases["one seed, fused"] = ("fused", 1, None)
     for what, (engine, members, coefficients) in cases.items():
         source = FixedBatch(random_batch(HALF_CHEETAH, cfg, members, "cpu"))
