@@ -72,6 +72,14 @@ def test_it_prints_a_table_draws_a_picture_and_says_what_they_mean(capsys: pytes
     assert "A is worse than B" in said(capsys, "high", "low", "--names", "B", "A")
 
 
+@pytest.mark.parametrize(("count", "words"), [(2, "its last evaluation ("), (3, "mean of its last 2 evaluations (")])
+def test_fewer_evaluations_are_said_to_be_fewer(count: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first is from before training."""
+    for name, values in (("low", LOW), ("high", HIGH)):
+        write_run(Path("runs") / name, {seed: curve[:count] for seed, curve in values.items()})
+    assert f"Score of a seed: {words}mean return)." in said(capsys, "low", "high")
+
+
 def test_a_narrow_terminal_gets_the_table_in_two_parts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from t3d.config.sweeps import counted
 from t3d.errors import UserError
 from t3d.insight.figures import RETURN, Figure, Series, find_figures, series
 from t3d.insight.groups import Group, Training, joined
-from t3d.insight.scores import LAST, Seed, Window, seed_of, window
+from t3d.insight.scores import Seed, Window, seed_of, window
 from t3d.insight.statistics import (
     Array,
     Estimate,
@@ -97,8 +97,10 @@ def compare(
     if len(tasks) > 1:
         found = [_relative(one, found[0], tasks) for one in found]
     rows = [_row(one, found[0], threshold, figures[0].name) for one in found]
-    notes = [*_interval_notes([shared for _, shared in by_task], figures[0]), *_notes(found)]
-    return Comparison(figures[0].name, _score_text(tasks, figures[0], found[0], at), tasks, threshold, rows, notes)
+    windows = [shared for _, shared in by_task]
+    notes = [*_interval_notes(windows, figures[0]), *_notes(found)]
+    score = _score_text(tasks, figures[0], found[0], max(len(shared.before) for shared in windows), at)
+    return Comparison(figures[0].name, score, tasks, threshold, rows, notes)
 
 
 def _curves(group: Group, task: str, figure: Figure) -> list[Series]:
@@ -175,11 +177,12 @@ def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
     return f"These seeds cannot tell {name} and {base} apart: the interval of the difference contains 0"
 
 
-def _score_text(tasks: list[str], figure: Figure, base: Scored, at: int | None) -> str:
-    what = "evaluations" if figure.kind.event == "eval" else "reports"
+def _score_text(tasks: list[str], figure: Figure, base: Scored, count: int, at: int | None) -> str:
+    what = "evaluation" if figure.kind.event == "eval" else "report"
     of = "mean return" if figure.name == RETURN else figure.name
-    when = f"last {LAST} {what}" if at is None else f"last {LAST} {what} up to step {at:,}"
-    text = f"Score of a seed: mean of its {when} ({of})"
+    which = f"mean of its last {count} {what}s" if count > 1 else f"its last {what}"
+    until = "" if at is None else f" up to step {at:,}"
+    text = f"Score of a seed: {which}{until} ({of})"
     if len(tasks) == 1:
         return f"{text}."
     return (
