@@ -15,13 +15,15 @@ import tyro
 from t3d.errors import UserError, did_you_mean
 
 Args = TypeVar("Args")
-REWORDED = {  # what tyro says of a value that is no number
+MISSING = re.compile(r"Missing from (.+): ([A-Z]+) (\w)(.*?)\.? \(required\)")
+NO_VALUE = re.compile(r"Missing value for argument '(\S+)'\. Expected .*")
+NOT_NUMBERS = {  # what tyro says of a value that is no number
     r"could not convert string to float: ('.*')": "a number",
     r"invalid literal for int\(\) with base 10: ('.*')": "an integer",
     r"no type matching {None}\|FLOAT could be instantiated from \[('.*')\]\.": "a number",
     r"no type matching {None}\|INT could be instantiated from \[('.*')\]\.": "an integer",
 }
-CHOICES = re.compile(r"invalid choice ('.*') for argument '(\S+)'\. Expected one of \((.*)\)\.")
+CHOICES = re.compile(r"invalid choice ('.*') for argument '(\S+)'\. Expected one of \((.*)\) ?\.")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -108,7 +110,9 @@ def _first_paragraph(box: str) -> str:
     _, *lines = (line.strip("│╭╮╰╯ ") for line in COLOUR.sub("", box).strip().splitlines())
     paragraphs = (list(group) for is_text, group in groupby(lines, lambda line: bool(line.strip("─-"))) if is_text)
     text = " ".join(next(paragraphs, [box]))
-    for theirs, kind in REWORDED.items():
+    text = MISSING.sub(lambda found: f"{found[1]} needs {found[2]}: {found[3].lower()}{found[4]}", text)
+    text = NO_VALUE.sub(r"\1 needs a value", text)
+    for theirs, kind in NOT_NUMBERS.items():
         text = re.sub(rf"Error parsing (\S+): {theirs}", rf"\1 must be {kind}, not \2", text)
     return CHOICES.sub(_choices, text)
 
