@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,8 +293,11 @@ def test_the_command_speaks_of_environments_and_of_the_machine(capsys: pytest.Ca
     assert main(["doctor", "CartPole-v1"]) == 2
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for words in (t3d.__version__, "torch", "memory", "threads", "MuJoCo graphics", "extra box2d"):
+    for words in (t3d.__version__, "torch", "memory", "threads", "MuJoCo graphics"):
         assert words in out
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    listed = {line.split()[2] for line in out.splitlines() if " extra " in line}
+    assert listed == project["optional-dependencies"].keys() - {"dev", "bench", "all"}
 
 
 def test_the_command_tries_what_is_observed_as_in_training(capsys: pytest.CaptureFixture[str]) -> None:

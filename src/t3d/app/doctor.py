@@ -30,7 +30,10 @@ from t3d.world.pixels import open_env
 from t3d.world.spec import size_of, spec_of
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "safetensors", "tyro", "rich", "matplotlib", "imageio-ffmpeg")
-EXTRAS = {"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control": "dm_control"}
+EXTRAS = {  # and a module that only it installs
+    **{"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control": "dm_control", "ray": "ray"},
+    **{"dash": "plotly", "serve": "websockets", "tensorboard": "tensorboard", "wandb": "wandb", "export": "onnx"},
+}
 
 
 @dataclass(frozen=True)
