@@ -42,7 +42,8 @@ def main() -> None:
     for name in sorted(timed, key=lambda name: timed[name]["ms_best"]):
         best = timed[name]["ms_best"]
         print(f"| {name} | {learners[name][1]} | {best:.2f} | {best / base:.2f} × |")
-    print(f"\n{args.seeds} seeds, {gpu() if args.device == 'cuda' else '1 thread'}, torch {torch.__version__}")
+    where = gpu() if args.device == "cuda" else "CPU, 1 thread"
+    print(f"\nseeds trained at once: {args.seeds}; {where}, torch {torch.__version__}")
 
 
 def learner_of(settings: dict[str, Any], args: argparse.Namespace) -> tuple[Learner, str]:

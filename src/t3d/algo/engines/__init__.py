@@ -75,9 +75,10 @@ def graph_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str
 
 def fused_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses also what differs between members or changes, and whatever would need memory in every update."""
-    computed = ("gamma", "tau")  # the first reaches it as the batch's discount
-    differ = [name for name, value in coefficients._asdict().items() if isinstance(value, Tensor)]
-    moving = [name for name in differ if name not in computed]
+    computed = ("gamma", "tau")  # gamma is in the batch's discount
+    moving = [
+        name for name, value in coefficients._asdict().items() if isinstance(value, Tensor) and name not in computed
+    ]
     return (
         _refuses_rule(rule)
         or _refuses_networks(cfg, "mlp")
