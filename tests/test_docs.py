@@ -36,6 +36,7 @@ SMALL = shlex.split("--total-steps 400 --random-steps 100 --eval.episodes 1 --ev
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
 
 
+@pytest.mark.slow
 def test_following_a_page_leaves_nothing_running_when_a_step_fails(tmp_path: Path) -> None:
     page, seconds = tmp_path / "page.md", f"60.{os.getpid()}"  # found by its number
     page.write_text(f'```sh\ntrue\necho "Ctrl-C ends it"; sleep {seconds}\nfalse\n```\n', encoding="utf-8")

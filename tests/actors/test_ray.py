@@ -64,7 +64,7 @@ def ray_config(root: Path, world: str = "Told", **changes: Any) -> Config:
     "changes",
     [
         pytest.param({"env": {"id": "Pendulum-v1"}}, marks=pytest.mark.slow),
-        {"env": {"id": "Pendulum-v1", "max_action_change": 0.1}},
+        pytest.param({"env": {"id": "Pendulum-v1", "max_action_change": 0.1}}, marks=pytest.mark.slow),
         {"env": {"id": f"{TESTS}/actor_worlds.py:make_vector", "num_envs": 3}},
         {"env": {"id": f"{TESTS}/image_worlds.py:Dot", "frame_stack": 2}, "td3": {"encoder_channels": 4}},
     ],
