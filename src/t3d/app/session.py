@@ -109,7 +109,7 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
         worse = [member for member, evals in run.evals.items() if _is_worse(evals)]
         if worse:
             which = f"{len(worse)} of {len(run.evals)} members"
-            _advise(f"No evaluation of {which} was better than the one before training.", run.cfg, console)
+            _advise(f"{which} were never better than before training.", run.cfg, console)
         return
     for member, evals in run.evals.items():
         if not trained(evals):
