@@ -94,6 +94,15 @@ STUDIES = {
         compared_at=(300_000,),
         beside_paper=True,
     ),
+    "presets": Study(  # both with one environment a seed and the same starts of evaluations
+        FOUR_TASKS,
+        {"default": {}, "plus": {"preset": "plus"}},
+        300_000,
+        seeds=10,
+        evaluations=6,
+        tf32=True,
+        beside_paper=True,
+    ),
     "pixels-pendulum": Study(  # an action is repeated twice, as in the preset pixels
         ["Pendulum-v1"],
         {"states": {"preset": "quick", "env": {"action_repeat": 2}}, "pixels": PENDULUM_FROM_PIXELS},
