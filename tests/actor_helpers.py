@@ -112,8 +112,8 @@ def collector_of(world: str, **changes: Any) -> LocalCollector:
 
 def unstarted(cfg: Config) -> LocalCollector:
     """A collector for one of these worlds, of whom the spec is known."""
-    found = Checkup([], helpers.make_spec(3, 1), vector=False)
-    return LocalCollector(cfg, env_factory(cfg.env.id), found, LOG)
+    found = Checkup([], helpers.make_spec(3, 1), False, {})
+    return LocalCollector(cfg, env_factory(cfg.env), found, LOG)
 
 
 def publish_zeros(collector: LocalCollector) -> None:

@@ -17,11 +17,19 @@ from hypothesis import strategies as st
 
 import helpers
 import t3d
-from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, to_dict, to_toml
+from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, plain, to_dict, to_toml
 from t3d.config.presets import as_config, preset
 from t3d.errors import UserError
 from t3d.events import Start
 
+SIMPLE = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
+)
+ARGUMENTS = st.recursive(
+    SIMPLE,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)
 VALUES = st.fixed_dictionaries(
     {
         "seeds": st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=5, unique=True),
@@ -29,7 +37,13 @@ VALUES = st.fixed_dictionaries(
         "random_steps": st.just(0),
         "normalise_observations": st.booleans(),
         "device": st.sampled_from(["auto", "cpu", "cuda"]),
-        "env": st.fixed_dictionaries({"id": st.text(max_size=20), "num_envs": st.integers(1, 100)}),
+        "env": st.fixed_dictionaries(
+            {
+                "id": st.text(max_size=20),
+                "num_envs": st.integers(1, 100),
+                "args": st.dictionaries(st.text(max_size=9), ARGUMENTS, max_size=3),
+            }
+        ),
         "td3": st.fixed_dictionaries(
             {
                 "gamma": st.floats(0, 1),
@@ -65,13 +79,30 @@ def survives_toml_and_dicts(values: dict[str, Any]) -> None:
 def test_the_difference_names_what_was_changed() -> None:
     cfg = merge(Config(), {"td3": {"tau": 0.1}, "seeds": [1, 2]})
     assert diff(cfg, Config()) == {"td3.tau": (0.005, 0.1), "seeds": ((0,), (1, 2))}
+    calm, windy = (merge(Config(), {"env": {"args": args}}) for args in ({"wind": 0, "goal": [1]}, {"wind": 2}))
+    assert diff(windy, calm) == {"env.args.wind": (0, 2), "env.args.goal": ([1], None)}
+    assert diff(windy, Config()) == {"env.args.wind": (None, 2)} and plain(None) == "nothing"
+
+
+def test_arguments_of_an_environment_are_plain_values() -> None:
+    given = {"wind": np.float32(0.5), "gains": (1, np.array([2, 3])), "goal": {"x": True}}
+    args = merge(Config(), {"env": {"args": given}}).env.args
+    assert args == {"wind": 0.5, "gains": [1, [2, 3]], "goal": {"x": True}}
+    assert [type(args["wind"]), type(args["gains"][0])] == [float, int]
+    toml = '[env]\nid = "a:B"\n[env.args]\nwind = 1.5\n[env.args.goal]\nx = [1, "a", {y = false}]\n'
+    assert merge(Config(), tomllib.loads(toml)).env.args == {"wind": 1.5, "goal": {"x": [1, "a", {"y": False}]}}
+    whole = merge(Config(), {"env": {"args": {"wind": 1}}}).env.args["wind"]
+    assert type(whole) is int, "what the environment gets is not converted"
+    for wrong in ({"a": None}, {"a": object()}, {"a": float("nan")}, {1: 2}, {"a": [{"b": b"c"}]}, 3, "wind=1"):
+        with pytest.raises(UserError, match=r"env.args=.* is not a table of strings, finite numbers"):
+            merge(Config(), {"env": {"args": wrong}})
 
 
 def test_every_field_says_what_it_is() -> None:
     source = "".join(Path(inspect.getfile(one)).read_text(encoding="utf-8") for one in (Config, TD3Config))
     declared = re.findall(r"^    (\w+): [^\n]+ = [^\n]+\n(    \"\"\")?", source, re.MULTILINE)
     described = [name for name, quotes in declared if quotes]
-    assert sorted(described) == sorted(key.split(".")[-1] for key in flat(Config()))
+    assert sorted(described) == sorted(["args", *(key.split(".")[-1] for key in flat(Config()))])  # args: empty
 
 
 @pytest.mark.parametrize(

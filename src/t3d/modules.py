@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import logging
 import os
 import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ from urllib.request import url2pathname
 
 from t3d.errors import UserError, did_you_mean
 
+LOG = logging.getLogger("t3d.imports")
 Value = TypeVar("Value")
 
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> extra that installs it
@@ -68,6 +71,7 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     """
     if not is_path(where):
         _look_first_in(Path.cwd())
+        announce_import(what, name, where, find_module(where))
         return import_module(where, name, what)
     file = file_of(where)
     folder, module_name = file.parent, "" if file.name == "__init__.py" else file.stem
@@ -76,10 +80,69 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     while (folder / "__init__.py").is_file():  # the file is part of a package, and may import the rest of it
         folder, module_name = folder.parent, f"{folder.name}.{module_name}".rstrip(".")
     _look_first_in(folder)
+    announce_import(what, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), module_name, file)
     module = import_module(module_name, name, what)
     if not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
         raise UserError(f"{file} cannot be imported, because there is another module {module_name}; rename the file")
     return module
+
+
+def announce_import(what: str, name: str, module_name: str, file: Path | None) -> None:
+    """Says which code of the user's is run next, unless it has run before; commands print what is logged here."""
+    if file is not None and module_name not in sys.modules:
+        LOG.info("%s %s from %s", what, name, file)
+
+
+def find_module(where: str) -> Path | None:
+    """Returns the file of a module without running anything of it; None if it has none or cannot be found."""
+    top, *rest = where.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # a module that somebody made without a spec
+        return None
+    if spec is not None and rest:
+        return next(
+            filter(None, (_found(Path(folder, *rest)) for folder in spec.submodule_search_locations or ())), None
+        )
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def files_of(names: Iterable[str]) -> dict[str, str]:
+    """Returns the files of modules that were imported for names such as drone:Drone, but not of installed ones."""
+    files = {name: getattr(sys.modules.get(name.rpartition(":")[0]), "__file__", None) for name in names}
+    return {name: file for name, file in files.items() if file and not is_installed(file)}
+
+
+def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> None:
+    """Makes the modules that a run names importable from where they were when it was trained, if they are not here.
+
+    Nothing inside the run's own folder is ever imported: whoever sends a run must not send code with it.
+    """
+    for name in names:
+        where = name.rpartition(":")[0] or name
+        if is_path(where):
+            was = Path(os.path.abspath(where))  # noqa: PTH100
+            file, hint = _found(was), "write where it is now into env.id in config.toml, or use --env"
+        else:
+            _look_first_in(Path.cwd())
+            was = Path(files.get(name, ""))
+            file = find_module(where) or _found_where(where, was)
+            hint = "start in the folder that it is in now"
+        if file is None and was.name:
+            raise UserError(f"{name} was in {was}, which is missing; {hint}")
+        if file is not None and _is_in(str(file), str(run)):
+            raise UserError(f"{name} is in {file}, and no file inside a run's folder is ever imported; move it")
+
+
+def _found_where(where: str, was: Path) -> Path | None:
+    """Looks for a module also in the folder from which it was imported."""
+    folder = was.parent if was.name != "__init__.py" else was.parent.parent
+    for _ in where.split(".")[1:]:
+        folder = folder.parent
+    if not os.path.isfile(was):  # noqa: PTH113
+        return None
+    sys.path.append(str(folder))
+    return find_module(where)
 
 
 def import_module(module_name: str, name: str, what: str = "environment") -> ModuleType:

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import imageio_ffmpeg
 import pytest
 from PIL import Image
@@ -23,7 +24,6 @@ from t3d.config.presets import PRESETS, preset
 from t3d.errors import UserError
 from t3d.insight.best_member import known_choice
 from t3d.store.reader import open_run
-from t3d.world.make import env_factory
 
 SMALL = ["--preset", "quick", "--total-steps", "400", "--random-steps", "100", "--eval.every-steps", "200"]
 SMALL += ["--eval.episodes", "2"]
@@ -128,7 +128,7 @@ def test_films_and_pictures_that_cannot_be_written(run_folder: Path, tmp_path: P
 
 def test_a_run_made_in_python_can_be_played_by_naming_its_environment(tmp_path: Path) -> None:
     cfg = helpers.small_config(env={"id": ""}, run={"root": str(tmp_path), "name": "python"})
-    list(t3d.train(cfg, make_env=env_factory("Pendulum-v1")))
+    list(t3d.train(cfg, make_env=lambda: gym.make("Pendulum-v1")))
     run = str(tmp_path / "python")
     assert main(["eval", run, "--episodes", "1"]) == 2
     assert main(["eval", run, "--episodes", "1", "--env", "Pendulum-v1"]) == 0
@@ -261,7 +261,7 @@ def test_a_million_may_be_written_1e6() -> None:
         (["train", "Pendulum-v1", "--td3.actor-hidden"], "--td3.actor-hidden has no value"),
         (["train", "Pendulum-v1", "--td3.actor-hidden", "--device", "cpu"], "--td3.actor-hidden has no value"),
         (["train", "Pendulum-v1", "--seeds="], "--seeds has no value"),
-        (["eval"], "t3d eval needs RUN: the run's folder, or its name under --root (t3d eval --help"),
+        (["eval"], "t3d eval needs RUN: the run's folder, its name under --root, or a policy file such as"),
         (["eval", "here", "--polcy", "best"], "unknown flag --polcy, did you mean --policy? (t3d eval --help lists"),
         (["eval", "here", "there"], "t3d eval does not know what to do with there"),
         (["plot", "here", "--smooth", "1.5"], "--smooth must be an integer, not '1.5'"),

@@ -22,7 +22,7 @@ import t3d
 from t3d.app.cli import main
 from t3d.app.plain_console import PlainConsole
 from t3d.app.session import print_results
-from t3d.config import Config, Member, merge
+from t3d.config import Config, EnvConfig, Member, merge
 from t3d.errors import UserError
 from t3d.events import End, Eval
 from t3d.insight.plots import plot_curves
@@ -92,10 +92,11 @@ def test_every_curve_can_be_seen_and_told_from_the_others(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("make_env", "name"),
     [
-        (Reach, "Reach"),
-        (partial(Reach, 4), "Reach"),
-        (lambda **_: Reach(), "custom"),
-        (env_factory("Pendulum-v1"), "Pendulum-v1"),
+        (Reach, "test_session:Reach"),
+        (partial(Reach, 4), "test_session:Reach"),
+        (lambda **_: Reach(), "test_session:Reach"),
+        (lambda: gym.make("Pendulum-v1"), "Pendulum-v1"),
+        (env_factory(EnvConfig("Pendulum-v1")), "Pendulum-v1"),
     ],
 )
 def test_a_run_made_in_python_has_a_name(
@@ -106,9 +107,9 @@ def test_a_run_made_in_python_has_a_name(
     assert next(stepping).event == "start"
     stepping.close()  # type: ignore[attr-defined]
     (run,) = tmp_path.iterdir()
-    assert run.name.startswith(f"{name}-default-") and open_run(run).cfg.env.title == name
+    assert run.name.startswith(f"{name.replace(':', '-')}-default-") and open_run(run).cfg.env.title == name
     assert main(["runs", "--root", str(tmp_path)]) == 0
-    assert name == "custom" or name in capsys.readouterr().out.replace(run.name, "")
+    assert name in capsys.readouterr().out.replace(run.name, "")
 
 
 def test_a_name_may_be_given(tmp_path: Path) -> None:

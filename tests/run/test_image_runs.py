@@ -116,7 +116,7 @@ def test_the_file_of_a_policy_says_how_its_images_are_drawn(tmp_path: Path) -> N
     policy = t3d.load_policy(tmp_path / "run" / "last" / "seed-0")
     about = {name: policy.about[name] for name in ("env", "pixels", "camera", "action_repeat")}
     assert about == {"env": "Pendulum-v1", "pixels": 32, "camera": "", "action_repeat": 2}
-    drawn = open_env(env_factory(about["env"]), EnvConfig(pixels=about["pixels"], camera=about["camera"]))
+    drawn = open_env(env_factory(EnvConfig(about["env"])), EnvConfig(pixels=about["pixels"], camera=about["camera"]))
     assert policy(drawn.reset(seed=0)[0]).shape == (1,)
     with pytest.raises(t3d.UserError, match=r"has shape \(3,\) instead of \(32, 32, 3\)"):
         policy(np.zeros(3, np.float32))

@@ -237,7 +237,7 @@ def test_one_that_is_due_too_early_is_skipped_and_said(recorder: Recorder) -> No
 
 def test_an_environment_made_in_python_is_said_to_have_no_videos(tmp_path: Path) -> None:
     cfg = helpers.small_config(record_every=1, env={"id": "", "name": "mine"})
-    events = run(cfg, tmp_path, make_env=_pendulum)
+    events = run(cfg, tmp_path, make_env=lambda **keywords: _pendulum(**keywords))  # noqa: PLW0108 (another program cannot make it)
     notes = [event.text for event in events if isinstance(event, Note)]
     assert [text for text in notes if text.startswith("no videos are recorded: ")], notes
 

@@ -1,17 +1,94 @@
-"""Chooses the best member of a run and prints how it was chosen."""
+"""Opens the policy that a command plays, and the environment to play it in; prints what there is to know of both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from t3d.config import Member
+from t3d.app.plain_console import labelled
+from t3d.config import Config, EnvConfig, Member, merge
 from t3d.config.sweeps import counted, noun, setting
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
-from t3d.store.reader import Run
+from t3d.modules import find_again
+from t3d.store.catalogue import newest_session, remembered_files
+from t3d.store.folder import versions
+from t3d.store.reader import Run, open_run
 from t3d.world.evaluate import Stopped
+from t3d.world.fingerprint import differences, fingerprint
+from t3d.world.make import env_factory, own_names
+from t3d.world.policy import SavedPolicy
+from t3d.world.policy_files import load_policy
+
+SIMULATORS = ("gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")  # whose versions are compared
+
+
+class Opened(NamedTuple):
+    """A policy, and the environment to play it in."""
+
+    run: Run
+    member: Member
+    policy: SavedPolicy
+    env: EnvConfig
+    notes: list[str]  # how that differs from the environment it was trained on
+
+
+def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str | None, console: Console) -> Opened:
+    """Opens a policy of a run, or the one in a policy file; first says how its environment has changed."""
+    file = _policy_file(name, root)
+    run = open_run(name, root) if file is None else _run_of(file)
+    env = run.env(env_id)
+    notes = _differences(run, env)
+    for text in notes:
+        console.print(labelled("note:", "yellow", text), soft_wrap=True)
+    if file is None:
+        member = best_member(run, console) if seed is None else run.member(seed)
+        return Opened(run, member, run.policy(member, which), env, notes)
+    if seed is not None:
+        raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
+    policy = run.load(file)
+    return Opened(run, Member(policy.about["seed"], tuple(policy.about.get("values", {}).items())), policy, env, notes)
+
+
+def _policy_file(name: str, root: Path) -> Path | None:
+    """Returns the path of a policy file without its suffix, if the name is of one."""
+    stem = name.removesuffix(".safetensors").removesuffix(".json")
+    places = (Path(stem), root / stem)
+    return next((place for place in places if place.with_name(f"{place.name}.safetensors").is_file()), None)
+
+
+def _run_of(file: Path) -> Run:
+    """Returns the run whose policy this is; of a file that was moved out of its folder, what is known of it."""
+    for folder in file.absolute().parents[1:3]:  # the second is for what a run has set aside
+        if (folder / "config.toml").is_file() and (folder / "events.jsonl").is_file():
+            return open_run(folder)
+    policy = load_policy(file)
+    about, spec = policy.about, policy.spec
+    env: dict[str, Any] = {name: about[name] for name in ("pixels", "camera", "action_repeat") if name in about}
+    env |= {"id": about["env"], "args": about.get("env_args", {})}
+    env |= {"frame_stack": spec.stack, "max_action_change": spec.max_action_change}
+    return Run(file, merge(Config(), {"env": env}), {})
+
+
+def _differences(run: Run, env: EnvConfig) -> list[str]:
+    """Says how an environment differs from the one that the run was trained on, as far as its folder knows that."""
+    find_again(own_names(Config(env=env, td3=run.cfg.td3)), remembered_files(run.path), run.path)
+    make_env, trained_in = env_factory(env), newest_session(run.path) or {}
+    then: Any = trained_in.get("environment")
+    then_versions, now_versions = trained_in.get("versions"), versions()
+    known = then_versions if isinstance(then_versions, dict) else {}
+    changed = [
+        f"{name} {known[name]!s:.40} -> {now_versions.get(name, 'none')}"
+        for name in SIMULATORS
+        if name in known and known[name] != now_versions.get(name)
+    ]
+    texts = differences(then, fingerprint(make_env, env)) if then else []
+    if texts:
+        return [f"the environment differs from the one trained on: {'; '.join([*texts, *changed])}"]
+    return [f"the simulators are not those it was trained in: {'; '.join(changed)}"] if changed else []
 
 
 def best_member(run: Run, console: Console, before_a_step: Callable[[], object] = int) -> Member:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1]
 SAVING = ("train", "resume")  # their result is the run folder, not what they print
+
+
+class Imports(logging.Handler):
+    """Prints which code of the user's a command is about to run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(printable(record.getMessage()), file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Command(NamedTuple):
@@ -80,6 +88,9 @@ def main(arguments: list[str] | None = None) -> int:
     if name in ("-h", "--help", "help", "--version"):
         print(f"t3d {__version__}" if name == "--version" else help_text())  # noqa: T201
         return 0
+    imports = logging.getLogger("t3d.imports")
+    imports.handlers, imports.propagate = [Imports()], False
+    imports.setLevel(logging.INFO)
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")

@@ -12,17 +12,17 @@ import tyro
 from numpy.typing import NDArray
 from rich.table import Table
 
-from t3d.app.best_member import best_member
+from t3d.app.best_member import Opened, open_policy
 from t3d.app.flags import read_flags
 from t3d.app.json_output import member_fields, write_json
 from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import standard_output
-from t3d.config import Member
+from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.insight.statistics import estimate, mean
 from t3d.seeds import derive
 from t3d.store.folder import versions
-from t3d.store.reader import Run, open_run
+from t3d.store.reader import Run
 from t3d.types import Policy
 from t3d.world.batch import open_batch
 from t3d.world.compatibility import check_fits
@@ -36,7 +36,7 @@ class EvalArgs:
     """Evaluate a policy of RUN without noise, on episodes that training never saw."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name under --root."""
+    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
@@ -54,9 +54,7 @@ class EvalArgs:
 class Result(NamedTuple):
     """The policy that was evaluated, and the episodes it played."""
 
-    run: Run
-    member: Member
-    policy: SavedPolicy
+    opened: Opened
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
 
@@ -77,18 +75,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _play(args: EvalArgs, console: PlainConsole) -> Result:
-    run = open_run(args.run, args.root)
-    member = best_member(run, console) if args.seed is None else run.member(args.seed)
-    policy = run.policy(member, args.policy)
-    return Result(run, member, policy, *play_fresh(run, policy, policy.actor, run.env_id(args.env), args.episodes))
+    opened = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
+    run, _, policy, env, _ = opened
+    return Result(opened, *play_fresh(run, policy, policy.actor, env, args.episodes))
 
 
 def play_fresh(
-    run: Run, policy: SavedPolicy, actor: Policy, env_id: str, episodes: int
+    run: Run, policy: SavedPolicy, actor: Policy, env: EnvConfig, episodes: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Plays episodes that training never saw with the policy's actor, or one around it; gives returns and lengths."""
-    env_batch = open_batch(env_factory(env_id), run.cfg.env, "the test")
-    check_fits(policy, env_batch.spec, env_id)
+    env_batch = open_batch(env_factory(env), env, "the test")
+    check_fits(policy, env_batch.spec, env.id)
     seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(episodes)]
     played = evaluate(actor, env_batch, seeds, run.cfg.eval.max_steps)
     env_batch.close()
@@ -96,9 +93,9 @@ def play_fresh(
 
 
 def _print_table(args: EvalArgs, result: Result) -> None:
-    run, member, policy, returns, lengths = result
-    played = args.env or run.cfg.env.title
-    table = Table(title=f"{played}, {member.title}, {args.policy} policy (step {policy.about['step']:,})")
+    (run, member, policy, _, _), returns, lengths = result
+    played, kind = args.env or run.cfg.env.title, policy.about.get("kind", args.policy)
+    table = Table(title=f"{played}, {member.title}, {kind} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")
     figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]
@@ -108,11 +105,11 @@ def _print_table(args: EvalArgs, result: Result) -> None:
 
 def _as_json(args: EvalArgs, result: Result) -> dict[str, Any]:
     """Returns what docs/output.md describes."""
-    run, member, policy, returns, lengths = result
+    (run, member, policy, _, notes), returns, lengths = result
     return {
         "run": str(run.path),
         **member_fields(member),
-        "policy": args.policy,
+        "policy": policy.about.get("kind", args.policy),
         "step": policy.about["step"],
         "env": args.env or run.cfg.env.title,
         "episodes": args.episodes,
@@ -121,5 +118,6 @@ def _as_json(args: EvalArgs, result: Result) -> dict[str, Any]:
         "mean": float(returns.mean()),
         "std": float(returns.std()),
         "interval": estimate(mean, [returns]).interval,
+        "notes": notes,
         "versions": versions(),
     }

@@ -17,7 +17,7 @@ from rich.text import Text
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import printable
-from t3d.config import Config, merge
+from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import Eval
@@ -108,7 +108,7 @@ def _train(env_id: str, folder: Path, args: ExplainArgs, console: PlainConsole) 
     from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
 
     try:
-        env_factory(env_id)
+        env_factory(EnvConfig(env_id))
     except UserError as error:
         raise UserError(f"there is no run {env_id} in {args.root}, and it is no environment either: {error}") from None
     if args.seed is not None:

@@ -71,6 +71,8 @@ def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
             given = next((extra.name for extra in extras if getattr(extra, "name", None) is not None), word)
             found |= _flags(plain_hints[name], f"{prefix}{given}." if given else prefix)
             continue
+        if typing.get_origin(plain_hints[name]) is dict:
+            continue  # only in TOML and in Python
         found[f"--{prefix}{word}"] = plain_hints[name]
         if plain_hints[name] is bool:
             found[f"--{prefix}no-{word}"] = bool

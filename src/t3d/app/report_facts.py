@@ -131,7 +131,7 @@ def _play(run: Run, policy: SavedPolicy, episodes: int) -> tuple[Fresh | None, s
     if not run.cfg.env.id:
         return None, "its environment was made in Python and has no name by which it could be made here"
     try:
-        returns, lengths = play_fresh(run, policy, watched, run.cfg.env.id, episodes)
+        returns, lengths = play_fresh(run, policy, watched, run.cfg.env, episodes)
     except (EnvironmentFailed, UserError) as error:
         return None, str(error)
     assert watched.seen is not None  # noqa: S101 (an episode has a step)

@@ -100,9 +100,11 @@ def parse(arguments: list[str]) -> TrainArgs:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
-    args, rest = read_known(TrainArgs, arguments, "t3d train", TrainArgs(base), words="ENV")
+    defaults = TrainArgs(merge(base, {"env": {"args": {}}}))  # which are no flags
+    args, rest = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
     _refuse_swept_flags(arguments, args.cfg)
-    return dataclasses.replace(args, cfg=_with_env(args.cfg, base, rest))
+    cfg = merge(_with_env(args.cfg, base, rest), {"env": {"args": base.env.args}})
+    return dataclasses.replace(args, cfg=cfg)
 
 
 def _refuse_swept_flags(arguments: list[str], cfg: Config) -> None:

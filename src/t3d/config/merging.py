@@ -40,24 +40,27 @@ def to_dict(cfg: Config) -> dict[str, Any]:
 
 
 def diff(cfg: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """Returns the dotted keys whose values differ: key -> (value in base, value in cfg)."""
+    """Returns the dotted keys whose values differ: key -> (value in base, value in cfg); None: there is none."""
     old, new = flat(base), flat(cfg)
-    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
+    return {key: (old.get(key), new.get(key)) for key in {**new, **old} if old.get(key) != new.get(key)}
 
 
 def flat(cfg: Config) -> dict[str, Any]:
-    """Returns the values by dotted keys, e.g. td3.gamma."""
+    """Returns the values by dotted keys, e.g. td3.gamma or env.args.wind."""
     return dotted(to_dict(cfg))
 
 
-def dotted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Flattens nested plain values to dotted keys."""
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested plain values to dotted keys, of three parts at most."""
     out: dict[str, Any] = {}
     for key, value in values.items():
-        out |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+        nested = isinstance(value, dict) and prefix.count(".") < 2
+        out |= dotted(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return out
 
 
 def plain(value: Any) -> str:
     """Formats a setting as it is typed on the command line."""
+    if value is None:
+        return "nothing"  # an argument of the environment that is not given
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -51,6 +51,8 @@ class EnvConfig:
 
     id: str = ""
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Arguments with which it is made: numbers, strings, true or false, and lists and tables of these."""
     name: str = ""
     """Name in titles and folder names; if empty, the id, or the name of a make_env given in Python."""
     num_envs: int = 1
@@ -82,7 +84,16 @@ class EnvConfig:
     @property
     def title(self) -> str:
         """The name to show."""
-        return self.name or self.id or "custom"
+        return self.name or short_id(self.id) or "custom"
+
+
+def short_id(env_id: str) -> str:
+    """Shortens the path in an id to its module: drone:Drone for /home/me/drone.py:Drone."""
+    where, colon, name = env_id.rpartition(":") if not env_id.endswith(".py") else (env_id, "", "")
+    if not where.endswith(".py"):
+        return env_id
+    file = Path(where)
+    return f"{file.parent.name if file.stem == '__init__' else file.stem}{colon}{name}"
 
 
 @dataclass(frozen=True)

@@ -68,15 +68,15 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
 def _mean_returns(
     run: Run, policies: dict[Member, SavedPolicy], before_a_step: Callable[[], object]
 ) -> dict[Member, float]:
-    env_id, returns = run.env_id(None), dict[Member, float]()
+    env, returns = run.env(None), dict[Member, float]()
     starts = [derive(run.cfg.eval.seed, "choice", episode) for episode in range(fresh_episodes(run))]
     try:
-        env_batch = open_batch(env_factory(env_id), run.cfg.env, "the choice between seeds")
+        env_batch = open_batch(env_factory(env), env, "the choice between seeds")
         try:
             for position in range(env_batch.count):
                 env_batch.reset(position, starts[0], 0)  # PyBullet differs on the first reset only
             for member, policy in policies.items():
-                check_fits(policy, env_batch.spec, env_id)
+                check_fits(policy, env_batch.spec, env.id)
                 played, _ = evaluate(policy.actor, env_batch, starts, run.cfg.eval.max_steps, before_a_step)
                 returns[member] = float(played.mean())
         finally:
@@ -84,7 +84,7 @@ def _mean_returns(
     except (UserError, Stopped):
         raise
     except Exception as error:  # an environment may raise anything
-        raise UserError(f"{env_id} failed: {error}") from error
+        raise UserError(f"{env.id} failed: {error}") from error
     return returns
 
 
@@ -96,6 +96,7 @@ def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:
     """Returns what a choice depends on; if any of it changes, the choice is made again."""
     return {
         "env": run.cfg.env.id,
+        **({"args": run.cfg.env.args} if run.cfg.env.args else {}),
         "eval_seed": run.cfg.eval.seed,
         "episodes": fresh_episodes(run),
         "max_steps": run.cfg.eval.max_steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t3d.actors.checkup import check
 from t3d.actors.checkup_worker import Checkup
@@ -40,7 +40,9 @@ from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.doctor import examine
 from t3d.world.doctor.watch import CALL_SECONDS
+from t3d.world.fingerprint import fingerprint
 from t3d.world.guard import EnvFactory
+from t3d.world.names import with_name
 
 
 class Training(NamedTuple):
@@ -60,6 +62,7 @@ class World(NamedTuple):
     collector: Collector
     evaluator: Evaluator
     warnings: list[str]  # the doctor's, if it plays the environment
+    environment: dict[str, Any]  # its fingerprint
     log: WorkerLog | None  # what their processes print
 
 
@@ -79,7 +82,7 @@ def assemble(
     """
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
-    spec = world.collector.spec
+    cfg, spec = with_name(cfg, world.environment["class"]), world.collector.spec
     refuse_settings_of_images(cfg, spec)
     replay_on = replay_device(cfg, spec)
     rule = rule_of(cfg.rule, spec)
@@ -93,7 +96,7 @@ def assemble(
         spec, cfg.td3, cfg.member_seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
     )
     best = BestPolicies(len(cfg.members))
-    parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), reason)
+    parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), world.environment, reason)
     notes = [*world.warnings, *notes, *(parts.restore(loaded, requests.stop) if loaded else [])]
     if ENGINES[engine].is_recorded:
         learner.record()
@@ -117,6 +120,8 @@ def _open_folder(
         opened.enter_context(closing(Lock(path)))
     elif loaded is None:
         aside = set_aside(path)
+    elif parts.task_changes:
+        aside = set_aside(path, ["best"], of="task")
     folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths() if loaded else None, asked)
     opened.enter_context(closing(folder))
     folder.notes += [*aside, *parts.best.rewrite(folder)]
@@ -128,16 +133,17 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
     if not cfg.async_actors:
         patience = max(CALL_SECONDS, cfg.env.hang_seconds)
         warnings = examine(make_env, cfg.env, patience) if play else []
+        environment = fingerprint(make_env, cfg.env)
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
         evaluating = opened.enter_context(closing(InlineEvaluator(cfg, make_env, requests)))
-        return World(inline, evaluating, warnings, None)
+        return World(inline, evaluating, warnings, environment, None)
     log = opened.enter_context(closing(WorkerLog()))
     checkup = check(cfg, make_env, log, requests.stop, play=play)
     if cfg.actors_kind == "ray":
         return _world_on_ray(cfg, make_env, opened, checkup, log)
     collector = opened.enter_context(closing(LocalCollector(cfg, make_env, checkup, log)))
     evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, checkup.spec, make_env, log)))
-    return World(collector, evaluator, checkup.warnings, log)
+    return World(collector, evaluator, checkup.warnings, checkup.environment, log)
 
 
 def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup: Checkup, log: WorkerLog) -> World:
@@ -152,4 +158,4 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
     collector = opened.enter_context(closing(RayCollector(cfg, make_env, checkup, connection)))
     evaluator = opened.enter_context(closing(RayEvaluator(cfg, checkup, make_env, connection, log)))
     warnings = [*checkup.warnings, *connection.warnings, *waiting_for_cpus(cfg)]
-    return World(collector, evaluator, warnings, log)
+    return World(collector, evaluator, warnings, checkup.environment, log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from t3d.config import Config
 from t3d.config.presets import as_config
 from t3d.errors import UserError, as_sentence
 from t3d.events import End, Event, Note, Resumed, Start
+from t3d.modules import find_again
 from t3d.run.build import Training, assemble
 from t3d.run.control import Control
 from t3d.run.interrupt import Interruptible
@@ -22,13 +24,14 @@ from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
 from t3d.run.resume import BadValues, Changes, load
 from t3d.run.watching import watch_over
+from t3d.store.catalogue import remembered_files
 from t3d.store.folder import rooted
 from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.factory import checked_factory
 from t3d.world.guard import BadValue, EnvFactory
-from t3d.world.make import env_factory, with_full_paths
-from t3d.world.names import named
+from t3d.world.make import env_factory, own_names, with_full_paths
+from t3d.world.names import with_reference
 from t3d.world.pixels import prepare_graphics
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
@@ -52,10 +55,14 @@ def train(
 def _train(
     cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
-    asked = named(with_full_paths(as_config(cfg)), make_env)
+    asked = with_reference(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
-    make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
+    if make_env is None:
+        make_env = by_id = env_factory(cfg.env)
+        cfg = replace(cfg, env=by_id.env)
+    else:
+        make_env = checked_factory(make_env)
     with ExitStack() as opened:
         training = assemble(resolve(cfg), requests, make_env, opened, asked=asked)
         yield from _run(training, _start_events(training), requests)
@@ -92,12 +99,13 @@ def _resume(
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, asked, loaded, notes = load(path, changes, cfg and with_full_paths(cfg))
-        cfg = resolve(cfg)
+        cfg, asked, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
+        cfg = resolve(with_reference(cfg, make_env))
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
+        find_again(own_names(cfg), remembered_files(path), path)
         prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
-        make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
+        make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
         training = assemble(cfg, requests, make_env, opened, path, loaded, asked)
         parts, folder = training.parts, training.saver.folder
         start = [] if loaded else _start_events(training)
@@ -107,7 +115,17 @@ def _resume(
         notes = [text for text in (lock.note, *folder.notes, *notes, *others) if text]
         name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
         resumed = Resumed(**parts.about(folder), checkpoint=name, best=best, notes=notes)
-        yield from _run(training, [*start, resumed], requests)
+        yield from _run(training, [*start, resumed, *_task_changes(parts)], requests)
+
+
+def _task_changes(parts: Parts) -> list[Event]:
+    if not parts.task_changes:
+        return []
+    text = (
+        f"the environment differs from the one trained on so far: {'; '.join(parts.task_changes)}; returns in the two "
+        "cannot be compared, so the best policies are chosen anew"
+    )
+    return [Note(step=parts.counters.step, text=text)]
 
 
 def _start_events(training: Training) -> list[Event]:

@@ -209,6 +209,10 @@ def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
     """Refuses a --resume-or-start command unlike the one that started the run; threads and engine stay the run's."""
     if cfg.async_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
         cfg = replace(cfg, env=replace(cfg.env, num_envs=started.env.num_envs))
+    if not started.env.id:  # made in Python, and now in a way that has an id
+        cfg = replace(cfg, env=replace(cfg.env, id="", args=started.env.args))
+    elif cfg.env.id == started.env.id.rpartition(":")[0]:  # a module alone
+        cfg = replace(cfg, env=replace(cfg.env, id=started.env.id))
     for key, (then, now) in diff(cfg, started).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
             raise UserError(

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
+from t3d.config.settings import short_id
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
@@ -104,7 +105,7 @@ def read_entry(path: Path) -> Entry:
         return Entry(
             path=path,
             config=config,
-            env=str(config["env"].get("name") or config["env"]["id"])[:LONGEST_NAME],
+            env=str(config["env"].get("name") or short_id(str(config["env"]["id"])))[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
             members=members,
@@ -179,6 +180,12 @@ def newest_session(path: Path) -> dict[str, Any] | None:
     """Returns what the newest process of the run said of itself."""
     sessions = (fields_of(line) for line in reversed(journal_lines(path)) if line.startswith(SESSIONS))
     return next(filter(None, sessions), None)
+
+
+def remembered_files(path: Path) -> dict[str, str]:
+    """Returns the files of the user's own modules that the newest process of the run used, by their names in config."""
+    files = (newest_session(path) or {}).get("files")
+    return {str(name): str(file) for name, file in files.items()} if isinstance(files, dict) else {}
 
 
 def journal_lines(path: Path) -> list[bytes]:
