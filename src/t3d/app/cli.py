@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -84,7 +83,6 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
         atexit.register(gc.freeze)  # otherwise Python looks for cycles in all of torch: 1 s on a busy machine
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: see "idle threads" in docs/architecture.md
         code: int = importlib.import_module(COMMANDS[name].module).main(rest)
     except UserError as error:
         lines = [f"error: {error}", *getattr(error, "__notes__", [])]
