@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import signal
 import threading
 import weakref
@@ -108,7 +109,7 @@ class LiveRun(Iterator[Event]):
     def close(self) -> None:
         """Ends the run, which saves itself."""
         try:
-            if self._events.gi_frame is not None:  # otherwise it has ended already
+            if inspect.getgeneratorstate(self._events) != inspect.GEN_CLOSED:
                 with self._working():
                     self._events.close()
         finally:
