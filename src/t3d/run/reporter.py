@@ -16,7 +16,7 @@ from t3d.config import Config
 from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, Note, StepsTaken, Update
 from t3d.run.diagnostics import Diagnostics
 from t3d.run.parts import Parts
-from t3d.types import Evaluation, Fault
+from t3d.types import Evaluation, Fault, sample_std
 
 FIRST_VALUES = 3
 MOST_OUTSIDE = 0.05  # of the targets; chosen
@@ -171,7 +171,7 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         seed=cfg.members[evaluation.member].seed,
         updates=evaluation.snapshot.updates,
         mean_return=float(returns.mean()),
-        std_return=float(returns.std()),
+        std_return=float(sample_std(returns)),
         min_return=float(returns.min()),
         max_return=float(returns.max()),
         mean_length=float(lengths.mean()),
