@@ -42,7 +42,9 @@ def main() -> None:
     draw(results, args.docs / "img" / "overestimation.png")
     for critics, result in results.items():
         predicted, bias = (np.array(last_quarter(result, name)) for name in ("q_predicted", "q_bias"))
-        errors = 100 * bias / (predicted - bias)  # of the true value; q_bias leaves out the critics' own part in a return
+        errors = (
+            100 * bias / (predicted - bias)
+        )  # of the true value; q_bias leaves out the critics' own part in a return
         each = ", ".join(f"{one:+.1f}" for one in errors)
         print(f"{CRITICS[critics]}: over the last quarter {errors.mean():+.1f} % of the true value; by seed {each}")
 
