@@ -45,9 +45,7 @@ COMMANDS = {
     "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one in detail"),
     "dash": Command("t3d.app.dash", "dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards"),
     "sinks": Command("t3d.app.sinks", "sinks RUN...", "write runs for TensorBoard or W&B"),
-    "bench": Command(
-        "t3d.bench.command", "bench [train|serve|...]", "measure how fast this machine trains, or serves a policy"
-    ),
+    "bench": Command("t3d.bench.command", "bench [update|train|growth]", "measure how fast this machine trains"),
     "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
 }
 
