@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from t3d.version import __version__
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     from t3d.run.loop import resume as resume
     from t3d.run.loop import train as train
     from t3d.ship.loading import load_policy as load_policy
+
+# Threads of torch that wait for each other spin, which costs dearly on a busy machine: see "idle threads" in
+# docs/architecture.md. OpenMP reads this once, when torch is loaded.
+SPINS = "GOMP_SPINCOUNT"
+if "torch" not in sys.modules:
+    os.environ.setdefault(SPINS, "2000")
 
 _HOMES = {
     "Config": "t3d.config",

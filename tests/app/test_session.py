@@ -105,7 +105,7 @@ def test_a_run_made_in_python_has_a_name(
     cfg = helpers.small_config(env={"id": ""}, run={"root": str(tmp_path)})
     stepping = t3d.train(cfg, make_env=make_env)
     assert next(stepping).event == "start"
-    stepping.close()  # type: ignore[attr-defined]
+    stepping.close()
     (run,) = tmp_path.iterdir()
     assert run.name.startswith(f"{name.replace(':', '-')}-default-") and open_run(run).cfg.env.title == name
     assert main(["runs", "--root", str(tmp_path)]) == 0
@@ -179,7 +179,7 @@ def test_a_running_run_is_not_to_be_removed(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         next(t3d.train(cfg))
     assert f"is running in process {os.getpid()}" in str(caught.value) and "remove" not in str(caught.value)
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     with pytest.raises(UserError, match="remove that folder"):
         next(t3d.train(cfg))
 

@@ -367,7 +367,7 @@ def test_what_cannot_be_explained_is_said_in_a_sentence(
         said = capsys.readouterr().err
         assert said.startswith("error: ") and sentence in said and said.count("\n") == 1
     assert main(["explain"]) == 2
-    started.close()  # type: ignore[attr-defined]
+    started.close()
 
 
 def test_a_member_that_is_not_there_or_has_diverged_is_refused(

@@ -100,7 +100,7 @@ def test_a_damaged_best_policy_is_said_and_restored(stopped: Path, harm: str) ->
     told = next(event for event in run if isinstance(event, Resumed))
     assert any("seed-7" in note and "restored from the checkpoint" in note for note in told.notes), told.notes
     assert file.read_bytes() == before
-    run.close()  # type: ignore[attr-defined]
+    run.close()
 
 
 def test_a_sound_folder_gives_no_notes(stopped: Path) -> None:

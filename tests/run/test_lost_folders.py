@@ -81,7 +81,7 @@ def test_an_end_is_saved_only_if_its_last_step_is(tmp_path: Path) -> None:
     for event in run:
         if event.event == "episode":
             break
-    run.close()  # type: ignore[attr-defined]
+    run.close()
     checkpoint, _ = newest(tmp_path / "run" / "checkpoints")
     end = events_of(tmp_path / "run")[-1]
     assert checkpoint is not None and isinstance(end, End) and (end.saved, end.step) == (True, checkpoint.step)
@@ -93,4 +93,4 @@ def test_a_lock_file_that_is_removed_lets_nobody_in(tmp_path: Path) -> None:
     (tmp_path / "run" / "lock").unlink()
     with pytest.raises(UserError, match="is in use by another process"):
         next(t3d.resume(tmp_path / "run", make_env=Failing))
-    run.close()  # type: ignore[attr-defined]
+    run.close()

@@ -177,7 +177,7 @@ def test_a_kill_before_the_next_checkpoint_does_not_bring_the_old_best_back(
     checkpoints = shutil.copytree(run / "checkpoints", run.parent / "kept")
     monkeypatch.setattr(drones, "Drone", drones.Underpaid)
     next(resuming := t3d.resume(run))
-    resuming.close()  # type: ignore[attr-defined]
+    resuming.close()
     shutil.rmtree(run / "checkpoints")  # as if it had been killed before it saved
     checkpoints.rename(run / "checkpoints")
     assert len(notes_of(list(t3d.resume(run)))) == 1

@@ -40,11 +40,11 @@ def test_cuda_is_refused_where_there_is_none() -> None:
 def test_threads_are_set_and_recorded() -> None:
     before = torch.get_num_threads()
     try:
-        assert set_threads(resolve(Config(threads=2)), helpers.make_spec(), TD3, "fused") == 2
+        assert set_threads(resolve(Config(threads=2)), helpers.make_spec(), TD3, "fused") == (2, [])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused") == before
+    assert set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused") == (before, [])
 
 
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_leaving_early_does_not_wait_for_a_recording(tmp_path: Path) -> None:
     while next(training).step < 300:
         pass
     started = time.monotonic()
-    training.close()  # type: ignore[attr-defined]
+    training.close()
     assert time.monotonic() - started < 5
 
 

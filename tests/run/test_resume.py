@@ -296,7 +296,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
         going_on = t3d.resume(broken)
         next(going_on)
         next(t3d.resume(broken))
-    going_on.close()  # type: ignore[attr-defined]
+    going_on.close()
     for file in (broken / "checkpoints").glob("*/state.json"):
         file.write_text("{}")
     with pytest.raises(UserError, match=r"cannot be resumed: checkpoint .*state.json: it holds 2 bytes instead of"):

@@ -89,7 +89,7 @@ def test_a_run_ends_on_the_step_and_evaluates_there(tmp_path: Path) -> None:
     assert all(len(event.returns) == len(event.lengths) == 3 for event in evals)
     for event in evals:
         assert event.mean_return == pytest.approx(np.mean(event.returns))
-        assert event.std_return == pytest.approx(np.std(event.returns))
+        assert event.std_return == pytest.approx(np.std(event.returns, ddof=1))
         assert (event.min_return, event.max_return) == (min(event.returns), max(event.returns))
     assert end_of(events).updates == 210
 

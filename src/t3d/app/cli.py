@@ -6,7 +6,6 @@ import atexit
 import gc
 import importlib
 import logging
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -54,9 +53,7 @@ COMMANDS = {
     "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one in detail"),
     "dash": Command("t3d.app.dash", "dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards"),
     "sinks": Command("t3d.app.sinks", "sinks RUN...", "write runs for TensorBoard or W&B"),
-    "bench": Command(
-        "t3d.bench.command", "bench [train|serve|...]", "measure how fast this machine trains, or serves a policy"
-    ),
+    "bench": Command("t3d.bench.command", "bench [update|train|growth]", "measure how fast this machine trains"),
     "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
 }
 
@@ -95,7 +92,6 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
         atexit.register(gc.freeze)  # otherwise Python looks for cycles in all of torch: 1 s on a busy machine
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: see "idle threads" in docs/architecture.md
         code: int = importlib.import_module(COMMANDS[name].module).main(rest)
     except UserError as error:
         lines = [f"error: {error}", *getattr(error, "__notes__", [])]

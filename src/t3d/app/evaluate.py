@@ -23,7 +23,7 @@ from t3d.insight.statistics import estimate, mean
 from t3d.seeds import derive
 from t3d.store.folder import versions
 from t3d.store.reader import Run
-from t3d.types import Policy
+from t3d.types import Policy, sample_std
 from t3d.world.batch import open_batch
 from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import evaluate
@@ -98,7 +98,7 @@ def _print_table(args: EvalArgs, result: Result) -> None:
     table = Table(title=f"{played}, {member.title}, {kind} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")
-    figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]
+    figures = [returns.mean(), sample_std(returns), returns.min(), returns.max(), np.mean(lengths)]
     table.add_row(str(args.episodes), *(f"{figure:,.2f}" for figure in figures))
     PlainConsole().print(table)
 
@@ -116,7 +116,7 @@ def _as_json(args: EvalArgs, result: Result) -> dict[str, Any]:
         "returns": returns.tolist(),
         "lengths": lengths.tolist(),
         "mean": float(returns.mean()),
-        "std": float(returns.std()),
+        "std": float(sample_std(returns)),
         "interval": estimate(mean, [returns]).interval,
         "notes": notes,
         "versions": versions(),

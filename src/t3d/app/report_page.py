@@ -21,6 +21,7 @@ from t3d.dash.details import config_of
 from t3d.insight.comparison import Comparison
 from t3d.insight.html import Content, Html, element, folded, joined, listed, section, table
 from t3d.store.catalogue import pauses
+from t3d.types import sample_std
 from t3d.version import __version__
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"  # a browser runs no script
@@ -125,7 +126,7 @@ def _fresh(facts: Facts) -> Html | None:
         return None
     heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length")
     returns = fresh.returns
-    figures = [figure(float(one)) for one in (returns.std(), returns.min(), returns.max(), fresh.lengths.mean())]
+    figures = [figure(float(one)) for one in (sample_std(returns), returns.min(), returns.max(), fresh.lengths.mean())]
     parts = [table(heads, [[str(len(returns)), estimated(fresh.mean), *figures]])]
     parts.append(
         element(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 from rich import box
@@ -18,6 +18,7 @@ from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
 from t3d.store.members import highest, last_means, trained
 from t3d.store.reader import best_of
+from t3d.types import sample_std
 
 SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "sweep", "run.root", "run.name", "device", "engine", "threads")
 UNLIMITED = 10_000  # characters; wider than any table
@@ -120,4 +121,4 @@ def _over_seeds(columns: list[list[Eval]], chosen: Callable[[list[Eval]], Eval])
     returns = [chosen(column).mean_return for column in columns]
     if not returns:
         return "-"
-    return figure(fmean(returns)) + (f" ± {figure(pstdev(returns))}" if len(returns) > 1 else "")
+    return figure(fmean(returns)) + (f" ± {figure(sample_std(returns))}" if len(returns) > 1 else "")

@@ -90,14 +90,15 @@ def assemble(
     coefficients = coefficients_of_members(cfg, rule)
     check_own_sweep(cfg, spec, rule)
     engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
-    cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine, coefficients))
+    threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
+    cfg = replace(cfg, engine=engine, threads=threads)
     memory = Memory(spec, cfg, replay_on, coefficients.gamma)
     learner = Learner(
         spec, cfg.td3, cfg.member_seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
     )
     best = BestPolicies(len(cfg.members))
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), world.environment, reason)
-    notes = [*world.warnings, *notes, *(parts.restore(loaded, requests.stop) if loaded else [])]
+    notes = [*world.warnings, *notes, *about_threads, *(parts.restore(loaded, requests.stop) if loaded else [])]
     if ENGINES[engine].is_recorded:
         learner.record()
     folder = _open_folder(parts, opened, path, loaded, asked)

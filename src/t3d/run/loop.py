@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -18,7 +19,7 @@ from t3d.events import End, Event, Note, Resumed, Start
 from t3d.modules import find_again
 from t3d.run.build import Training, assemble
 from t3d.run.control import Control
-from t3d.run.interrupt import Interruptible
+from t3d.run.live import LiveRun, let_go
 from t3d.run.parts import Parts
 from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
@@ -43,13 +44,13 @@ def train(
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
     make_env: EnvFactory | None = None,
-) -> Iterator[Event]:
-    """Trains every seed of the configuration and yields what happens.
+) -> LiveRun:
+    """Trains every seed of the configuration; the run that is returned yields what happens.
 
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one without ending.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
-    return Interruptible(_train(cfg, requests, make_env), requests.stop)
+    return _live(_train(cfg, requests, make_env), requests, make_env)
 
 
 def _train(
@@ -81,7 +82,7 @@ def resume(
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
     make_env: EnvFactory | None = None,
-) -> Iterator[Event]:
+) -> LiveRun:
     """Resumes the run in a folder from its newest complete checkpoint, to total_steps if that is more than it had.
 
     A run that was killed before its first checkpoint starts again. If cfg is given, the folder may be anything that a
@@ -89,7 +90,11 @@ def resume(
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
     changes = Changes(total_steps, actors, ray_address, ray_cpus, bad_values, hang_seconds)
-    return Interruptible(_resume(Path(path).absolute(), changes, cfg, requests, make_env), requests.stop)
+    return _live(_resume(Path(path).absolute(), changes, cfg, requests, make_env), requests, make_env)
+
+
+def _live(events: Generator[Event, None, None], requests: Requests, make_env: EnvFactory | None) -> LiveRun:
+    return LiveRun(events, requests.stop, lambda path: _resume(path, Changes(), None, requests, make_env))
 
 
 def _resume(
@@ -97,13 +102,15 @@ def _resume(
 ) -> Generator[Event, None, None]:
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
+    let_go(path)
     with ExitStack() as opened:
         lock = opened.enter_context(closing(Lock(path)))
         cfg, asked, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
         cfg = resolve(with_reference(cfg, make_env))
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
-        find_again(own_names(cfg), remembered_files(path), path)
+        needed = [name for name in own_names(cfg) if make_env is None or name != cfg.env.id]
+        find_again(needed, remembered_files(path), path)
         prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
         make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
         training = assemble(cfg, requests, make_env, opened, path, loaded, asked)
@@ -224,8 +231,10 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
     while due and not stop.is_set():
         reports = parts.counters.log_due and due >= learner.until_complete
         now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
+        started = time.perf_counter()
         with saver.changing():
             trace = learner.run(now_due)
+        reporter.updated(now_due, time.perf_counter() - started)
         due -= now_due
         events += reporter.learned(trace) if reports else []
         publisher.publish()

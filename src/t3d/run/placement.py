@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from bisect import bisect_right
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import psutil
 import torch
 
+from t3d import SPINS
 from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
@@ -22,6 +24,8 @@ from t3d.errors import UserError
 from t3d.types import Spec
 
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
+WAITING = {SPINS, "OMP_WAIT_POLICY"}  # variables that say how threads wait
+_faster: dict[tuple[object, ...], int] = {}  # threads, by what is computed
 OF_IMAGES = ("encoder_channels", "encoder_strides", "encoder_features", "image_shift")  # in td3
 
 
@@ -90,13 +94,26 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tup
     return engine, "; ".join(reasons), notes
 
 
-def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any = None) -> int:
-    """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it."""
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
-    elif cfg.device == "cpu":
-        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients))
-    return torch.get_num_threads()
+def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any = None) -> tuple[int, list[str]]:
+    """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it and notes.
+
+    What was faster once holds for as long as this process lives, so that the same settings give the same bits.
+    """
+    threads, notes = cfg.threads, list[str]()
+    if not threads and cfg.device == "cpu":
+        key = (engine, spec.observation_width, spec.action_size, cfg.td3, len(cfg.members), cfg.rule)
+        if key not in _faster:
+            _faster[key] = faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients)
+        threads = _faster[key]
+        if threads > 1 and not WAITING & os.environ.keys():
+            notes = [
+                f"one thread is used instead of {threads}: torch was imported before t3d, and then threads become very "
+                f"slow when other programs run; import t3d first, or set {SPINS}=2000 before Python starts"
+            ]
+            threads = 1
+    if threads:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads(), notes
 
 
 def replay_device(cfg: Config, spec: Spec) -> str:

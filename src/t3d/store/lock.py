@@ -97,7 +97,8 @@ def _holder(file: BinaryIO) -> str:
     try:
         file.seek(0)
         said = json.loads(file.read(LONGEST))
-        return f"process {int(said['pid'])} on {str(said['host'])[:60]}"
+        pid, host = int(said["pid"]), str(said["host"])[:60]
+        return "this program" if (pid, host) == (os.getpid(), platform.node()[:60]) else f"process {pid} on {host}"
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return ""
 
