@@ -54,7 +54,7 @@ class EnvConfig:
     args: dict[str, Any] = field(default_factory=dict)
     """Arguments with which it is made: numbers, strings, true or false, and lists and tables of these."""
     name: str = ""
-    """Name in titles and folder names; if empty, the id, or the name of a make_env given in Python."""
+    """Name in titles and folder names; if empty, the id, or the class of what a make_env given in Python makes."""
     num_envs: int = 1
     """Environments per seed; the ratio of updates to steps does not depend on it."""
     pixels: int = 0
