@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -140,6 +141,22 @@ def test_arguments_given_in_python_are_named_and_stored(run: Path) -> None:
     assert text.startswith(f"{SAID} so far: argument wind nothing -> 1.5; observations of a seeded episode differ")
     assert load_config(run / "config.toml").env.args == {"wind": 1.5}, "what it is trained on from now on"
     assert notes_of(list(t3d.resume(run, total_steps=350))) == []
+
+
+def test_arguments_may_be_edited_and_a_kill_changes_nothing(run: Path, tmp_path: Path) -> None:
+    for edit, text in (({"wind": 1.5}, "{wind = 1.5}"), ({}, "{}")):
+        toml = (run / "config.toml").read_text()
+        (run / "config.toml").write_text(re.sub("^args = .*$", f"args = {text}", toml, flags=re.MULTILINE))
+        kept = shutil.copytree(run / "checkpoints", tmp_path / f"kept-{len(edit)}")
+        for _ in range(2):
+            resuming = t3d.resume(run, total_steps=600)
+            events = [next(resuming) for _ in range(2)]
+            resuming.close()
+            assert len(notes_of(events)) == 1 and load_config(run / "config.toml").env.args == edit
+            shutil.rmtree(run / "checkpoints")  # as if it had been killed before it saved
+            shutil.copytree(kept, run / "checkpoints")
+        list(t3d.resume(run, total_steps=350 if edit else 400))
+        assert notes_of(list(t3d.resume(run, total_steps=351 if edit else 401))) == []
 
 
 def test_a_version_alone_is_only_mentioned(

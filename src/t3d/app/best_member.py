@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from t3d.app.plain_console import labelled
-from t3d.config import Config, EnvConfig, Member, merge
+from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.sweeps import counted, noun, setting
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
@@ -39,6 +39,8 @@ class Opened(NamedTuple):
 def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str | None, console: Console) -> Opened:
     """Opens a policy of a run, or the one in a policy file; first says how its environment has changed."""
     file = _policy_file(name, root)
+    if file is not None and seed is not None:
+        raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
     run = open_run(name, root) if file is None else _run_of(file)
     env = run.env(env_id)
     notes = _differences(run, env)
@@ -47,8 +49,6 @@ def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str
     if file is None:
         member = best_member(run, console) if seed is None else run.member(seed)
         return Opened(run, member, run.policy(member, which), env, notes)
-    if seed is not None:
-        raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
     policy = run.load(file)
     return Opened(run, Member(policy.about["seed"], tuple(policy.about.get("values", {}).items())), policy, env, notes)
 
@@ -75,7 +75,8 @@ def _run_of(file: Path) -> Run:
 
 def _differences(run: Run, env: EnvConfig) -> list[str]:
     """Says how an environment differs from the one that the run was trained on, as far as its folder knows that."""
-    find_again(own_names(Config(env=env, td3=run.cfg.td3)), remembered_files(run.path), run.path)
+    network = TD3Config(actor_network=run.cfg.td3.actor_network)
+    find_again(own_names(Config(env=env, td3=network)), remembered_files(run.path), run.path)
     make_env, trained_in = env_factory(env), newest_session(run.path) or {}
     then: Any = trained_in.get("environment")
     then_versions, now_versions = trained_in.get("versions"), versions()

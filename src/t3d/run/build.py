@@ -82,7 +82,7 @@ def assemble(
     """
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
-    cfg, spec = with_name(cfg, world.environment["class"]), world.collector.spec
+    cfg, spec = cfg if loaded else with_name(cfg, world.environment["class"]), world.collector.spec
     refuse_settings_of_images(cfg, spec)
     replay_on = replay_device(cfg, spec)
     rule = rule_of(cfg.rule, spec)

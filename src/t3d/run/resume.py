@@ -43,6 +43,7 @@ CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "env.bad_values": "--bad-values",
     "env.hang_seconds": "--hang-seconds",
     "env.id": "",  # only in config.toml: where another machine finds the environment
+    "env.args": "",  # the run says what that changes
     "log.diagnose_every_steps": "",  # changes nothing that is learned, nor do the next two
     "record_every": "",
     "sinks": "",
@@ -156,7 +157,10 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
         f"{key}={plain(now)} (it was started with {plain(then)})"
         for key, (then, now) in edits.items()
         if not (
-            key in CHANGEABLE or key.startswith("run.") or LEFT_TO_MACHINE.get(key) == now or _moved(key, then, now)
+            key in CHANGEABLE
+            or key.startswith(("run.", "env.args."))
+            or LEFT_TO_MACHINE.get(key) == now
+            or _moved(key, then, now)
         )
     ]
     if refused:
@@ -165,12 +169,16 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
             f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and most of them with "
             f"{', '.join(filter(None, CHANGEABLE.values()))}"
         )
-    changed = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
-    nested: dict[str, Any] = {"env": {}, "td3": {}, "log": {}, "replay": {}}
-    for key, now in changed.items():
+    applied = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
+    nested: dict[str, Any] = {"env": {"args": written.env.args}, "td3": {}, "log": {}, "replay": {}}
+    for key, now in applied.items():
         section, _, name = key.rpartition(".")
         (nested[section] if section else nested)[name] = now
-    notes = [f"config.toml says {key}={now}, it was {edits[key][0]}" for key, now in changed.items()]
+    notes = [
+        f"config.toml says {key}={plain(now)}, it was {plain(then)}"
+        for key, (then, now) in edits.items()
+        if key in applied or key.startswith("env.args.")
+    ]
     return merge(started, nested), notes
 
 

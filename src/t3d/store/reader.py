@@ -106,12 +106,13 @@ class Run(NamedTuple):
 
     def env(self, given: str | None) -> EnvConfig:
         """Returns the environment of the id asked for, or the one it was trained on, with its arguments."""
-        trained_on = self.cfg.env
-        if not (given or trained_on.id):
+        if given and given != self.cfg.env.id:
+            return replace(self.cfg.env, id=given, args={})
+        if not self.cfg.env.id:
             raise UserError(
                 f"{self.path} was trained on an environment made in Python; name one with --env module:callable"
             )
-        return trained_on if given in (None, trained_on.id) else replace(trained_on, id=given, args={})
+        return self.cfg.env
 
     def load(self, stem: Path) -> SavedPolicy:
         """Loads a policy file of this run."""
