@@ -47,7 +47,8 @@ def load_config(path: Path) -> Config:
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_value(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
+        keys = {key: key if key.isascii() and key.isidentifier() else _toml_value(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]} = {_toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
     if isinstance(value, float):

@@ -122,7 +122,7 @@ def _open_folder(
     elif loaded is None:
         aside = set_aside(path)
     elif parts.task_changes:
-        aside = set_aside(path, ["best"], of="task")
+        parts.task_changes = "; ".join([parts.task_changes, *set_aside(path, ["best"], of="task")])
     folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths() if loaded else None, asked)
     opened.enter_context(closing(folder))
     folder.notes += [*aside, *parts.best.rewrite(folder)]

@@ -122,17 +122,8 @@ def _resume(
         notes = [text for text in (lock.note, *folder.notes, *notes, *others) if text]
         name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
         resumed = Resumed(**parts.about(folder), checkpoint=name, best=best, notes=notes)
-        yield from _run(training, [*start, resumed, *_task_changes(parts)], requests)
-
-
-def _task_changes(parts: Parts) -> list[Event]:
-    if not parts.task_changes:
-        return []
-    text = (
-        f"the environment differs from the one trained on so far: {'; '.join(parts.task_changes)}; returns in the two "
-        "cannot be compared, so the best policies are chosen anew"
-    )
-    return [Note(step=parts.counters.step, text=text)]
+        changed = [Note(step=parts.counters.step, text=parts.task_changes)] if parts.task_changes else []
+        yield from _run(training, [*start, resumed, *changed], requests)
 
 
 def _start_events(training: Training) -> list[Event]:

@@ -93,7 +93,7 @@ class Parts:
     counters: Counters
     environment: dict[str, Any]  # its fingerprint
     engine_reason: str = ""  # why a faster engine is not used
-    task_changes: list[str] = field(default_factory=list)  # how it differs from the environment before a resume
+    task_changes: str = ""  # how it differs from the environment before a resume
     stopped: dict[int, str] = field(default_factory=dict)  # members that have diverged, and how it showed
 
     @property
@@ -197,15 +197,18 @@ class Parts:
                 self.memory.replay.links.end_episodes()
             restore_evaluations(self.counters, self.evaluator, state["evaluator"])
             self._refuse_contradictions(state["collector"])
-            self.task_changes = differences(state.get("environment"), self.environment)  # unknown before 0.5
-            if self.task_changes:
-                self._start_best_again()
+            if changes := differences(state.get("environment"), self.environment):  # unknown before 0.5
+                self._start_best_again(changes)
             return notes + moved + _changed_versions(state["versions"])
         except CORRUPT_ERRORS as error:
             raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
 
-    def _start_best_again(self) -> None:
+    def _start_best_again(self, changes: list[str]) -> None:
         """Forgets the best policies of another task, and has the current ones evaluated next."""
+        self.task_changes = (
+            f"the environment differs from the one trained on so far: {'; '.join(changes)}; returns in the two cannot "
+            "be compared, so the best policies are chosen anew"
+        )
         self.best = BestPolicies(len(self.cfg.members))
         if self.counters.submitted == self.counters.evaluated:  # otherwise an evaluation is in progress anyway
             self.counters.submitted = self.counters.evaluated = -1
