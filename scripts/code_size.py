@@ -37,7 +37,7 @@ from t3d.app.train import parse
 from t3d.run.build import assemble
 from t3d.run.placement import resolve
 from t3d.types import Requests
-flags = "Pendulum-v1 --random-steps 0 --td3.batch-size 4 --engine eager --threads 1 --total-steps 100 --td3.max-grad-norm 1"
+flags = "Pendulum-v1 --random-steps 0 --td3.batch-size 4 --engine eager --threads 1 --total-steps 99 --td3.tau 0.01"
 cfg = way("setting, from its flag to the configuration", lambda: parse(flags.split()).cfg)
 from t3d.world.make import env_factory
 with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
