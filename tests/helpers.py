@@ -126,8 +126,9 @@ def difference(agent: Agent, oracle: Oracle, cfg: TD3Config, member: int) -> flo
 
 
 def small_config(**changes: Any) -> Config:
-    """A run of a few hundred steps on tiny networks."""
+    """A run of a few hundred steps on tiny networks, on the CPU even where there is a GPU."""
     base: dict[str, Any] = {
+        "device": "cpu",
         "total_steps": 300,
         "env": {"id": "Pendulum-v1"},
         "random_steps": 100,

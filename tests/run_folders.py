@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib.axes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -109,11 +108,12 @@ def assert_equal(straight: Path, resumed: Path, but: tuple[str, ...] = ()) -> No
 def plotted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, list[float]]]:
     """Fills with the label and the values of each line that is plotted from now on."""
     drawn: list[tuple[str | None, list[float]]] = []
-    plot = matplotlib.axes.Axes.plot
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    plot = axes.plot
 
     def noted(self: Any, *arguments: Any, **keywords: Any) -> Any:
         drawn.append((keywords.get("label"), list(arguments[1])))
         return plot(self, *arguments, **keywords)
 
-    monkeypatch.setattr(matplotlib.axes.Axes, "plot", noted)
+    monkeypatch.setattr(axes, "plot", noted)
     return drawn

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save
 
 import helpers
@@ -41,12 +42,18 @@ def small(root: Path, name: str, **changes: Any) -> Config:
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on two seeds that was stopped at step 200 of 300, and one that was not."""
-    root, stop = tmp_path_factory.mktemp("runs"), threading.Event()
-    for event in t3d.train(small(root, "stopped", seeds=[4, 7]), stop=stop):
-        if event.step >= 200:
-            stop.set()
+    root = tmp_path_factory.mktemp("runs")
+    stopped_at_200(small(root, "stopped", seeds=[4, 7]))
     list(t3d.train(small(root, "straight", seeds=[4, 7])))
     return root
+
+
+def stopped_at_200(cfg: Config) -> Path:
+    stop = threading.Event()
+    for event in t3d.train(cfg, stop=stop):
+        if event.step >= 200:
+            stop.set()
+    return Path(cfg.run.root) / cfg.run.name
 
 
 @pytest.fixture
@@ -152,8 +159,10 @@ def test_what_may_be_changed_is_obeyed_and_said(stopped: Path, old: str, new: st
     assert (new in (stopped / "config.toml").read_text()) and new.split(" = ")[1].strip('"') in str(told.config)
 
 
-def test_device_engine_and_threads_are_not_pinned_by_config_toml(halves: Path, stopped: Path) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="auto is the GPU here")
+def test_device_engine_and_threads_are_not_pinned_by_config_toml(halves: Path, tmp_path: Path) -> None:
     """So that a GPU's run can be repeated on a CPU: only what was asked for is in the file."""
+    stopped = stopped_at_200(small(tmp_path, "stopped", seeds=[4, 7], device="auto"))
     written = load_toml(stopped / "config.toml")
     assert [written[name] for name in ("device", "engine", "threads")] == ["auto", "auto", 0]
     told, _ = resumed(stopped)

@@ -111,6 +111,7 @@ def test_actor_processes_send_images_and_the_policy_file_acts_on_them(tmp_path: 
 
 
 def test_the_file_of_a_policy_says_how_its_images_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("pygame", reason="Pendulum is drawn with pygame")
     env = {"id": "Pendulum-v1", "pixels": 32, "action_repeat": 2}
     list(t3d.train(config(tmp_path, "run", env=env, total_steps=40, random_steps=30)))
     policy = t3d.load_policy(tmp_path / "run" / "last" / "seed-0")

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import imageio_ffmpeg
 import numpy as np
 import psutil
 import pytest
@@ -28,6 +27,7 @@ from t3d.run import beside, child
 from t3d.run.beside import Beside, Recorder
 from t3d.run.parts import Counters
 
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
 SECONDS = 120.0
 WORLD = """
 import gymnasium as gym, numpy as np, os, signal, time
