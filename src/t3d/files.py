@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -139,3 +140,12 @@ def followed(path: Path) -> Path:
 def in_words(error: BaseException) -> str:
     """The message of an error, without its number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def open_closed_descriptors() -> None:
+    """Opens /dev/null for closed standard streams: the next opened file would get their number, and the output."""
+    for number in range(3):
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free

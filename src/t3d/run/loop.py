@@ -21,6 +21,7 @@ from t3d.run.parts import Parts
 from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
 from t3d.run.resume import BadValues, Changes, load
+from t3d.run.surroundings import Surroundings
 from t3d.run.watching import watch_over
 from t3d.store.folder import rooted
 from t3d.store.lock import Lock
@@ -55,9 +56,10 @@ def _train(
     asked = named(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
-    make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
     with ExitStack() as opened:
-        training = assemble(resolve(cfg), requests, make_env, opened, asked=asked)
+        surroundings = opened.enter_context(closing(Surroundings()))
+        make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
+        training = assemble(resolve(cfg), requests, make_env, opened, asked=asked, surroundings=surroundings)
         yield from _run(training, _start_events(training), requests)
 
 
@@ -91,6 +93,7 @@ def _resume(
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
     with ExitStack() as opened:
+        surroundings = opened.enter_context(closing(Surroundings()))
         lock = opened.enter_context(closing(Lock(path)))
         cfg, asked, loaded, notes = load(path, changes, cfg and with_full_paths(cfg))
         cfg = resolve(cfg)
@@ -98,7 +101,7 @@ def _resume(
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
         prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
         make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
-        training = assemble(cfg, requests, make_env, opened, path, loaded, asked)
+        training = assemble(cfg, requests, make_env, opened, path, loaded, asked, surroundings)
         parts, folder = training.parts, training.saver.folder
         start = [] if loaded else _start_events(training)
         if loaded and folder.has_no_events:
@@ -123,7 +126,9 @@ def _run(training: Training, start: list[Event], requests: Requests) -> Iterator
         watch = watch_over(parts.cfg, saver.folder.path)
         control = Control(training, start, requests)
         for happened in chain([start], beside.follow(control.follow(_training(training, requests)))):
-            events = watch.with_alarms(happened)
+            disturbed = saver.surroundings.restore() if happened else []
+            notes = [Note(step=parts.counters.step, text=text) for text in disturbed]
+            events = watch.with_alarms([*happened, *notes])
             for event in events:
                 saver.folder.write(event)
             yield from events
@@ -206,10 +211,11 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
     while due and not stop.is_set():
         reports = parts.counters.log_due and due >= learner.until_complete
         now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
-        with saver.changing():
-            trace = learner.run(now_due)
+        with saver.surroundings.for_updates(cfg.threads, builds=reports):
+            with saver.changing():
+                trace = learner.run(now_due)
+            events += reporter.learned(trace) if reports else []
         due -= now_due
-        events += reporter.learned(trace) if reports else []
         publisher.publish()
     if learner.updates == before:
         publisher.finish()

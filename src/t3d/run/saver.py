@@ -12,6 +12,7 @@ from t3d.errors import Diverged, EnvironmentFailed, FramesNotWritten, UserError,
 from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import Refused, in_words, shown
 from t3d.run.parts import Parts
+from t3d.run.surroundings import Surroundings
 from t3d.store.checkpoint import Checkpoint, save
 from t3d.store.folder import RunFolder, first_free
 
@@ -19,8 +20,10 @@ from t3d.store.folder import RunFolder, first_free
 class Saver:
     """Knows the newest checkpoint, whether something has happened since, and what could not be written."""
 
-    def __init__(self, parts: Parts, folder: RunFolder, checkpoint: Checkpoint | None) -> None:
-        self.parts, self.folder, self.checkpoint = parts, folder, checkpoint
+    def __init__(
+        self, parts: Parts, folder: RunFolder, checkpoint: Checkpoint | None, surroundings: Surroundings
+    ) -> None:
+        self.parts, self.folder, self.checkpoint, self.surroundings = parts, folder, checkpoint, surroundings
         self.unsaved = True  # whether something has happened since the newest checkpoint
         self.problem = ""  # why that could not be written
         self._tried = parts.counters.step  # step of the newest checkpoint, written or tried
@@ -37,6 +40,7 @@ class Saver:
         parts = self.parts
         step = self._tried = parts.counters.step
         started = time.monotonic()
+        self.surroundings.restore()
         try:
             state = {**parts.state(), "logs": self.folder.lengths()}
             root = self.folder.path / "checkpoints"
