@@ -13,7 +13,7 @@ from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import Refused, in_words, shown
 from t3d.run.parts import Parts
 from t3d.run.surroundings import Surroundings
-from t3d.store.checkpoint import Checkpoint, save
+from t3d.store.checkpoint import SPARE_BYTES, Checkpoint, save
 from t3d.store.folder import RunFolder, first_free
 
 
@@ -44,7 +44,8 @@ class Saver:
         try:
             state = {**parts.state(), "logs": self.folder.lengths()}
             root = self.folder.path / "checkpoints"
-            self.checkpoint, new_bytes = save(root, step, state, parts.memory.replay, self.checkpoint)
+            spare = 0 if reason == "end" else SPARE_BYTES
+            self.checkpoint, new_bytes = save(root, step, state, parts.memory.replay, self.checkpoint, spare)
         except (OSError, Refused) as error:
             self.problem = f"the checkpoint could not be written: {in_words(error)}"
             return self._failed(self.problem)
