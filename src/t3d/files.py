@@ -10,7 +10,10 @@ import errno
 import hashlib
 import json
 import os
+import re
+import secrets
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +30,8 @@ except OSError:  # the working directory was removed
     STARTED_IN = Path("/")
 
 
+TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # the names that replace writes under
+LEFT_SECONDS = 60.0  # after which nobody is writing such a file any more; chosen
 CHANGED = "its content has changed: the SHA-256 is another"
 
 
@@ -65,11 +70,24 @@ def write_new(path: Path, content: bytes) -> str:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replaces a file atomically: whatever happens, the old or the new one exists, complete."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    write_new(temporary, content)
-    temporary.replace(path)
+    """Replaces a file atomically: whatever happens, whoever else writes it, the old or a new one exists, complete."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        write_new(temporary, content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Removes what killed processes have left half written; what others are writing just now is younger."""
+    with suppress(OSError):
+        for left in () if folder.is_symlink() else folder.iterdir():
+            found = left.lstat()
+            is_old = found.st_mtime < time.time() - LEFT_SECONDS
+            if is_old and stat.S_ISREG(found.st_mode) and TEMPORARY.search(left.name):
+                left.unlink()
 
 
 def sync_folder(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Allows one process at a time to write a run folder."""
+"""Allows one process at a time to write a run folder, or to change a small file in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import fcntl
 import json
 import os
 import platform
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +17,8 @@ from t3d.errors import UserError
 from t3d.files import Refused, in_words, open_log, open_plain
 
 LONGEST = 1000  # bytes of the file that are read
+CHANGES = "changes.lock"  # held while one of the small files that several processes change is replaced
+WAIT_SECONDS = 10.0  # for another process to finish that; chosen
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR)
 
 
@@ -87,6 +91,28 @@ def holder(folder: Path) -> str:
     finally:
         os.close(descriptor)
     return ""
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Lets one process at a time read and replace the small files of a folder."""
+    until = time.monotonic() + WAIT_SECONDS
+    with open_log(folder / CHANGES) as file:
+        while not try_lock(file):
+            if time.monotonic() > until:
+                raise OSError(errno.EBUSY, "another process is changing it; try again")
+            time.sleep(0.005)
+        yield
+
+
+def try_lock(file: BinaryIO) -> bool:
+    """Locks an open file; returns whether that worked, also where a file system has no locks."""
+    with suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _opened(folder: Path) -> int:
