@@ -20,10 +20,8 @@ from typing import Any, BinaryIO
 
 import safetensors
 
-CORRUPT_ERRORS = (  # what reading and using a corrupt file can raise
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
-    safetensors.SafetensorError,
-)  # fmt: skip
+# What reading a corrupt file raises: whatever else is raised meanwhile is a bug of ours, or the machine's memory.
+CORRUPT_ERRORS = (OSError, ValueError, LookupError, OverflowError, safetensors.SafetensorError)
 try:
     STARTED_IN = Path.cwd()
 except OSError:  # the working directory was removed
@@ -120,6 +118,35 @@ def to_count(value: Any, least: int = 0) -> int:
     return value
 
 
+def to_number(value: Any) -> float:
+    """Checks a number from a file, which is not a bool or a text."""
+    if type(value) not in (int, float):
+        raise ValueError(f"a {type(value).__name__} stands where a number belongs")
+    return float(value)
+
+
+def to_list(value: Any) -> list[Any]:
+    """Checks a list from a file."""
+    if not isinstance(value, list):
+        raise ValueError(f"a {type(value).__name__} stands where a list belongs")
+    return value
+
+
+def to_fields(value: Any) -> dict[str, Any]:
+    """Checks values by name from a file."""
+    if not isinstance(value, dict):
+        raise ValueError(f"a {type(value).__name__} stands where values by name belong")
+    return value
+
+
+def fields_in(content: bytes | str) -> dict[str, Any]:
+    """Reads JSON, which must hold values by name."""
+    try:
+        return to_fields(json.loads(content))
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+
+
 def shown(path: Path) -> str:
     """A path as users would type it where the program was started, even if its working directory has changed since."""
     return str(path.relative_to(STARTED_IN)) if path.is_relative_to(STARTED_IN) else str(path)
@@ -138,7 +165,7 @@ def sealed(name: str, fields: dict[str, Any], indent: int | None = None) -> byte
 
 def unsealed(name: str, content: bytes, indent: int | None = None) -> dict[str, Any]:
     """Returns the fields that sealed was given; raises Refused if a single bit of the content differs."""
-    fields: dict[str, Any] = json.loads(content)[name]
+    fields = to_fields(fields_in(content)[name])
     if sealed(name, fields, indent) != content:
         raise Refused(CHANGED)
     return fields

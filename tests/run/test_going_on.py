@@ -15,14 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from safetensors.numpy import save
 
 import helpers
 import t3d
-from t3d.actors.inline import InlineEvaluator
+from t3d.actors.inline import InlineCollector, InlineEvaluator
+from t3d.algo.learner import Learner
 from t3d.app.cli import main
 from t3d.config import Config, Member, load_toml, merge
+from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import End, Event, Resumed, SaveFailed
@@ -283,6 +286,23 @@ def test_overlapping_pieces_of_the_replay_are_refused(stopped: Path) -> None:
         forged.fill(replay, 0, one.member)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("ours"), TypeError("ours"), AttributeError("ours")],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("where", [Learner, Memory, InlineCollector])
+def test_a_resume_blames_no_file_for_a_full_memory_or_a_bug(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, where: type, error: Exception
+) -> None:
+    def fail(self: Any, *_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(where, "restore", fail)
+    with pytest.raises(type(error), match=r"CUDA out of memory|ours"):
+        list(t3d.resume(stopped))
+
+
 # A full disk
 
 
@@ -296,7 +316,8 @@ def test_only_the_last_save_may_use_what_must_stay_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     disk_has(monkeypatch, 2**20)
-    stop, crash, step = threading.Event(), threading.Event(), PendulumEnv.step
+    stop, crash = threading.Event(), threading.Event()
+    step: Any = PendulumEnv.step
 
     def step_or_crash(self: PendulumEnv, action: Any) -> Any:
         if crash.is_set():

@@ -13,7 +13,6 @@ Everything in a state has a name, so a state may grow without a new format.
 from __future__ import annotations
 
 import errno
-import json
 import re
 import shutil
 from contextlib import suppress
@@ -25,7 +24,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, sync_folder, to_json
+from t3d.files import CORRUPT_ERRORS, Refused, fields_in, in_words, read, sync_folder, to_json
 from t3d.store.flatten import joined, split
 from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
 from t3d.store.segments import contents_of, new_bytes, rows_of, shared_segments, write_segments
@@ -59,8 +58,7 @@ class Checkpoint(NamedTuple):
     def state(self) -> State:
         """Returns what was saved."""
         content = {file.name: self._read(file) for file in self.files}
-        plain = json.loads(content["state.json"])
-        return joined(plain, safetensors.numpy.load(content["state.safetensors"]))
+        return joined(fields_in(content["state.json"]), safetensors.numpy.load(content["state.safetensors"]))
 
     def fill(self, replay: Replay, place: int, member: str) -> None:
         """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t3d.errors import UserError
-from t3d.files import Refused, in_words, open_log, open_plain
+from t3d.files import CORRUPT_ERRORS, Refused, fields_in, in_words, open_log, open_plain, to_count
 
 LONGEST = 1000  # bytes of the file that are read
 CHANGES = "changes.lock"  # held while one of the small files that several processes change is replaced
@@ -122,9 +122,9 @@ def _opened(folder: Path) -> int:
 def _holder(file: BinaryIO) -> str:
     try:
         file.seek(0)
-        said = json.loads(file.read(LONGEST))
-        return f"process {int(said['pid'])} on {str(said['host'])[:60]}"
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        said = fields_in(file.read(LONGEST))
+        return f"process {to_count(said['pid'])} on {str(said['host'])[:60]}"
+    except CORRUPT_ERRORS:
         return ""
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, in_words, read, replace, to_json
+from t3d.files import CORRUPT_ERRORS, fields_in, in_words, read, replace, to_json
 from t3d.store.lock import one_at_a_time
 
 FILE = "notes.json"
@@ -42,7 +41,7 @@ def checked_notes(fields: Any) -> Notes:
 def read_notes(path: Path) -> Notes:
     """Reads the notes of a run folder; none if there are none that can be used."""
     try:
-        return checked_notes(json.loads(read(path / FILE, LARGEST)))
+        return checked_notes(fields_in(read(path / FILE, LARGEST)))
     except (UserError, *CORRUPT_ERRORS):
         return Notes()
 
