@@ -19,7 +19,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from t3d.errors import UserError, did_you_mean
+from t3d.errors import UserError, did_you_mean, text_of
 
 LOG = logging.getLogger("t3d.imports")
 Value = TypeVar("Value")
@@ -213,7 +213,7 @@ def where_it_failed(error: BaseException) -> str:
     """Describes an error of the user's own code, and where in their files it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = ([frame for frame in frames[1:] if not is_installed(frame.filename)] or frames)[-1]
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    what = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
     if isinstance(error, SystemExit):
         what += ", which ends the program; put script code under if __name__ == '__main__':"
     return f"{where.filename}, line {where.lineno}: {what}"

@@ -84,6 +84,14 @@ def test_tags_and_notes_are_stored_and_found(root: Path) -> None:
     assert names(client, "tag=good") == []
 
 
+def test_notes_that_two_people_edit_at_once_are_not_lost(root: Path) -> None:
+    client, seen = client_of(root), {"tags": [], "note": ""}
+    for said, code in (({"tags": ["mine"], "note": ""}, 200), ({"tags": ["theirs"], "note": ""}, 400)):
+        answer = client.put("/api/runs/apple/notes", json={**said, "before": seen}, headers=BEARER)
+        assert answer.status_code == code
+    assert "changed meanwhile" in answer.text and got(client, "/api/runs/apple")["tags"] == ["mine"]
+
+
 @pytest.mark.parametrize(
     "said",
     [

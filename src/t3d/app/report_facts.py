@@ -20,7 +20,7 @@ from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import ActorEvent, Alarm, Event, Note
-from t3d.files import CORRUPT_ERRORS, read
+from t3d.files import Refused, read
 from t3d.insight.best_member import Choice, known_choice
 from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import Group, Training
@@ -147,6 +147,6 @@ def _video(path: Path, member: Member | None, most: int) -> Video | None:
     one = (mine or [one for one in known if one["file"] == "video.mp4"] or known)[-1]
     try:
         content = read(path / one["file"], most)
-    except CORRUPT_ERRORS:
+    except (OSError, Refused):
         content = None
     return Video(one["file"], int(one["bytes"]), content, one["member"], one["step"])

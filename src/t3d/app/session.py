@@ -84,6 +84,7 @@ def _follow(
     with View(console, requested) as view:
         try:
             for event in events:
+                requested.listen()
                 if stream is not None:
                     stream.write(event)
                 view.show(event)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from t3d.files import CORRUPT_ERRORS, read
+from t3d.files import Refused, read
 from t3d.store.catalogue import ALARM, ALIVE, Entry, alarm_kinds
 
 SECONDS = 0.3  # that a request may spend on reading logs; chosen
@@ -44,6 +44,6 @@ class AlarmCounts:
                 content = read(log, LARGEST)
                 kinds = alarm_kinds(content.split(b"\n")) if ALARM[0] in content else {}
                 self._known[log] = found.st_mtime_ns, kinds
-        except CORRUPT_ERRORS:
+        except (OSError, Refused):
             return {}
         return kinds

@@ -24,7 +24,7 @@ from t3d.events import (
     SaveFailed,
     Start,
 )
-from t3d.files import CORRUPT_ERRORS, read
+from t3d.files import read
 from t3d.insight.figures import Figure
 from t3d.store.catalogue import ALIVE, changes, contents, journal_lines, newest_session
 from t3d.store.control import asked_of
@@ -77,7 +77,7 @@ def config_of(listed: Listed, other: Listed | None) -> dict[str, Any]:
     entry = listed.entry
     try:
         source = read(entry.path / "config.toml", LARGEST_SOURCE).decode()
-    except CORRUPT_ERRORS:
+    except (OSError, ValueError):
         source = ""
     differing = None if other is None else difference({"this": listed, "other": other})
     against = other and other.entry.path.name

@@ -84,7 +84,6 @@ class Library:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        self.writing = threading.Lock()  # held while a file of a run is replaced
         self.alarms = AlarmCounts()
         self._lock = threading.Lock()
         self._cache: dict[str, Cached] = {}

@@ -18,7 +18,7 @@ from t3d.data.replay import Replay
 from t3d.data.reward_scaler import RewardScaler
 from t3d.data.samplers import Sampler, UniformSampler
 from t3d.errors import UserError
-from t3d.files import to_count
+from t3d.files import to_count, to_number
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
 
@@ -118,7 +118,7 @@ class Memory:
             self.replay.frames.restore(state["frames"], added)
         self.replay.set_added(added)
         largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
-        self._largest = [float(one) for one, _ in zip(largest, added, strict=True)]
+        self._largest = [to_number(one) for one, _ in zip(largest, added, strict=True)]
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from t3d.config import Member
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, unsealed
+from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_fields, to_number, unsealed
 from t3d.seeds import derive
 from t3d.store.reader import Run
 from t3d.world.batch import open_batch
@@ -46,7 +46,8 @@ def known_choice(run: Run) -> Choice | None:
     basis = _basis(run, _policies(run))
     try:
         fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
-        returns = {member: float(fields["mean_returns"][member.name]) for member in run.contenders}
+        means = to_fields(fields["mean_returns"])
+        returns = {member: to_number(means[member.name]) for member in run.contenders}
         is_current = fields["basis"] == basis
     except CORRUPT_ERRORS:
         return None

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from t3d.config import Config, diff, load_config, merge, plain
 from t3d.errors import NothingLeft, UserError
-from t3d.files import CORRUPT_ERRORS
+from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
 from t3d.run.parts import Loaded
 from t3d.run.placement import with_environments
@@ -135,9 +135,10 @@ def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]
     """Returns its state, the configuration in it, its step, and whether that step has been evaluated."""
     try:
         state = checkpoint.state()
-        step = int(state["progress"]["step"])
-        is_evaluated = int(state["progress"]["evaluated"]) == step
-        return Loaded(checkpoint, state), merge(Config(), state["config"]), step, is_evaluated
+        progress = to_fields(state["progress"])
+        step = to_count(progress["step"])
+        is_evaluated = to_count(progress["evaluated"], least=-1) == step
+        return Loaded(checkpoint, state), merge(Config(), to_fields(state["config"])), step, is_evaluated
     except CORRUPT_ERRORS as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
 

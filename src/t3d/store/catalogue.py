@@ -21,7 +21,7 @@ from t3d.config.settings import short_id
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
-from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
+from t3d.files import CORRUPT_ERRORS, Refused, read, to_count, to_fields, to_list, to_number
 from t3d.store.checkpoint import folders
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
@@ -94,18 +94,19 @@ def read_entry(path: Path) -> Entry:
     try:
         start, last = read_ends(path)
         session = newest_session(path) or start
-        config = dict(session["config"])
-        if len(config["seeds"]) > MOST_SEEDS:
+        config = to_fields(session["config"])
+        if len(to_list(config["seeds"])) > MOST_SEEDS:
             raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
         seeds = tuple(to_count(seed) for seed in config["seeds"])
+        env = to_fields(config["env"])
         status = _status(path, session, last)
         members = _members(path, seeds, config)
-        stopped = [stored_name(one) for one in last.get("diverged", [])] if last["event"] == "end" else []
+        stopped = [stored_name(one) for one in to_list(last.get("diverged", []))] if last["event"] == "end" else []
         diverged = tuple(member for member in members if member.name in stopped)
         return Entry(
             path=path,
             config=config,
-            env=str(config["env"].get("name") or short_id(str(config["env"]["id"])))[:LONGEST_NAME],
+            env=str(env.get("name") or short_id(str(env["id"])))[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
             members=members,
@@ -115,7 +116,7 @@ def read_entry(path: Path) -> Entry:
             best_return=_best_return(path, members, diverged),
             status=status,
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
-            started=datetime.fromtimestamp(float(start["time"])),
+            started=datetime.fromtimestamp(to_number(start["time"])),
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
             alarm_kinds=alarm_kinds(journal_lines(path)),
@@ -200,7 +201,7 @@ def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:
     if last["event"] == "end":
         return str(last["reason"])[:LONGEST_NAME]
     here = start.get("host") in (None, "", platform.node())
-    if not here or not _alive(int(start["pid"]), float(start["time"])):
+    if not here or not _alive(to_count(start["pid"]), to_number(start["time"])):
         return "died"
     state = next((line for line in reversed(journal_lines(path)) if line.startswith(STATES)), b"")
     return "paused" if state.startswith(prefixes([Paused])) else "running"
@@ -228,14 +229,14 @@ def alarm_kinds(lines: Iterable[bytes]) -> dict[str, int]:
 
 def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:
     if last["event"] == "end":
-        return timedelta(seconds=float(last["seconds"]))
-    until = time.time() if status in ALIVE else float(last["time"])
-    return timedelta(seconds=max(0.0, until - float(start["time"])))
+        return timedelta(seconds=to_number(last["seconds"]))
+    until = time.time() if status in ALIVE else to_number(last["time"])
+    return timedelta(seconds=max(0.0, until - to_number(start["time"])))
 
 
 def _members(path: Path, seeds: tuple[int, ...], config: dict[str, Any]) -> tuple[Member, ...]:
     try:
-        return members_of(seeds, parse_all(str(word) for word in config.get("sweep", [])), MOST_SEEDS)
+        return members_of(seeds, parse_all(str(word) for word in to_list(config.get("sweep", []))), MOST_SEEDS)
     except UserError as error:
         raise Unreadable(path, f"its events.jsonl is not T3D's ({error})") from None
 
@@ -258,6 +259,6 @@ def _best_return(path: Path, members: tuple[Member, ...], diverged: tuple[Member
 
 def _noted(file: Path) -> float | None:
     try:
-        return float(described(read(file, LARGEST_NOTE))["mean_return"])
+        return to_number(described(read(file, LARGEST_NOTE))["mean_return"])
     except CORRUPT_ERRORS:
         return None

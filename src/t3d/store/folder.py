@@ -43,7 +43,7 @@ from t3d.events import (
     Update,
     to_line,
 )
-from t3d.files import Refused, in_words, open_log, replace, shown
+from t3d.files import Refused, clear_leftovers, in_words, open_log, replace, shown
 from t3d.snapshots import PolicySnapshot
 from t3d.store.lock import holder
 from t3d.store.reader import last_event
@@ -130,6 +130,8 @@ class RunFolder:
         unnamed = dataclasses.replace(self.asked.run, name="")  # a repeated run gets another folder
         placed = {name: getattr(self.asked, name) for name in ("device", "engine", "threads")}
         try:
+            for folder in (path, path / "best", path / "last"):
+                clear_leftovers(folder)
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
             self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")
