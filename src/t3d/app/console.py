@@ -140,7 +140,7 @@ class View:
             soft_wrap=True,
         )
         if cfg["actors"] != "inline":
-            each, ahead = cfg["env"]["num_envs"], settings.most_ahead
+            each, ahead = settings.num_envs, settings.most_ahead
             envs = "1 environment" if each == 1 else f"{each} environments"
             show(f"actors {cfg['actors']}, {envs} per seed, at most {ahead} transitions ahead")
         show(f"writing to {shown(Path(event.folder))}", soft_wrap=True)

@@ -12,7 +12,6 @@ import tyro
 from t3d.app.flags import read_flags
 from t3d.app.session import show
 from t3d.app.signals import SignalRequests
-from t3d.app.train import in_digits
 from t3d.events import Event
 from t3d.store.reader import locate
 
@@ -51,7 +50,7 @@ class ResumeArgs:
 
 def main(arguments: list[str]) -> int:
     """Resumes the run."""
-    args = read_flags(ResumeArgs, [in_digits(word) for word in arguments], "t3d resume")
+    args = read_flags(ResumeArgs, arguments, "t3d resume")
     path = locate(args.run, args.root)
 
     def events(requested: SignalRequests) -> Iterator[Event]:

@@ -59,8 +59,6 @@ def print_changes(cfg: Config, console: Console) -> None:
     changes = diff(cfg, Config())
     for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
         changes.pop(key, None)
-    if cfg.async_actors:
-        changes.pop("env.num_envs", None)
     if not changes:
         console.print("All settings are the defaults.")
         return
@@ -74,9 +72,7 @@ def print_changes(cfg: Config, console: Console) -> None:
 def source_of(key: str, value: Any, preset_name: str) -> str:
     """Says where a setting that is not the default comes from, as far as its value tells."""
     of_preset = flat(preset(preset_name)) if preset_name in PRESETS else {}
-    if of_preset.get(key) == value:
-        return f"preset {preset_name}"
-    return "flag, file or actors" if key == "env.num_envs" else "flag or file"
+    return f"preset {preset_name}" if of_preset.get(key) == value else "flag or file"
 
 
 def print_sweep(

@@ -89,7 +89,7 @@ def _dashboard(args: TrainArgs) -> Iterator[None]:
 
 def parse(arguments: list[str]) -> TrainArgs:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = _join_sweeps(_expand_noise([in_digits(word) for word in arguments]))
+    arguments = _join_sweeps(_expand_noise(arguments))
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     asked, said = _option(arguments, "--preset"), from_file.get("preset")
@@ -171,9 +171,3 @@ def _join_sweeps(arguments: list[str]) -> list[str]:
                 raise UserError(f"--sweep cannot read {one!r}; {FORM}")
         sweeps += words
     return [*others, "--sweep", *sweeps] if sweeps else others
-
-
-def in_digits(word: str) -> str:
-    """Rewrites a whole number such as 1e6 as 1000000."""
-    is_whole = re.fullmatch(r"\d+(\.\d+)?e\d+", word) and float(word).is_integer()
-    return str(int(float(word))) if is_whole else word

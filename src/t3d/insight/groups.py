@@ -52,7 +52,9 @@ class Group(NamedTuple):
 
 def settings_of(cfg: Config) -> dict[str, Any]:
     """Returns the settings by which runs are told apart."""
-    return {key: value for key, value in flat(cfg).items() if key not in NOT_SETTINGS}
+    return {
+        key: value for key, value in (flat(cfg) | {"env.num_envs": cfg.num_envs}).items() if key not in NOT_SETTINGS
+    }
 
 
 def pooled(runs: Sequence[Run]) -> list[list[Run]]:

@@ -138,6 +138,7 @@ def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns settings that differ from the defaults: dotted key -> (default or None, the run's)."""
     defaults = flat(Config())
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in dotted(config).items()}
+    values |= {"env.num_envs": 0} if values.get("env.num_envs") == 1 else {}  # as much as the default, 1 before 0.5
     return {key: (defaults.get(key), value) for key, value in values.items() if defaults.get(key) != value}
 
 
