@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,9 @@ class PlainConsole(Console):
     """rich's console without its markup, its emoji codes and its colouring of numbers."""
 
     def __init__(self, **options: Any) -> None:
+        if "JPY_PARENT_PID" in os.environ and os.environ.get("TERM") == "xterm-color":
+            # `!t3d` in a notebook: IPython's pseudo-terminal redraws nothing, and its FORCE_COLOR holds for pipes, too
+            options = {"force_terminal": False, **options}
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **keywords: Any) -> Text:
