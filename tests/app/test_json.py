@@ -144,7 +144,9 @@ def test_quiet_tells_errors_and_what_the_doctor_says(
         config = {**dataclasses.asdict(open_run(tmp_path / "run").cfg), "seeds": [0]}
         yield Start(step=0, folder=str(tmp_path / "run"), config=config, **about)
         yield Note(step=0, text="one step takes 2 s")
-        yield Resumed(step=0, folder="", host="", config=config, checkpoint="", best=[], notes=["it never ends"], **about)
+        yield Resumed(
+            step=0, folder="", host="", config=config, checkpoint="", best=[], notes=["it never ends"], **about
+        )
         yield Note(step=3, text="a note")
         yield SeedStopped(step=5, member=0, seed=0, text="its loss is nan")
         raise RuntimeError("over")
