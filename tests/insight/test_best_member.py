@@ -151,7 +151,8 @@ def test_one_seed_needs_no_choice(run: Run, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> Any:
+    def interrupted(*words: Any) -> Any:
+        monkeypatch.undo()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("t3d.insight.best_member.evaluate", interrupted)

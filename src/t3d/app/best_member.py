@@ -30,17 +30,17 @@ def best_member(
     if not several and not always:
         return by_curve
     playing = f"choosing the best of {what} on {episodes} fresh episodes each"
-    instead = f"; {by_curve.title} has the best evaluation" if several else ""
+    instead = f"{by_curve.title} has the best evaluation"
     try:
         choice = known_choice(run)
         if choice is None:
             _say(f"{playing if several else f'playing {episodes} fresh episodes'} (Ctrl-C skips this) ...", console)
             choice = play_choice(run, before_a_step)
     except (KeyboardInterrupt, Stopped):
-        _say(f"skipped{instead}", console)
+        _say(f"skipped: {instead}" if several else "skipped", console)
         return by_curve
     except (EnvironmentFailed, UserError) as error:
-        _say(f"cannot {'choose on' if several else 'play'} fresh episodes: {error}{instead}", console)
+        _say(f"cannot {'choose on' if several else 'play'} fresh episodes: {error}; {instead}", console)
         return by_curve
     _say(_result(choice, what, run), console)
     return choice.member
