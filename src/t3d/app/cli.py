@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -91,6 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
+        if "JPY_PARENT_PID" in os.environ and os.environ.get("TERM") == "xterm-color":
+            os.environ["TERM"] = "dumb"  # `!t3d` in a notebook: IPython's pseudo-terminal redraws nothing
         atexit.register(gc.freeze)  # otherwise Python looks for cycles in all of torch: 1 s on a busy machine
         from t3d.modules import importing  # noqa: PLC0415 (not for --help)
 
