@@ -100,6 +100,7 @@ def test_lists_the_dashboard_and_the_report_show_it(runs: Path, capsys: pytest.C
         for command in (["runs"], ["runs", "show", name]):
             assert main(command) == 0
             assert figure(fresh["mean"]) in (said := capsys.readouterr().out) and "fresh episodes" in said
+            assert "?" not in said
         assert main(["report", name]) == 0
         page = (runs / name / "report.html").read_text(encoding="utf-8")
         assert f"returned {figure(fresh['mean'])} [" in page and f"over {EPISODES} fresh episodes" in page
@@ -131,6 +132,7 @@ def test_eval_records_what_it_played_and_more_episodes_count_more(
         assert episodes != kept or fresh["mean"] == pytest.approx(played["mean"])
     before = (runs / "one" / "best" / "fresh.json").read_bytes()
     assert main(["eval", "one", "--episodes", "20", "--env", "test_fresh:Lucky"]) == 0
+    rewrite_policy(runs / "one" / "last" / "seed-0", {}, {"actor": np.zeros(helpers.mlp(2, 16, 1).size, np.float32)})
     assert main(["eval", "one", "--episodes", "20", "--policy", "last"]) == 0
     assert (runs / "one" / "best" / "fresh.json").read_bytes() == before, "another environment, another policy"
 

@@ -77,7 +77,7 @@ def _play(args: EvalArgs, console: PlainConsole) -> Result:
     member = best_member(run, console) if args.seed is None else run.member(args.seed)
     policy = run.policy(member, args.policy)
     played = play(run, {member: policy}, "test", args.episodes, env_id=args.env)[member]
-    if args.policy == "best" and args.env is None:
+    if args.env is None:
         save_played(run, {member: (policy, played)})
     return Result(run, member, policy, played.returns, played.lengths)
 

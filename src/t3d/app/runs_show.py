@@ -70,7 +70,7 @@ def show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Mem
     if not evals:
         console.print("\nNo evaluation yet.")
         return
-    console.print(clean(f"\n{_fresh_in_words(entry)}"), soft_wrap=True)
+    console.print("\n", clean(_fresh_in_words(entry)), sep="", soft_wrap=True)
     if swept(entry.members):
         print_sweep(entry.members, evals, stopped, console)
     made = _results(entry, evals, stopped)

@@ -93,7 +93,7 @@ def _about(path: Path, folder: str) -> dict[str, Any] | None:
 
 def _described(path: Path, size: int) -> tuple[str | None, int | None]:
     """Returns whose policy video.mp4 shows and of which step, if what was noted is of this file."""
-    with suppress(*CORRUPT_ERRORS):
+    with suppress(TypeError, *CORRUPT_ERRORS):
         fields = json.loads(read(path.with_suffix(".json"), MOST_JSON))
         if fields["bytes"] == size and NAME.fullmatch(f"{fields['member']}-step-{to_count(fields['step'])}.mp4"):
             return fields["member"], fields["step"]

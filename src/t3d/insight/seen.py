@@ -103,7 +103,7 @@ def seen_from(fields: Any, spec: Spec) -> Seen | None:
         if not (np.isfinite(seen).all() and np.isfinite(done).all()):
             return None
         return Seen(to_count(fields["transitions"]), Range(*seen), Range(*done), Range(np.empty(0), np.empty(0)))
-    except CORRUPT_ERRORS:
+    except (TypeError, *CORRUPT_ERRORS):
         return None
 
 

@@ -52,7 +52,7 @@ class FreshResults(NamedTuple):
 
 def read_fresh(path: Path) -> FreshResults:
     """Reads what is known of the policies in best/; nothing if that cannot be used."""
-    with suppress(*CORRUPT_ERRORS):
+    with suppress(TypeError, AttributeError, *CORRUPT_ERRORS):  # a file may hold any JSON
         fields = unsealed("fresh", read(path / "best" / FILE, MOST_BYTES))
         found = {str(name): Fresh(**result) for name, result in fields["results"].items()}
         current = {name: fresh for name, fresh in found.items() if fresh.policy == _hash_in(path, name)}
@@ -61,14 +61,16 @@ def read_fresh(path: Path) -> FreshResults:
 
 
 def write_fresh(path: Path, results: Mapping[str, Fresh], chosen: str = "") -> None:
-    """Adds results of members' best policies; of two for the same policy the one with more episodes stays."""
+    """Adds results of the policies in best/; of two for the same policy the one with more episodes stays."""
     before = read_fresh(path)
-    known = {name: fresh for name, fresh in before.by_member.items() if name in results}
-    better = {name: old for name, old in known.items() if old.episodes > results[name].episodes}
-    kept = {name: dataclasses.asdict(fresh) for name, fresh in {**before.by_member, **results, **better}.items()}
-    with suppress(OSError, ValueError):  # then it is played again
+    kept = dict(before.by_member)
+    with suppress(*CORRUPT_ERRORS):  # then it is played again
+        for name, fresh in results.items():
+            if fresh.policy == _hash_in(path, name) and (name not in kept or kept[name].episodes <= fresh.episodes):
+                kept[name] = fresh
+        fields = {name: dataclasses.asdict(fresh) for name, fresh in kept.items()}
         refuse_link(path / "best")
-        replace(path / "best" / FILE, sealed("fresh", {"chosen": chosen or before.chosen, "results": kept}))
+        replace(path / "best" / FILE, sealed("fresh", {"chosen": chosen or before.chosen, "results": fields}))
 
 
 def _hash_in(path: Path, name: str) -> str:
