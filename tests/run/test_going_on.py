@@ -133,7 +133,7 @@ def edit(path: Path, old: str, new: str) -> None:
     [
         ("gamma = 0.99", "gamma = 0.95", "td3.gamma=0.95 (it was started with 0.99)"),
         ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=4 8 (it was started with 4 7)"),
-        ("num_envs = 1", "num_envs = 2", "env.num_envs=2 (it was started with 1)"),
+        ("num_envs = 0", "num_envs = 2", "env.num_envs=2 (it was started with 1)"),
         ('engine = "auto"', 'engine = "eager"', "engine=eager (it was started with fused)"),
     ],
 )
