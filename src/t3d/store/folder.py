@@ -52,7 +52,8 @@ from t3d.version import __version__
 from t3d.world.policy_files import load_policy, save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
-OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", *SINKS)  # one that starts over has its own
+# A run that starts over has its own.
+OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
 CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
