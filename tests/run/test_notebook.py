@@ -88,6 +88,10 @@ def test_commands_print_plain_lines(notebook: NotebookClient) -> None:
     said = output_of(notebook, train)
     assert "\x1b" not in said and len(said) < 6000, said
     assert "step     1,500  seed 0  return" in said and "Trained 1,500 steps per seed" in said
-    for command in ("runs show cell", "eval cell --episodes 1"):
+    for command, words in {
+        "runs show cell": "Pendulum-v1",
+        "eval cell --episodes 1": "mean",
+        "eval --help": "--seed",
+    }.items():
         said = output_of(notebook, f"!{{sys.executable}} -m t3d {command}")
-        assert "\x1b" not in said and "Pendulum-v1" in said
+        assert "\x1b" not in said and words in said

@@ -15,9 +15,8 @@ class PlainConsole(Console):
     """rich's console without its markup, its emoji codes and its colouring of numbers."""
 
     def __init__(self, **options: Any) -> None:
-        if "JPY_PARENT_PID" in os.environ and os.environ.get("TERM") == "xterm-color":
-            # `!t3d` in a notebook: IPython's pseudo-terminal redraws nothing, and its FORCE_COLOR holds for pipes, too
-            options = {"force_terminal": False, **options}
+        if os.environ.get("TERM") == "dumb":
+            options = {"force_terminal": False, **options}  # plain lines, whatever FORCE_COLOR says
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **keywords: Any) -> Text:
