@@ -9,7 +9,8 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +22,30 @@ from t3d.errors import UserError, did_you_mean
 
 Value = TypeVar("Value")
 
+_allowed: Collection[str] | None = None  # what of the user's own may be imported in this process now; None: everything
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> extra that installs it
 MOST_NAMED = 5  # files of a folder
+
+
+class NotImported(UserError):
+    """A run's config names code that this command does not import."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(
+            f"the {what} {name} is not imported: only t3d train, resume, eval and record import what a config names"
+        )
+        self.name = name
+
+
+@contextmanager
+def importing(names: Collection[str] | None) -> Iterator[None]:
+    """Lets the process import of the user's own modules only what is named, e.g. my_rule.py:RULE; None: everything."""
+    global _allowed  # noqa: PLW0603 (one for all threads, as are the modules)
+    before, _allowed = _allowed, names
+    try:
+        yield
+    finally:
+        _allowed = before
 
 
 def is_path(where: str) -> bool:
@@ -66,6 +89,8 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     A module given by name is searched in the current folder. The path changes only here: commands that need none of
     the user's files must not import one that happens to be named like a library.
     """
+    if _allowed is not None and name not in _allowed and not where.startswith("t3d."):
+        raise NotImported(name, what)
     if not is_path(where):
         _look_first_in(Path.cwd())
         return import_module(where, name, what)

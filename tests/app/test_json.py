@@ -20,6 +20,7 @@ import pytest
 from fake_runs import write_run
 from t3d.app.cli import main
 from t3d.app.runs_json import shown_fields
+from t3d.app.tables import figure
 from t3d.events import ActorEvent, Alarm, Note, Resumed, SeedStopped, Start, from_line, to_line
 from t3d.insight.statistics import estimate, mean
 from t3d.store.catalogue import read_entry
@@ -125,10 +126,10 @@ def test_quiet_prints_the_result_and_the_folder(terminal: bool, tmp_path: Path) 
         code, lines = ended.returncode, ended.stdout.splitlines()
         assert ended.stderr == ""
     run = open_run(tmp_path / "runs" / "quiet")
-    best = {f"{best_of(evals).mean_return:,.1f}" for evals in run.evals.values()}
+    best = {figure(best_of(evals).mean_return) for evals in run.evals.values()}
     result = re.fullmatch(
-        r"Trained 200 steps per seed in \d+ s, 100 updates; seed [01]: mean return \S+ before training, "
-        r"(\S+) ± 0.0 at its best \(step \d+\), \S+ when last evaluated \(step 200\)",
+        r"Trained 200 steps per seed in \d+ s, 100 updates; seed [01]: mean return \S+ ± \S+ over 3 fresh episodes, "
+        r"best evaluation (\S+) ± 0.00 \(step \d+, chosen from 3\)",
         lines[0],
     )
     assert code == 0 and len(lines) == 2 and lines[1] == "runs/quiet"
@@ -144,7 +145,9 @@ def test_quiet_tells_errors_and_what_the_doctor_says(
         config = {**dataclasses.asdict(open_run(tmp_path / "run").cfg), "seeds": [0]}
         yield Start(step=0, folder=str(tmp_path / "run"), config=config, **about)
         yield Note(step=0, text="one step takes 2 s")
-        yield Resumed(step=0, folder="", host="", config=config, checkpoint="", best=[], notes=["it never ends"], **about)
+        yield Resumed(
+            step=0, folder="", host="", config=config, checkpoint="", best=[], notes=["it never ends"], **about
+        )
         yield Note(step=3, text="a note")
         yield SeedStopped(step=5, member=0, seed=0, text="its loss is nan")
         raise RuntimeError("over")

@@ -19,15 +19,11 @@ from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import standard_output
 from t3d.config import Member
 from t3d.errors import UserError
+from t3d.insight.best_member import play, save_played
 from t3d.insight.statistics import estimate, mean
-from t3d.seeds import derive
 from t3d.store.folder import versions
 from t3d.store.reader import Run, open_run
-from t3d.types import Policy, sample_std
-from t3d.world.batch import open_batch
-from t3d.world.compatibility import check_fits
-from t3d.world.evaluate import evaluate
-from t3d.world.make import env_factory
+from t3d.types import sample_std
 from t3d.world.policy import SavedPolicy
 
 
@@ -80,19 +76,10 @@ def _play(args: EvalArgs, console: PlainConsole) -> Result:
     run = open_run(args.run, args.root)
     member = best_member(run, console) if args.seed is None else run.member(args.seed)
     policy = run.policy(member, args.policy)
-    return Result(run, member, policy, *play_fresh(run, policy, policy.actor, run.env_id(args.env), args.episodes))
-
-
-def play_fresh(
-    run: Run, policy: SavedPolicy, actor: Policy, env_id: str, episodes: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Plays episodes that training never saw with the policy's actor, or one around it; gives returns and lengths."""
-    env_batch = open_batch(env_factory(env_id), run.cfg.env, "the test")
-    check_fits(policy, env_batch.spec, env_id)
-    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(episodes)]
-    played = evaluate(actor, env_batch, seeds, run.cfg.eval.max_steps)
-    env_batch.close()
-    return played
+    played = play(run, {member: policy}, "test", args.episodes, env_id=args.env)[member]
+    if args.env is None:
+        save_played(run, {member: (policy, played)})
+    return Result(run, member, policy, played.returns, played.lengths)
 
 
 def _print_table(args: EvalArgs, result: Result) -> None:

@@ -16,6 +16,7 @@ from t3d.config import Config, Member, diff, flat, plain
 from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
+from t3d.store.fresh import Fresh
 from t3d.store.members import highest, last_means, trained
 from t3d.store.reader import best_of
 from t3d.types import sample_std
@@ -52,6 +53,12 @@ def figure(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def returned(fresh: Fresh) -> str:
+    """Formats what a policy returned on fresh episodes."""
+    spread = f" ± {figure(fresh.std)}" if fresh.episodes > 1 else ""
+    return f"{figure(fresh.mean)}{spread} over {counted(fresh.episodes, 'fresh episode')}"
 
 
 def print_changes(cfg: Config, console: Console) -> None:

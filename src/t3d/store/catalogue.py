@@ -22,6 +22,7 @@ from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
 from t3d.store.checkpoint import folders
+from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
 from t3d.store.values import LARGEST
@@ -55,10 +56,18 @@ class Entry(NamedTuple):
     took: timedelta
     checkpoint: str  # the newest one's name; empty: there is none
     alarm_kinds: dict[str, int]  # how many of each it has sounded, as its journal says
+    chosen: str  # the member whose best policy is shown: the only one, or the best on fresh episodes; empty: not known
+    fresh: Fresh | None  # what that policy returned there
 
     @property
     def alarms(self) -> int:
         return sum(self.alarm_kinds.values())
+
+    @property
+    def sorted_return(self) -> float:
+        """The return by which runs are sorted: on fresh episodes or, where none were played, the best evaluations'."""
+        known = self.best_return if self.fresh is None else self.fresh.mean
+        return -math.inf if known is None else known
 
 
 class Stored(NamedTuple):
@@ -89,7 +98,7 @@ def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
 
 
 def read_entry(path: Path) -> Entry:
-    """Reads a run from its first and its last event, and from the notes beside its best policies."""
+    """Reads a run from its first and its last event, and from the notes in best/."""
     try:
         start, last = read_ends(path)
         session = newest_session(path) or start
@@ -101,6 +110,7 @@ def read_entry(path: Path) -> Entry:
         members = _members(path, seeds, config)
         stopped = [stored_name(one) for one in last.get("diverged", [])] if last["event"] == "end" else []
         diverged = tuple(member for member in members if member.name in stopped)
+        fresh = read_fresh(path)
         return Entry(
             path=path,
             config=config,
@@ -118,6 +128,8 @@ def read_entry(path: Path) -> Entry:
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
             alarm_kinds=alarm_kinds(journal_lines(path)),
+            chosen=(chosen := members[0].name if len(members) == 1 else fresh.chosen),
+            fresh=fresh.by_member.get(chosen),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None

@@ -2,7 +2,7 @@
 
 import { follow, get, query } from "./api.js";
 import { curves } from "./curves.js";
-import { alarmsInWords, badge, choice, count, duration, el, figure, said, table } from "./dom.js";
+import { alarmsInWords, badge, choice, count, duration, el, returned, said, table } from "./dom.js";
 import { PANELS } from "./panels.js";
 
 const MOST = 30; // that the server compares
@@ -62,7 +62,7 @@ export function comparePage(main, { search }) {
 
   function drawOverview() {
     if (overview.contains(document.activeElement)) return; // a link that is about to be followed
-    const heads = ["run", "status", "alarms", "environment", "steps", "best return", "took"];
+    const heads = ["run", "status", "alarms", "environment", "steps", "return", "took"];
     overview.replaceChildren(known.length ? table(heads, known.map((run) => rowOf(run, alarms[run.name])))
       : el("p", { class: "quiet" }, "Choose the runs to compare."));
   }
@@ -80,7 +80,7 @@ function rowOf(run, alarms) {
   const href = `#/run/${encodeURIComponent(run.name)}`;
   const words = alarms ? wrongOf(run, alarms) : "…"; // the logs are being read
   return [el("a", { href }, run.name), badge(run.status), words ? el("a", { href, class: "alarms" }, words) : "–",
-    run.env, count(run.steps), figure(run.best_return), duration(run.took_seconds)];
+    run.env, count(run.steps), returned(run), duration(run.took_seconds)];
 }
 
 // How many alarms and of which kinds, after what is worse.

@@ -49,6 +49,13 @@ export function figure(value) {
   return value < 0 ? `−${text}` : text;
 }
 
+// What a run's best policy returned on fresh episodes or, where it has played none, its best evaluations as such.
+export function returned(run) {
+  if (!run.fresh) return run.best_return === null ? "–" : el("span", { class: "quiet" }, `best evaluation ${figure(run.best_return)}`);
+  const { mean, std, episodes, member } = run.fresh;
+  return el("span", { title: `best policy of ${member}, ${count(episodes)} fresh episodes` }, `${figure(mean)} ± ${figure(std)}`);
+}
+
 export function duration(seconds) {
   if (typeof seconds !== "number") return "–";
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;

@@ -1,7 +1,7 @@
 // The list of runs.
 
 import { follow, get, query } from "./api.js";
-import { alarmsInWords, badge, choice, count, duration, el, figure, setOptions, when } from "./dom.js";
+import { alarmsInWords, badge, choice, count, duration, el, returned, setOptions, when } from "./dom.js";
 
 const STATUSES = ["running", "paused", "finished", "stopped", "failed", "died"];
 const COLUMNS = { // what each shows, and by what it is sorted
@@ -10,7 +10,7 @@ const COLUMNS = { // what each shows, and by what it is sorted
   env: { head: "Environment", key: (run) => run.env.toLowerCase() },
   seeds: { head: "Seeds", key: (run) => run.members.length },
   steps: { head: "Steps", key: (run) => run.steps },
-  return: { head: "Best return", key: (run) => run.best_return ?? -Infinity },
+  return: { head: "Return", key: (run) => run.fresh?.mean ?? run.best_return ?? -Infinity },
   alarms: { head: "Alarms", key: (run) => alarmCount(run) },
   started: { head: "Started", key: (run) => run.started },
   took: { head: "Took", key: (run) => run.took_seconds ?? 0 },
@@ -99,7 +99,7 @@ export function listPage(main, { search }) {
       cell("env", run.env),
       cell("seeds", count(run.members.length)),
       cell("steps", progress(run)),
-      cell("return", figure(run.best_return)),
+      cell("return", returned(run)),
       cell("alarms", alarms(run)),
       cell("started", when(run.started)),
       cell("took", duration(run.took_seconds)),

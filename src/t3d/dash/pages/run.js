@@ -5,7 +5,7 @@ import { alarmBox } from "./alarms.js";
 import { configTab } from "./config.js";
 import { controls } from "./control.js";
 import { curves } from "./curves.js";
-import { badge, count, duration, el, figure, when } from "./dom.js";
+import { badge, count, duration, el, figure, returned, when } from "./dom.js";
 import { journalTab } from "./journal.js";
 import { notesForm } from "./notes.js";
 import { PANELS } from "./panels.js";
@@ -78,7 +78,8 @@ function curvesTab(name, failed) {
 function headOf(run) {
   const facts = [
     ["Steps", `${count(run.steps)} of ${count(run.total_steps)}`],
-    ["Best return", figure(run.best_return)],
+    ["Return", returned(run)],
+    ...(run.fresh ? [["Best evaluations", figure(run.best_return)]] : []),
     ["Newest return", newestReturn(run.members)],
     [run.seeds.length === 1 ? "Seed" : "Seeds", run.seeds.join(", ")],
     ["Took", duration(run.took_seconds)],
