@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t3d.dash.alarm_counts import AlarmCounts
+from t3d.dash.glances import Glances
 from t3d.dash.index import RunIndex
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, in_words
@@ -84,7 +84,7 @@ class Library:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        self.alarms = AlarmCounts()
+        self.glances = Glances()
         self._lock = threading.Lock()
         self._cache: dict[str, Cached] = {}
         self._indexes: OrderedDict[str, RunIndex] = OrderedDict()  # the one looked at last comes last

@@ -87,7 +87,7 @@ function headOf(run) {
     ["Runs on", [run.session.host, run.session.device, run.session.engine].filter(Boolean).join(", ")],
   ];
   return [
-    el("h1", {}, run.name, " ", badge(run.status)),
+    el("h1", { title: run.name }, el("span", { class: "two-lines" }, run.name), " ", badge(run.status)),
     el("p", { class: "quiet" }, `${run.env}, preset ${run.preset}`),
     el("progress", { class: "wide", max: run.total_steps, value: run.steps, "aria-label": "steps done" }),
     el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
