@@ -97,6 +97,7 @@ def test_it_can_be_filmed(env_id: str, tmp_path: Path) -> None:
 def test_mujoco_leaves_no_log_in_peoples_folders(tmp_path: Path) -> None:
     code = """
 import gymnasium, logging, sys
+from t3d.config import EnvConfig
 from t3d.world.make import env_factory
 def own(): return gymnasium.make("Hopper-v5")
 sys.modules["own"] = sys.modules["__main__"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,29 @@ def test_a_file_on_its_own_is_played_in_the_environment_that_it_names(
     film = tmp_path / "film.mp4"
     assert main(["record", str(tmp_path / "mine.safetensors"), "--steps", "5", "--out", str(film)]) == 0
     assert film.is_file()
+
+
+def test_a_file_that_was_sent_does_not_choose_code_beside_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(run / "best" / "seed-0.safetensors", tmp_path / "sent.safetensors")
+    (tmp_path / "drones.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "drones")
+    assert main(["eval", "sent.safetensors"]) == 2
+    assert "no file inside a run's folder is ever imported" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    assert main(["eval", "sent.safetensors", "--env", "drones:Drone"]) == 2
+    assert (tmp_path / "ran").exists(), "the user has named it"
+
+
+def test_the_current_folder_may_be_the_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run)
+    assert evaluated(capsys, ".", "--seed", "0")["seed"] == 0
+    assert main(["eval", "x" * 300]) == 2 and "there is no run" in capsys.readouterr().err
 
 
 def test_what_does_not_belong_to_a_policy_file_is_a_sentence(

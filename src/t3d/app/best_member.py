@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str
         raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
     run = open_run(name, root) if file is None else _run_of(file)
     env = run.env(env_id)
+    _find_code(run, env if env_id is None else EnvConfig())  # one that the user has named may be anywhere
     notes = _differences(run, env)
     for text in notes:
         console.print(labelled("note:", "yellow", text), soft_wrap=True)
@@ -54,14 +56,16 @@ def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str
         member = best_member(run, console) if seed is None else run.member(seed)
         return Opened(run, member, run.policy(member, which), env, notes)
     policy = run.load(file)
-    return Opened(run, Member(policy.about["seed"], tuple(policy.about.get("values", {}).items())), policy, env, notes)
+    values = policy.about.get("values")
+    member = Member(policy.about["seed"], tuple(values.items()) if isinstance(values, dict) else ())
+    return Opened(run, member, policy, env, notes)
 
 
 def _policy_file(name: str, root: Path) -> Path | None:
     """Returns the path of a policy file without its suffix, if the name is of one."""
     stem = name.removesuffix(".safetensors").removesuffix(".json")
     places = (Path(stem), root / stem)
-    return next((place for place in places if place.with_name(f"{place.name}.safetensors").is_file()), None)
+    return next((place for place in places if os.path.isfile(f"{place}.safetensors")), None)  # noqa: PTH113
 
 
 def _run_of(file: Path) -> Run:
@@ -72,16 +76,24 @@ def _run_of(file: Path) -> Run:
     policy = load_policy(file)
     about, spec = policy.about, policy.spec
     env: dict[str, Any] = {name: about[name] for name in ("pixels", "camera", "action_repeat") if name in about}
-    env |= {"id": about["env"], "args": about.get("env_args", {})}
+    env |= {"id": about.get("env", ""), "args": about.get("env_args", {})}
     env |= {"frame_stack": spec.stack, "max_action_change": spec.max_action_change}
     return Run(file, merge(Config(), {"env": env}), {})
 
 
+def _folder(run: Run) -> Path:
+    return run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
+
+
+def _find_code(run: Run, env: EnvConfig) -> None:
+    """Lets the modules be found that the run names and that playing needs."""
+    needed = Config(env=env, td3=TD3Config(actor_network=run.cfg.td3.actor_network))
+    find_again(own_names(needed), remembered_files(_folder(run)), _folder(run))
+
+
 def _differences(run: Run, env: EnvConfig) -> list[str]:
     """Says how an environment differs from the one that the run was trained on, as far as its folder knows that."""
-    network = TD3Config(actor_network=run.cfg.td3.actor_network)
-    find_again(own_names(Config(env=env, td3=network)), remembered_files(run.path), run.path)
-    make_env, trained_in = env_factory(env), newest_session(run.path) or {}
+    make_env, trained_in = env_factory(env), newest_session(_folder(run)) or {}
     then: Any = trained_in.get("environment")
     then_versions, now_versions = trained_in.get("versions"), versions()
     known = then_versions if isinstance(then_versions, dict) else {}
