@@ -147,7 +147,7 @@ def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> Non
         where = name.rpartition(":")[0] or name
         if is_path(where):
             was = Path(os.path.abspath(where))  # noqa: PTH100
-            file, hint = _found(was), "write where it is now into config.toml, or use --env"
+            file, hint = _found(was), "write where it is now into config.toml"
         else:
             _look_first_in(Path.cwd())
             was = Path(files.get(name, ""))

@@ -169,7 +169,7 @@ def test_eval_as_json(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{result['mean']:,.2f}" in capsys.readouterr().out
     about = {"run": str(run), "member": "seed-1", "seed": 1, "policy": "best", "env": "Pendulum-v1"}
     assert {key: result[key] for key in about} == about
-    figures = [np.mean(result["returns"]), np.std(result["returns"])]
+    figures = [np.mean(result["returns"]), np.std(result["returns"], ddof=1)]
     assert [result["mean"], result["std"]] == pytest.approx(figures)
     assert len(result["returns"]) == result["episodes"] == 4 and result["lengths"] == [200] * 4
     low, high = result["interval"]

@@ -66,8 +66,8 @@ def test_the_table_has_the_mean_and_deviation_over_seeds_of_each_value() -> None
     run = three_values([900, 500, 300], [1, 300, 100], [1, 250, 250], [1, 310, 310], [1, 900, 900], [1, 2, 2], lost=[4])
     assert cells(run) == [
         ["0.9", "0.97", "0.99"],
-        ["400.0 ± 100.0", "280.0 ± 30.0", "2.00"],
-        ["200.0 ± 100.0", "280.0 ± 30.0", "2.00"],
+        ["400.0 ± 141.4", "280.0 ± 42.4", "2.00"],
+        ["200.0 ± 141.4", "280.0 ± 42.4", "2.00"],
         ["", "highest", "1 diverged"],
     ], "the best policy is a trained one"
 

@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, Member
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_fields, to_number, unsealed
+from t3d.files import (
+    CORRUPT_ERRORS,
+    Refused,
+    StandardStreams,
+    read,
+    refuse_link,
+    replace,
+    sealed,
+    to_fields,
+    to_number,
+    unsealed,
+)
 from t3d.insight.seen import Seen, Watched, seen_fields
 from t3d.insight.statistics import estimate, mean
 from t3d.seeds import derive
@@ -107,6 +118,7 @@ def play(
     """Plays the same fresh episodes with each policy; those of a choice are not those of a test."""
     env, results = env or run.env(None), dict[Member, Played]()
     starts = [derive(run.cfg.eval.seed, purpose, episode) for episode in range(episodes)]
+    streams = StandardStreams()
     env_batch = open_batch(env_factory(env), env, WHERE[purpose])
     try:
         for position in range(env_batch.count):
@@ -118,6 +130,7 @@ def play(
             results[member] = Played(returns, lengths, watched.seen)
     finally:
         env_batch.close()
+        streams.close()
     return results
 
 
