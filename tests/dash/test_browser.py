@@ -464,8 +464,10 @@ def test_charts_leave_no_hole(context: BrowserContext, tmp_path: Path, width: in
 def test_long_names_have_one_line_in_lists_and_two_at_most_elsewhere(
     context: BrowserContext, tmp_path: Path, width: int
 ) -> None:
+    alarm = Alarm(step=1, kind="evaluation-collapsed", text="", advice="")
     for end, gamma in (("a", 0.9), ("b", 0.99)):
-        write_run(tmp_path / f"{LONG}-{end}", {0: [1.0, 2.0]}, td3={"gamma": gamma}, env=f"a.long.module.name:{LONG}")
+        env = f"a.long.module.name:{LONG}"
+        write_run(tmp_path / f"{LONG}-{end}", {0: [1.0, 2.0]}, td3={"gamma": gamma}, env=env, events=[alarm])
     line = "all => Math.max(...[...document.querySelectorAll(all)].map(one => one.getBoundingClientRect().height))"
     with served(tmp_path) as access:
         page = open_page(context, address_of(access))
@@ -473,12 +475,13 @@ def test_long_names_have_one_line_in_lists_and_two_at_most_elsewhere(
         link = page.get_by_role("link", name=f"{LONG}-a")
         expect(link).to_be_visible()
         assert page.evaluate(line, "td.name a") < 30 and page.evaluate(line, "td.env span") < 30
+        assert page.evaluate(line, "td.alarms span") < 75, "nor are words of others broken"
         link.click()
         expect(page.locator("h1")).to_contain_text(f"{LONG}-a")
         assert page.evaluate(line, "h1 .two-lines") < 75
         page.evaluate("part => { location.hash = part; }", f"#/compare?run={LONG}-a&run={LONG}-b&search=second-try")
         expect(page.locator(".chart .legendtext").first).to_have_text(re.compile(r"^HalfCheetah.*second-try-a$"))
-        for selector in (".picks label", ".overview th", ".pinned thead th"):
+        for selector in (".picks label", ".overview th a", ".pinned thead th"):
             assert page.evaluate(line, selector) < 40, selector
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.close()
