@@ -9,6 +9,7 @@ import os
 import pickle
 import resource
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -38,6 +39,16 @@ SEGMENT_ROWS = 50  # so that checkpoints of a small run share segments
 ROWS_A_SAVE, CAPACITY, SAVED_SEGMENT_ROWS = 10, 64, 25  # of the saver: its ring wraps, its segments are shared
 PATIENCE = 15  # seconds without an answer that are called a hang
 MEMORY = 2**33  # bytes of address space of a prober, so that a bomb does not take the machine along
+
+CAN_MOUNT = (
+    subprocess.run(
+        ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"], capture_output=True, check=False
+    ).returncode
+    == 0
+    if shutil.which("unshare")
+    else False
+)
+in_a_mount = pytest.mark.skipif(not CAN_MOUNT, reason="unshare -rm with a mount is not permitted here")
 
 
 def small(root: Path, name: str, **changes: Any) -> Config:

@@ -152,6 +152,11 @@ def shown(path: Path) -> str:
     return str(path.relative_to(STARTED_IN)) if path.is_relative_to(STARTED_IN) else str(path)
 
 
+def readable(name: str) -> str:
+    """A name as anything can show and store it: bytes that are not UTF-8 are escaped."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def to_json(value: Any, indent: int | None = None) -> bytes:
     """Deterministic JSON, as short as possible unless it is indented for people."""
     separators = (",", ":") if indent is None else (",", ": ")

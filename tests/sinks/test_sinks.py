@@ -22,15 +22,17 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import faults
 import helpers
 import t3d
 from run_folders import end_of, run, weights
 from t3d.app.cli import main
 from t3d.app.next_commands import SHOWN_BY
 from t3d.config.settings import SINKS
-from t3d.events import Note, Saved
+from t3d.events import Eval, Note, Saved, to_line
 from t3d.files import open_log
 from t3d.run import beside
+from t3d.run.child import Child
 from t3d.sinks.process import LOCK, follow
 from t3d.sinks.tensorboard import TensorBoard
 from wandb_files import records, rows
@@ -318,6 +320,60 @@ def test_a_writer_that_is_killed_is_told_and_the_run_goes_on(tmp_path: Path, mon
         if notes or time.monotonic() > until_told:
             stop.set()
     assert notes == ["the process that writes for other tools has failed: code -9"]
+
+
+SINKS_OF = {"alive": True, "killed": False, "missing": False}
+
+
+@pytest.mark.parametrize("fate", SINKS_OF)
+def test_only_what_was_written_is_advertised_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fate: str
+) -> None:
+    if fate == "missing":
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    def begin(*arguments: Any, **keywords: Any) -> Child:
+        child = Child(*arguments, **keywords)
+        if fate == "killed":
+            child.kill()
+        return child
+
+    monkeypatch.setattr(beside, "Child", begin)
+    small = "--td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --random-steps 100 --eval.episodes 1"
+    flags = f"--total-steps 300 {small} --no-video --sinks tensorboard --run.name a --run.root {tmp_path}"
+    assert main(["train", "Pendulum-v1", *flags.split()]) == 0
+    output = capsys.readouterr().out
+    assert "Next, try:" in output and ("tensorboard --logdir" in output) == SINKS_OF[fate], output
+
+
+WANDB_ON_A_FULL_DISK = """
+import contextlib, json, os, subprocess, sys
+from pathlib import Path
+disk = Path({disk!r})
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(disk)], check=True)
+subprocess.run(["cp", "-r", {run!r}, str(disk / "run")], check=True)
+with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as file:
+    while file.write(bytes(4096)) == 4096: pass
+os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - {free})
+from t3d.app.cli import main
+sys.exit(main(["sinks", str(disk / "run"), "--to", "wandb"]))
+"""
+
+
+@faults.in_a_mount
+@pytest.mark.parametrize("free", [0, 100_000], ids=["full from the start", "full in the middle"])
+def test_a_full_disk_is_one_sentence_about_wandb(tmp_path: Path, free: int) -> None:
+    events = run(helpers.small_config(run={"name": "a"}), tmp_path)
+    evaluation = next(to_line(event) for event in events if isinstance(event, Eval))
+    with (tmp_path / "a" / "events.jsonl").open("a") as log:
+        log.writelines(f"{evaluation}\n" for _ in range(3000))
+    (tmp_path / "disk").mkdir()
+    script = WANDB_ON_A_FULL_DISK.format(disk=str(tmp_path / "disk"), run=str(tmp_path / "a"), free=free)
+    alone = {name: value for name, value in os.environ.items() if "WANDB" not in name}  # W&B's process sees no mount
+    command = ["unshare", "-rm", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=alone)
+    told = "wandb gets nothing more: No space left on device; t3d sinks RUN --to wandb writes all of it again"
+    assert (done.returncode, done.stderr.strip(), done.stdout) == (2, f"error: {told}", "")
 
 
 def test_a_finished_run_is_written_by_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ import pytest
 
 import faults
 import t3d
-from faults import assert_in_order, both
+from faults import assert_in_order, both, in_a_mount
 from t3d.events import End, Event, Saved, SaveFailed
 from t3d.run import saver as saving
 from t3d.store.checkpoint import newest, open_checkpoint, save
@@ -162,16 +161,6 @@ def test_logs_on_a_failing_disk_end_nothing(tmp_path: Path, monkeypatch: pytest.
 
 # The same on a real file system of its own
 
-
-CAN_MOUNT = (
-    subprocess.run(
-        ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"], capture_output=True, check=False
-    ).returncode
-    == 0
-    if shutil.which("unshare")
-    else False
-)
-in_a_mount = pytest.mark.skipif(not CAN_MOUNT, reason="unshare -rm with a mount is not permitted here")
 
 ON_A_SMALL_DISK = """
 import contextlib, json, os, subprocess, sys

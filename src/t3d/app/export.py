@@ -12,6 +12,7 @@ from t3d.app.best_member import chosen_member
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.config import Member
+from t3d.files import readable
 from t3d.ship.export import Exported, export_policy, refuse_own_network, refuse_place
 from t3d.ship.parity import OBSERVATIONS
 from t3d.store.reader import Run, open_run
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
 def _training(run: Run, member: Member, about: dict[str, Any]) -> dict[str, Any]:
     """What the file says about the run."""
     return {
-        "run": run.path.name,
+        "run": readable(run.path.name),
         "rule": run.cfg.rule,
         "preset": run.cfg.preset,
         "total_steps": run.cfg.total_steps,

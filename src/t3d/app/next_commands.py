@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from t3d.app.safe_output import printable
 from t3d.config import Member
 from t3d.events import End
 from t3d.files import shown
+from t3d.sinks.process import written_for
 from t3d.store.reader import Run
 
 SHOWN_BY = {  # a run written for other tools
@@ -52,9 +54,11 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
         commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
     else:
         commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"
+    written = written_for(run.path) if run.cfg.sinks else []
     for name in run.cfg.sinks:
-        command, about = SHOWN_BY[name]
-        commands[command.format(path=where)] = about
+        if name in written and importlib.util.find_spec(name):
+            command, about = SHOWN_BY[name]
+            commands[command.format(path=where)] = about
     for command, about in commands.items():
         console.print(Text.assemble(f"  {printable(command)}  ", (f"# {about}", "dim")), soft_wrap=True)
 

@@ -15,7 +15,7 @@ from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts, gather
 from t3d.app.report_page import page
 from t3d.app.runs_text import size_text
 from t3d.errors import UserError
-from t3d.files import followed, in_words, replace, shown
+from t3d.files import followed, in_words, readable, replace, shown
 from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import read_groups, run_paths
 
@@ -62,9 +62,9 @@ def main(arguments: list[str]) -> int:
 
 def _gathered(paths: list[Path]) -> list[Facts]:
     found, video_bytes = list[Facts](), MOST_VIDEO_BYTES
-    names = [path.resolve().name for path in paths]
+    names = [readable(path.resolve().name) for path in paths]
     for path, name in zip(paths, names, strict=True):
-        title = name if names.count(name) == 1 else str(path)
+        title = name if names.count(name) == 1 else readable(str(path))
         found.append(gather(path, title, video_bytes))
         video = found[-1].video
         video_bytes -= len(video.content) if video and video.content else 0

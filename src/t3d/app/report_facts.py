@@ -14,7 +14,7 @@ from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Event, Note
-from t3d.files import Refused, read
+from t3d.files import Refused, read, readable
 from t3d.insight.best_member import Choice, known_choice
 from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import Group, Training
@@ -104,7 +104,7 @@ def _scores(run: Run) -> Comparison | None:
     if not run.evals or swept(run.cfg.members):
         return None
     trainings = [Training(run, member) for member in run.evals]
-    return compare([Group(run.path.resolve().name, {run.cfg.env.title: trainings})])
+    return compare([Group(readable(run.path.resolve().name), {run.cfg.env.title: trainings})])
 
 
 def _video(path: Path, member: Member | None, policy: SavedPolicy | None, most: int) -> Video | None:

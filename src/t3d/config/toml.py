@@ -10,7 +10,7 @@ from typing import Any
 from t3d.config.merging import merge, to_dict
 from t3d.config.settings import Config
 from t3d.errors import UserError
-from t3d.files import read
+from t3d.files import read, readable
 
 MOST_TOML_BYTES = 2**20
 
@@ -53,4 +53,7 @@ def _toml_value(value: Any) -> str:
         return "[" + ", ".join(map(_toml_value, value)) + "]"
     if isinstance(value, float):
         return repr(value)  # JSON and TOML agree on strings, integers, booleans and lists, but not on 1e-05
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
+    if readable(text) != text:
+        raise UserError(f"{readable(text)} has a character that is not UTF-8, and settings are text; rename that file")
+    return text

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from t3d.config import Config, Member, flat, plain
 from t3d.config.sweeps import short
 from t3d.errors import UserError
+from t3d.files import readable
 from t3d.store.reader import MARKS, Run, locate, open_run
 
 NOT_SETTINGS = {  # may differ between runs whose seeds are pooled: they say where, how fast and how often it reports
@@ -127,7 +128,7 @@ def _by_task(trainings: Sequence[Training]) -> dict[str, list[Training]]:
 
 
 def _name(word: str, runs: Sequence[Run]) -> str:
-    return runs[0].path.resolve().name if len(runs) == 1 else word.rstrip("/").rpartition("/")[2] or word
+    return readable(runs[0].path.resolve().name if len(runs) == 1 else word.rstrip("/").rpartition("/")[2] or word)
 
 
 def run_paths(word: str, root: Path) -> list[Path]:

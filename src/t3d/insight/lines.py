@@ -11,6 +11,7 @@ import numpy as np
 from t3d.config import Member
 from t3d.config.sweeps import Values, by_values, counted, short, swept, value_text
 from t3d.errors import UserError
+from t3d.files import readable
 from t3d.insight.figures import RETURN, Figure, Series, find_figures, series
 from t3d.insight.groups import joined, pooled
 from t3d.insight.statistics import Array, differ, on_common_steps
@@ -62,7 +63,7 @@ def lines_of(pools: Sequence[Pool], metric: str, seed: int | str | None) -> list
     figures = find_figures([run for pool in pools for run in pool], metric)
     lines = []
     for pool in pools:
-        of_run = f"{joined([run.path.name for run in pool])}: " if len(pools) > 1 else ""
+        of_run = f"{joined([readable(run.path.name) for run in pool])}: " if len(pools) > 1 else ""
         for figure in figures:
             prefix = of_run + (f"{figure.entry}: " if len(figures) > 1 else "")
             lines += _lines(pool, figure, seed, prefix, pools)

@@ -14,7 +14,7 @@ from t3d.config import Config, Member, TD3Config, merge
 from t3d.config.sweeps import noun
 from t3d.data.memory import Memory
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, to_fields
+from t3d.files import CORRUPT_ERRORS, readable, to_fields
 from t3d.run.coefficients import coefficients_of_members
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.flatten import refuse_unlike
@@ -78,7 +78,7 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, asked: str | None) -> OneUp
     losses = {name: float(values[place]) for name, values in trace.losses.items()}
     first, stop = memory.replay.kept(place)
     return OneUpdate(
-        title=run.path.name,
+        title=readable(run.path.name),
         cfg=cfg,
         td3=cfg.td3_of(member),
         member=member,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t3d.errors import UserError
+from t3d.files import readable
 from t3d.insight.figures import Series
 from t3d.insight.groups import Training
 from t3d.insight.statistics import Array
@@ -34,7 +35,7 @@ class Seed(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.training.member.title} of {self.training.run.path.name}"
+        return f"{self.training.member.title} of {readable(self.training.run.path.name)}"
 
 
 def window(curves: Sequence[Series], at: int | None) -> Window:

@@ -16,13 +16,14 @@ from typing import Protocol
 
 from t3d.config import load_config
 from t3d.events import Event
-from t3d.files import Refused, in_words, open_log
+from t3d.files import Refused, in_words, open_log, read
 from t3d.run.child import begin
 from t3d.sinks.scalars import KINDS, Point, Scalars
 from t3d.store.lock import try_lock
 from t3d.store.reader import START, event_of, prefixes, read_lines
 
-LOCK = "sinks.lock"
+LOCK = "sinks.lock"  # names the tools for which all of the log was written
+LONGEST = 1000  # bytes of that file
 EVERY = 1.0  # seconds between two looks at the log; chosen
 PATIENCE = 60.0
 NICE = 10
@@ -102,6 +103,7 @@ def follow(
                 return False
             patience -= EVERY if stop.is_set() else 0
             time.sleep(EVERY)
+        lock.truncate(0)
         follower = Follower(path, names, report)
         while follower.sinks:
             is_over = stop.is_set()
@@ -111,7 +113,16 @@ def follow(
                 break
             stop.wait(EVERY)
         follower.close()
+        lock.write(" ".join(follower.sinks).encode())
     return True
+
+
+def written_for(path: Path) -> list[str]:
+    """Returns the tools that have all of a run, as far as it went."""
+    try:
+        return read(path / LOCK, LONGEST).decode(errors="replace").split()
+    except (OSError, Refused):
+        return []
 
 
 def main() -> None:

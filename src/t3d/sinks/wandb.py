@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -11,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from t3d.config import Config, to_dict
-from t3d.files import open_plain, refuse_link
+from t3d.files import Refused, open_plain, readable, refuse_link
 from t3d.sinks.scalars import Point
 from t3d.store.reader import LONGEST_START
 
 FOLDER = "wandb"
 STEP = "global_step"  # the axis of all charts; W&B's own step only counts rows, because evaluations may come late
+LEAST_FREE = 2**20  # bytes on the disk; chosen
 OFF = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
 
@@ -27,8 +30,11 @@ class WeightsAndBiases:
     """
 
     def __init__(self, path: Path, cfg: Config) -> None:
+        if readable(str(path)) != str(path):
+            raise Refused(f"the folder {readable(str(path))} has a name that is not UTF-8, and W&B cannot write there")
         for name, value in OFF.items():
             os.environ.setdefault(name, value)
+        logging.raiseExceptions = False  # W&B's own log prints a traceback for each line that a full disk does not take
         self.path, self.cfg = path, cfg
         self._runs: dict[str, Any] = {}
         self._before: list[Path] = []  # folders that these replace
@@ -43,7 +49,9 @@ class WeightsAndBiases:
             self._runs[point.name].log({STEP: point.step, "_timestamp": point.time, **point.values})
 
     def flush(self) -> None:
-        """Removes what is replaced; a process of W&B's own writes."""
+        """Removes what is replaced; a process of W&B's own writes, and does not say what a full disk has cut off."""
+        if shutil.disk_usage(self.path).free < LEAST_FREE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         while self._before:
             shutil.rmtree(self._before.pop(), ignore_errors=True)
 
@@ -57,7 +65,7 @@ class WeightsAndBiases:
 
         identity = f"{hashlib.sha256(self._first_event()).hexdigest()[:16]}-{name}"
         mine = re.compile(rf".*-{re.escape(identity)}(-\d+)?")  # with a number: the second in the same second
-        title = self.path.resolve().name
+        title = readable(self.path.resolve().name)
         before = [one for one in (self.path / FOLDER).iterdir() if mine.fullmatch(one.name)]
         nothing_else = wandb.Settings(
             console="off",
