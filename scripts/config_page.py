@@ -22,7 +22,8 @@ the two.
 Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python (`env.args`, a table, is only in
 TOML and in Python). Order: defaults < `--preset` <
 `--config` < flags. A run writes all its settings to its `config.toml`; `t3d train --config runs/NAME/config.toml`
-repeats it. Unknown names, wrong types and values out of range are rejected with a sentence that says why.
+repeats it. Unknown names, wrong types and values out of range are rejected with a sentence that says why; names from
+Stable-Baselines3, CleanRL and the authors' code (`--learning-starts`) are answered with ours (`--random-steps`).
 
 ```toml
 # mine.toml

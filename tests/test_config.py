@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import helpers
 import t3d
 from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, plain, to_dict, to_toml
+from t3d.config.other_names import OTHER_NAMES, our_names
 from t3d.config.presets import as_config, preset
 from t3d.errors import UserError
 from t3d.events import Start
@@ -113,6 +114,10 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"random_steps": 3}}, "td3.random_steps is called random_steps now"),
         ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is called updates_per_step now"),
         ({"td3": {"normalise_observations": 3}}, "td3.normalise_observations is called normalise_observations now"),
+        ({"td3": {"learning_rate": 1e-3}}, "td3.learning_rate is td3.actor_lr and td3.critic_lr here"),
+        ({"buffer_size": 10}, "buffer_size is replay.capacity here"),
+        ({"track": True}, "track is sinks=wandb here"),
+        ({"verbose": 1}, "unknown key verbose"),
         ({"random_steps": -1}, "random_steps=-1 is out of range"),
         ({"updates_per_step": 1001}, "updates_per_step=1001.0 is out of range; it must be between 0 and 1000"),
         ({"td3": 3}, "td3=3 must be a table"),
@@ -156,7 +161,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"replay": {"importance_updates": 9}}, "is used only with replay.sampling=proportional"),
         ({"replay": {"capacity": 100}}, "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity"),
         ({"replay": {"capacity": -1}}, "out of range"),
-        ({"env": {"num_envs": 0}}, "out of range"),
+        ({"env": {"num_envs": -1}}, "out of range"),
         ({"eval": {"episodes": 0}}, "out of range"),
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": [1, 1]}, "repeats a seed"),
@@ -172,6 +177,37 @@ def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], words: str) -> No
     with pytest.raises(UserError) as caught:
         merge(Config(), values)
     assert words in str(caught.value)
+
+
+STABLE_BASELINES = """learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps
+    action_noise policy_delay target_policy_noise target_noise_clip policy_kwargs net_arch n_envs n_steps
+    optimize_memory_usage stats_window_size tensorboard_log verbose seed device total_timesteps eval_freq
+    n_eval_episodes"""
+CLEAN_RL = """exp_name seed torch_deterministic cuda track wandb_project_name capture_video save_model env_id
+    total_timesteps learning_rate num_envs buffer_size gamma tau batch_size policy_noise exploration_noise
+    learning_starts policy_frequency noise_clip"""
+AUTHORS = """env seed start_timesteps eval_freq max_timesteps expl_noise batch_size discount tau policy_noise noise_clip
+    policy_freq save_model load_model"""
+WITHOUT_OURS = {  # what no setting does
+    *("optimize_memory_usage", "stats_window_size", "torch_deterministic", "wandb_project_name"),
+    *("save_model", "load_model"),
+}
+
+
+@pytest.mark.parametrize("names", [STABLE_BASELINES, CLEAN_RL, AUTHORS], ids=["sb3", "cleanrl", "authors"])
+def test_the_names_of_others_are_known(names: str) -> None:
+    flags = {*flat(Config()), "quiet"}
+    unknown = [name for name in names.split() if name not in flags and not our_names(name, flags)]
+    assert {*unknown} == WITHOUT_OURS & {*names.split()}
+
+
+def test_what_others_call_something_else_leads_to_a_setting_that_takes_it() -> None:
+    for name, (words, _) in OTHER_NAMES.items():
+        for word in words.split():
+            key, _, value = word.partition("=")
+            assert key in {*flat(Config()), "quiet"}, name
+            if value:
+                assert merge(Config(), {key: [value] if key == "sinks" else value}), name
 
 
 def test_python_may_hand_over_lists_ranges_and_numpys_numbers() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from t3d.config import TD3Config
 from t3d.errors import UserError
-from t3d.files import to_count
+from t3d.files import to_count, to_list
 from t3d.types import Floats, Spec, floats_in
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def encoder_of(spec: Spec, cfg: TD3Config) -> Encoder | None:
 def encoder_from(values: Mapping[str, Any]) -> Encoder:
     """Reverses described; raises ValueError if the values describe no encoder."""
     images = []
-    for shape in values["images"]:
-        channels, height, width = (to_count(one, least=1) for one in shape)
+    for shape in to_list(values["images"]):
+        channels, height, width = (to_count(one, least=1) for one in to_list(shape))
         images.append((channels, height, width))
-    strides = tuple(to_count(one, least=1) for one in values["strides"])
+    strides = tuple(to_count(one, least=1) for one in to_list(values["strides"]))
     stack, channels, features = (to_count(values[name], least=1) for name in ("stack", "channels", "features"))
     found = Encoder(tuple(images), stack, strides, channels, features)
     if not images or not strides or not found.outputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
@@ -46,8 +46,17 @@ def what_happened(raised: BaseException) -> str:
     if isinstance(raised, UserError):
         return str(raised)  # a sentence already, about what T3D itself does to environments
     if isinstance(raised, SystemExit):
-        return f"the environment called sys.exit({'' if raised.code is None else repr(raised.code)})"
-    return f"the environment raised {type(raised).__name__}{f': {raised}' if str(raised) else ''}"
+        return f"the environment called sys.exit({'' if raised.code is None else text_of(raised.code, repr)})"
+    text = text_of(raised)
+    return f"the environment raised {type(raised).__name__}{f': {text}' if text else ''}"
+
+
+def text_of(value: object, convert: Callable[[object], str] = str) -> str:
+    """Converts what came from the user's code to text, which that code may have made impossible."""
+    try:
+        return convert(value)
+    except Exception:
+        return "(its text cannot be shown)"
 
 
 class Diverged(UserError):
@@ -63,7 +72,8 @@ class Diverged(UserError):
 
 def as_sentence(error: BaseException) -> str:
     """Returns messages written for users unchanged, those of other errors with their type."""
-    return str(error) if isinstance(error, EnvironmentFailed | UserError) else f"{type(error).__name__}: {error}"
+    text = text_of(error)
+    return text if isinstance(error, EnvironmentFailed | UserError) else f"{type(error).__name__}: {text}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

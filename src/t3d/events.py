@@ -6,8 +6,11 @@ import dataclasses
 import json
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from t3d.files import fields_in
 
 SCHEMA = 1
 
@@ -283,15 +286,19 @@ def from_line(line: str) -> Event | None:
 
     The line may be from a newer T3D: unknown fields are dropped, and an unknown kind gives None.
     """
-    fields = json.loads(line)
+    fields = fields_in(line)
     kind = fields.pop("event")
-    if kind not in KINDS and isinstance(kind, str):
+    if not isinstance(kind, str):
+        raise ValueError("the kind of an event is not a text")
+    if kind not in KINDS:
         return None
-    try:
+    with suppress(TypeError):  # a field is unknown, or one is missing
         return KINDS[kind](**fields)
-    except TypeError:  # a field is unknown, or one is missing
-        known = {field.name for field in dataclasses.fields(KINDS[kind])}
+    known = {field.name for field in dataclasses.fields(KINDS[kind])}
+    try:
         return KINDS[kind](**{name: value for name, value in fields.items() if name in known})
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def finite(value: Any) -> Any:

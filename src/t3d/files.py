@@ -10,22 +10,26 @@ import errno
 import hashlib
 import json
 import os
+import re
+import secrets
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import safetensors
 
-CORRUPT_ERRORS = (  # what reading and using a corrupt file can raise
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
-    safetensors.SafetensorError,
-)  # fmt: skip
+# What reading a corrupt file raises: whatever else is raised meanwhile is a bug of ours, or the machine's memory.
+CORRUPT_ERRORS = (OSError, ValueError, LookupError, OverflowError, safetensors.SafetensorError)
 try:
     STARTED_IN = Path.cwd()
 except OSError:  # the working directory was removed
     STARTED_IN = Path("/")
 
 
+TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # the names that replace writes under
+LEFT_SECONDS = 60.0  # after which nobody is writing such a file any more; chosen
 CHANGED = "its content has changed: the SHA-256 is another"
 
 
@@ -64,11 +68,24 @@ def write_new(path: Path, content: bytes) -> str:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replaces a file atomically: whatever happens, the old or the new one exists, complete."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    write_new(temporary, content)
-    temporary.replace(path)
+    """Replaces a file atomically: whatever happens, whoever else writes it, the old or a new one exists, complete."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        write_new(temporary, content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Removes what killed processes have left half written; what others are writing just now is younger."""
+    with suppress(OSError):
+        for left in () if folder.is_symlink() else folder.iterdir():
+            found = left.lstat()
+            is_old = found.st_mtime < time.time() - LEFT_SECONDS
+            if is_old and stat.S_ISREG(found.st_mode) and TEMPORARY.search(left.name):
+                left.unlink()
 
 
 def sync_folder(path: Path) -> None:
@@ -101,6 +118,35 @@ def to_count(value: Any, least: int = 0) -> int:
     return value
 
 
+def to_number(value: Any) -> float:
+    """Checks a number from a file, which is not a bool or a text."""
+    if type(value) not in (int, float):
+        raise ValueError(f"a {type(value).__name__} stands where a number belongs")
+    return float(value)
+
+
+def to_list(value: Any) -> list[Any]:
+    """Checks a list from a file."""
+    if not isinstance(value, list):
+        raise ValueError(f"a {type(value).__name__} stands where a list belongs")
+    return value
+
+
+def to_fields(value: Any) -> dict[str, Any]:
+    """Checks values by name from a file."""
+    if not isinstance(value, dict):
+        raise ValueError(f"a {type(value).__name__} stands where values by name belong")
+    return value
+
+
+def fields_in(content: bytes | str) -> dict[str, Any]:
+    """Reads JSON, which must hold values by name."""
+    try:
+        return to_fields(json.loads(content))
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+
+
 def shown(path: Path) -> str:
     """A path as users would type it where the program was started, even if its working directory has changed since."""
     return str(path.relative_to(STARTED_IN)) if path.is_relative_to(STARTED_IN) else str(path)
@@ -119,7 +165,7 @@ def sealed(name: str, fields: dict[str, Any], indent: int | None = None) -> byte
 
 def unsealed(name: str, content: bytes, indent: int | None = None) -> dict[str, Any]:
     """Returns the fields that sealed was given; raises Refused if a single bit of the content differs."""
-    fields: dict[str, Any] = json.loads(content)[name]
+    fields = to_fields(fields_in(content)[name])
     if sealed(name, fields, indent) != content:
         raise Refused(CHANGED)
     return fields
@@ -139,3 +185,35 @@ def followed(path: Path) -> Path:
 def in_words(error: BaseException) -> str:
     """The message of an error, without its number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+class StandardStreams:
+    """Descriptors 0 to 2 as they are now, to put back what an environment closes."""
+
+    def __init__(self) -> None:
+        open_closed_descriptors()
+        self._copies = [os.dup(number) for number in range(3)]
+
+    def restore(self) -> None:
+        """Opens those that are closed: the next file would get their number, and what is printed."""
+        for number, copy in enumerate(self._copies):
+            try:
+                os.fstat(number)
+            except OSError:
+                os.dup2(copy, number)
+
+    def close(self) -> None:
+        """Puts them back for the last time."""
+        self.restore()
+        for copy in self._copies:
+            with suppress(OSError):  # an environment closed it
+                os.close(copy)
+
+
+def open_closed_descriptors() -> None:
+    """Opens /dev/null for closed standard streams: the next opened file would get their number, and the output."""
+    for number in range(3):
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free

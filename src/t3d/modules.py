@@ -11,7 +11,8 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -19,13 +20,35 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from t3d.errors import UserError, did_you_mean
+from t3d.errors import UserError, did_you_mean, text_of
 
 LOG = logging.getLogger("t3d.imports")
 Value = TypeVar("Value")
 
+_allowed: Collection[str] | None = None  # what of the user's own may be imported in this process now; None: everything
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> extra that installs it
 MOST_NAMED = 5  # files of a folder
+
+
+class NotImported(UserError):
+    """A run's config names code that this command does not import."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(
+            f"the {what} {name} is not imported: only t3d train, resume, eval and record import what a config names"
+        )
+        self.name = name
+
+
+@contextmanager
+def importing(names: Collection[str] | None) -> Iterator[None]:
+    """Lets the process import of the user's own modules only what is named, e.g. my_rule.py:RULE; None: everything."""
+    global _allowed  # noqa: PLW0603 (one for all threads, as are the modules)
+    before, _allowed = _allowed, names
+    try:
+        yield
+    finally:
+        _allowed = before
 
 
 def is_path(where: str) -> bool:
@@ -69,6 +92,8 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     A module given by name is searched in the current folder. The path changes only here: commands that need none of
     the user's files must not import one that happens to be named like a library.
     """
+    if _allowed is not None and name not in _allowed and not where.startswith("t3d."):
+        raise NotImported(name, what)
     if not is_path(where):
         _look_first_in(Path.cwd())
         announce_import(what, name, where, find_module(where))
@@ -122,7 +147,7 @@ def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> Non
         where = name.rpartition(":")[0] or name
         if is_path(where):
             was = Path(os.path.abspath(where))  # noqa: PTH100
-            file, hint = _found(was), "write where it is now into config.toml, or use --env"
+            file, hint = _found(was), "write where it is now into config.toml"
         else:
             _look_first_in(Path.cwd())
             was = Path(files.get(name, ""))
@@ -213,7 +238,7 @@ def where_it_failed(error: BaseException) -> str:
     """Describes an error of the user's own code, and where in their files it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = ([frame for frame in frames[1:] if not is_installed(frame.filename)] or frames)[-1]
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    what = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
     if isinstance(error, SystemExit):
         what += ", which ends the program; put script code under if __name__ == '__main__':"
     return f"{where.filename}, line {where.lineno}: {what}"

@@ -51,8 +51,11 @@ class Generators:
         return {"generators": np.stack([generator.get_state().numpy() for generator in self._generators])}
 
     def restore(self, state: State) -> None:
-        for generator, saved in zip(self._generators, state["generators"], strict=True):
-            generator.set_state(torch.from_numpy(saved.copy()))
+        saved, mine = state["generators"], self.state()["generators"]
+        if (saved.dtype, saved.shape) != (mine.dtype, mine.shape):
+            raise ValueError(f"the states of its random streams are {saved.dtype} {saved.shape}")
+        for generator, one in zip(self._generators, saved, strict=True):
+            generator.set_state(torch.from_numpy(one.copy()))
 
 
 class Counted:

@@ -42,9 +42,8 @@ def unpacked(state: State, members: int, architecture: Architecture) -> PolicySn
     shapes = {"flat": (members, architecture.size), "mean": scale, "std": scale}
     arrays = {name: state[name] for name in shapes if name in state}
     for name, array in arrays.items():
-        if array.shape != shapes[name] or array.dtype != np.float32 or not np.isfinite(array).all():
-            raise ValueError(
-                f"{name} of a policy is {array.dtype} {array.shape} instead of float32 {shapes[name]}, or not finite"
-            )
+        is_array = isinstance(array, np.ndarray) and array.dtype == np.float32
+        if not is_array or array.shape != shapes[name] or not np.isfinite(array).all():
+            raise ValueError(f"{name} of a policy is not float32 {shapes[name]}, or not finite")
     scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
     return PolicySnapshot(to_count(state["updates"]), architecture, arrays["flat"], scaling)

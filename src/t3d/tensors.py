@@ -18,8 +18,8 @@ def sendable(array: NDArray[Any], device: torch.device) -> Tensor:
 
 def put(tensor: Tensor, array: NDArray[np.generic], name: str) -> None:
     """Fills a tensor with an array of the same shape and type; torch alone would silently broadcast and convert."""
-    given = torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
-    if (given.shape, given.dtype) != (tensor.shape, tensor.dtype):
-        expected = f"{tensor.dtype} {tuple(tensor.shape)}"
-        raise ValueError(f"{name} is {given.dtype} {tuple(given.shape)} instead of {expected}")
-    tensor.copy_(given)
+    expected = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if not isinstance(array, np.ndarray) or (str(array.dtype), array.shape) != expected:
+        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ValueError(f"{name} is {found} instead of {expected[0]} {expected[1]}")
+    tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape))

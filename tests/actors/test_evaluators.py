@@ -272,14 +272,17 @@ def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ({"flat": np.zeros((1, 1), np.float32)}, "is float32 (1, 1) instead of float32 (1, "),
-        ({"flat": np.zeros(337, np.float32)}, "is float32 (337,) instead of float32 (1, "),
-        ({"flat": np.zeros((1, 353), np.int8)}, "is int8"),
+        ({"flat": np.zeros((1, 1), np.float32)}, "flat of a policy is not float32 (1, 353)"),
+        ({"flat": np.zeros(337, np.float32)}, "flat of a policy is not float32 (1, 353)"),
+        ({"flat": np.zeros((1, 353), np.int8)}, "flat of a policy is not float32 (1, 353)"),
         ({"flat": np.full((1, 353), np.nan, np.float32)}, "not finite"),
         ({"step": 10**15}, "contradict each other"),
         ({"step": -1}, "is not a count"),
         ({"step": 100}, "contradict each other"),
-        ({"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)}, "instead of float32 (1, 3)"),
+        (
+            {"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)},
+            "mean of a policy is not float32 (1, 3)",
+        ),
     ],
 )
 def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken: State, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import json
@@ -15,21 +16,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from safetensors.numpy import save
 
 import helpers
 import t3d
-from t3d.actors.inline import InlineEvaluator
+from t3d.actors.inline import InlineCollector, InlineEvaluator
+from t3d.algo.learner import Learner
 from t3d.app.cli import main
 from t3d.config import Config, Member, load_toml, merge
+from t3d.data.memory import Memory
 from t3d.data.replay import Replay
-from t3d.errors import UserError
-from t3d.events import Event, Resumed, SaveFailed
+from t3d.errors import EnvironmentFailed, UserError
+from t3d.events import End, Event, Resumed, SaveFailed
 from t3d.files import Refused
 from t3d.store.catalogue import read_entry
 from t3d.store.checkpoint import newest
 from t3d.store.manifest import Segment, write_file
-from t3d.store.reader import open_run
+from t3d.store.reader import last_event, open_run
 from t3d.types import Requests
 from t3d.world.make import env_factory
 
@@ -129,7 +133,7 @@ def edit(path: Path, old: str, new: str) -> None:
     [
         ("gamma = 0.99", "gamma = 0.95", "td3.gamma=0.95 (it was started with 0.99)"),
         ("seeds = [4, 7]", "seeds = [4, 8]", "seeds=4 8 (it was started with 4 7)"),
-        ("num_envs = 1", "num_envs = 2", "env.num_envs=2 (it was started with 1)"),
+        ("num_envs = 0", "num_envs = 2", "env.num_envs=2 (it was started with 1)"),
         ('engine = "auto"', 'engine = "eager"', "engine=eager (it was started with fused)"),
     ],
 )
@@ -290,16 +294,64 @@ def test_overlapping_pieces_of_the_replay_are_refused(stopped: Path) -> None:
         forged.fill(replay, 0, one.member)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("ours"), TypeError("ours"), AttributeError("ours")],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("where", [Learner, Memory, InlineCollector])
+def test_a_resume_blames_no_file_for_a_full_memory_or_a_bug(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, where: type, error: Exception
+) -> None:
+    def fail(self: Any, *_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(where, "restore", fail)
+    with pytest.raises(type(error), match=r"CUDA out of memory|ours"):
+        list(t3d.resume(stopped))
+
+
 # A full disk
 
 
-def test_a_full_disk_names_the_real_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
+def disk_has(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free)
     monkeypatch.setattr("t3d.store.checkpoint.shutil.disk_usage", lambda path: usage)
-    events = list(t3d.train(small(tmp_path, "run")))
-    failed = [event for event in events if isinstance(event, SaveFailed)]
+
+
+@pytest.mark.parametrize("ending", ["finished", "stopped", "failed"])
+def test_only_the_last_save_may_use_what_must_stay_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    disk_has(monkeypatch, 2**20)
+    stop, crash = threading.Event(), threading.Event()
+    step: Any = PendulumEnv.step
+
+    def step_or_crash(self: PendulumEnv, action: Any) -> Any:
+        if crash.is_set():
+            raise RuntimeError("the simulator has crashed")
+        return step(self, action)
+
+    monkeypatch.setattr(PendulumEnv, "step", step_or_crash)
+    seen: list[Event] = []
+    with contextlib.suppress(EnvironmentFailed):
+        for event in t3d.train(small(tmp_path, "run"), stop=stop):
+            seen.append(event)
+            if event.step >= 200:
+                {"stopped": stop, "failed": crash}.get(ending, threading.Event()).set()
+    failed = [event for event in seen if isinstance(event, SaveFailed)]
     assert failed and all("16.0 MiB must stay free" in event.text and "has 1.0 MiB" in event.text for event in failed)
-    assert events[-1].saved is False  # type: ignore[attr-defined]
+    end = last_event(tmp_path / "run")
+    assert (end["reason"], end["saved"]) == (ending, True)
+    checkpoint, notes = newest(tmp_path / "run" / "checkpoints")
+    assert checkpoint is not None and (checkpoint.step, notes) == (end["step"], [])
+
+
+def test_a_last_save_that_does_not_fit_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk_has(monkeypatch, 2**10)
+    *_, end = t3d.train(small(tmp_path, "run"))
+    assert isinstance(end, End) and not end.saved
+    assert re.search(r"it needs 0\.\d MiB, and the disk has 0\.0 MiB", end.text)
 
 
 def test_a_run_that_could_never_be_saved_does_not_end_as_if_all_were_well(

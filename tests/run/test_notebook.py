@@ -79,3 +79,19 @@ print(before == (torch.get_num_threads(), torch.is_grad_enabled()), signal.getsi
 
 def test_idle_threads_do_not_spin_for_long_in_a_notebook(notebook: NotebookClient) -> None:
     assert output_of(notebook, "import t3d, torch, os\nprint(os.environ['GOMP_SPINCOUNT'])").strip() == "2000"
+
+
+def test_commands_print_plain_lines(notebook: NotebookClient) -> None:
+    """IPython runs them in a pseudo-terminal, and asks all programs for colours."""
+    output_of(notebook, "import sys")
+    train = "!{sys.executable} -m t3d train Pendulum-v1 --preset quick --total-steps 1500 --run.name cell --no-video"
+    said = output_of(notebook, train)
+    assert "\x1b" not in said and len(said) < 6000, said
+    assert "step     1,500  seed 0  return" in said and "Trained 1,500 steps per seed" in said
+    for command, words in {
+        "runs show cell": "Pendulum-v1",
+        "eval cell --episodes 1": "mean",
+        "eval --help": "--seed",
+    }.items():
+        said = output_of(notebook, f"!{{sys.executable}} -m t3d {command}")
+        assert "\x1b" not in said and words in said

@@ -180,6 +180,7 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 import faults, t3d
+from t3d.run import saver
 from t3d.store import checkpoint as checkpoints
 from t3d.store import manifest as manifests
 from t3d.store import segments
@@ -199,7 +200,7 @@ def told(event):
 
 FULL = """
 if {really}:
-    checkpoints.SPARE_BYTES = -2**40  # no looking ahead: the kernel itself says no, in the middle of a file
+    saver.SPARE_BYTES = -2**40  # no looking ahead: the kernel itself says no, in the middle of a file
 for event in t3d.train(faults.small(disk, "run")):
     if event.event in ("saved", "save-failed", "end"): told(event)
     if event.event == "saved" and event.step == 60: fill()

@@ -112,7 +112,7 @@ def test_every_kind_comes_back_without_the_fields_that_nobody_knows() -> None:
     fields = json.loads(to_line(note("hello")))
     assert from_line(json.dumps({**fields, "mood": 1})) == note("hello")
     for kind in KINDS:
-        with pytest.raises(TypeError, match="missing"):
+        with pytest.raises(ValueError, match="missing"):
             from_line(json.dumps({"event": kind, "time": 1.0, "mood": 1}))
 
 
@@ -211,3 +211,14 @@ def test_a_line_without_an_end_is_cut_so_that_what_follows_is_read(
         found, place = found + chunk.lines, chunk.end
     assert b"".join(found) == b"x" * 100 + b"last" and found[-1] == b"last"
     assert place.offset == 106
+
+
+def test_a_bug_of_ours_is_not_counted_as_a_damaged_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, note("x"))
+
+    def fail(event: Any) -> None:
+        raise AttributeError("ours")
+
+    monkeypatch.setattr("t3d.store.reader.check_values", fail)
+    with pytest.raises(AttributeError, match="ours"):
+        read_log(tmp_path)

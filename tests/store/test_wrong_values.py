@@ -44,6 +44,9 @@ STATE_PLACES = list(
             "memory": {"added": [0], "normaliser": 0, "sampler": 0},
             "progress": {"evaluated": 0, "log_due": 0, "seconds": 0, "step": 0, "best": 0},
             "members": [0],
+            "spec": {"observed": 0, "observation": [0], "action_shape": 0, "bounds": [0], "max_action_change": 0},
+            "best": 0,
+            "stopped": 0,
             "versions": {"t3d": 0},
         }
     )

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from t3d.errors import EnvironmentFailed, UserError
+from t3d.errors import EnvironmentFailed, UserError, as_sentence
 from t3d.types import Fault
 from t3d.world.guard import BadValue
 
@@ -19,8 +19,7 @@ def described(error: Exception) -> dict[str, Any]:
         return {"user_error": str(error)}
     own = not isinstance(error, EnvironmentFailed)
     where = traceback.extract_tb((error if own else error.__cause__ or error).__traceback__)[-1]
-    text = f"{type(error).__name__}: {error}" if own else str(error)
-    return {"crash": f"{text} ({Path(where.filename).name}, line {where.lineno})"}
+    return {"crash": f"{as_sentence(error)} ({Path(where.filename).name}, line {where.lineno})"}
 
 
 def reported(error: Exception) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from t3d.actors.worker_log import WorkerLog
 from t3d.architectures import actor_architecture
 from t3d.config import Config
 from t3d.errors import NobodyLeft
-from t3d.files import to_count
+from t3d.files import to_count, to_fields
 from t3d.snapshots import PolicySnapshot, packed, unpacked
 from t3d.types import Evaluation, Spec, State
 
@@ -106,7 +106,7 @@ class PendingEvaluations(ABC):
         if len(state) > MAX_PENDING:
             raise ValueError(f"{len(state)} evaluations are under way")
         for index in range(len(state)):
-            saved = state[str(index)]
+            saved = to_fields(state[str(index)])
             snapshot = unpacked(saved, self.count, self.network)
             steps.append(to_count(saved["step"], least=steps[-1] + 1 if steps else 0))
             self.submit(snapshot, steps[-1])

@@ -130,7 +130,7 @@ class Actor:
         self.make_env = self.make_env or env_factory(self.cfg.env)
         for unit in order.units:
             if unit not in self.units:
-                counters = EpisodeCounters(*np.full((2, self.cfg.env.num_envs), -1))
+                counters = EpisodeCounters(*np.full((2, self.cfg.num_envs), -1))
                 indices = [index for _, index in unit]
                 counters.episodes[indices], counters.bad_values[indices] = zip(*order.counters[unit], strict=True)
                 one = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.text import Text
 
 from t3d.app.plain_console import labelled
+from t3d.app.safe_output import printable
+from t3d.app.tables import figure, returned
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.sweeps import counted, noun, setting
 from t3d.errors import EnvironmentFailed, UserError
@@ -17,6 +20,7 @@ from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_c
 from t3d.modules import find_again
 from t3d.store.catalogue import newest_session, remembered_files
 from t3d.store.folder import versions
+from t3d.store.fresh import read_fresh
 from t3d.store.reader import Run, open_run
 from t3d.world.evaluate import Stopped
 from t3d.world.fingerprint import differences, fingerprint
@@ -104,27 +108,43 @@ def _differences(run: Run, env: EnvConfig) -> list[str]:
     return [f"the simulators are not those it was trained in: {'; '.join(changed)}"] if changed else []
 
 
-def best_member(run: Run, console: Console, before_a_step: Callable[[], object] = int) -> Member:
-    """Returns the best member on fresh episodes, or that with the best evaluation if they cannot be played."""
-    by_curve, what = run.best_member(), _in_words(run.contenders)
-    if len(run.contenders) == 1:
+def best_member(
+    run: Run, console: Console, before_a_step: Callable[[], object] = int, *, always: bool = False
+) -> Member:
+    """Returns the best member on fresh episodes, or that with the best evaluation if they cannot be played.
+
+    They are always played, or only if there is a choice.
+    """
+    by_curve, what, episodes = run.best_member(), _in_words(run.contenders), fresh_episodes(run)
+    several = len(run.contenders) > 1
+    if not several and not always:
         return by_curve
+    playing = f"choosing the best of {what} on {episodes} fresh episodes each"
+    instead = f"{by_curve.title} has the best evaluation"
     try:
         choice = known_choice(run)
         if choice is None:
-            _say(
-                f"choosing the best of {what} on {fresh_episodes(run)} fresh episodes each (Ctrl-C skips this) ...",
-                console,
-            )
+            _say(f"{playing if several else f'playing {episodes} fresh episodes'} (Ctrl-C skips this) ...", console)
             choice = play_choice(run, before_a_step)
     except (KeyboardInterrupt, Stopped):
-        _say(f"skipped: {by_curve.title} has the best evaluation", console)
+        _say(f"skipped: {instead}" if several else "skipped", console)
         return by_curve
     except (EnvironmentFailed, UserError) as error:
-        _say(f"cannot choose on fresh episodes: {error}; {by_curve.title} has the best evaluation", console)
+        _say(f"cannot {'choose on' if several else 'play'} fresh episodes: {error}; {instead}", console)
         return by_curve
-    _say(_result(choice, what), console)
+    _say(_result(choice, what, run), console)
     return choice.member
+
+
+def chosen_member(run: Run, console: Console) -> Member:
+    """Returns the best member as far as the folder says, for commands that play nothing."""
+    several, choice = len(run.contenders) > 1, known_choice(run)
+    if several and choice is None:
+        play = f"t3d eval {run.path} chooses on fresh episodes"
+        _say(f"{run.best_member().title} of {_in_words(run.contenders)} has the best evaluation; {play}", console)
+    elif several and choice is not None:
+        _say(_result(choice, _in_words(run.contenders), run), console)
+    return run.best_member() if choice is None else choice.member
 
 
 def _in_words(members: Sequence[Member]) -> str:
@@ -135,15 +155,22 @@ def _in_words(members: Sequence[Member]) -> str:
     return f"the {len(members)} seeds with {setting(members[0].values)}"
 
 
-def _result(choice: Choice, what: str) -> str:
-    others = [mean for member, mean in choice.mean_returns.items() if member != choice.member]
-    one, many = f"the other: {others[0]:,.1f}", f"the others: {min(others):,.1f} to {max(others):,.1f}"
-    return (
-        f"{choice.member.title} is the best of {what}: mean return "
-        f"{choice.mean_returns[choice.member]:,.1f} over {choice.episodes} fresh episodes "
-        f"({one if len(others) == 1 else many})"
+def _result(choice: Choice, what: str, run: Run) -> Text:
+    """Says what the best one returned, and the others."""
+    member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
+    others = [mean for other, mean in choice.mean_returns.items() if other != member]
+    known = f"{figure(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
+    if fresh and fresh.episodes == choice.episodes:
+        known = returned(fresh)
+    if not others:
+        return Text.assemble(f"{member.title}: ", (f"mean return {known}", "bold"))
+    among = (
+        f"the other: {figure(others[0])}"
+        if len(others) == 1
+        else f"the others: {figure(min(others))} to {figure(max(others))}"
     )
+    return Text.assemble(f"{member.title} is the best of {what}: ", (f"mean return {known}", "bold"), f" ({among})")
 
 
-def _say(text: str, console: Console) -> None:
-    console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
+def _say(text: str | Text, console: Console) -> None:
+    console.print(Text.assemble("  ", text if isinstance(text, Text) else printable(text)), soft_wrap=True)

@@ -17,18 +17,11 @@ from t3d.app.flags import read_flags
 from t3d.app.json_output import member_fields, write_json
 from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import standard_output
-from t3d.config import EnvConfig
 from t3d.errors import UserError
+from t3d.insight.best_member import play, save_played
 from t3d.insight.statistics import estimate, mean
-from t3d.seeds import derive
 from t3d.store.folder import versions
-from t3d.store.reader import Run
-from t3d.types import Policy, sample_std
-from t3d.world.batch import open_batch
-from t3d.world.compatibility import check_fits
-from t3d.world.evaluate import evaluate
-from t3d.world.make import env_factory
-from t3d.world.policy import SavedPolicy
+from t3d.types import sample_std
 
 
 @dataclass(frozen=True)
@@ -76,20 +69,11 @@ def main(arguments: list[str]) -> int:
 
 def _play(args: EvalArgs, console: PlainConsole) -> Result:
     opened = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
-    run, _, policy, env, _ = opened
-    return Result(opened, *play_fresh(run, policy, policy.actor, env, args.episodes))
-
-
-def play_fresh(
-    run: Run, policy: SavedPolicy, actor: Policy, env: EnvConfig, episodes: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Plays episodes that training never saw with the policy's actor, or one around it; gives returns and lengths."""
-    env_batch = open_batch(env_factory(env), env, "the test")
-    check_fits(policy, env_batch.spec, env.id)
-    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(episodes)]
-    played = evaluate(actor, env_batch, seeds, run.cfg.eval.max_steps)
-    env_batch.close()
-    return played
+    run, member, policy, env, notes = opened
+    played = play(run, {member: policy}, "test", args.episodes, env=env)[member]
+    if args.env is None and not notes and run.path.is_dir():  # in the environment it was trained in
+        save_played(run, {member: (policy, played)})
+    return Result(opened, played.returns, played.lengths)
 
 
 def _print_table(args: EvalArgs, result: Result) -> None:

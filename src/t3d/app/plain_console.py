@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +16,10 @@ class PlainConsole(Console):
     """rich's console without its markup, its emoji codes and its colouring of numbers."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False, **options)
+        if os.environ.get("TERM") == "dumb":
+            options = {"force_terminal": False, **options}  # plain lines, whatever FORCE_COLOR says
+        file = sys.stderr if options.get("stderr") else sys.stdout  # as they are now: an environment may replace them
+        super().__init__(markup=False, emoji=False, highlight=False, **{"file": file, **options})
 
     def render_str(self, text: str, **keywords: Any) -> Text:
         """Escapes control characters; all strings pass through here, those in tables too."""

@@ -11,6 +11,7 @@ import tyro
 from t3d.app.best_member import open_policy
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
+from t3d.dash.videos import describe_video
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.world.graphics import choose_graphics
@@ -55,5 +56,7 @@ def main(arguments: list[str]) -> int:
     out = args.out or (run.path if run.path.is_dir() else Path()) / "video.mp4"
     place = followed(args.out) if args.out else out
     mean_return = record(policy, env, place, seed=member.seed, episodes=episodes, steps=steps)
+    if args.out is None:
+        describe_video(run.path, member.name, policy.about["step"])
     console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0

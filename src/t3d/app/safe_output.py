@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from t3d.files import in_words
+from t3d.files import in_words, open_closed_descriptors
 
 
 class Output:
@@ -38,6 +38,10 @@ class Output:
     def flush(self) -> None:
         """Flushes without raising."""
         self._attempt(self._stream.flush)
+
+    def close(self) -> None:
+        """Only flushes: an environment that closes it must not silence the run."""
+        self.flush()
 
     def finish(self) -> None:
         """Flushes a last time, so that the interpreter's own flush at exit cannot fail."""
@@ -108,7 +112,7 @@ def lost_output() -> bool:
 @contextmanager
 def safe_streams() -> Iterator[None]:
     """Replaces stdout and stderr by Outputs, and reports at the end what could not be written."""
-    _open_closed_descriptors()
+    open_closed_descriptors()
     before = sys.stdout, sys.stderr
     stdout, stderr = (Output(stream or open(os.devnull, "w", encoding="utf-8")) for stream in before)  # noqa: SIM115, PTH123
     sys.stdout, sys.stderr = cast(TextIO, stdout), cast(TextIO, stderr)
@@ -120,12 +124,3 @@ def safe_streams() -> Iterator[None]:
             stderr.write(stdout.lost() + "\n")
         stderr.finish()
         sys.stdout, sys.stderr = before
-
-
-def _open_closed_descriptors() -> None:
-    """Opens /dev/null for closed standard streams: the next opened file would get their number, and the output."""
-    for number in range(3):
-        with suppress(OSError):
-            os.fstat(number)
-            continue
-        os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free

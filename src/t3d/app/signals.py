@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
+Handler = Callable[[int, FrameType | None], None]
 SHOW_CURSOR = b"\x1b[?25h"
 STOPPING = "stopping: the run is being saved; a second Ctrl-C or SIGTERM quits at once"
 SKIPPING = "the run has ended and is saved; the rest of the output is skipped"
@@ -24,6 +25,13 @@ class SignalRequests:
     received: int | None = None  # the signal that requested the stop
     on_screen: bool = False  # whether a live display shows the answer itself: a line would garble it
     answer: str = STOPPING  # printed when a stop is requested
+    handlers: dict[signal.Signals, Handler] = field(default_factory=dict)
+
+    def listen(self) -> None:
+        """Installs its handlers where an environment has installed others; after a stop, the kernel's stay."""
+        for number, handler in self.handlers.items() if self.received is None else ():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
 
     @property
     def exit_code(self) -> int:
@@ -57,10 +65,11 @@ def handling_signals() -> Iterator[SignalRequests]:
     def request_save(number: int, frame: FrameType | None) -> None:
         requested.save.set()
 
-    handlers = {signal.SIGINT: request_stop, signal.SIGTERM: request_stop, signal.SIGUSR1: request_save}
+    requested.handlers = {signal.SIGINT: request_stop, signal.SIGTERM: request_stop, signal.SIGUSR1: request_save}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        handlers[signal.SIGHUP] = request_stop
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        requested.handlers[signal.SIGHUP] = request_stop
+    before = {number: signal.getsignal(number) for number in requested.handlers}
+    requested.listen()
     try:
         yield requested
     finally:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from t3d.config.other_names import our_names
 from t3d.config.settings import Config
 from t3d.config.validation import declared_types
 from t3d.errors import UserError, did_you_mean
@@ -22,6 +23,8 @@ def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
         name = f"{prefix}{key}"
         if name in MOVED:
             raise UserError(f"{name} is called {MOVED[name]} now")
+        if key not in hints and (ours := our_names(name, flat(Config()))):
+            raise UserError(f"{name} is {' and '.join(ours)} here")
         if key not in hints:
             raise UserError(f"unknown key {name}{did_you_mean(str(key), hints)}")
         current = getattr(base, key)

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from t3d.config import Member, dotted
+from t3d.config import Member, dotted, flat
 from t3d.dash.index import RunIndex, evaluations
 from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
@@ -24,7 +24,7 @@ from t3d.events import (
     SaveFailed,
     Start,
 )
-from t3d.files import CORRUPT_ERRORS, read
+from t3d.files import read
 from t3d.insight.figures import Figure
 from t3d.store.catalogue import ALIVE, changes, contents, journal_lines, newest_session
 from t3d.store.control import asked_of
@@ -41,7 +41,7 @@ PLACED = ("device", "engine", "threads")
 def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any]:
     """Returns what a run page shows."""
     path, entry = listed.entry.path, listed.entry
-    session = newest_session(path) or {}
+    session, chosen = newest_session(path) or {}, flat(index.cfg)
     return {
         **listed.fields,
         "session": {
@@ -50,7 +50,11 @@ def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any
             "started": session.get("time"),
         },
         "members": [_member(index, member) for member in index.members],
-        "settings": {key: {"default": old, "value": new} for key, (old, new) in changes(entry.config).items()},
+        "settings": {
+            key: {"default": old, "value": new}
+            for key, (old, new) in changes(entry.config).items()
+            if key not in chosen or chosen[key] != old  # else the machine chose it
+        },
         "alarms": [_alarm(event, index.members) for event in index.alarms],
         "news": news(path, index),
         "videos": videos_of(path),
@@ -77,7 +81,7 @@ def config_of(listed: Listed, other: Listed | None) -> dict[str, Any]:
     entry = listed.entry
     try:
         source = read(entry.path / "config.toml", LARGEST_SOURCE).decode()
-    except CORRUPT_ERRORS:
+    except (OSError, ValueError):
         source = ""
     differing = None if other is None else difference({"this": listed, "other": other})
     against = other and other.entry.path.name

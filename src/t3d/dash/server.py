@@ -129,13 +129,13 @@ class Application:
         return StreamingResponse(self.live.stream(names), media_type="text/event-stream")
 
     async def notes(self, request: Request) -> Response:
-        """Replaces the notes of a run."""
+        """Replaces the notes of a run; with those that the writer saw `before`, only if they are still the same."""
         fields, name = await _body(request), request.path_params["name"]
+        before = fields.pop("before", None) if isinstance(fields, dict) else None
 
         def store() -> dict[str, Any]:
             path, notes = self.library.run(name).entry.path, checked_notes(fields)
-            with self.library.writing:
-                write_notes(path, notes)
+            write_notes(path, notes, None if before is None else checked_notes(before))
             return {"tags": list(notes.tags), "note": notes.note}
 
         return _encoded(await run_in_threadpool(store))
@@ -150,8 +150,7 @@ class Application:
             session = newest_session(entry.path)
             if entry.status not in ALIVE or session is None:
                 raise HTTPException(409, "it is not training on this machine")
-            with self.library.writing:
-                return ask(entry.path, session, str(action))._asdict()
+            return ask(entry.path, session, str(action))._asdict()
 
         return _encoded(await run_in_threadpool(pass_on), 202)
 

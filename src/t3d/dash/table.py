@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from t3d.config import Member
 from t3d.dash.plain_lines import ALWAYS, read_plain
 from t3d.events import Event
+from t3d.files import fields_in, to_fields
 from t3d.insight.figures import NOT_FIGURES, Figure, Series, entries, series_of
 from t3d.insight.statistics import Array
 from t3d.store.values import LARGEST
@@ -47,11 +47,11 @@ class Table:
         if plain is not None:
             found = {Figure(self.kind, name): _drawable(plain[name]) for name in self.fields if name in plain}
             return self._append(plain, found, plain.get("summary", np.zeros(len(lines))) == 1, offset)
-        events = json.loads(b"[%s]" % b",".join(lines))
+        events = [to_fields(one) for one in fields_in(b'{"events": [%s]}' % b",".join(lines))["events"]]
         found = {}
         for name in self.fields:
             found |= self._figures(events, name)
-        first = {name: np.array([event.get(name) for event in events], np.float64) for name in ALWAYS}
+        first = {name: _array([event.get(name) for event in events]) for name in ALWAYS}
         return self._append(first, found, np.array([event.get("summary") is True for event in events]), offset)
 
     def put_in_order(self) -> None:
@@ -161,7 +161,14 @@ def _length(value: Any) -> int:
 
 
 def _numbers(values: Sequence[Any]) -> Array:
-    return _drawable(np.array(values, np.float64))
+    return _drawable(_array(values))
+
+
+def _array(values: Sequence[Any]) -> Array:
+    try:
+        return np.array(values, np.float64)
+    except TypeError:
+        raise ValueError("not all of them are numbers") from None
 
 
 def _drawable(values: Array) -> Array:

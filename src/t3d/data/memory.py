@@ -18,7 +18,7 @@ from t3d.data.replay import Replay
 from t3d.data.reward_scaler import RewardScaler
 from t3d.data.samplers import Sampler, UniformSampler
 from t3d.errors import UserError
-from t3d.files import to_count
+from t3d.files import to_count, to_number
 from t3d.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
 
@@ -118,7 +118,7 @@ class Memory:
             self.replay.frames.restore(state["frames"], added)
         self.replay.set_added(added)
         largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
-        self._largest = [float(one) for one, _ in zip(largest, added, strict=True)]
+        self._largest = [to_number(one) for one, _ in zip(largest, added, strict=True)]
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])
@@ -137,7 +137,7 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
             "are encoded; leave it off"
         )
     folder = Path(cfg.run.root) if cfg.replay.frames_on_disk else None
-    capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.env.num_envs
+    capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.num_envs
     return FrameReplay(Frames(spec, capacity, members, device, envs, folder, cfg.total_steps))
 
 
@@ -148,7 +148,7 @@ def rows_needed(cfg: Config) -> int:
 
 def bytes_needed(spec: Spec, cfg: Config, capacity: int | None = None) -> int:
     """The memory that the replay takes, or would with another capacity, with priorities and frames if there are any."""
-    capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.env.num_envs
+    capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.num_envs
     rows = min(capacity, cfg.total_steps)
     needed = replay.bytes_needed(spec._replace(images=()), rows, members)
     if cfg.replay.sampling != "uniform":

@@ -36,6 +36,7 @@ class RunningMoments:
     def restore(self, state: State) -> None:
         """Restores what state() returned."""
         for name, mine in self.state().items():
-            if mine.shape != state[name].shape:
-                raise ValueError(f"the running {name} has shape {state[name].shape} instead of {mine.shape}")
-            mine[:] = state[name]
+            saved = state[name]
+            if np.shape(saved) != mine.shape:
+                raise ValueError(f"the running {name} has shape {np.shape(saved)} instead of {mine.shape}")
+            mine[:] = saved

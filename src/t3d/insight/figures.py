@@ -13,7 +13,7 @@ import numpy as np
 from t3d.config import Member
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
-from t3d.files import CORRUPT_ERRORS, to_count
+from t3d.files import to_count
 from t3d.insight.statistics import Array
 from t3d.store.catalogue import pauses
 from t3d.store.members import member_of
@@ -169,6 +169,6 @@ def _number(value: object) -> float | None:
 def _is_count(value: object) -> bool:
     try:
         to_count(value)
-    except CORRUPT_ERRORS:
+    except ValueError:
         return False
     return True

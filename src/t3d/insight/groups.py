@@ -51,7 +51,8 @@ class Group(NamedTuple):
 
 def settings_of(cfg: Config) -> dict[str, Any]:
     """Returns the settings by which runs on an environment are told apart."""
-    return {key: value for key, value in flat(cfg).items() if key not in NOT_SETTINGS}
+    known = flat(cfg) | {"env.num_envs": cfg.num_envs}
+    return {key: value for key, value in known.items() if key not in NOT_SETTINGS}
 
 
 def pooled(runs: Sequence[Run]) -> list[list[Run]]:

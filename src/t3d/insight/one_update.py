@@ -14,9 +14,10 @@ from t3d.config import Config, Member, TD3Config, merge
 from t3d.config.sweeps import noun
 from t3d.data.memory import Memory
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS
+from t3d.files import CORRUPT_ERRORS, to_fields
 from t3d.run.coefficients import coefficients_of_members
 from t3d.store.checkpoint import Checkpoint, newest
+from t3d.store.flatten import refuse_unlike
 from t3d.store.members import stored_name
 from t3d.store.reader import Run
 from t3d.types import Spec, State
@@ -59,9 +60,9 @@ def one_update(run: Run, asked: str | None = None) -> OneUpdate:
 
 def _of_checkpoint(run: Run, checkpoint: Checkpoint, asked: str | None) -> OneUpdate:
     state = checkpoint.state()
-    cfg = merge(Config(), state["config"])
+    cfg = merge(Config(), to_fields(state["config"]))
     cfg = replace(cfg, device="cpu", run=replace(cfg.run, root=tempfile.gettempdir()))
-    place = _place(run, cfg, asked, {stored_name(said) for said in state.get("stopped", {})})
+    place = _place(run, cfg, asked, {stored_name(said) for said in to_fields(state.get("stopped", {}))})
     member = cfg.members[place]
     spec = run.policy(member, "last").spec
     if changed := difference(state["spec"], outline(spec)):
@@ -112,6 +113,7 @@ def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> 
     coefficients = coefficients_of_members(cfg, rule)
     memory = Memory(spec, cfg, "cpu", coefficients.gamma)
     learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule, coefficients=coefficients, source=memory)
+    refuse_unlike(state, {"learner": learner.state(), "memory": memory.state()})
     learner.restore(state["learner"])
     memory.restore(state["memory"])
     for place, member in enumerate(cfg.members):

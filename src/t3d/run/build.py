@@ -34,6 +34,7 @@ from t3d.run.placement import (
 from t3d.run.publish import DirectPublisher, PipelinedPublisher
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
+from t3d.run.surroundings import Surroundings
 from t3d.store.best import BestPolicies
 from t3d.store.folder import RunFolder, create_folder, set_aside
 from t3d.store.lock import Lock
@@ -74,39 +75,53 @@ def assemble(
     path: Path | None = None,
     loaded: Loaded | None = None,
     asked: Config | None = None,
+    surroundings: Surroundings | None = None,
 ) -> Training:
     """Builds the parts, new or restored from a checkpoint, in a new run folder or at path.
 
     asked is the configuration before this machine chose device, engine and threads. Each part is closed by `opened`.
     Whatever may raise does so before the folder is created or its logs are truncated.
     """
+    surroundings = surroundings or opened.enter_context(closing(Surroundings()))
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
+    disturbed = surroundings.restore()
     cfg, spec = cfg if loaded else with_name(cfg, world.environment["class"]), world.collector.spec
     refuse_settings_of_images(cfg, spec)
     replay_on = replay_device(cfg, spec)
-    rule = rule_of(cfg.rule, spec)
-    check_own_code(cfg, spec, rule)
-    coefficients = coefficients_of_members(cfg, rule)
-    check_own_sweep(cfg, spec, rule)
-    engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
-    threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
-    cfg = replace(cfg, engine=engine, threads=threads)
-    memory = Memory(spec, cfg, replay_on, coefficients.gamma)
-    learner = Learner(
-        spec, cfg.td3, cfg.member_seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
-    )
-    best = BestPolicies(len(cfg.members))
-    parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), world.environment, reason)
-    notes = [*world.warnings, *notes, *about_threads, *(parts.restore(loaded, requests.stop) if loaded else [])]
-    if ENGINES[engine].is_recorded:
-        learner.record()
+    with surroundings.for_updates(builds=True):
+        rule = rule_of(cfg.rule, spec)
+        check_own_code(cfg, spec, rule)
+        coefficients = coefficients_of_members(cfg, rule)
+        check_own_sweep(cfg, spec, rule)
+        engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
+        threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
+        cfg = replace(cfg, engine=engine, threads=threads)
+        memory = Memory(spec, cfg, replay_on, coefficients.gamma)
+        learner = Learner(
+            spec,
+            cfg.td3,
+            cfg.member_seeds,
+            cfg.device,
+            engine=engine,
+            rule=rule,
+            coefficients=coefficients,
+            source=memory,
+        )
+        best = BestPolicies(len(cfg.members))
+        parts = Parts(
+            cfg, world.collector, memory, learner, world.evaluator, best, Counters(), world.environment, reason
+        )
+        restored = parts.restore(loaded, requests.stop) if loaded else []
+        notes = [*world.warnings, *disturbed, *notes, *about_threads, *restored]
+        if ENGINES[engine].is_recorded:
+            learner.record()
     folder = _open_folder(parts, opened, path, loaded, asked)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
     pipelined = cfg.async_actors > 0 and cfg.device == "cuda"
     publisher = (PipelinedPublisher if pipelined else DirectPublisher)(learner, memory, world.collector)
-    saver = Saver(parts, folder, loaded.checkpoint if loaded else None)
+    saver = Saver(parts, folder, loaded.checkpoint if loaded else None, surroundings)
     beside = opened.enter_context(Beside(cfg, folder.path, parts.counters, requests.stop))
     return Training(parts, publisher, Reporter(parts), saver, beside, [*notes, *beside.notes])
 

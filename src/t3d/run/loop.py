@@ -24,6 +24,7 @@ from t3d.run.parts import Parts
 from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
 from t3d.run.resume import BadValues, Changes, load
+from t3d.run.surroundings import Surroundings
 from t3d.run.watching import watch_over
 from t3d.store.catalogue import remembered_files
 from t3d.store.folder import rooted
@@ -59,13 +60,14 @@ def _train(
     asked = with_reference(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
-    if make_env is None:
-        make_env = by_id = env_factory(cfg.env)
-        cfg = replace(cfg, env=by_id.env)
-    else:
-        make_env = checked_factory(make_env)
     with ExitStack() as opened:
-        training = assemble(resolve(cfg), requests, make_env, opened, asked=asked)
+        surroundings = opened.enter_context(closing(Surroundings()))
+        if make_env is None:
+            make_env = by_id = env_factory(cfg.env)
+            cfg = replace(cfg, env=by_id.env)
+        else:
+            make_env = checked_factory(make_env)
+        training = assemble(resolve(cfg), requests, make_env, opened, asked=asked, surroundings=surroundings)
         yield from _run(training, _start_events(training), requests)
 
 
@@ -104,6 +106,7 @@ def _resume(
         raise UserError(f"there is no run at {path}")
     let_go(path)
     with ExitStack() as opened:
+        surroundings = opened.enter_context(closing(Surroundings()))
         lock = opened.enter_context(closing(Lock(path)))
         cfg, asked, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
         cfg = resolve(with_reference(cfg, make_env))
@@ -113,7 +116,7 @@ def _resume(
         find_again(needed, remembered_files(path), path)
         prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
         make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
-        training = assemble(cfg, requests, make_env, opened, path, loaded, asked)
+        training = assemble(cfg, requests, make_env, opened, path, loaded, asked, surroundings)
         parts, folder = training.parts, training.saver.folder
         start = [] if loaded else _start_events(training)
         if loaded and folder.has_no_events:
@@ -139,7 +142,9 @@ def _run(training: Training, start: list[Event], requests: Requests) -> Iterator
         watch = watch_over(parts.cfg, saver.folder.path)
         control = Control(training, start, requests)
         for happened in chain([start], beside.follow(control.follow(_training(training, requests)))):
-            events = watch.with_alarms(happened)
+            disturbed = saver.surroundings.restore() if happened else []
+            notes = [Note(step=parts.counters.step, text=text) for text in disturbed]
+            events = watch.with_alarms([*happened, *notes])
             for event in events:
                 saver.folder.write(event)
             yield from events
@@ -222,12 +227,13 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
     while due and not stop.is_set():
         reports = parts.counters.log_due and due >= learner.until_complete
         now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
-        started = time.perf_counter()
-        with saver.changing():
-            trace = learner.run(now_due)
-        reporter.updated(now_due, time.perf_counter() - started)
+        with saver.surroundings.for_updates(cfg.threads, builds=reports):
+            started = time.perf_counter()
+            with saver.changing():
+                trace = learner.run(now_due)
+            reporter.updated(now_due, time.perf_counter() - started)
+            events += reporter.learned(trace) if reports else []
         due -= now_due
-        events += reporter.learned(trace) if reports else []
         publisher.publish()
     if learner.updates == before:
         publisher.finish()

@@ -17,11 +17,12 @@ from t3d.config.sweeps import noun
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import Event, SeedStopped
-from t3d.files import CORRUPT_ERRORS, to_count
+from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
 from t3d.modules import files_of
 from t3d.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
+from t3d.store.flatten import refuse_unlike
 from t3d.store.folder import LOGS, RunFolder, versions
 from t3d.store.members import stored_name
 from t3d.types import State
@@ -75,7 +76,8 @@ class Loaded(NamedTuple):
     def log_lengths(self) -> dict[str, int]:
         """Returns how long the logs were when it was written."""
         try:
-            return {name: to_count(self.state["logs"][name]) for name in LOGS}
+            lengths = to_fields(self.state["logs"])
+            return {name: to_count(lengths[name]) for name in LOGS}
         except CORRUPT_ERRORS as error:
             raise UserError(f"{self.checkpoint.path} does not say how long its logs were ({error})") from None
 
@@ -178,6 +180,7 @@ class Parts:
         """Restores everything; returns notes on what has changed."""
         checkpoint, state = loaded
         try:
+            refuse_unlike(state, self.state())
             self._refuse_another_run(loaded)
             stopped = {stored_name(said): str(why) for said, why in state.get("stopped", {}).items()}
             for member, name in enumerate(self._names):
@@ -218,7 +221,7 @@ class Parts:
         now = outline(self.collector.spec)
         if changed := difference(state["spec"], now):
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
-        held = [stored_name(said) for said in state.get("members") or state["seeds"]]
+        held = [stored_name(said) for said in to_list(state.get("members") or state["seeds"])]
         if held != self._names:
             raise ValueError(f"it holds {', '.join(held)}")
 

@@ -43,26 +43,18 @@ def resolve(cfg: Config) -> Config:
         raise UserError(f"engine={cfg.engine} does not run on the {device}; choose one of {known}")
     if cfg.async_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
-    cfg = with_environments(replace(cfg, device=device))
-    if cfg.noise.per_env and cfg.env.num_envs == 1:
+    if cfg.noise.per_env and cfg.num_envs == 1:
         raise UserError(
             "noise.per_env is a ladder over the environments of a seed, and each seed has one; "
             "use more actors than seeds, or set --env.num-envs N"
         )
-    return cfg
+    return replace(cfg, device=device)
 
 
 def set_tf32_for_process(on: bool) -> None:
     """Switches TF32 on or off for all float32 matrix products and convolutions of this process on a GPU."""
     torch.backends.cuda.matmul.allow_tf32 = on
     torch.backends.cudnn.allow_tf32 = on
-
-
-def with_environments(cfg: Config) -> Config:
-    """Returns the configuration with an environment for every actor, unless env.num_envs was set."""
-    if cfg.env.num_envs > 1:
-        return cfg
-    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.async_actors // len(cfg.members)))))
 
 
 def refuse_settings_of_images(cfg: Config, spec: Spec) -> None:

@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from t3d.config import Config, diff, load_config, merge, plain
 from t3d.errors import NothingLeft, UserError
-from t3d.files import CORRUPT_ERRORS
+from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
 from t3d.run.parts import Loaded
-from t3d.run.placement import with_environments
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.folder import worth_keeping
 from t3d.store.reader import last_event
@@ -101,7 +100,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     now, edits = _with_edits(started, written or started, path)
     notes += edits
     if cfg is not None:
-        _refuse_other(with_environments(started), cfg, path)
+        _refuse_other(started, cfg, path)
     totals = [one.total_steps for one in (now, cfg) if one is not None]
     is_over = is_over and last_event(path).get("event") == "end"
     if isinstance(changes.total_steps, int):  # said before whatever else is wrong with so few steps
@@ -116,6 +115,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
         log = {"diagnose_every_steps": cfg.log.diagnose_every_steps}
         kept = {"frames_on_disk": cfg.replay.frames_on_disk}
         resumed = merge(resumed, {"record_every": cfg.record_every, "sinks": cfg.sinks, "log": log, "replay": kept})
+    resumed = resumed if resumed.num_envs == started.num_envs else _settled(resumed, started)
     _refuse_actors(started, resumed)
     _refuse_if_there(step, resumed.total_steps, is_over)
     if cfg is not None and cfg.total_steps < resumed.total_steps:
@@ -135,9 +135,10 @@ def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]
     """Returns its state, the configuration in it, its step, and whether that step has been evaluated."""
     try:
         state = checkpoint.state()
-        step = int(state["progress"]["step"])
-        is_evaluated = int(state["progress"]["evaluated"]) == step
-        return Loaded(checkpoint, state), merge(Config(), state["config"]), step, is_evaluated
+        progress = to_fields(state["progress"])
+        step = to_count(progress["step"])
+        is_evaluated = to_count(progress["evaluated"], least=-1) == step
+        return Loaded(checkpoint, state), merge(Config(), to_fields(state["config"])), step, is_evaluated
     except CORRUPT_ERRORS as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
 
@@ -152,7 +153,7 @@ def _written(file: Path, checkpoint: Checkpoint | None) -> Config:
 
 def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, list[str]]:
     """Applies the edits of config.toml to what a run was started with; most settings cannot be changed."""
-    edits = diff(written, started)
+    edits = diff(_settled(written, started), _settled(started, started))
     refused = [
         f"{key}={plain(now)} (it was started with {plain(then)})"
         for key, (then, now) in edits.items()
@@ -182,6 +183,11 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
     return merge(started, nested), notes
 
 
+def _settled(cfg: Config, started: Config) -> Config:
+    """Returns the configuration with the run's environments, which stay when actors change, unless it says how many."""
+    return replace(cfg, env=replace(cfg.env, num_envs=cfg.env.num_envs or started.num_envs))
+
+
 def _moved(key: str, then: Any, now: Any) -> bool:
     """Whether a file of the user's own is only in another place."""
     return key in OWN_FILES and is_own(then) and is_own(now) and then.rpartition(":")[2] == now.rpartition(":")[2]
@@ -205,7 +211,7 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
         return
     if not (started.async_actors and cfg.async_actors):
         raise UserError(f"the run was started with actors={started.actors} and cannot continue with {cfg.actors}")
-    most = len(started.members) * with_environments(started).env.num_envs
+    most = len(started.members) * started.num_envs
     if cfg.async_actors > most:
         raise UserError(
             f"actors={cfg.actors}, and the run was started with {most} environments; "
@@ -215,13 +221,11 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
 
 def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
     """Refuses a --resume-or-start command unlike the one that started the run; threads and engine stay the run's."""
-    if cfg.async_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
-        cfg = replace(cfg, env=replace(cfg.env, num_envs=started.env.num_envs))
     if not started.env.id:  # made in Python, and now in a way that has an id
         cfg = replace(cfg, env=replace(cfg.env, id="", args=started.env.args))
     elif cfg.env.id == started.env.id.rpartition(":")[0]:  # a module alone
         cfg = replace(cfg, env=replace(cfg.env, id=started.env.id))
-    for key, (then, now) in diff(cfg, started).items():
+    for key, (then, now) in diff(_settled(cfg, started), _settled(started, started)).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
             raise UserError(
                 f"{path} was started with {key}={plain(then)}, and this command says {plain(now)}; leave it as it was, "

@@ -12,15 +12,18 @@ from t3d.errors import Diverged, EnvironmentFailed, FramesNotWritten, UserError,
 from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import Refused, in_words, shown
 from t3d.run.parts import Parts
-from t3d.store.checkpoint import Checkpoint, save
+from t3d.run.surroundings import Surroundings
+from t3d.store.checkpoint import SPARE_BYTES, Checkpoint, save
 from t3d.store.folder import RunFolder, first_free
 
 
 class Saver:
     """Knows the newest checkpoint, whether something has happened since, and what could not be written."""
 
-    def __init__(self, parts: Parts, folder: RunFolder, checkpoint: Checkpoint | None) -> None:
-        self.parts, self.folder, self.checkpoint = parts, folder, checkpoint
+    def __init__(
+        self, parts: Parts, folder: RunFolder, checkpoint: Checkpoint | None, surroundings: Surroundings
+    ) -> None:
+        self.parts, self.folder, self.checkpoint, self.surroundings = parts, folder, checkpoint, surroundings
         self.unsaved = True  # whether something has happened since the newest checkpoint
         self.problem = ""  # why that could not be written
         self._tried = parts.counters.step  # step of the newest checkpoint, written or tried
@@ -37,10 +40,12 @@ class Saver:
         parts = self.parts
         step = self._tried = parts.counters.step
         started = time.monotonic()
+        self.surroundings.restore()
         try:
             state = {**parts.state(), "logs": self.folder.lengths()}
             root = self.folder.path / "checkpoints"
-            self.checkpoint, new_bytes = save(root, step, state, parts.memory.replay, self.checkpoint)
+            spare = 0 if reason == "end" else SPARE_BYTES
+            self.checkpoint, new_bytes = save(root, step, state, parts.memory.replay, self.checkpoint, spare)
         except (OSError, Refused) as error:
             self.problem = f"the checkpoint could not be written: {in_words(error)}"
             return self._failed(self.problem)

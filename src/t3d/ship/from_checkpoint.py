@@ -13,7 +13,7 @@ from t3d.config import Config, Member, merge
 from t3d.config.sweeps import noun
 from t3d.data.normaliser import Normaliser
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS
+from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
 from t3d.snapshots import PolicySnapshot
 from t3d.store.checkpoint import open_checkpoint
@@ -29,7 +29,7 @@ def load(path: Path, seed: int | str | None) -> SavedPolicy:
     try:
         checkpoint = open_checkpoint(path)
         state = checkpoint.state()
-        cfg = merge(Config(), state["config"])
+        cfg = merge(Config(), to_fields(state["config"]))
         _refuse_own_code(cfg, path)
         place = _place(cfg, seed, path)
         member = cfg.members[place]
@@ -68,14 +68,15 @@ def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
     """The policies of all members that the run would save."""
     rule = rule_of(cfg.rule, spec)
     agent = rule.init(spec, cfg.td3, cfg.member_seeds, "cpu", torch.float32)
+    learner, memory = to_fields(state["learner"]), to_fields(state["memory"])
     for name, tensor in named_tensors(agent):
-        put(tensor, state["learner"][name], name)
+        put(tensor, learner[name], name)
     actor = rule.shipped(agent)
-    snapshot = PolicySnapshot(state["learner"]["updates"], actor.architecture, actor.flat.detach().numpy().copy())
+    snapshot = PolicySnapshot(to_count(learner["updates"]), actor.architecture, actor.flat.detach().numpy().copy())
     if not cfg.normalise_observations:
         return snapshot
     normaliser = Normaliser(len(cfg.members), spec.observation_size)
-    normaliser.restore(state["memory"]["normaliser"])
+    normaliser.restore(to_fields(memory["normaliser"]))
     return normaliser.put_into(snapshot)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class OnnxPolicy(LoadedPolicy):
 def load(path: Path) -> OnnxPolicy:
     """Loads a file that `t3d export` wrote; refuses one that was changed, or that holds anything else."""
     try:
-        content = read(path.resolve(strict=True), MOST_BYTES)
+        content = read(Path(os.path.realpath(path, strict=True)), MOST_BYTES)
         about, spec = _description(content)
         for name in ("seed", "step", "updates"):
             to_count(about[name])
@@ -80,9 +81,10 @@ def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
     """Reads the policy's description after checking that the model is one that T3D writes, unchanged."""
     model = onnx.load_model_from_string(content)
     found = {one.key: one.value for one in model.metadata_props}
-    if DESCRIPTION not in found:
+    text = found.get(DESCRIPTION)
+    if not isinstance(text, str):  # protobuf returns bytes where they are not UTF-8
         raise Refused("it has no description of T3D's")
-    about = unsealed(DESCRIPTION, found[DESCRIPTION].encode())
+    about = unsealed(DESCRIPTION, text.encode())
     if about["model_sha256"] != hash_of_model(model):
         raise Refused(CHANGED)
     spec, network = spec_from(about), architecture_from(about["network"])

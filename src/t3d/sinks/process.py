@@ -6,20 +6,20 @@ they hold what the log holds: without gaps, and nothing twice.
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from t3d.config import load_config
 from t3d.events import Event
 from t3d.files import Refused, in_words, open_log
 from t3d.run.child import begin
 from t3d.sinks.scalars import KINDS, Point, Scalars
+from t3d.store.lock import try_lock
 from t3d.store.reader import START, event_of, prefixes, read_lines
 
 LOCK = "sinks.lock"
@@ -97,7 +97,7 @@ def follow(
     Waits up to `patience` seconds after `stop` for the sink process of a killed training to end.
     """
     with open_log(path / LOCK) as lock:
-        while not _locked(lock):
+        while not try_lock(lock):
             if stop.is_set() and patience <= 0:
                 return False
             patience -= EVERY if stop.is_set() else 0
@@ -128,15 +128,6 @@ def _events(lines: Iterable[bytes]) -> Iterator[Event]:
         event = event_of(line) if line.startswith(WANTED) else None
         if event is not None and 0 <= event.step < 2**62:  # which fits into other tools' files
             yield event
-
-
-def _locked(file: BinaryIO) -> bool:
-    with suppress(OSError):  # a file system without locks
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from t3d.architectures import Architecture
-from t3d.files import to_count
+from t3d.files import to_count, to_fields
 from t3d.snapshots import PolicySnapshot, Scaling, packed, unpacked
 from t3d.store.folder import RunFolder
 from t3d.types import Evaluation, State
@@ -56,8 +56,8 @@ class BestPolicies:
             raise ValueError(f"best.returns has shape {state['returns'].shape}")
         self.returns = [float(value) for value in state["returns"]]
         for member in range(len(self.returns)):
-            saved = state.get(f"member-{member}")
-            if saved is not None:
+            if f"member-{member}" in state:
+                saved = to_fields(state[f"member-{member}"])
                 self._kept[member] = (to_count(saved["step"]), unpacked(saved, 1, architecture))
 
 

@@ -21,8 +21,9 @@ from t3d.config.settings import short_id
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
-from t3d.files import CORRUPT_ERRORS, Refused, read, to_count
+from t3d.files import CORRUPT_ERRORS, Refused, read, to_count, to_fields, to_list, to_number
 from t3d.store.checkpoint import folders
+from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
 from t3d.store.values import LARGEST
@@ -56,10 +57,18 @@ class Entry(NamedTuple):
     took: timedelta
     checkpoint: str  # the newest one's name; empty: there is none
     alarm_kinds: dict[str, int]  # how many of each it has sounded, as its journal says
+    chosen: str  # the member whose best policy is shown: the only one, or the best on fresh episodes; empty: not known
+    fresh: Fresh | None  # what that policy returned there
 
     @property
     def alarms(self) -> int:
         return sum(self.alarm_kinds.values())
+
+    @property
+    def sorted_return(self) -> float:
+        """The return by which runs are sorted: on fresh episodes or, where none were played, the best evaluations'."""
+        known = self.best_return if self.fresh is None else self.fresh.mean
+        return -math.inf if known is None else known
 
 
 class Stored(NamedTuple):
@@ -90,22 +99,24 @@ def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
 
 
 def read_entry(path: Path) -> Entry:
-    """Reads a run from its first and its last event, and from the notes beside its best policies."""
+    """Reads a run from its first and its last event, and from the notes in best/."""
     try:
         start, last = read_ends(path)
         session = newest_session(path) or start
-        config = dict(session["config"])
-        if len(config["seeds"]) > MOST_SEEDS:
+        config = to_fields(session["config"])
+        if len(to_list(config["seeds"])) > MOST_SEEDS:
             raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
         seeds = tuple(to_count(seed) for seed in config["seeds"])
+        env = to_fields(config["env"])
         status = _status(path, session, last)
         members = _members(path, seeds, config)
-        stopped = [stored_name(one) for one in last.get("diverged", [])] if last["event"] == "end" else []
+        stopped = [stored_name(one) for one in to_list(last.get("diverged", []))] if last["event"] == "end" else []
         diverged = tuple(member for member in members if member.name in stopped)
+        fresh = read_fresh(path)
         return Entry(
             path=path,
             config=config,
-            env=str(config["env"].get("name") or short_id(str(config["env"]["id"])))[:LONGEST_NAME],
+            env=str(env.get("name") or short_id(str(env["id"])))[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
             members=members,
@@ -115,10 +126,12 @@ def read_entry(path: Path) -> Entry:
             best_return=_best_return(path, members, diverged),
             status=status,
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
-            started=datetime.fromtimestamp(float(start["time"])),
+            started=datetime.fromtimestamp(to_number(start["time"])),
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
             alarm_kinds=alarm_kinds(journal_lines(path)),
+            chosen=(chosen := members[0].name if len(members) == 1 else fresh.chosen),
+            fresh=fresh.by_member.get(chosen),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
@@ -139,6 +152,7 @@ def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns settings that differ from the defaults: dotted key -> (default or None, the run's)."""
     defaults = flat(Config())
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in dotted(config).items()}
+    values |= {"env.num_envs": 0} if values.get("env.num_envs") == 1 else {}  # as much as the default, 1 before 0.5
     return {key: (defaults.get(key), value) for key, value in values.items() if defaults.get(key) != value}
 
 
@@ -200,7 +214,7 @@ def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:
     if last["event"] == "end":
         return str(last["reason"])[:LONGEST_NAME]
     here = start.get("host") in (None, "", platform.node())
-    if not here or not _alive(int(start["pid"]), float(start["time"])):
+    if not here or not _alive(to_count(start["pid"]), to_number(start["time"])):
         return "died"
     state = next((line for line in reversed(journal_lines(path)) if line.startswith(STATES)), b"")
     return "paused" if state.startswith(prefixes([Paused])) else "running"
@@ -228,14 +242,14 @@ def alarm_kinds(lines: Iterable[bytes]) -> dict[str, int]:
 
 def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:
     if last["event"] == "end":
-        return timedelta(seconds=float(last["seconds"]))
-    until = time.time() if status in ALIVE else float(last["time"])
-    return timedelta(seconds=max(0.0, until - float(start["time"])))
+        return timedelta(seconds=to_number(last["seconds"]))
+    until = time.time() if status in ALIVE else to_number(last["time"])
+    return timedelta(seconds=max(0.0, until - to_number(start["time"])))
 
 
 def _members(path: Path, seeds: tuple[int, ...], config: dict[str, Any]) -> tuple[Member, ...]:
     try:
-        return members_of(seeds, parse_all(str(word) for word in config.get("sweep", [])), MOST_SEEDS)
+        return members_of(seeds, parse_all(str(word) for word in to_list(config.get("sweep", []))), MOST_SEEDS)
     except UserError as error:
         raise Unreadable(path, f"its events.jsonl is not T3D's ({error})") from None
 
@@ -258,6 +272,6 @@ def _best_return(path: Path, members: tuple[Member, ...], diverged: tuple[Member
 
 def _noted(file: Path) -> float | None:
     try:
-        return float(described(read(file, LARGEST_NOTE))["mean_return"])
+        return to_number(described(read(file, LARGEST_NOTE))["mean_return"])
     except CORRUPT_ERRORS:
         return None

@@ -13,7 +13,6 @@ Everything in a state has a name, so a state may grow without a new format.
 from __future__ import annotations
 
 import errno
-import json
 import re
 import shutil
 from contextlib import suppress
@@ -25,7 +24,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, sync_folder, to_json
+from t3d.files import CORRUPT_ERRORS, Refused, fields_in, in_words, read, sync_folder, to_json
 from t3d.store.flatten import joined, split
 from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
 from t3d.store.segments import contents_of, new_bytes, rows_of, shared_segments, write_segments
@@ -35,7 +34,7 @@ if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
     from t3d.data.replay import Replay
 
 KEPT = 3
-SPARE_BYTES = 2**24  # to leave free on the disk beyond what a checkpoint needs; chosen
+SPARE_BYTES = 2**24  # to leave free beyond what a checkpoint needs, for the run to continue with; chosen
 MAX_JSON_BYTES, MAX_BYTES = 2**28, 2**33  # larger files are refused unread; chosen
 
 FOLDER_NAME = re.compile(r"\d{6,}-step-\d{1,15}")
@@ -59,8 +58,7 @@ class Checkpoint(NamedTuple):
     def state(self) -> State:
         """Returns what was saved."""
         content = {file.name: self._read(file) for file in self.files}
-        plain = json.loads(content["state.json"])
-        return joined(plain, safetensors.numpy.load(content["state.safetensors"]))
+        return joined(fields_in(content["state.json"]), safetensors.numpy.load(content["state.safetensors"]))
 
     def fill(self, replay: Replay, place: int, member: str) -> None:
         """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""
@@ -108,8 +106,13 @@ class Checkpoint(NamedTuple):
         return read(folder / file.name, limit, file.size, file.sha256)
 
 
-def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint | None) -> tuple[Checkpoint, int]:
-    """Writes the next checkpoint and removes what it replaces; returns it and the bytes written."""
+def save(
+    root: Path, step: int, state: State, replay: Replay, before: Checkpoint | None, spare: int = 0
+) -> tuple[Checkpoint, int]:
+    """Writes the next checkpoint and removes what it replaces; returns it and the bytes written.
+
+    So many spare bytes must stay free on the disk.
+    """
     for folder in (root, root / "replay"):  # but never the run's own, which may have been removed
         folder.mkdir(exist_ok=True)
     _refuse_links(root)
@@ -120,7 +123,8 @@ def save(root: Path, step: int, state: State, replay: Replay, before: Checkpoint
     plain, arrays = split(state)
     usable = () if before is None or before.damaged else before.segments
     shared = shared_segments(root / "replay", usable, rows_of(replay))
-    _check_space(root, sum(array.nbytes for array in arrays.values()) + new_bytes(state["members"], replay, shared))
+    needed = sum(array.nbytes for array in arrays.values()) + new_bytes(state["members"], replay, shared)
+    _check_space(root, needed, spare)
     written: list[Path] = []
     try:
         temporary.mkdir()
@@ -199,11 +203,12 @@ def folders(root: Path) -> list[Path]:
     return sorted(found, key=_serial, reverse=True)
 
 
-def _check_space(root: Path, needed: int) -> None:
+def _check_space(root: Path, needed: int, spare: int) -> None:
     free = shutil.disk_usage(root).free
-    if free < needed + SPARE_BYTES:
-        new, spare, there = (f"{size / 2**20:,.1f} MiB" for size in (needed, SPARE_BYTES, free))
-        raise OSError(errno.ENOSPC, f"it needs {new}, {spare} must stay free besides, and the disk has {there}")
+    if free < needed + spare:
+        new, kept, there = (f"{size / 2**20:,.1f} MiB" for size in (needed, spare, free))
+        besides = f", {kept} must stay free besides" if spare else ""
+        raise OSError(errno.ENOSPC, f"it needs {new}{besides}, and the disk has {there}")
 
 
 def _prune(root: Path) -> None:

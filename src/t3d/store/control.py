@@ -1,6 +1,7 @@
 """Requests to a run from outside: control.json in its folder, which names the process that should obey.
 
-It says what is wanted, not what to do next, so that no request is lost: whoever asks replaces the whole file.
+It says what is wanted, not what to do next, so that no request is lost: whoever asks replaces the whole file, one at a
+time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, replace, sealed, to_count, unsealed
+from t3d.store.lock import one_at_a_time
 
 FILE = "control.json"
 LARGEST = 2**12  # bytes
@@ -51,19 +53,20 @@ def asked_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:
 
 def ask(path: Path, session: Mapping[str, Any], action: str) -> Asked:
     """Adds a request to those that a process has, and returns them."""
-    now = Asked(**asked_of(path, session))
-    match action:
-        case "pause" | "continue":
-            now = now._replace(pause=action == "pause")
-        case "save":
-            now = now._replace(save=now.save + 1)
-        case "stop":
-            now = now._replace(stop=True)
-        case _:
-            raise UserError(f"the actions are {', '.join(ACTIONS)}")
+    if action not in ACTIONS:
+        raise UserError(f"the actions are {', '.join(ACTIONS)}")
     whose = {"pid": session.get("pid"), "host": session.get("host"), "started": session.get("time")}
     try:
-        replace(path / FILE, sealed("control", {**whose, **now._asdict()}))
+        with one_at_a_time(path):
+            now = Asked(**asked_of(path, session))
+            match action:
+                case "save":
+                    now = now._replace(save=now.save + 1)
+                case "stop":
+                    now = now._replace(stop=True)
+                case _:
+                    now = now._replace(pause=action == "pause")
+            replace(path / FILE, sealed("control", {**whose, **now._asdict()}))
     except (OSError, ValueError) as error:
         raise UserError(f"the request could not be written: {in_words(error)}") from None
     return now

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.files import to_fields
 from t3d.types import State
 
 
@@ -31,6 +32,21 @@ def joined(plain: State, arrays: dict[str, NDArray[Any]]) -> State:
         *path, last = name.split("/")
         node = plain
         for key in path:
-            node = node[key]
-        node[last] = array
+            node = to_fields(node[key])
+        to_fields(node)[last] = array
     return plain
+
+
+def refuse_unlike(found: Any, like: Any, name: str = "the state") -> None:
+    """Raises ValueError where a state from a file has another kind of value than the same state of this run."""
+    if isinstance(like, dict):
+        for key in like.keys() & to_fields(found).keys():
+            refuse_unlike(found[key], like[key], key)
+    elif isinstance(like, np.ndarray):
+        wrong = not isinstance(found, np.ndarray) or (found.ndim, found.dtype) != (like.ndim, like.dtype)
+        if wrong:
+            raise ValueError(f"{name} is not an array of {like.ndim} axes of {like.dtype}")
+    elif like is not None:
+        kinds = (int, float) if isinstance(like, float) else (list, tuple) if isinstance(like, tuple) else type(like)
+        if not isinstance(found, kinds):
+            raise ValueError(f"{name} is a {type(found).__name__} instead of a {type(like).__name__}")

@@ -43,7 +43,7 @@ from t3d.events import (
     Update,
     to_line,
 )
-from t3d.files import Refused, in_words, open_log, replace, shown
+from t3d.files import Refused, clear_leftovers, in_words, open_log, replace, shown
 from t3d.snapshots import PolicySnapshot
 from t3d.store.lock import holder
 from t3d.store.reader import last_event
@@ -52,7 +52,8 @@ from t3d.version import __version__
 from t3d.world.policy_files import load_policy, save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
-OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", *SINKS)  # one that starts over has its own
+# A run that starts over has its own.
+OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
 CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
@@ -130,6 +131,8 @@ class RunFolder:
         unnamed = dataclasses.replace(self.asked.run, name="")  # a repeated run gets another folder
         placed = {name: getattr(self.asked, name) for name in ("device", "engine", "threads")}
         try:
+            for folder in (path, path / "best", path / "last"):
+                clear_leftovers(folder)
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
             self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")

@@ -1,4 +1,4 @@
-"""Allows one process at a time to write a run folder."""
+"""Allows one process at a time to write a run folder, or to change a small file in it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import fcntl
 import json
 import os
 import platform
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from t3d.errors import UserError
-from t3d.files import Refused, in_words, open_log, open_plain
+from t3d.files import CORRUPT_ERRORS, Refused, fields_in, in_words, open_log, open_plain, to_count
 
 LONGEST = 1000  # bytes of the file that are read
+CHANGES = "changes.lock"  # held while one of the small files that several processes change is replaced
+WAIT_SECONDS = 10.0  # for another process to finish that; chosen
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR)
 
 
@@ -89,6 +93,28 @@ def holder(folder: Path) -> str:
     return ""
 
 
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Lets one process at a time read and replace the small files of a folder."""
+    until = time.monotonic() + WAIT_SECONDS
+    with open_log(folder / CHANGES) as file:
+        while not try_lock(file):
+            if time.monotonic() > until:
+                raise OSError(errno.EBUSY, "another process is changing it; try again")
+            time.sleep(0.005)
+        yield
+
+
+def try_lock(file: BinaryIO) -> bool:
+    """Locks an open file; returns whether that worked, also where a file system has no locks."""
+    with suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 def _opened(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -96,10 +122,10 @@ def _opened(folder: Path) -> int:
 def _holder(file: BinaryIO) -> str:
     try:
         file.seek(0)
-        said = json.loads(file.read(LONGEST))
-        pid, host = int(said["pid"]), str(said["host"])[:60]
+        said = fields_in(file.read(LONGEST))
+        pid, host = to_count(said["pid"]), str(said["host"])[:60]
         return "this program" if (pid, host) == (os.getpid(), platform.node()[:60]) else f"process {pid} on {host}"
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+    except CORRUPT_ERRORS:
         return ""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import Refused, read, sealed, unsealed, write_new
+from t3d.files import Refused, read, sealed, to_count, to_list, to_number, unsealed, write_new
 from t3d.store.members import stored_name
 
 FORMAT = 2
@@ -48,20 +48,20 @@ def packed(manifest: Manifest) -> bytes:
 def read_manifest(path: Path) -> Manifest:
     """Reads a manifest and checks its hash and file names; another format is an error for the user."""
     fields = unsealed("manifest", read(path, MAX_MANIFEST_BYTES))
-    found = fields["format"]
+    found = to_number(fields["format"])
     if found > FORMAT:
-        raise UserError(f"{path.parent} has checkpoint format {found}, this T3D reads {FORMAT}; update T3D")
+        raise UserError(f"{path.parent} has checkpoint format {found:g}, this T3D reads {FORMAT}; update T3D")
     if found < FORMAT:
         raise UserError(
-            f"{path.parents[2]} was written by an early version of T3D (checkpoint format {found}), which this one "
+            f"{path.parents[2]} was written by an early version of T3D (checkpoint format {found:g}), which this one "
             "does not read; resume it with the version that wrote it, or train again"
         )
-    files = tuple(_file(*entry) for entry in fields["files"])
+    files = tuple(_file(entry) for entry in to_list(fields["files"]))
     segments = tuple(
-        Segment(stored_name(member), int(first), int(stop), _file(*entry))
-        for member, first, stop, entry in fields["segments"]
+        Segment(stored_name(member), to_count(first), to_count(stop), _file(entry))
+        for member, first, stop, entry in map(to_list, to_list(fields["segments"]))
     )
-    return Manifest(int(fields["step"]), files, segments)
+    return Manifest(to_count(fields["step"]), files, segments)
 
 
 def write_file(path: Path, content: bytes, written: list[Path]) -> File:
@@ -71,7 +71,8 @@ def write_file(path: Path, content: bytes, written: list[Path]) -> File:
     return File(path.name, len(content), write_new(path, content))
 
 
-def _file(name: str, size: int, sha256: str) -> File:
-    if not FILE_NAME.fullmatch(name):
+def _file(entry: Any) -> File:
+    name, size, sha256 = to_list(entry)
+    if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
         raise Refused(f"it names a file {name!r:.80}, which is not a plain name")
-    return File(name, int(size), str(sha256))
+    return File(name, to_count(size), str(sha256))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, in_words, read, replace, to_json
+from t3d.files import CORRUPT_ERRORS, fields_in, in_words, read, replace, to_json
+from t3d.store.lock import one_at_a_time
 
 FILE = "notes.json"
 MOST_TAGS, LONGEST_TAG, LONGEST_NOTE = 20, 40, 10_000  # tags, and characters; chosen
@@ -41,15 +41,18 @@ def checked_notes(fields: Any) -> Notes:
 def read_notes(path: Path) -> Notes:
     """Reads the notes of a run folder; none if there are none that can be used."""
     try:
-        return checked_notes(json.loads(read(path / FILE, LARGEST)))
+        return checked_notes(fields_in(read(path / FILE, LARGEST)))
     except (UserError, *CORRUPT_ERRORS):
         return Notes()
 
 
-def write_notes(path: Path, notes: Notes) -> None:
-    """Replaces the notes of a run folder."""
+def write_notes(path: Path, notes: Notes, before: Notes | None = None) -> None:
+    """Replaces the notes of a run folder, if they are still those that the writer has seen."""
     try:
-        replace(path / FILE, to_json({"tags": list(notes.tags), "note": notes.note}))
+        with one_at_a_time(path):
+            if before is not None and read_notes(path) != before:
+                raise UserError(f"the notes of {path.name} were changed meanwhile; look at them and edit them again")
+            replace(path / FILE, to_json({"tags": list(notes.tags), "note": notes.note}))
     except (OSError, ValueError) as error:
         raise UserError(f"the notes of {path.name} could not be written: {in_words(error)}") from None
 

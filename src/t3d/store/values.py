@@ -14,12 +14,12 @@ CHECKED = (ActingEvent, Alarm, Diagnosed, EpisodeEnd, Update)  # field by field
 
 
 def check_values(event: Event) -> None:
-    """Raises Refused, or what comparing such values raises, if they are not what T3D writes."""
+    """Raises Refused if they are not what T3D writes."""
     valid = True
     if isinstance(event, Eval):
         for count in (event.step, event.seed, event.updates):
             to_count(count)
-        valid = all(abs(figure) < LARGEST for figure in (event.mean_return, event.std_return, event.time))
+        valid = all(map(_is_number, (event.mean_return, event.std_return, event.time)))
         valid = valid and TYPES["list[int]"](event.lengths)
     elif isinstance(event, Note):
         valid = isinstance(event.text, str)
@@ -35,9 +35,13 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and abs(value) < LARGEST
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < LARGEST
+
+
 def _is_figure(value: Any) -> bool:
     """A number, or None for one that is not finite or not known."""
-    return value is None or (type(value) in (int, float) and abs(value) < LARGEST)
+    return value is None or _is_number(value)
 
 
 def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
-from t3d.errors import EnvironmentFailed, NotRendered, UserError, did_you_mean
+from t3d.errors import EnvironmentFailed, NotRendered, UserError, did_you_mean, text_of
 from t3d.world.dm import DmControl
 from t3d.world.factory import accepted
 from t3d.world.graphics import choose_graphics, graphics_hint
@@ -105,7 +105,7 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
         except NotRendered:
             raise
         except Exception as error:  # graphics raise anything
-            said = f"it cannot be rendered here: {error}{graphics_hint()}"
+            said = f"it cannot be rendered here: {text_of(error)}{graphics_hint()}"
             raise NotRendered(said) from (error if self._calls_render else None)
 
     def _drawing(self, pixels: int, camera: str) -> Callable[[], Frame]:

@@ -32,10 +32,10 @@ class MemberPolicy:
 
     def __call__(self, observations: NDArray[Any]) -> Floats:
         x = observations
-        if self.scaling is not None:  # of vectors only
-            mean, std = self.scaling
-            x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
-        with np.errstate(over="ignore", invalid="ignore"):  # of a policy that has diverged; whoever acts notices
+        with np.errstate(all="ignore"):  # an environment may have set "raise"; whoever acts notices what is not finite
+            if self.scaling is not None:  # of vectors only
+                mean, std = self.scaling
+                x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
             action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
         return action
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -16,7 +16,21 @@ from numpy.typing import NDArray
 from t3d.architectures import ACTIVATIONS, KINDS, Architecture, Kind
 from t3d.encoders import encoder_from
 from t3d.errors import UserError
-from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
+from t3d.files import (
+    CHANGED,
+    CORRUPT_ERRORS,
+    Refused,
+    fields_in,
+    read,
+    refuse_link,
+    replace,
+    sealed,
+    to_count,
+    to_fields,
+    to_list,
+    to_number,
+    unsealed,
+)
 from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import Image, Part, Spec
 from t3d.world.policy import SavedPolicy
@@ -105,7 +119,7 @@ def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
 
 def described(text: bytes) -> dict[str, Any]:
     """Reads the json beside a policy, of any format; raises Refused if it was changed, which format 1 cannot show."""
-    fields: dict[str, Any] = json.loads(text)
+    fields = fields_in(text)
     return unsealed("policy", text, INDENT) if "policy" in fields else fields
 
 
@@ -121,7 +135,7 @@ def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -
     file, copy = _files(stem)
     text = _metadata(content).get("policy")
     if text is None:
-        _refuse_format(json.loads(_content(copy, MOST_JSON_BYTES))["format"], stem)
+        _refuse_format(fields_in(_content(copy, MOST_JSON_BYTES))["format"], stem)
         raise Refused(f"{file.name} holds no description of its tensors")
     try:
         about = unsealed("policy", text.encode(), INDENT)
@@ -145,8 +159,7 @@ def _description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -
 def _metadata(content: bytes) -> dict[str, Any]:
     """Returns the metadata in the header of a safetensors file that safetensors has already accepted."""
     length = int.from_bytes(content[:8], "little")
-    found: dict[str, Any] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    return found
+    return to_fields(fields_in(content[8 : 8 + length]).get("__metadata__", {}))
 
 
 def hash_of(tensors: dict[str, NDArray[Any]]) -> str:
@@ -159,7 +172,7 @@ def hash_of(tensors: dict[str, NDArray[Any]]) -> str:
 
 
 def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Architecture:
-    if fields["name"] not in KINDS and own is None:
+    if str(to_fields(fields)["name"]) not in KINDS and own is None:
         raise UnknownNetwork(
             f"the network of {stem} is {fields['name']!r:.200}, which is not one of T3D's; import it from a file that "
             "you trust and use load_policy(..., network=IT)"
@@ -169,11 +182,11 @@ def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Archi
 
 def architecture_from(fields: dict[str, Any], own: Kind | None = None) -> Architecture:
     """Reverses Architecture.described; raises an error for values that describe none."""
-    name, activation = fields["name"], fields["activation"]
+    name, activation = (str(to_fields(fields)[key]) for key in ("name", "activation"))
     if (kind := KINDS.get(name, own)) is None or activation not in ACTIVATIONS:
         raise Refused(f"its network is {name!r:.60} with activation {activation!r:.60}")
-    encoder = encoder_from(fields["encoder"]) if "encoder" in fields else None
-    first, *others = fields["sizes"]
+    encoder = encoder_from(to_fields(fields["encoder"])) if "encoder" in fields else None
+    first, *others = to_list(fields["sizes"])
     sizes = (to_count(first, least=1 if encoder is None else 0), *(to_count(size, least=1) for size in others))
     return Architecture(name, kind, sizes, activation, encoder)
 
@@ -205,12 +218,12 @@ def _snapshot(
 def spec_from(about: dict[str, Any]) -> Spec:
     """Reads the spaces in a description; raises an error for values that describe none."""
     spec = Spec(
-        tuple(_part(fields) for fields in about["observation"]),
-        tuple(to_count(size) for size in about["action_shape"]),
-        np.asarray(about["action_low"], np.float64),
-        np.asarray(about["action_high"], np.float64),
+        tuple(_part(to_fields(fields)) for fields in to_list(about["observation"])),
+        tuple(to_count(size) for size in to_list(about["action_shape"])),
+        np.array([to_number(bound) for bound in to_list(about["action_low"])], np.float64),
+        np.array([to_number(bound) for bound in to_list(about["action_high"])], np.float64),
         str(about["action_dtype"]),
-        tuple(_image(fields) for fields in about.get("images", ())),
+        tuple(_image(to_fields(fields)) for fields in to_list(about.get("images", []))),
         to_count(about.get("stack", 1), least=1),
         about.get("max_action_change", 0.0),
     )
@@ -221,10 +234,14 @@ def spec_from(about: dict[str, Any]) -> Spec:
     low, high = spec.action_low, spec.action_high
     if not low.shape == high.shape == (spec.action_size,) or not np.isfinite([low, high]).all() or (low >= high).any():
         raise Refused("its action bounds are not finite numbers, low below high")
-    if np.dtype(spec.action_dtype).kind not in "fiu":
+    try:
+        kind: str = np.dtype(spec.action_dtype).kind
+    except TypeError:  # there is no such type
+        kind = ""
+    if kind not in ("f", "i", "u"):
         raise Refused(f"its actions are of type {spec.action_dtype!r:.60}, which are not numbers")
-    limit, is_float = spec.max_action_change, np.dtype(spec.action_dtype).kind == "f"
-    if not isinstance(limit, float) or not 0 <= limit <= 1 or (limit and not is_float):
+    limit = spec.max_action_change
+    if not isinstance(limit, float) or not 0 <= limit <= 1 or (limit and kind != "f"):
         raise Refused(f"its max_action_change is {limit!r:.60}, with actions of type {spec.action_dtype}")
     return spec
 
@@ -234,7 +251,8 @@ def _is_contiguous(parts: Sequence[Part | Image]) -> bool:
 
 
 def _image(fields: dict[str, Any]) -> Image:
-    path, (channels, height, width) = tuple(fields["path"]), (to_count(size, least=1) for size in fields["shape"])
+    path = tuple(to_list(fields["path"]))
+    channels, height, width = (to_count(size, least=1) for size in to_list(fields["shape"]))
     flags = fields["channels_last"], fields["is_float"]
     shape = (channels, height, width)
     image = Image(path, shape, to_count(fields["start"]), to_count(fields["stop"]), *flags)
@@ -245,11 +263,11 @@ def _image(fields: dict[str, Any]) -> Image:
 
 
 def _content(path: Path, most: int) -> bytes:
-    return read(path.resolve(strict=True), most)  # a link that the user names is followed
+    return read(Path(os.path.realpath(path, strict=True)), most)  # a link that the user names is followed
 
 
 def _part(fields: dict[str, Any]) -> Part:
-    path, shape = tuple(fields["path"]), tuple(to_count(size) for size in fields["shape"])
+    path, shape = tuple(to_list(fields["path"])), tuple(to_count(size) for size in to_list(fields["shape"]))
     choice = None if fields["first_choice"] is None else to_count(fields["first_choice"], least=-(2**62))
     part = Part(path, shape, to_count(fields["start"]), to_count(fields["stop"]), choice)
     if not all(isinstance(key, str | int) for key in path) or (

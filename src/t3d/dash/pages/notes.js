@@ -15,8 +15,10 @@ export function notesForm(name) {
   const edit = el("button", { type: "button", class: "small", onclick: open }, "Edit tags and note");
   const element = el("section", { class: "about", "aria-label": "Tags and note" }, shown, edit, form);
   let stored = { tags: [], note: "" };
+  let before = stored; // when the form was opened
 
   function open() {
+    before = stored;
     tags.value = stored.tags.join(", ");
     note.value = stored.note;
     problem.textContent = "";
@@ -35,7 +37,7 @@ export function notesForm(name) {
     event.preventDefault();
     try {
       const wanted = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
-      update(await send("PUT", runAddress(name, "/notes"), { tags: wanted, note: note.value }));
+      update(await send("PUT", runAddress(name, "/notes"), { tags: wanted, note: note.value, before }));
       close();
     } catch (error) {
       problem.textContent = error.message;
