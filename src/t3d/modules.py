@@ -14,9 +14,11 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
+from importlib.machinery import ModuleSpec
+from itertools import product
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -92,7 +94,7 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     A module given by name is searched in the current folder. The path changes only here: commands that need none of
     the user's files must not import one that happens to be named like a library.
     """
-    if _allowed is not None and name not in _allowed and not where.startswith("t3d."):
+    if _allowed is not None and name not in _allowed and (is_path(where) or not where.startswith("t3d.")):
         raise NotImported(name, what)
     if not is_path(where):
         _look_first_in(Path.cwd())
@@ -138,11 +140,35 @@ def files_of(names: Iterable[str]) -> dict[str, str]:
     return {name: file for name, file in files.items() if file and not is_installed(file)}
 
 
-def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> None:
-    """Makes the modules that a run names importable from where they were when it was trained, if they are not here.
+class RunFolders:
+    """First of Python's finders: nothing inside a run's folder is ever imported, by whoever and however it is named.
 
-    Nothing inside the run's own folder is ever imported: whoever sends a run must not send code with it.
+    Whoever sends a run must not send code with it.
     """
+
+    def __init__(self) -> None:
+        self.folders: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Returns what the other finders find, unless that is in one of the folders."""
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
+        spelled = {way(place) for place in places if place for way in (os.path.abspath, os.path.realpath)}
+        for place, folder in product(spelled, self.folders):
+            if Path(place).is_relative_to(folder):
+                raise UserError(f"{name} is in {place}, and no file inside a run's folder is ever imported; move it")
+        return spec
+
+
+_run_folders = RunFolders()
+
+
+def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> None:
+    """Makes the modules that a run names importable from where they were when it was trained, if they are not here."""
+    _run_folders.folders |= {os.path.abspath(run), os.path.realpath(run)}  # noqa: PTH100
+    if _run_folders not in sys.meta_path:
+        sys.meta_path.insert(0, _run_folders)
     for name in names:
         where = name.rpartition(":")[0] or name
         if is_path(where):
@@ -174,6 +200,8 @@ def import_module(module_name: str, name: str, what: str = "environment") -> Mod
     """Imports a module that is installed or on Python's path, for what the user has named."""
     try:
         return importlib.import_module(module_name)
+    except UserError:
+        raise
     except ModuleNotFoundError as error:
         if not error.name:
             raise UserError(f"importing {name} failed in {where_it_failed(error)}") from error

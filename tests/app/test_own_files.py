@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -183,3 +184,28 @@ def test_python_programs_are_told_by_a_log(
     (run,) = (tmp_path / "runs").iterdir()
     start = json.loads((run / "journal.jsonl").read_text().splitlines()[0])
     assert start["files"] == {"quiet_robot:Drone": str(tmp_path / "quiet_robot.py")}
+
+
+@pytest.mark.parametrize("kind", ["parent package", "compiled", "library of the same name"])
+def test_no_code_inside_a_runs_folder_runs_however_it_is_named(tmp_path: Path, kind: str) -> None:
+    assert main(["train", "Pendulum-v1", *SMALL.split(), str(tmp_path / "runs"), "--run.name", "sent", "--quiet"]) == 0
+    run, mark = tmp_path / "runs" / "sent", tmp_path / "executed"
+    leaves_a_mark = f"open({str(mark)!r}, 'w').close()\n"
+    env_id, folder, command = "runs.sent.cart:Cart", tmp_path, ["eval", "runs/sent"]
+    if kind == "parent package":
+        (run / "__init__.py").write_text(leaves_a_mark)
+    elif kind == "compiled":
+        (tmp_path / "cart.py").write_text(leaves_a_mark)
+        py_compile.compile(str(tmp_path / "cart.py"), str(run / "cart.pyc"))
+        (tmp_path / "cart.py").unlink()
+    else:
+        env_id = "gymnasium.envs.classic_control.pendulum:PendulumEnv"
+        folder, command = run, ["record", ".", "--steps", "2"]
+        (run / "imageio_ffmpeg.py").write_text(leaves_a_mark)
+    written = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(written.replace('id = "Pendulum-v1"', f'id = "{env_id}"'))
+    environment = {**os.environ, "PYTHONPATH": str(Path(t3d.__file__).parents[1])}
+    python = [sys.executable, "-m", "t3d", *command]
+    done = subprocess.run(python, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "no file inside a run's folder is ever imported" in done.stderr, done.stderr
+    assert not mark.exists()

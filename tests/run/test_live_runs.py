@@ -62,12 +62,18 @@ def test_a_process_takes_over_its_own_run_and_says_so_of_one_that_works(tmp_path
         pass
     other = t3d.resume(tmp_path / "run", make_env=Failing)
     assert next(other).step >= 90
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    third = t3d.resume(tmp_path / "link", make_env=Failing)
+    assert next(third).step >= 90
+    third._turn.acquire()  # as if it worked in another thread
     with pytest.raises(UserError, match="is in use by this program"):
-        run._is_working = True  # as in another thread
-        other._is_working = True
         next(t3d.resume(tmp_path / "run", make_env=Failing))
-    other._is_working = False
-    other.close()
+    with pytest.raises(UserError, match="works in another thread"):
+        next(third)
+    third.close()
+    third._turn.release()
+    assert third._stop.is_set(), "it ends where it works"
+    third.close()
 
 
 def test_a_with_block_ends_the_run(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_two_runs_in_turns_keep_their_own_threads(tmp_path: Path, monkeypatch: p
 
 
 def of_another_process(script: str, **environment: str) -> str:
-    inherited = {key: value for key, value in os.environ.items() if key not in placement.WAITING}
+    inherited = {key: value for key, value in os.environ.items() if key != t3d.SPINS}
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, env={**inherited, **environment}, capture_output=True, text=True, check=True)
     return ended.stdout.strip()
@@ -137,16 +143,18 @@ def test_import_t3d_shortens_the_spins_of_idle_threads_before_torch_is_loaded() 
     assert of_another_process(f"import os, t3d, torch; {spins}") == "2000"
     assert of_another_process(f"import os, t3d, torch; {spins}", GOMP_SPINCOUNT="7") == "7"
     assert of_another_process(f"import os, torch, t3d; {spins}") == "None"
+    too_late = "import os, torch; os.environ['GOMP_SPINCOUNT'] = '7'; import t3d; print(t3d.WAITS_SHORTLY)"
+    assert of_another_process(too_late) == "False"
+    assert of_another_process("import torch, t3d; print(t3d.WAITS_SHORTLY)", GOMP_SPINCOUNT="7") == "True"
 
 
 def test_where_torch_came_first_one_thread_is_used_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "faster_threads", lambda *arguments: 2)
     monkeypatch.setattr(placement, "_faster", {})
-    for name in placement.WAITING:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(t3d, "WAITS_SHORTLY", False)
     threads, notes = set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused")
     assert threads == 1 and "import t3d first" in notes[0]
-    monkeypatch.setenv("GOMP_SPINCOUNT", "2000")
+    monkeypatch.setattr(t3d, "WAITS_SHORTLY", True)
     before = torch.get_num_threads()
     try:
         assert set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused") == (2, [])
@@ -183,3 +191,42 @@ def test_updates_that_become_many_times_slower_are_noted_once(tmp_path: Path, mo
         cfg = small(tmp_path, f"threads-{threads}", threads=threads, log={"every_steps": 20})
         notes = [one.text for one in t3d.train(cfg, make_env=Failing) if isinstance(one, Note)]
         assert [text for text in notes if "--threads 1" in text and "ms" in text] == notes[-1:] * (threads == 2), notes
+
+
+def test_a_run_that_was_closed_before_its_loop_begins_in_it(tmp_path: Path) -> None:
+    run = t3d.train(small(tmp_path, "run"), make_env=Failing)
+    run.close()
+    assert "has not begun" in repr(run)
+    *_, end = run
+    assert isinstance(end, End) and end.reason == "finished" and run.step == 200
+    assert f"{tmp_path / 'run'}, at step 200, has ended" in repr(run)
+
+
+def test_an_id_beside_a_function_that_makes_something_else_is_refused(tmp_path: Path) -> None:
+    cfg = small(tmp_path, "run", env={"id": "Pendulum-v1", "name": ""})
+    with pytest.raises(UserError, match=r"env.id=Pendulum-v1 and make_env=worlds:Failing are two environments"):
+        next(t3d.train(cfg, make_env=Failing))
+
+
+def test_another_loop_over_a_run_that_was_stopped_continues_it(tmp_path: Path) -> None:
+    stop = threading.Event()
+    run = t3d.train(small(tmp_path, "run"), make_env=Failing, stop=stop)
+    for event in run:
+        if event.step >= 90:
+            stop.set()
+    assert isinstance(event, End) and event.reason == "stopped"
+    stop.clear()
+    *_, end = run
+    assert isinstance(end, End) and end.reason == "finished"
+
+
+def test_a_forked_child_leaves_the_run_to_its_parent(tmp_path: Path) -> None:
+    run = t3d.train(small(tmp_path, "run"), make_env=Failing)
+    next(run)
+    child = os.fork()
+    if not child:
+        run.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not any(isinstance(event, End) for event in events_of(tmp_path / "run"))
+    run.close()

@@ -91,7 +91,8 @@ def test_a_lock_file_that_is_removed_lets_nobody_in(tmp_path: Path) -> None:
     run = t3d.train(small(tmp_path, "run"), make_env=Failing)
     next(run)
     (tmp_path / "run" / "lock").unlink()
-    run._is_working = True  # as in another thread: one that waits would be taken over
+    run._turn.acquire()  # as in another thread: one that waits would be taken over
     with pytest.raises(UserError, match="is in use by another process"):
         next(t3d.resume(tmp_path / "run", make_env=Failing))
+    run._turn.release()
     run.close()

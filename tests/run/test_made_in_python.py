@@ -23,6 +23,7 @@ from t3d.app.cli import main
 from t3d.config import EnvConfig, load_config
 from t3d.errors import UserError
 from t3d.events import End, Start
+from t3d.insight.comparison import compare
 from t3d.insight.groups import pooled, read_groups
 from t3d.store.catalogue import read_entry
 from t3d.store.reader import open_run
@@ -116,15 +117,15 @@ def test_a_partial_trains_with_actors_and_is_played_and_resumed_by_itself(
     assert isinstance(inline, Start) and inline.environment["episode"] == events[0].environment["episode"]
     assert main(["eval", str(tmp_path / "a"), "--episodes", "2", "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
-    assert evaluated["notes"] == [] and evaluated["env"] == "drones:Drone"
+    assert evaluated["notes"] == [] and evaluated["env"] == "drones:Drone(wind=1.5)"
     assert list(t3d.resume(tmp_path / "a", total_steps=350))[-1].step == 350, "without make_env"
     policy = t3d.load_policy(tmp_path / "a" / "best" / "seed-0")
     assert policy.about["env"] == "drones:Drone" and policy.about["env_args"] == {"wind": 1.5}
 
 
-def test_an_id_that_is_given_stays(tmp_path: Path) -> None:
+def test_an_id_that_is_given_beside_a_lambda_stays(tmp_path: Path) -> None:
     given = config(tmp_path, "a", env={"id": "drones:make_drone", "args": {"wind": 1}})
-    next(t3d.train(given, make_env=partial(Drone, wind=1.5)))
+    next(t3d.train(given, make_env=lambda: Drone(wind=1.0)))
     env = load_config(tmp_path / "a/config.toml").env
     assert (env.id, env.args) == ("drones:make_drone", {"wind": 1})
 
@@ -218,3 +219,12 @@ def test_other_arguments_are_another_setting(tmp_path: Path) -> None:
         list(t3d.train(cfg))
     groups = read_groups([str(tmp_path)], tmp_path)
     assert [group.name for group in groups] == ["wind=nothing", "wind=1.5"]
+    (note,) = [text for text in compare(groups).notes if "Arguments differ" in text]
+    assert "drones:Drone, drones:Drone(wind=1.5)" in note
+
+
+def test_arguments_tell_environments_apart_by_name() -> None:
+    calm, windy = (EnvConfig("drone:Drone", {"wind": wind}) for wind in (0.0, 1.5))
+    assert (calm.title, windy.title) == ("drone:Drone(wind=0.0)", "drone:Drone(wind=1.5)")
+    assert windy.label == "drone:Drone"
+    assert reference(partial(Drone, wind=np.float64(1.5)))[1] == {"wind": 1.5}

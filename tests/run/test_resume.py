@@ -295,8 +295,9 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UserError, match="is in use by this program"):
         going_on = t3d.resume(broken)
         next(going_on)
-        going_on._is_working = True  # as in another thread
+        going_on._turn.acquire()  # as in another thread
         next(t3d.resume(broken))
+    going_on._turn.release()
     going_on.close()
     for file in (broken / "checkpoints").glob("*/state.json"):
         file.write_text("{}")

@@ -18,7 +18,7 @@ from t3d.app.json_output import member_fields, write_json
 from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import standard_output
 from t3d.errors import UserError
-from t3d.insight.best_member import play, save_played
+from t3d.insight.best_member import fresh_episodes, play, save_played
 from t3d.insight.statistics import estimate, mean
 from t3d.store.folder import versions
 from t3d.types import sample_std
@@ -71,7 +71,8 @@ def _play(args: EvalArgs, console: PlainConsole) -> Result:
     opened = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
     run, member, policy, env, notes = opened
     played = play(run, {member: policy}, "test", args.episodes, env=env)[member]
-    if args.env is None and not notes and run.path.is_dir():  # in the environment it was trained in
+    enough = run.path.is_dir() and args.episodes >= fresh_episodes(run)
+    if args.env is None and not notes and enough:  # in the environment it was trained in
         save_played(run, {member: (policy, played)})
     return Result(opened, played.returns, played.lengths)
 

@@ -15,7 +15,7 @@ Section = TypeVar("Section")
 MOVED = {f"td3.{name}": name for name in ("random_steps", "updates_per_step", "normalise_observations")}
 
 
-def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
+def merge(base: Section, data: Mapping[str, Any], *, prefix: str = "") -> Section:
     """Copies a configuration with the values of a nested mapping; unknown keys and wrong types are errors."""
     hints = declared_types(type(base))  # type: ignore[arg-type]  # mypy does not see that classes are hashable
     changes: dict[str, Any] = {}
@@ -31,7 +31,7 @@ def merge(base: Section, data: Mapping[str, Any], prefix: str = "") -> Section:
         if not dataclasses.is_dataclass(current):
             changes[key] = value
         elif isinstance(value, Mapping):
-            changes[key] = merge(current, value, f"{name}.")
+            changes[key] = merge(current, value, prefix=f"{name}.")
         else:
             raise UserError(f"{name}={value!r} must be a table of settings, e.g. [{name}]")
     return dataclasses.replace(base, **changes)  # type: ignore[type-var]

@@ -83,8 +83,19 @@ class EnvConfig:
 
     @property
     def title(self) -> str:
-        """The name to show."""
+        """The name to show, with its arguments."""
+        return with_args(self.label, self.args)
+
+    @property
+    def label(self) -> str:
+        """The name without arguments."""
         return self.name or short_id(self.id) or "custom"
+
+
+def with_args(label: str, args: dict[str, Any]) -> str:
+    """Adds arguments to the name of an environment: drone:Drone(wind=1.5)."""
+    given = ", ".join(f"{name}={value}" for name, value in args.items())
+    return f"{label}({given})" if given else label
 
 
 def short_id(env_id: str) -> str:

@@ -203,7 +203,11 @@ def _interval_notes(windows: list[Window], figure: Figure) -> list[str]:
 
 
 def _notes(found: list[Scored]) -> list[str]:
+    titles = dict.fromkeys(training.run.cfg.env.title for one in found for training in one.group.trainings)
+    tasks = {training.task for one in found for training in one.group.trainings}
     notes = []
+    if len(titles) > len(tasks):
+        notes.append(f"Arguments differ, so these are returns in different tasks: {joined([*titles])}.")
     for of_task in zip(*(one.tasks for one in found), strict=True):
         ends = [seed.end for seeds in of_task for seed in seeds if not seed.diverged]
         if differ(ends):

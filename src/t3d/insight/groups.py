@@ -31,7 +31,7 @@ class Training(NamedTuple):
 
     @property
     def task(self) -> str:
-        return self.run.cfg.env.title
+        return self.run.cfg.env.label
 
     @property
     def settings(self) -> dict[str, Any]:

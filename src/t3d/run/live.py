@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import os
 import signal
 import threading
 import weakref
@@ -15,8 +16,10 @@ from typing import NamedTuple, NoReturn, Self
 
 import torch
 
-from t3d.errors import EnvironmentFailed, StoppedEarly
+from t3d.errors import EnvironmentFailed, StoppedEarly, UserError
 from t3d.events import End, Event, Resumed, Start
+
+Events = Generator[Event, None, None]
 
 
 class TorchSettings(NamedTuple):
@@ -57,24 +60,27 @@ class LiveRun(Iterator[Event]):
     are ended then, while torch can still be used.
     """
 
-    def __init__(
-        self,
-        events: Generator[Event, None, None],
-        stop: threading.Event,
-        resumed: Callable[[Path], Generator[Event, None, None]],
-    ) -> None:
-        self._events, self._stop, self._resumed = events, stop, resumed
+    def __init__(self, begin: Callable[[], Events], stop: threading.Event, resume: Callable[[Path], Events]) -> None:
+        self._events, self._stop, self._begin, self._resume = begin(), stop, begin, resume
         self.path: Path | None = None  # of its folder, once it has one
-        self._is_working, self._interrupted, self._has_ended = False, False, False
+        self.step = 0  # of the newest event
+        self._interrupted, self._has_ended, self._process = False, False, os.getpid()
+        self._turn = threading.Lock()  # held while the run works
         self._settings: TorchSettings | None = None  # of torch, while the run works
 
     def __iter__(self) -> Iterator[Event]:
-        if self.path is not None and self not in _alive and not self._has_ended:
+        if inspect.getgeneratorstate(self._events) == inspect.GEN_CLOSED and not self._has_ended:
             if self._interrupted:
                 self._interrupted = False
                 self._stop.clear()
-            self._events = self._resumed(self.path)
+            self._events = self._begin() if self.path is None else self._resume(self.path)
         return self._until_left()
+
+    def __repr__(self) -> str:
+        if self.path is None:
+            return "<a run that has not begun: loop over it>"
+        state = "has ended" if self._has_ended else "waits for its loop" if self in _alive else "was left"
+        return f"<the run {self.path}, at step {self.step:,}, {state}>"
 
     def _until_left(self) -> Iterator[Event]:
         try:
@@ -84,6 +90,8 @@ class LiveRun(Iterator[Event]):
             self.close()
 
     def __next__(self) -> Event:
+        if self._is_working:
+            raise UserError("this run works in another thread; one loop at a time can follow it")
         self._listen()
         try:
             with self._working():
@@ -95,7 +103,7 @@ class LiveRun(Iterator[Event]):
             raise
         if isinstance(event, Start | Resumed):
             self.path = Path(event.folder)
-        self._has_ended = isinstance(event, End)
+        self.step, self._has_ended = event.step, isinstance(event, End) and event.reason == "finished"
         if self._interrupted:
             self._end()
         return event
@@ -107,13 +115,22 @@ class LiveRun(Iterator[Event]):
         self.close()
 
     def close(self) -> None:
-        """Ends the run, which saves itself."""
+        """Ends the run, which saves itself; one that works in another thread does so as soon as it can."""
+        if self._process != os.getpid():  # a forked child has a copy of it
+            return
+        if self._is_working:
+            self._stop.set()
+            return
         try:
             if inspect.getgeneratorstate(self._events) != inspect.GEN_CLOSED:
                 with self._working():
                     self._events.close()
         finally:
             self._stop_listening()
+
+    @property
+    def _is_working(self) -> bool:
+        return self._turn.locked()
 
     def __del__(self) -> None:
         self.close()
@@ -130,15 +147,15 @@ class LiveRun(Iterator[Event]):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
+        self._turn.acquire()
         callers = TorchSettings.current()
-        (self._settings or callers._replace(grad_mode=True, dtype=torch.float32)).apply()
-        self._is_working = True
         try:
+            (self._settings or callers._replace(grad_mode=True, dtype=torch.float32)).apply()
             yield
         finally:
-            self._is_working = False
             self._settings = TorchSettings.current()
             callers.apply()
+            self._turn.release()
 
     def _listen(self) -> None:
         """Replaces Python's own Ctrl-C handler while runs are alive."""
@@ -160,23 +177,24 @@ _alive: weakref.WeakSet[LiveRun] = weakref.WeakSet()
 def let_go(path: Path) -> None:
     """Ends the runs of this process that write in a folder and wait for their callers, so that another may resume."""
     for run in list(_alive):
-        if run.path == path and not run._is_working:
+        if run.path is not None and run.path.resolve() == path.resolve() and not run._is_working:
             run.close()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Handles Ctrl-C while runs are alive."""
-    if not _alive:  # the last one ended in another thread, which could not give Ctrl-C back
+    alive = list(_alive)  # other threads may end theirs
+    if not alive:  # the last one ended in another thread, which could not give Ctrl-C back
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.default_int_handler(number, frame)
-    working = [run for run in _alive if run._is_working]
+    working = [run for run in alive if run._is_working]
     if any(run._interrupted for run in working):
         signal.default_int_handler(number, frame)
     for run in working:
         run._interrupted = True
         run._stop.set()
     if not working:
-        *others, last = _alive
+        *others, last = alive
         for run in others:
             run.close()
         last._end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
@@ -19,7 +19,7 @@ from t3d.events import End, Event, Note, Resumed, Start
 from t3d.modules import find_again
 from t3d.run.build import Training, assemble
 from t3d.run.control import Control
-from t3d.run.live import LiveRun, let_go
+from t3d.run.live import Events, LiveRun, let_go
 from t3d.run.parts import Parts
 from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
@@ -33,7 +33,7 @@ from t3d.types import Requests
 from t3d.world.factory import checked_factory
 from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.make import env_factory, own_names, with_full_paths
-from t3d.world.names import with_reference
+from t3d.world.names import refuse_another, with_reference
 from t3d.world.pixels import prepare_graphics
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
@@ -51,12 +51,13 @@ def train(
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one without ending.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
-    return _live(_train(cfg, requests, make_env), requests, make_env)
+    return _live(lambda: _train(cfg, requests, make_env), requests, make_env)
 
 
 def _train(
     cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
+    refuse_another(as_config(cfg), make_env)
     asked = with_reference(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
@@ -92,11 +93,12 @@ def resume(
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
     changes = Changes(total_steps, actors, ray_address, ray_cpus, bad_values, hang_seconds)
-    return _live(_resume(Path(path).absolute(), changes, cfg, requests, make_env), requests, make_env)
+    folder = Path(path).absolute()
+    return _live(lambda: _resume(folder, changes, cfg, requests, make_env), requests, make_env)
 
 
-def _live(events: Generator[Event, None, None], requests: Requests, make_env: EnvFactory | None) -> LiveRun:
-    return LiveRun(events, requests.stop, lambda path: _resume(path, Changes(), None, requests, make_env))
+def _live(begin: Callable[[], Events], requests: Requests, make_env: EnvFactory | None) -> LiveRun:
+    return LiveRun(begin, requests.stop, lambda path: _resume(path, Changes(), None, requests, make_env))
 
 
 def _resume(

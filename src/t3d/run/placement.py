@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from bisect import bisect_right
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import psutil
 import torch
 
+import t3d
 from t3d import SPINS
 from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
@@ -24,7 +24,6 @@ from t3d.errors import UserError
 from t3d.types import Spec
 
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
-WAITING = {SPINS, "OMP_WAIT_POLICY"}  # variables that say how threads wait
 _faster: dict[tuple[object, ...], int] = {}  # threads, by what is computed
 OF_IMAGES = ("encoder_channels", "encoder_strides", "encoder_features", "image_shift")  # in td3
 
@@ -97,7 +96,7 @@ def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: 
         if key not in _faster:
             _faster[key] = faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients)
         threads = _faster[key]
-        if threads > 1 and not WAITING & os.environ.keys():
+        if threads > 1 and not t3d.WAITS_SHORTLY:
             notes = [
                 f"one thread is used instead of {threads}: torch was imported before t3d, and then threads become very "
                 f"slow when other programs run; import t3d first, or set {SPINS}=2000 before Python starts"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
-from t3d.config.settings import short_id
+from t3d.config.settings import short_id, with_args
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
@@ -116,7 +116,9 @@ def read_entry(path: Path) -> Entry:
         return Entry(
             path=path,
             config=config,
-            env=str(env.get("name") or short_id(str(env["id"])))[:LONGEST_NAME],
+            env=with_args(str(env.get("name") or short_id(str(env["id"]))), to_fields(env.get("args", {})))[
+                :LONGEST_NAME
+            ],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
             members=members,

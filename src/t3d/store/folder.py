@@ -232,7 +232,7 @@ def rooted(cfg: Config) -> Config:
 def create_folder(cfg: Config) -> Path:
     """Creates a folder for a new run."""
     root = Path(cfg.run.root).absolute()
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.title).name)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.label).name)
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = root / (cfg.run.name or automatic)
     others = [] if cfg.run.name else [f"{automatic}-{again}" for again in range(2, 1000)]

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
+from t3d.store.lock import one_at_a_time
 from t3d.store.values import LARGEST
 from t3d.world.policy_files import MOST_JSON_BYTES, described
 
@@ -62,9 +63,9 @@ def read_fresh(path: Path) -> FreshResults:
 
 def write_fresh(path: Path, results: Mapping[str, Fresh], chosen: str = "") -> None:
     """Adds results of the policies in best/; of two for the same policy the one with more episodes stays."""
-    before = read_fresh(path)
-    kept = dict(before.by_member)
-    with suppress(*CORRUPT_ERRORS):  # then it is played again
+    with suppress(*CORRUPT_ERRORS), one_at_a_time(path):  # otherwise it is played again
+        before = read_fresh(path)
+        kept = dict(before.by_member)
         for name, fresh in results.items():
             if fresh.policy == _hash_in(path, name) and (name not in kept or kept[name].episodes <= fresh.episodes):
                 kept[name] = fresh

@@ -6,13 +6,16 @@ import importlib
 import inspect
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from t3d.config import Config, merge
+from t3d.config.settings import short_id
 from t3d.config.validation import is_toml
 from t3d.errors import UserError
 from t3d.world.factory import CheckedFactory
@@ -31,6 +34,13 @@ def with_reference(cfg: Config, make_env: Any) -> Config:
     except UserError:
         return cfg
     return merge(cfg, {"env": {"id": env_id, "args": args}}) if cfg.env.id in ("", env_id) else cfg
+
+
+def refuse_another(cfg: Config, make_env: Any) -> None:
+    """Refuses an id beside a make_env that makes something else: the run would be called what it is not."""
+    made = with_reference(replace(cfg, env=replace(cfg.env, id="")), make_env).env.label
+    if make_env is not None and cfg.env.id and made not in ("custom", cfg.env.name, short_id(cfg.env.id)):
+        raise UserError(f"env.id={cfg.env.id} and make_env={made} are two environments; give one of them")
 
 
 def with_name(cfg: Config, label: str) -> Config:
@@ -57,6 +67,7 @@ def reference(make_env: Any) -> tuple[str, dict[str, Any]]:
             "or train with actors=inline"
         )
     args = _arguments(make_env) if isinstance(make_env, partial) else {}
+    args = {key: value.item() if isinstance(value, np.generic) else value for key, value in args.items()}
     for key, value in args.items():
         if not is_toml(value):
             raise UserError(
