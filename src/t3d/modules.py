@@ -166,7 +166,8 @@ _run_folders = RunFolders()
 
 def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> None:
     """Makes the modules that a run names importable from where they were when it was trained, if they are not here."""
-    _run_folders.folders |= {os.path.abspath(run), os.path.realpath(run)}  # noqa: PTH100
+    names = [*names]
+    _run_folders.folders = {os.path.abspath(run), os.path.realpath(run)} if names else set()  # noqa: PTH100
     if _run_folders not in sys.meta_path:
         sys.meta_path.insert(0, _run_folders)
     for name in names:

@@ -47,9 +47,9 @@ def test_a_file_on_its_own_is_played_in_the_environment_that_it_names(
     shutil.copy(run / "best" / "seed-0.safetensors", tmp_path / "mine.safetensors")
     alone, asked = evaluated(capsys, str(tmp_path / "mine.safetensors")), evaluated(capsys, str(run), "--seed", "0")
     assert alone["returns"] == asked["returns"] and alone["lengths"] == asked["lengths"], "arguments, repeats and limit"
-    assert (alone["env"], alone["notes"]) == ("drones:Drone", [])
+    assert (alone["env"], alone["notes"]) == ("drones:Drone(wind=0.5)", [])
     assert main(["eval", str(tmp_path / "mine"), "--episodes", "1"]) == 0
-    assert "drones:Drone, seed 0, best policy" in capsys.readouterr().out
+    assert "drones:Drone(wind=0.5), seed 0, best policy" in capsys.readouterr().out
     film = tmp_path / "film.mp4"
     assert main(["record", str(tmp_path / "mine.safetensors"), "--steps", "5", "--out", str(film)]) == 0
     assert film.is_file()

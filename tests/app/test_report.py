@@ -240,7 +240,7 @@ IMAGES: dict[str, Any] = {
 )
 def test_what_a_policy_sees_beside_images_is_listed(tmp_path: Path, env: dict[str, Any], names: list[str]) -> None:
     list(t3d.train(helpers.small_config(**IMAGES, env=env, run={"root": str(tmp_path), "name": "run"})))
-    assert main(["eval", "run", "--root", ".", "--episodes", "2"]) == 0
+    assert main(["eval", "run", "--root", ".", "--episodes", "30"]) == 0
     seen = gather(Path("run"), "run", 0).seen_fresh
     assert seen is not None and len(seen.observations.low) == len(names)
     assert (seen.observations.low >= -1).all() and (seen.observations.high <= 1).all()

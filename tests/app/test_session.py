@@ -106,7 +106,7 @@ def test_a_run_made_in_python_has_a_name(
     assert next(stepping).event == "start"
     stepping.close()
     (run,) = tmp_path.iterdir()
-    assert run.name.startswith(f"{name.replace(':', '-')}-default-") and open_run(run).cfg.env.title == name
+    assert run.name.startswith(f"{name.replace(':', '-')}-default-") and open_run(run).cfg.env.label == name
     assert main(["runs", "--root", str(tmp_path)]) == 0
     assert name in capsys.readouterr().out.replace(run.name, "")
 

@@ -202,12 +202,6 @@ def test_a_run_that_was_closed_before_its_loop_begins_in_it(tmp_path: Path) -> N
     assert f"{tmp_path / 'run'}, at step 200, has ended" in repr(run)
 
 
-def test_an_id_beside_a_function_that_makes_something_else_is_refused(tmp_path: Path) -> None:
-    cfg = small(tmp_path, "run", env={"id": "Pendulum-v1", "name": ""})
-    with pytest.raises(UserError, match=r"env.id=Pendulum-v1 and make_env=worlds:Failing are two environments"):
-        next(t3d.train(cfg, make_env=Failing))
-
-
 def test_another_loop_over_a_run_that_was_stopped_continues_it(tmp_path: Path) -> None:
     stop = threading.Event()
     run = t3d.train(small(tmp_path, "run"), make_env=Failing, stop=stop)

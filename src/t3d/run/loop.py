@@ -33,7 +33,7 @@ from t3d.types import Requests
 from t3d.world.factory import checked_factory
 from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.make import env_factory, own_names, with_full_paths
-from t3d.world.names import refuse_another, with_reference
+from t3d.world.names import with_reference
 from t3d.world.pixels import prepare_graphics
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
@@ -57,7 +57,6 @@ def train(
 def _train(
     cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
-    refuse_another(as_config(cfg), make_env)
     asked = with_reference(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo

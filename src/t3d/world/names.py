@@ -6,7 +6,6 @@ import importlib
 import inspect
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 
 from t3d.config import Config, merge
-from t3d.config.settings import short_id
 from t3d.config.validation import is_toml
 from t3d.errors import UserError
 from t3d.world.factory import CheckedFactory
@@ -34,13 +32,6 @@ def with_reference(cfg: Config, make_env: Any) -> Config:
     except UserError:
         return cfg
     return merge(cfg, {"env": {"id": env_id, "args": args}}) if cfg.env.id in ("", env_id) else cfg
-
-
-def refuse_another(cfg: Config, make_env: Any) -> None:
-    """Refuses an id beside a make_env that makes something else: the run would be called what it is not."""
-    made = with_reference(replace(cfg, env=replace(cfg.env, id="")), make_env).env.label
-    if make_env is not None and cfg.env.id and made not in ("custom", cfg.env.name, short_id(cfg.env.id)):
-        raise UserError(f"env.id={cfg.env.id} and make_env={made} are two environments; give one of them")
 
 
 def with_name(cfg: Config, label: str) -> Config:
