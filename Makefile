@@ -3,12 +3,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test test-all check lint clean
+# Tests that are about the update, the replay and runs; on a GPU machine without the extras the others could only be skipped.
+GPU_TESTS := tests/algo tests/data tests/measure tests/run tests/store tests/actors
+
+.PHONY: help setup demo test test-all test-gpu check lint clean
 
 help:
 	@echo "make demo      train Pendulum-v1 (half a minute once installed) and show the results"
 	@echo "make test      all checks and quick tests"
 	@echo "make test-all  the slow tests too"
+	@echo "make test-gpu  quick tests on a GPU machine, which needs no network: installs nothing, uses the packages of PYTHON"
+	@echo "               (torch, gymnasium, pytest, ...) and of the folder SITE: make test-gpu PYTHON=python3 SITE=folder"
 	@echo "make check     format, lint, types, import layers, and the tests of the algorithm"
 	@echo "make setup     install into $(VENV), nothing else"
 	@echo "make clean     remove $(VENV) and caches"
@@ -23,6 +28,10 @@ test: lint
 
 test-all: test
 	$(VENV)/bin/pytest -m slow
+
+test-gpu:
+	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/tests$(if $(SITE),:$(abspath $(SITE)))" \
+		$(PYTHON) -m pytest -n 12 -m "not slow" $(PYTEST_FLAGS) $(GPU_TESTS)
 
 check: lint
 	$(VENV)/bin/pytest -q tests/algo/test_td3.py tests/data/test_replay.py tests/test_config.py tests/test_docs.py

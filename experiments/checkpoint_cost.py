@@ -43,7 +43,7 @@ def million(env: str, root: Path) -> None:
     cfg = t3d.merge(t3d.Config(), {**changes, "eval": {"episodes": 1}})
     rng = np.random.default_rng(0)
     with ExitStack() as opened:
-        training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory(env), opened)
+        training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory(cfg.env), opened)
         parts, saver = training.parts, training.saver
         spec = parts.collector.spec
         saved = []

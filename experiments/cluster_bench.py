@@ -140,7 +140,7 @@ def cluster() -> Iterator[str]:
 def collected(cfg: Config, connection: Connection | None = None) -> dict[str, float]:
     """Collects without learning."""
     cfg = with_full_paths(cfg)
-    make_env = env_factory(cfg.env.id)
+    make_env = env_factory(cfg.env)
     with ExitStack() as opened:
         log = opened.enter_context(closing(WorkerLog()))
         checkup = check(cfg, make_env, log, threading.Event(), play=False)

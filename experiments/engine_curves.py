@@ -15,6 +15,7 @@ import numpy as np
 
 import t3d
 from t3d.events import End, Eval, Start
+from t3d.types import sample_std
 
 STEPS, SEEDS = 50_000, [0, 1, 2]
 
@@ -29,7 +30,7 @@ def train(engine: str, file: Path) -> None:
     last = [curve[-1][1] for curve in curves]
     about = {key: start.config[key] for key in ("engine", "device", "threads", "tf32")}
     file.write_text(json.dumps({**about, "versions": start.versions, "seconds": end.seconds, "curves": curves}))
-    print(f"{engine}: {np.mean(last):,.0f} ± {np.std(last):,.0f} at {STEPS:,} steps, {end.seconds:,.0f} s {last}")
+    print(f"{engine}: {np.mean(last):,.0f} ± {sample_std(last):,.0f} at {STEPS:,} steps, {end.seconds:,.0f} s {last}")
 
 
 def draw(files: list[Path], picture: Path) -> None:
@@ -43,7 +44,7 @@ def draw(files: list[Path], picture: Path) -> None:
         run = json.loads(file.read_text())
         curves = np.array(run["curves"])  # (seed, evaluation, 2)
         steps, returns = curves[0, :, 0], curves[..., 1]
-        mean, spread = returns.mean(axis=0), returns.std(axis=0)
+        mean, spread = returns.mean(axis=0), sample_std(returns, axis=0)
         (line,) = axes.plot(steps, mean, label=f"{run['engine']} ({run['device']})")
         axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color())
     axes.set(xlabel="steps", ylabel="mean return", title=f"HalfCheetah-v5, {len(SEEDS)} seeds, band: ± one deviation")

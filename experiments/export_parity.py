@@ -1,4 +1,4 @@
-"""How far torch, ONNX and C are from the policy: the table in docs/ship.md. `python experiments/export_parity.py`.
+"""How far torch, ONNX and C are from the policy: `python experiments/export_parity.py [FILE.json]`, for docs/ship.md.
 
 Each figure is the largest difference over 10,000 observations with extremes, as a share of the range of actions. Actors
 have 17 inputs, hidden layers 256-256 and 6 actions, with and without scaled observations; images are three frames of
@@ -7,6 +7,8 @@ have 17 inputs, hidden layers 256-256 and 6 actions, with and without scaled obs
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from t3d.config import TD3Config
 from t3d.ship.export import export_policy
 from t3d.ship.parity import largest_difference
 from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
+from t3d.store.folder import versions
 from t3d.types import Image, Part, Spec
 from t3d.world.action_limit import limited
 from t3d.world.policy import SavedPolicy
@@ -63,8 +66,8 @@ def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any], NDArray[Any] |
     return actions
 
 
-def row(title: str, policies: list[SavedPolicy], folder: Path) -> None:
-    """Prints a line of the table: the largest over the policies."""
+def row(title: str, policies: list[SavedPolicy], folder: Path) -> dict[str, Any]:
+    """Prints a line of the table, the largest over the policies, and returns it."""
     kinds = ["onnx"] if policies[0].spec.images else ["onnx", "c"]
     found: dict[str, float] = {"torch": 0.0}
     for policy in policies:
@@ -75,24 +78,29 @@ def row(title: str, policies: list[SavedPolicy], folder: Path) -> None:
             found[kind] = max(found.get(kind, 0.0), export_policy(policy, file, kind, {}).difference or 0.0)
     cells = [f"{found[kind]:.1e}" if kind in found else "refused" for kind in ("torch", "onnx", "c")]
     print(f"| {title} | {' | '.join(cells)} |", flush=True)
+    return {"policy": title, **found}
 
 
 def main() -> None:
     torch.set_num_threads(1)
     print("| network | torch | ONNX | C |\n|---|---|---|---|")
+    rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for kind in KINDS:
             for activation in ACTIVATIONS:
                 network = architecture(kind, (17, 256, 256, 6), activation)
-                row(
-                    f"`{kind}`, {activation}", [policy_of(network, VECTORS, scaled) for scaled in (False, True)], folder
-                )
+                policies = [policy_of(network, VECTORS, scaled) for scaled in (False, True)]
+                rows.append(row(f"`{kind}`, {activation}", policies, folder))
         network = actor_architecture(SMOOTH, TD3Config())
-        row("smooth, `mlp`, relu", [policy_of(network, SMOOTH, scaled) for scaled in (False, True)], folder)
+        policies = [policy_of(network, SMOOTH, scaled) for scaled in (False, True)]
+        rows.append(row("smooth, `mlp`, relu", policies, folder))
         for kind in KINDS:
             cfg = TD3Config(actor_network=kind)  # type: ignore[arg-type]
-            row(f"images, `{kind}`, relu", [policy_of(actor_architecture(IMAGES, cfg), IMAGES, False)], folder)
+            policies = [policy_of(actor_architecture(IMAGES, cfg), IMAGES, False)]
+            rows.append(row(f"images, `{kind}`, relu", policies, folder))
+    for file in sys.argv[1:]:
+        Path(file).write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

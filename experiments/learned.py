@@ -19,6 +19,7 @@ import t3d
 from t3d.events import End, Eval, Start
 from t3d.insight.plots import plot_curves
 from t3d.store.reader import best_of, open_run, read_events
+from t3d.types import sample_std
 
 PICTURES = Path(__file__).parents[1] / "docs" / "img"
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # preset, and other settings
@@ -51,7 +52,7 @@ def report(task: str) -> None:
         print(f"| {member.seed} | {last.mean_return:,.1f} | {last.std_return:,.1f} | {at_its_best} |")
     finals = [evals[-1].mean_return for evals in run.evals.values()]
     if len(finals) > 1:
-        print(f"| mean ± std over seeds | **{np.mean(finals):,.0f} ± {np.std(finals):,.0f}** | | |")
+        print(f"| mean ± std over seeds | **{np.mean(finals):,.0f} ± {sample_std(finals):,.0f}** | | |")
     versions = ", ".join(f"{name} {version}" for name, version in start.versions.items())
     print(f"\n{end.updates:,} updates in {end.seconds / 60:.1f} minutes; {run.cfg.device}, {run.cfg.threads} threads.")
     print(f"{platform.machine()}, {os.cpu_count()} cores; {versions}.")

@@ -41,12 +41,12 @@ def main() -> None:
     results = {critics: json.loads(figures_file(args, critics).read_text()) for critics in CRITICS}
     draw(results, args.docs / "img" / "overestimation.png")
     for critics, result in results.items():
-        predicted, returned = (last_quarter(result, name) for name in ("q_predicted", "q_return"))
-        each = [f"{100 * (p / r - 1):+.0f} %" for p, r in zip(predicted, returned, strict=True)]
-        print(
-            f"{CRITICS[critics]}: over the last quarter {np.mean(predicted):.1f} predicted, {np.mean(returned):.1f} "
-            f"returned, {100 * (np.mean(predicted) / np.mean(returned) - 1):+.1f} %; by seed {', '.join(each)}"
-        )
+        predicted, bias = (np.array(last_quarter(result, name)) for name in ("q_predicted", "q_bias"))
+        errors = (
+            100 * bias / (predicted - bias)
+        )  # of the true value; q_bias leaves out the critics' own part in a return
+        each = ", ".join(f"{one:+.1f}" for one in errors)
+        print(f"{CRITICS[critics]}: over the last quarter {errors.mean():+.1f} % of the true value; by seed {each}")
 
 
 def train(args: argparse.Namespace, critics: int) -> None:

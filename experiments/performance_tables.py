@@ -26,7 +26,8 @@ def main(files: list[Path]) -> None:
         machine, versions = bench["machine"], bench["versions"]
         where = machine["gpu"] or versions["cpu"]
         extra = " with TF32" if machine["tf32"] else ""
-        print(f"\n`{file}`: {where}{extra}, torch {versions['torch']}, Python {versions['python']}\n")
+        made = f"T3D {versions['t3d']}, torch {versions['torch']}, Python {versions['python']}"
+        print(f"\n`{file}`: {where}{extra}, {made}\n")
         print(table(bench["rows"], "" if machine.get("inductor", True) else ", without Inductor"))
 
 

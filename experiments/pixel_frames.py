@@ -33,7 +33,7 @@ def graphics() -> str:
     """Says whether MuJoCo can render here."""
     cfg = EnvConfig(id="HalfCheetah-v5", pixels=SIDE)
     try:
-        env = open_env(env_factory(cfg.id), cfg)
+        env = open_env(env_factory(cfg), cfg)
         frame, _ = env.reset(seed=0)
         env.close()
     except UserError as error:
@@ -49,7 +49,7 @@ def draw() -> None:
     from matplotlib import pyplot  # noqa: PLC0415
 
     cfg = EnvConfig(id="Pendulum-v1", pixels=SIDE, action_repeat=REPEAT)
-    env = open_env(env_factory(cfg.id), cfg)
+    env = open_env(env_factory(cfg), cfg)
     frames = [env.reset(seed=1)[0]]
     for push in PUSHES:
         for _ in range(REPEAT):

@@ -1,11 +1,14 @@
-"""What sampling by error costs on the CPU, for docs/replay.md: `python experiments/priority_cost.py`.
+"""What sampling by error costs on the CPU, for docs/replay.md: `python experiments/priority_cost.py [FILE.json]`.
 
 A million transitions of HalfCheetah's sizes, batches of 256, one thread; the kinds of sampling take turns.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import time
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -15,6 +18,7 @@ from t3d.algo.learner import Learner
 from t3d.bench.sizes import HALF_CHEETAH
 from t3d.config import Config, TD3Config, merge
 from t3d.data.memory import Memory
+from t3d.store.folder import versions
 from t3d.types import row_sizes
 
 ROWS, ROUNDS, UPDATES = 1_000_000, 12, 40
@@ -40,9 +44,14 @@ def main() -> None:
                 )
             )
     print("| | updates/s | drawing a batch, ms | setting its priorities | adding a transition |\n|---|---|---|---|---|")
+    rows = []
     for sampling in SAMPLING:
-        drawn, told, added = (f"{1e3 * median(column):.2f}" for column in zip(*pieces[sampling], strict=True))
-        print(f"| `{sampling}` | {median(speeds[sampling]):.0f} | {drawn} | {told} | {added} |")
+        drawn, told, added = (round(1e3 * median(column), 3) for column in zip(*pieces[sampling], strict=True))
+        rows.append({"sampling": sampling, "updates_per_second": round(median(speeds[sampling]), 1)})
+        rows[-1] |= {"sample_ms": drawn, "feedback_ms": told, "add_ms": added}
+        print(f"| `{sampling}` | {median(speeds[sampling]):.0f} | {drawn:.2f} | {told:.2f} | {added:.2f} |")
+    for file in sys.argv[1:]:
+        Path(file).write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1) + "\n")
 
 
 def filled(sampling: str, rows: torch.Tensor) -> tuple[Learner, Memory]:

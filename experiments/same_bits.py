@@ -23,7 +23,9 @@ import numpy as np
 import safetensors.numpy
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMES = {"time", "seconds", "steps_per_second", "save_seconds"}  # columns of metrics.csv that differ each time
+DIFFER = {"time", "seconds", "steps_per_second", "save_seconds"}  # columns of metrics.csv that differ each time
+DIFFER |= {"acting_share"}
+DIFFER |= {"std_return"}  # divided by n until 0.4, by n - 1 since
 SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --random-steps 150 --threads 1"
 SMALL += " --eval.episodes 1 --eval.every-steps 300 --checkpoint.every-steps 200 --no-video --run.name run"
 TRAININGS = {  # name: environment and flags; after "|" the total steps of a resume
@@ -44,6 +46,30 @@ TRAININGS = {  # name: environment and flags; after "|" the total steps of a res
     "Pendulum, an actor process that takes turns": (
         "Pendulum-v1 --engine fused --actors local:1 --max-ahead 1 --total-steps 600"
     ),
+    "Pendulum, two actors that take turns, two seeds, resumed": (
+        "Pendulum-v1 --engine fused --seeds 0 1 --actors local:2 --max-ahead 1 --total-steps 350 | 600"
+    ),
+    "Pendulum, 3-step returns, three environments": "Pendulum-v1 --replay.n-step 3 --env.num-envs 3 --total-steps 600",
+    "Pendulum, LAP": "Pendulum-v1 --replay.sampling lap --td3.critic-loss huber --total-steps 500",
+    "Pendulum, proportional, 3-step, resumed": (
+        "Pendulum-v1 --replay.sampling proportional --replay.n-step 3 --total-steps 350 | 500"
+    ),
+    "Pendulum, categorical critics, scaled rewards": (
+        "Pendulum-v1 --td3.critic-loss categorical --scale-rewards --seeds 0 1 --total-steps 450"
+    ),
+    "Pendulum, sweep of gamma, fused": "Pendulum-v1 --seeds 0 1 --sweep td3.gamma=0.9,0.99 --total-steps 450",
+    "Pendulum, sweep of learning rates, eager, resumed": (
+        "Pendulum-v1 --sweep td3.critic_lr=3e-4,1e-3 td3.actor_lr=3e-4,1e-3 --total-steps 350 | 450"
+    ),
+    "Hopper, plus, two seeds": "Hopper-v5 --preset plus --seeds 0 1 --total-steps 450",
+    "Hopper, plus, resumed": "Hopper-v5 --preset plus --total-steps 350 | 450",
+    "Hopper, residual networks, pink noise, weight decay": (
+        "Hopper-v5 --td3.actor-network residual --td3.critic-network residual --noise.kind pink --total-steps 400 "
+        "--td3.weight-decay 1e-3"
+    ),
+    "Pendulum, limited changes of actions": "Pendulum-v1 --env.max-action-change 0.1 --total-steps 500",
+    "Pendulum from images": "Pendulum-v1 --preset pixels --env.pixels 32 --seeds 0 1 --total-steps 260",
+    "Pendulum from images, resumed": "Pendulum-v1 --preset pixels --env.pixels 32 --total-steps 220 | 300",
 }
 
 MOVED = ("random-steps", "updates-per-step", "normalise-observations")  # once --td3.random-steps and so on
@@ -118,8 +144,9 @@ def hashed(checkpoints: Path) -> dict[str, str]:
         arrays[f"replay of {name}"] = np.concatenate(rows)
     found = {name: f"{array.dtype} {array.shape} {digest(array.tobytes())}" for name, array in arrays.items()}
     with (checkpoints.parent / "metrics.csv").open(newline="") as file:
-        rows = [{key: value for key, value in row.items() if key not in TIMES} for row in csv.DictReader(file)]
-    return {**found, "metrics.csv": digest(json.dumps(rows).encode())}
+        rows = [{key: value for key, value in row.items() if key not in DIFFER} for row in csv.DictReader(file)]
+    lines = sorted(map(json.dumps, rows))  # evaluations in another process arrive when they are ready
+    return {**found, "metrics.csv": digest("\n".join(lines).encode())}
 
 
 def digest(content: bytes) -> str:

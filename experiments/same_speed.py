@@ -19,9 +19,12 @@ from pathlib import Path
 from same_bits import checked_out
 
 TOLERATED = 0.98  # of the speed, where the first revision repeats itself that well
+SMALL = "--engines fused --threads 1 --hidden 64 64 --batch 128"
 FIGURES = {  # what is measured: flags of t3d bench, and the field of its row, larger if faster
     "update": ("update --engines fused --threads 1 --seconds 3", lambda row: 1 / row["ms_median"]),
     "train": ("train --engines fused --threads 1 --turns 4", lambda row: row["steps_per_second"]),
+    "update, 64-64": (f"update {SMALL} --seconds 3", lambda row: 1 / row["ms_median"]),
+    "train, 64-64": (f"train {SMALL} --env Pendulum-v1 --turns 8", lambda row: row["steps_per_second"]),
 }
 
 

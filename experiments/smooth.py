@@ -31,6 +31,7 @@ from t3d.events import Eval
 from t3d.insight.plots import COLOURS, drawing, save
 from t3d.seeds import derive
 from t3d.store.folder import versions
+from t3d.types import sample_std
 from t3d.world.policy import LoadedPolicy
 
 LIMITS = [0, 0.5, 0.2, 0.1, 0.05]
@@ -178,7 +179,7 @@ def figures(policies: list[dict[str, float]], name: str) -> NDArray[np.float64]:
 
 def in_words(policies: list[dict[str, float]]) -> str:
     returns = figures(policies, "mean_return")
-    return f"{returns.mean():,.0f} ± {returns.std():,.0f}"
+    return f"{returns.mean():,.0f} ± {sample_std(returns):,.0f}"
 
 
 def cells(one: dict[str, Any], afterwards: dict[str, Any]) -> list[str]:

@@ -61,7 +61,7 @@ def main() -> None:
     if not args.draw:
         train_all(args, study)
     found = results(args, study)
-    report = variants_report.Report(args.study, found, [*study.variants], study.compared_at, study.beside_paper)
+    report = variants_report.Report(args.study, found, [*study.variants], study.beside_paper)
     print(*variants_report.tables(report), sep="\n")
     if args.draw:
         variants_report.draw(report, args.docs)

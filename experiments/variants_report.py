@@ -21,7 +21,6 @@ class Report(NamedTuple):
     study: str
     found: list[dict[str, Any]]
     names: list[str]
-    compared_at: tuple[int, ...]  # steps, besides the end
     beside_paper: bool
 
     @property
@@ -37,12 +36,12 @@ class Report(NamedTuple):
         mine = [one for one in self.found if one["task"] == task]
         return {one["variant"]: one for one in sorted(mine, key=lambda one: -float(ends(one).mean()))}
 
-    def until(self, steps: float) -> Report:
-        """Returns the same without evaluations after these steps or after the last that all of a task have."""
+    def cut(self) -> Report:
+        """Returns the same without evaluations after the last that all of a task have."""
         found = []
         for task in self.tasks:
             mine = [one for one in self.found if one["task"] == task]
-            last = min(steps, *(curves_of(one)[0][-1] for one in mine)) * CLOSE
+            last = min(curves_of(one)[0][-1] for one in mine) * CLOSE
             found += [{**one, "evaluations": cut(one["evaluations"], last)} for one in mine]
         return self._replace(found=found)
 
@@ -66,12 +65,7 @@ def tables(report: Report) -> list[str]:
     """Returns the results as tables in Markdown: over all tasks, then one for each."""
     if not report.found:
         return ["There are no results yet."]
-    lines = []
-    for steps in report.compared_at:
-        lines += [f"After {steps:,} steps:", "", *tables_of(report.until(steps))]
-    if report.compared_at:
-        lines += ["At the end, or where the first of a task's trainings was stopped:", ""]
-    return [*lines, *tables_of(report.until(float("inf"))), *conditions(report.found)]
+    return [*tables_of(report.cut()), *conditions(report.found)]
 
 
 def tables_of(report: Report) -> list[str]:
@@ -98,10 +92,15 @@ def row(one: dict[str, Any], base: dict[str, Any] | None) -> str:
     if base is not None and base is not one:
         apart = interval(resampled(values, rng) - resampled(ends(base), rng))
         difference = f"{values.mean() - ends(base).mean():+,.0f} [{apart[0]:+,.0f}, {apart[1]:+,.0f}]"
-    speed = one.get("steps_per_second")  # unknown for what another script has trained
-    if base is not None and speed and base.get("steps_per_second"):
+    speed = one["steps_per_second"]
+    if base is not None and speed and conditions_of(one) == conditions_of(base):
         cost = f"{base['steps_per_second'] / speed:.2f} ×"
-    return f"| {' | '.join([*cells, difference, one['engine'], f'{speed:,.0f}' if speed else '', cost])} |"
+    return f"| {' | '.join([*cells, difference, one['engine'], f'{speed:,.0f}', cost])} |"
+
+
+def conditions_of(one: dict[str, Any]) -> tuple[Any, ...]:
+    """What speeds depend on besides the settings."""
+    return one["machine"], one["actors"], one["jobs"], len(one["evaluations"])
 
 
 def diverged(one: dict[str, Any]) -> str:
@@ -110,20 +109,21 @@ def diverged(one: dict[str, Any]) -> str:
 
 
 def authors_row(report: Report, task: str) -> list[str]:
-    """Returns what the authors' curve has at the steps of our last evaluations."""
+    """Returns the same of the authors' seeds: means of evaluations as far apart as ours, until the same step."""
     if not report.beside_paper or task not in TASKS:
         return []
     ours = next(iter(report.of_task(task).values()))
-    steps, curve = curves_of(ours)[0][-LAST:], paper_curve(TASKS[task].curve)
-    middle, std = (np.interp(steps, curve["step"], curve[key]).mean() for key in ("mean", "std"))
-    return [f"| the authors, v1 (± standard deviation) | {middle:,.0f} ± {std:,.0f} | | | | |"]
+    last, curve = curves_of(ours)[0][-1], paper_curve(TASKS[task].curve)
+    nearest = int(np.abs(np.array(curve["step"]) - last).argmin())
+    middle, std = curve["mean_of_three"][nearest], curve["std_of_three"][nearest]
+    return [f"| the authors, v1 (± standard deviation over seeds) | {middle:,.0f} ± {std:,.0f} | | | | |"]
 
 
 def overall(report: Report) -> list[str]:
     """Returns how much better each variant is on average over all tasks, of those that were trained on all."""
     by_task = [report.of_task(task) for task in report.tasks]
     complete = [name for name in report.names if all(name in mine for mine in by_task)]
-    if report.base not in complete:
+    if report.base not in complete or len(complete) < 2:
         return []
     rows = []
     for name in complete:
@@ -132,9 +132,10 @@ def overall(report: Report) -> list[str]:
         rng = np.random.default_rng(0)  # draws the seeds of each task on their own
         ratios = [resampled(ours, rng) / resampled(base, rng) for ours, base in pairs]
         low, high = interval(np.mean(ratios, axis=0))
-        speeds = [[mine[one].get("steps_per_second", np.nan) for one in (report.base, name)] for mine in by_task]
-        times = np.mean([base / ours for base, ours in speeds])  # not a number if another script trained the base
-        cost = f"{times:.2f} ×" if np.isfinite(times) else ""
+        beside = [(mine[name], mine[report.base]) for mine in by_task]
+        times = np.mean([base["steps_per_second"] / one["steps_per_second"] for one, base in beside])
+        alike = all(conditions_of(one) == conditions_of(base) for one, base in beside)
+        cost = f"{times:.2f} ×" if alike else ""
         within = "" if name == report.base else f" [{low:.2f}, {high:.2f}]"
         rows.append((ratio, f"| {name} | {ratio:.2f}{within} | {cost} |"))
     return [
@@ -164,7 +165,7 @@ def draw(report: Report, docs: Path) -> None:
     matplotlib.use("Agg")
     (docs / "img").mkdir(parents=True, exist_ok=True)
     draw_curves(report, docs / "img" / f"{report.study}.png")
-    draw_ends(report.until(float("inf")), docs / "img" / f"{report.study}-ends.png")
+    draw_ends(report.cut(), docs / "img" / f"{report.study}-ends.png")
     page = docs / "ablations.md"
     first, last = f"<!-- {report.study}: written by experiments/variants.py -->", f"<!-- end of {report.study} -->"
     text = page.read_text() if page.exists() else ""
@@ -193,6 +194,7 @@ def draw_curves(report: Report, file: Path) -> None:
             means = band(mean, curves)
             (lines[name],) = axis.plot(steps, means.value, color=colours[name], linewidth=1.5)
             axis.fill_between(steps, means.low, means.high, color=colours[name], alpha=0.12, linewidth=0)
+        axis.set_xlim(right=1.02 * max(curves_of(one)[0][-1] for one in mine.values()))
         if report.beside_paper and task in TASKS:
             authors = {key: np.array(values) for key, values in paper_curve(TASKS[task].curve).items()}
             middle, std = authors["mean"], authors["std"]

@@ -68,8 +68,7 @@ class Study(NamedTuple):
     seeds: int = 5
     evaluations: int = 10  # of a training, besides the one before it
     tf32: bool = False
-    default_from_table1: bool = False  # compares with the trainings of experiments/table1.py: ten seeds, TF32, 1M steps
-    compared_at: tuple[int, ...] = ()  # steps, besides the end
+    default_from: str = ""  # another study, which has trained the defaults as this one would
     beside_paper: bool = False  # shows the authors' curves, too
 
 
@@ -81,17 +80,15 @@ STUDIES = {
     "n-step": Study(["HalfCheetah-v5", "Hopper-v5"], {"1-step": {}, "3-step": {"replay": {"n_step": 3}}}),
     "screen": Study(["HalfCheetah-v5", "Walker2d-v5"], CHANGES),
     "finalists": Study(
-        FOUR_TASKS, {"default": {}, **FINALISTS}, 300_000, evaluations=6, tf32=True, default_from_table1=True
+        FOUR_TASKS, {"default": {}, **FINALISTS}, 300_000, evaluations=6, tf32=True, default_from="presets"
     ),
     "plus": Study(
         FOUR_TASKS,
-        {"default": {}, "plus": {"preset": "plus"}},
+        {"plus": {"preset": "plus"}},
         1_000_000,
         seeds=10,
         evaluations=20,
         tf32=True,
-        default_from_table1=True,
-        compared_at=(300_000,),
         beside_paper=True,
     ),
     "presets": Study(  # both with one environment a seed and the same starts of evaluations

@@ -19,9 +19,11 @@ This page is generated from [algorithm.py](../src/t3d/config/algorithm.py) and
 [settings.py](../src/t3d/config/settings.py) by `python scripts/config_page.py > docs/config.md`, and a test compares
 the two.
 
-Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python. Order: defaults < `--preset` <
+Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python (`env.args`, a table, is only in
+TOML and in Python). Order: defaults < `--preset` <
 `--config` < flags. A run writes all its settings to its `config.toml`; `t3d train --config runs/NAME/config.toml`
-repeats it. Unknown names, wrong types and values out of range are rejected with a sentence that says why.
+repeats it. Unknown names, wrong types and values out of range are rejected with a sentence that says why; names from
+Stable-Baselines3, CleanRL and the authors' code (`--learning-starts`) are answered with ours (`--random-steps`).
 
 ```toml
 # mine.toml
@@ -82,7 +84,8 @@ def _table(prefix: str, section: Any, docstrings: dict[tuple[str, str], str]) ->
     for field in dataclasses.fields(kind):
         value = getattr(section, field.name)
         if not dataclasses.is_dataclass(value):
-            flag = f"--{prefix}{field.name}".replace("_", "-")
+            is_table = isinstance(value, dict)
+            flag = f"[{prefix}{field.name}]" if is_table else f"--{prefix}{field.name}".replace("_", "-")
             about = docstrings[kind.__name__, field.name].replace("<", "\\<")  # or Markdown reads it as HTML
             lines.append(f"| `{flag}` | {_type(hints[field.name])} | {_default(value)} | {about} |")
     return "\n".join(lines) + "\n"
@@ -93,12 +96,12 @@ def _type(hint: Any) -> str:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
         return f"list of {NAMES[typing.get_args(hint)[0]]}s"
-    return NAMES[hint]
+    return "table" if typing.get_origin(hint) is dict else NAMES[hint]
 
 
 def _default(value: Any) -> str:
     typed = plain(value).lower() if isinstance(value, bool) else plain(value)
-    return f"`{typed}`" if typed else "empty"
+    return f"`{typed}`" if typed and value != {} else "empty"
 
 
 if __name__ == "__main__":

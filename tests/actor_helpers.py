@@ -50,10 +50,10 @@ def seeds_of(cfg: Config, episodes: int) -> dict[int, tuple[int, int, int]]:
     """Which member, environment and episode a seed stands for."""
     places: dict[int, tuple[int, int, int]] = {}
     for member, seed in enumerate(cfg.seeds):
-        for env in range(cfg.env.num_envs):
+        for env in range(cfg.num_envs):
             for episode in range(episodes):
                 places[derive(seed, "environment", env, episode)] = (member, env, episode)
-    assert len(places) == len(cfg.seeds) * cfg.env.num_envs * episodes, "each stands for one"
+    assert len(places) == len(cfg.seeds) * cfg.num_envs * episodes, "each stands for one"
     return places
 
 
@@ -77,7 +77,7 @@ def check_rows(memory: Memory, cfg: Config, *, crashes: int = 0) -> None:
         origins = np.column_stack([where[:, 1:], t, ending])
         assert np.array_equal(memory.replay.origins(member, 0, cfg.total_steps), origins), "where each comes from"
         check_neighbours(memory, member, origins)
-        for env in range(cfg.env.num_envs):
+        for env in range(cfg.num_envs):
             cut += check_order(np.column_stack([where[:, 2], t, length])[where[:, 1] == env])
     assert cut <= crashes, "nothing is lost but what was in flight in a crash"
 
@@ -112,8 +112,8 @@ def collector_of(world: str, **changes: Any) -> LocalCollector:
 
 def unstarted(cfg: Config) -> LocalCollector:
     """A collector for one of these worlds, of whom the spec is known."""
-    found = Checkup([], helpers.make_spec(3, 1), vector=False)
-    return LocalCollector(cfg, env_factory(cfg.env.id), found, LOG)
+    found = Checkup([], helpers.make_spec(3, 1), False, {})
+    return LocalCollector(cfg, env_factory(cfg.env), found, LOG)
 
 
 def publish_zeros(collector: LocalCollector) -> None:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import Stack, layers_of
+from t3d.algo.oracle import Oracle
 from t3d.algo.td3 import Agent
 from t3d.architectures import Architecture, architecture
-from t3d.bench.oracle import Oracle
 from t3d.config import Config, TD3Config, merge
 from t3d.snapshots import PolicySnapshot
 from t3d.types import UNKNOWN, Batch, Draws, Floats, Part, Rollout, Spec
@@ -126,8 +126,9 @@ def difference(agent: Agent, oracle: Oracle, cfg: TD3Config, member: int) -> flo
 
 
 def small_config(**changes: Any) -> Config:
-    """A run of a few hundred steps on tiny networks."""
+    """A run of a few hundred steps on tiny networks, on the CPU even where there is a GPU."""
     base: dict[str, Any] = {
+        "device": "cpu",
         "total_steps": 300,
         "env": {"id": "Pendulum-v1"},
         "random_steps": 100,

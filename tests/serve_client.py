@@ -101,8 +101,10 @@ def served(
     process: subprocess.Popen[str] = subprocess.Popen(command, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload]
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(2)]
-        found = re.search(r":(\d+)/act", lines[1])
+        lines = [process.stdout.readline()]
+        while lines[-1] and not lines[-1].startswith("  curl "):  # the last line that it prints
+            lines.append(process.stdout.readline())
+        found = re.search(r":(\d+)/act", "".join(lines))
         assert found is not None, lines
         yield Served(process, int(found[1]), "".join(lines))
     finally:

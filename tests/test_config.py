@@ -17,11 +17,20 @@ from hypothesis import strategies as st
 
 import helpers
 import t3d
-from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, to_dict, to_toml
+from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, plain, to_dict, to_toml
+from t3d.config.other_names import OTHER_NAMES, our_names
 from t3d.config.presets import as_config, preset
 from t3d.errors import UserError
 from t3d.events import Start
 
+SIMPLE = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
+)
+ARGUMENTS = st.recursive(
+    SIMPLE,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)
 VALUES = st.fixed_dictionaries(
     {
         "seeds": st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=5, unique=True),
@@ -29,7 +38,13 @@ VALUES = st.fixed_dictionaries(
         "random_steps": st.just(0),
         "normalise_observations": st.booleans(),
         "device": st.sampled_from(["auto", "cpu", "cuda"]),
-        "env": st.fixed_dictionaries({"id": st.text(max_size=20), "num_envs": st.integers(1, 100)}),
+        "env": st.fixed_dictionaries(
+            {
+                "id": st.text(max_size=20),
+                "num_envs": st.integers(1, 100),
+                "args": st.dictionaries(st.text(max_size=9), ARGUMENTS, max_size=3),
+            }
+        ),
         "td3": st.fixed_dictionaries(
             {
                 "gamma": st.floats(0, 1),
@@ -65,13 +80,30 @@ def survives_toml_and_dicts(values: dict[str, Any]) -> None:
 def test_the_difference_names_what_was_changed() -> None:
     cfg = merge(Config(), {"td3": {"tau": 0.1}, "seeds": [1, 2]})
     assert diff(cfg, Config()) == {"td3.tau": (0.005, 0.1), "seeds": ((0,), (1, 2))}
+    calm, windy = (merge(Config(), {"env": {"args": args}}) for args in ({"wind": 0, "goal": [1]}, {"wind": 2}))
+    assert diff(windy, calm) == {"env.args.wind": (0, 2), "env.args.goal": ([1], None)}
+    assert diff(windy, Config()) == {"env.args.wind": (None, 2)} and plain(None) == "nothing"
+
+
+def test_arguments_of_an_environment_are_plain_values() -> None:
+    given = {"wind": np.float32(0.5), "gains": (1, np.array([2, 3])), "goal": {"x": True}}
+    args = merge(Config(), {"env": {"args": given}}).env.args
+    assert args == {"wind": 0.5, "gains": [1, [2, 3]], "goal": {"x": True}}
+    assert [type(args["wind"]), type(args["gains"][0])] == [float, int]
+    toml = '[env]\nid = "a:B"\n[env.args]\nwind = 1.5\n[env.args.goal]\nx = [1, "a", {y = false}]\n'
+    assert merge(Config(), tomllib.loads(toml)).env.args == {"wind": 1.5, "goal": {"x": [1, "a", {"y": False}]}}
+    whole = merge(Config(), {"env": {"args": {"wind": 1}}}).env.args["wind"]
+    assert type(whole) is int, "what the environment gets is not converted"
+    for wrong in ({"a": None}, {"a": object()}, {"a": float("nan")}, {1: 2}, {"a": [{"b": b"c"}]}, 3, "wind=1"):
+        with pytest.raises(UserError, match=r"env.args=.* is not a table of strings, finite numbers"):
+            merge(Config(), {"env": {"args": wrong}})
 
 
 def test_every_field_says_what_it_is() -> None:
     source = "".join(Path(inspect.getfile(one)).read_text(encoding="utf-8") for one in (Config, TD3Config))
     declared = re.findall(r"^    (\w+): [^\n]+ = [^\n]+\n(    \"\"\")?", source, re.MULTILINE)
     described = [name for name, quotes in declared if quotes]
-    assert sorted(described) == sorted(key.split(".")[-1] for key in flat(Config()))
+    assert sorted(described) == sorted(["args", *(key.split(".")[-1] for key in flat(Config()))])  # args: empty
 
 
 @pytest.mark.parametrize(
@@ -82,6 +114,10 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"random_steps": 3}}, "td3.random_steps is called random_steps now"),
         ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is called updates_per_step now"),
         ({"td3": {"normalise_observations": 3}}, "td3.normalise_observations is called normalise_observations now"),
+        ({"td3": {"learning_rate": 1e-3}}, "td3.learning_rate is td3.actor_lr and td3.critic_lr here"),
+        ({"buffer_size": 10}, "buffer_size is replay.capacity here"),
+        ({"track": True}, "track is sinks=wandb here"),
+        ({"verbose": 1}, "unknown key verbose"),
         ({"random_steps": -1}, "random_steps=-1 is out of range"),
         ({"updates_per_step": 1001}, "updates_per_step=1001.0 is out of range; it must be between 0 and 1000"),
         ({"td3": 3}, "td3=3 must be a table"),
@@ -125,7 +161,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"replay": {"importance_updates": 9}}, "is used only with replay.sampling=proportional"),
         ({"replay": {"capacity": 100}}, "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity"),
         ({"replay": {"capacity": -1}}, "out of range"),
-        ({"env": {"num_envs": 0}}, "out of range"),
+        ({"env": {"num_envs": -1}}, "out of range"),
         ({"eval": {"episodes": 0}}, "out of range"),
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": [1, 1]}, "repeats a seed"),
@@ -141,6 +177,37 @@ def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], words: str) -> No
     with pytest.raises(UserError) as caught:
         merge(Config(), values)
     assert words in str(caught.value)
+
+
+STABLE_BASELINES = """learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps
+    action_noise policy_delay target_policy_noise target_noise_clip policy_kwargs net_arch n_envs n_steps
+    optimize_memory_usage stats_window_size tensorboard_log verbose seed device total_timesteps eval_freq
+    n_eval_episodes"""
+CLEAN_RL = """exp_name seed torch_deterministic cuda track wandb_project_name capture_video save_model env_id
+    total_timesteps learning_rate num_envs buffer_size gamma tau batch_size policy_noise exploration_noise
+    learning_starts policy_frequency noise_clip"""
+AUTHORS = """env seed start_timesteps eval_freq max_timesteps expl_noise batch_size discount tau policy_noise noise_clip
+    policy_freq save_model load_model"""
+WITHOUT_OURS = {  # what no setting does
+    *("optimize_memory_usage", "stats_window_size", "torch_deterministic", "wandb_project_name"),
+    *("save_model", "load_model"),
+}
+
+
+@pytest.mark.parametrize("names", [STABLE_BASELINES, CLEAN_RL, AUTHORS], ids=["sb3", "cleanrl", "authors"])
+def test_the_names_of_others_are_known(names: str) -> None:
+    flags = {*flat(Config()), "quiet"}
+    unknown = [name for name in names.split() if name not in flags and not our_names(name, flags)]
+    assert {*unknown} == WITHOUT_OURS & {*names.split()}
+
+
+def test_what_others_call_something_else_leads_to_a_setting_that_takes_it() -> None:
+    for name, (words, _) in OTHER_NAMES.items():
+        for word in words.split():
+            key, _, value = word.partition("=")
+            assert key in {*flat(Config()), "quiet"}, name
+            if value:
+                assert merge(Config(), {key: [value] if key == "sinks" else value}), name
 
 
 def test_python_may_hand_over_lists_ranges_and_numpys_numbers() -> None:

@@ -23,7 +23,6 @@ from t3d.app.explain import ExplainArgs
 from t3d.app.serve import ServeArgs
 from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
-from t3d.bench.serving import BenchServeArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
 from t3d.measure.alarms import SYMPTOMS
@@ -185,10 +184,7 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
         quick = ["--td3.batch-size", "8"] if "--env.pixels" in command else []  # a CPU takes a minute otherwise
         command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL, *quick]]
     if command[0] == "bench":  # takes its time, and test_bench.py has it
-        if command[1:2] == ["serve"]:
-            tyro.cli(BenchServeArgs, args=command[2:])
-        else:
-            tyro.cli(BenchArgs, args=command[1:])
+        tyro.cli(BenchArgs, args=command[1:])
         return
     if command[0] == "explain" and "--claim" in command:  # takes minutes, and test_claims.py has it
         tyro.cli(ExplainArgs, args=command[1:])

@@ -69,7 +69,7 @@ def test_it_trains(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder, end = train(cfg, tmp_path)
     assert (end.reason, end.updates) == ("finished", 200)
     assert helpers.all_finite(learners[0]) and learners[0].updates == 200
-    policy, env = t3d.load_policy(folder / "last" / "seed-0"), env_factory(env_id)()
+    policy, env = t3d.load_policy(folder / "last" / "seed-0"), env_factory(EnvConfig(env_id))()
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(policy(observation)), "the saved policy takes the environment's own observations"
 
@@ -97,11 +97,12 @@ def test_it_can_be_filmed(env_id: str, tmp_path: Path) -> None:
 def test_mujoco_leaves_no_log_in_peoples_folders(tmp_path: Path) -> None:
     code = """
 import gymnasium, logging, sys
+from t3d.config import EnvConfig
 from t3d.world.make import env_factory
 def own(): return gymnasium.make("Hopper-v5")
 sys.modules["own"] = sys.modules["__main__"]
 for name in sys.argv[1:]:
-    env = env_factory(name)()
+    env = env_factory(EnvConfig(name))()
     env.reset(seed=0)
     env.unwrapped.data.qvel[:] = 1e12
     env.step(env.action_space.sample())

@@ -23,7 +23,7 @@ class ThreadCollector:
     keeps_episodes = False
 
     def __init__(self, cfg: Config, make_env: Any) -> None:
-        self.cfg, self.governor, envs = cfg, Governor(cfg), cfg.env.num_envs
+        self.cfg, self.governor, envs = cfg, Governor(cfg), cfg.num_envs
         counters = [EpisodeCounters(np.full(envs, -1), np.zeros(envs, np.int64)) for _ in cfg.seeds]
         self.actors = [MemberActor(cfg, member, make_env, range(envs), one) for member, one in enumerate(counters)]
         for actor in self.actors:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from t3d.version import __version__
@@ -15,6 +18,16 @@ if TYPE_CHECKING:
     from t3d.run.loop import resume as resume
     from t3d.run.loop import train as train
     from t3d.ship.loading import load_policy as load_policy
+
+# Threads of torch that wait for each other spin, which costs dearly on a busy machine: see "idle threads" in
+# docs/architecture.md. OpenMP reads this once, when torch is loaded.
+SPINS = "GOMP_SPINCOUNT"
+WAITS_SHORTLY = "torch" not in sys.modules
+if WAITS_SHORTLY:
+    os.environ.setdefault(SPINS, "2000")
+else:
+    with suppress(OSError), open("/proc/self/environ", "rb") as file:  # noqa: PTH123 (as it was when Python started)
+        WAITS_SHORTLY = any(name in file.read() for name in (SPINS.encode(), b"OMP_WAIT_POLICY"))
 
 _HOMES = {
     "Config": "t3d.config",

@@ -41,6 +41,8 @@ class Start(Event):
     replay_bytes: int
     host: str = ""  # empty in runs from before 0.1
     engine_reason: str = ""  # why a faster engine is not used; empty: the fastest is
+    environment: dict[str, Any] = field(default_factory=dict)  # its fingerprint; empty in runs from before 0.5
+    files: dict[str, str] = field(default_factory=dict)  # where the user's own modules are, by their names in config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,8 @@ class Resumed(Event):
     best: list[float]  # each member's highest evaluation so far
     notes: list[str]  # what differs: a damaged file, another version, an episode that could not be reproduced
     engine_reason: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

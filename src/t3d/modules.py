@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import logging
 import os
 import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
+from importlib.machinery import ModuleSpec
+from itertools import product
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from t3d.errors import UserError, did_you_mean, text_of
 
+LOG = logging.getLogger("t3d.imports")
 Value = TypeVar("Value")
 
+_allowed: Collection[str] | None = None  # what of the user's own may be imported in this process now; None: everything
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> extra that installs it
 MOST_NAMED = 5  # files of a folder
+
+
+class NotImported(UserError):
+    """A run's config names code that this command does not import."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(
+            f"the {what} {name} is not imported: only t3d train, resume, eval and record import what a config names"
+        )
+        self.name = name
+
+
+@contextmanager
+def importing(names: Collection[str] | None) -> Iterator[None]:
+    """Lets the process import of the user's own modules only what is named, e.g. my_rule.py:RULE; None: everything."""
+    global _allowed  # noqa: PLW0603 (one for all threads, as are the modules)
+    before, _allowed = _allowed, names
+    try:
+        yield
+    finally:
+        _allowed = before
 
 
 def is_path(where: str) -> bool:
@@ -66,8 +94,11 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     A module given by name is searched in the current folder. The path changes only here: commands that need none of
     the user's files must not import one that happens to be named like a library.
     """
+    if _allowed is not None and name not in _allowed and (is_path(where) or not where.startswith("t3d.")):
+        raise NotImported(name, what)
     if not is_path(where):
         _look_first_in(Path.cwd())
+        announce_import(what, name, where, find_module(where))
         return import_module(where, name, what)
     file = file_of(where)
     folder, module_name = file.parent, "" if file.name == "__init__.py" else file.stem
@@ -76,16 +107,101 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     while (folder / "__init__.py").is_file():  # the file is part of a package, and may import the rest of it
         folder, module_name = folder.parent, f"{folder.name}.{module_name}".rstrip(".")
     _look_first_in(folder)
+    announce_import(what, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), module_name, file)
     module = import_module(module_name, name, what)
     if not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
         raise UserError(f"{file} cannot be imported, because there is another module {module_name}; rename the file")
     return module
 
 
+def announce_import(what: str, name: str, module_name: str, file: Path | None) -> None:
+    """Says which code of the user's is run next, unless it has run before; commands print what is logged here."""
+    if file is not None and module_name not in sys.modules:
+        LOG.info("%s %s from %s", what, name, file)
+
+
+def find_module(where: str) -> Path | None:
+    """Returns the file of a module without running anything of it; None if it has none or cannot be found."""
+    top, *rest = where.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # a module that somebody made without a spec
+        return None
+    if spec is not None and rest:
+        return next(
+            filter(None, (_found(Path(folder, *rest)) for folder in spec.submodule_search_locations or ())), None
+        )
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def files_of(names: Iterable[str]) -> dict[str, str]:
+    """Returns the files of modules that were imported for names such as drone:Drone, but not of installed ones."""
+    files = {name: getattr(sys.modules.get(name.rpartition(":")[0]), "__file__", None) for name in names}
+    return {name: file for name, file in files.items() if file and not is_installed(file)}
+
+
+class RunFolders:
+    """First of Python's finders: nothing inside a run's folder is ever imported, by whoever and however it is named.
+
+    Whoever sends a run must not send code with it.
+    """
+
+    def __init__(self) -> None:
+        self.folders: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Returns what the other finders find, unless that is in one of the folders."""
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
+        spelled = {way(place) for place in places if place for way in (os.path.abspath, os.path.realpath)}
+        for place, folder in product(spelled, self.folders):
+            if Path(place).is_relative_to(folder):
+                raise UserError(f"{name} is in {place}, and no file inside a run's folder is ever imported; move it")
+        return spec
+
+
+_run_folders = RunFolders()
+
+
+def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> None:
+    """Makes the modules that a run names importable from where they were when it was trained, if they are not here."""
+    _run_folders.folders |= {os.path.abspath(run), os.path.realpath(run)}  # noqa: PTH100
+    if _run_folders not in sys.meta_path:
+        sys.meta_path.insert(0, _run_folders)
+    for name in names:
+        where = name.rpartition(":")[0] or name
+        if is_path(where):
+            was = Path(os.path.abspath(where))  # noqa: PTH100
+            file, hint = _found(was), "write where it is now into config.toml"
+        else:
+            _look_first_in(Path.cwd())
+            was = Path(files.get(name, ""))
+            file = find_module(where) or _found_where(where, was)
+            hint = "start in the folder that it is in now"
+        if file is None and was.name:
+            raise UserError(f"{name} was in {was}, which is missing; {hint}")
+        if file is not None and _is_in(str(file), str(run)):
+            raise UserError(f"{name} is in {file}, and no file inside a run's folder is ever imported; move it")
+
+
+def _found_where(where: str, was: Path) -> Path | None:
+    """Looks for a module also in the folder from which it was imported."""
+    folder = was.parent if was.name != "__init__.py" else was.parent.parent
+    for _ in where.split(".")[1:]:
+        folder = folder.parent
+    if not os.path.isfile(was):  # noqa: PTH113
+        return None
+    sys.path.append(str(folder))
+    return find_module(where)
+
+
 def import_module(module_name: str, name: str, what: str = "environment") -> ModuleType:
     """Imports a module that is installed or on Python's path, for what the user has named."""
     try:
         return importlib.import_module(module_name)
+    except UserError:
+        raise
     except ModuleNotFoundError as error:
         if not error.name:
             raise UserError(f"importing {name} failed in {where_it_failed(error)}") from error

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never need it
     import torch
@@ -27,6 +27,13 @@ GOES_ON, TERMINATED, TRUNCATED = range(3)
 UNKNOWN = -1  # as environment: nothing is known about the transition, and it has no neighbours
 Coefficient = Union[float, "Tensor"]  # a number that updates read: for all members, or (M,), one for each
 State = dict[str, Any]  # what a part needs to resume exactly: arrays and plain values by name, nested
+
+
+def sample_std(values: ArrayLike, axis: int | None = None) -> Any:
+    """The ± of everything T3D says: the standard deviation with n - 1; 0 for a single value."""
+    array = np.asarray(values, np.float64)
+    count = array.size if axis is None else array.shape[axis]
+    return array.std(axis=axis, ddof=min(1, count - 1))
 
 
 def name_at(path: tuple[str | int, ...]) -> str:

@@ -29,9 +29,8 @@ from t3d.app.train import parse
 from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
-from t3d.events import ActingEvent, ActorEvent, End, Eval, Resumed, Saved
+from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Resumed, Saved
 from t3d.run.loop import resume, train
-from t3d.run.placement import with_environments
 from t3d.snapshots import PolicySnapshot
 from t3d.world.noise import scale_factor
 
@@ -299,7 +298,7 @@ def test_environments_are_spread_evenly() -> None:
 @pytest.mark.parametrize(("seeds", "actors", "per_member"), [(10, 13, 1.25), (10, 15, 1.5), (2, 3, 1.5), (3, 4, 4 / 3)])
 def test_no_members_are_left_to_few_actors(seeds: int, actors: int, per_member: float) -> None:
     """All members wait for the slowest: any group has so many actors a member (dealing reaches 1.25 of 1.3)."""
-    cfg = with_environments(merge(Config(), {"actors": f"local:{actors}", "seeds": list(range(seeds))}))
+    cfg = merge(Config(), {"actors": f"local:{actors}", "seeds": list(range(seeds))})
     members_of = [{member for unit in units for member, _ in unit} for units in shares(cfg, as_one=False)]
     groups = [set(group) for size in range(1, seeds + 1) for group in combinations(range(seeds), size)]
     assert min(sum(bool(group & them) for them in members_of) / len(group) for group in groups) >= per_member
@@ -307,8 +306,28 @@ def test_no_members_are_left_to_few_actors(seeds: int, actors: int, per_member: 
 
 def test_more_actors_than_seeds_bring_environments_of_their_own(tmp_path: Path) -> None:
     events = list(train(actor_config(tmp_path, seeds=[0], actors="local:3")))
-    config = events[0].config  # type: ignore[attr-defined]
-    assert config["env"]["num_envs"] == 3 and of_kind(events, ActingEvent)[-1].actors == 3
+    config = merge(Config(), events[0].config)  # type: ignore[attr-defined]
+    assert config.num_envs == 3 and of_kind(events, ActingEvent)[-1].actors == 3
+
+
+def test_one_environment_that_was_asked_for_stays_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is work for only 1: set --env.num-envs 3, or use fewer actors"):
+        next(train(actor_config(tmp_path, seeds=[0], actors="local:3", env={"num_envs": 1})))
+    events = list(train(actor_config(tmp_path, seeds=[0, 1], actors="local:2", env={"num_envs": 1})))
+    assert {event.env for event in of_kind(events, EpisodeEnd)} == {0}
+
+
+@pytest.mark.parametrize("edited", [False, True], ids=["by the command", "in config.toml"])
+def test_fewer_actors_keep_the_environments_of_the_run(tmp_path: Path, edited: bool) -> None:
+    stopped_at(actor_config(tmp_path, seeds=[0], actors="local:3", total_steps=3000, log={"every_steps": 20}), 400)
+    path = tmp_path / "a"
+    if edited:
+        toml = path / "config.toml"
+        toml.write_text(toml.read_text().replace('"local:3"', '"local:2"'))
+    events = list(resume(path, actors=None if edited else "local:2"))
+    assert merge(Config(), of_kind(events, Resumed)[0].config).num_envs == 3
+    assert of_kind(events, ActingEvent)[-1].actors == 2
+    assert list(resume(path, actors="local:1", total_steps=3200)), "and again, from what the second one wrote"
 
 
 def test_a_factory_that_another_process_cannot_import_is_refused(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ SECONDS = 60  # that a test waits for what should come at once
 
 @contextmanager
 def inline(cfg: Config) -> Iterator[Collector]:
-    with closing(InlineCollector(cfg, env_factory(cfg.env.id))) as collector:
+    with closing(InlineCollector(cfg, env_factory(cfg.env))) as collector:
         yield collector
 
 
 @contextmanager
 def local(cfg: Config) -> Iterator[Collector]:
-    make_env = env_factory(cfg.env.id)
+    make_env = env_factory(cfg.env)
     with closing(WorkerLog()) as log:
         checkup = check(cfg, make_env, log, threading.Event(), play=False)
         with closing(LocalCollector(cfg, make_env, checkup, log)) as collector:
@@ -53,7 +53,7 @@ def local(cfg: Config) -> Iterator[Collector]:
 
 @contextmanager
 def threads(cfg: Config) -> Iterator[Collector]:
-    with closing(ThreadCollector(cfg, env_factory(cfg.env.id))) as collector:
+    with closing(ThreadCollector(cfg, env_factory(cfg.env))) as collector:
         yield collector
 
 
@@ -61,7 +61,7 @@ def threads(cfg: Config) -> Iterator[Collector]:
 def on_ray(cfg: Config) -> Iterator[Collector]:
     from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415
 
-    make_env = env_factory(cfg.env.id)
+    make_env = env_factory(cfg.env)
     with closing(WorkerLog()) as log:
         checkup = check(cfg, make_env, log, threading.Event(), play=False)
     with closing(RayCollector(cfg, make_env, checkup, cluster())) as collector:
@@ -233,13 +233,13 @@ def test_an_action_that_is_not_finite_is_reported_for_its_member_until_it_is_sto
 @contextmanager
 def inline_evaluator(cfg: Config) -> Iterator[Evaluator]:
     requests = Requests(threading.Event(), threading.Event())
-    with closing(InlineEvaluator(cfg, env_factory(cfg.env.id), requests)) as evaluator:
+    with closing(InlineEvaluator(cfg, env_factory(cfg.env), requests)) as evaluator:
         yield evaluator
 
 
 @contextmanager
 def process_evaluator(cfg: Config) -> Iterator[Evaluator]:
-    make_env = env_factory(cfg.env.id)
+    make_env = env_factory(cfg.env)
     with closing(WorkerLog()) as log:
         spec = check(cfg, make_env, log, threading.Event(), play=False).spec
         with closing(ProcessEvaluator(cfg, spec, make_env, log)) as evaluator:
@@ -250,7 +250,7 @@ def process_evaluator(cfg: Config) -> Iterator[Evaluator]:
 def ray_evaluator(cfg: Config) -> Iterator[Evaluator]:
     from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
 
-    make_env = env_factory(cfg.env.id)
+    make_env = env_factory(cfg.env)
     with closing(WorkerLog()) as log:
         checkup = check(cfg, make_env, log, threading.Event(), play=False)
         with closing(RayEvaluator(cfg, checkup, make_env, cluster(), log)) as evaluator:

@@ -20,7 +20,7 @@ from t3d.actors import evaluators, pending
 from t3d.actors import supervisor as workers
 from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineEvaluator
-from t3d.config import merge
+from t3d.config import EnvConfig, merge
 from t3d.errors import NobodyLeft
 from t3d.events import End, Eval, Note
 from t3d.priority import lower_priority
@@ -36,7 +36,7 @@ SPEC = helpers.make_spec(3, 1)
 def evaluator_of(world: str, **changes: Any) -> ProcessEvaluator:
     base: dict[str, Any] = {"env": {"id": f"actor_worlds:{world}"}, "td3": {"actor_hidden": [4]}, "actors": "local:1"}
     cfg = merge(helpers.small_config(**base), changes)
-    return ProcessEvaluator(cfg, SPEC, env_factory(cfg.env.id), LOG)
+    return ProcessEvaluator(cfg, SPEC, env_factory(cfg.env), LOG)
 
 
 def everything(evaluator: ProcessEvaluator, count: int, seconds: float = 60) -> list[Evaluation]:
@@ -152,7 +152,7 @@ def test_stepping_back_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_evaluation_in_processes_is_evaluation_inline() -> None:
     cfg = helpers.small_config(seeds=[0, 4, 7], eval={"episodes": 3}, actors="local:1")
-    make_env = env_factory("Pendulum-v1")
+    make_env = env_factory(EnvConfig("Pendulum-v1"))
     inline = InlineEvaluator(cfg, make_env, Requests(threading.Event(), threading.Event()))
     spec = inline.member_evaluators[0].env_batch.spec
     apart = ProcessEvaluator(merge(cfg, {"td3": {"actor_hidden": [4]}}), spec, make_env, LOG)
@@ -182,7 +182,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
 def test_as_many_evaluators_as_seeds_and_cores(monkeypatch: pytest.MonkeyPatch, cores: int, processes: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     evaluator = ProcessEvaluator(
-        helpers.small_config(seeds=[0, 1, 2]), helpers.make_spec(3, 1), env_factory("Pendulum-v1"), LOG
+        helpers.small_config(seeds=[0, 1, 2]), helpers.make_spec(3, 1), env_factory(EnvConfig("Pendulum-v1")), LOG
     )
     evaluator.close()
     assert len(evaluator.slots) == processes
@@ -192,7 +192,7 @@ def test_evaluation_steps_back_behind_training() -> None:
     """Also where Linux weighs sessions: there a process's niceness alone changes nothing."""
     cfg, make_env = (
         helpers.small_config(seeds=[0], actors="local:1", td3={"actor_hidden": [4]}),
-        env_factory("Pendulum-v1"),
+        env_factory(EnvConfig("Pendulum-v1")),
     )
     spec = (
         InlineEvaluator(cfg, make_env, Requests(threading.Event(), threading.Event()))
@@ -272,19 +272,22 @@ def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ({"flat": np.zeros((1, 1), np.float32)}, "is float32 (1, 1) instead of float32 (1, "),
-        ({"flat": np.zeros(337, np.float32)}, "is float32 (337,) instead of float32 (1, "),
-        ({"flat": np.zeros((1, 353), np.int8)}, "is int8"),
+        ({"flat": np.zeros((1, 1), np.float32)}, "flat of a policy is not float32 (1, 353)"),
+        ({"flat": np.zeros(337, np.float32)}, "flat of a policy is not float32 (1, 353)"),
+        ({"flat": np.zeros((1, 353), np.int8)}, "flat of a policy is not float32 (1, 353)"),
         ({"flat": np.full((1, 353), np.nan, np.float32)}, "not finite"),
         ({"step": 10**15}, "contradict each other"),
         ({"step": -1}, "is not a count"),
         ({"step": 100}, "contradict each other"),
-        ({"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)}, "instead of float32 (1, 3)"),
+        (
+            {"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)},
+            "mean of a policy is not float32 (1, 3)",
+        ),
     ],
 )
 def test_evaluations_of_a_hostile_checkpoint_are_refused(tmp_path: Path, broken: State, words: str) -> None:
     cfg = actor_config(tmp_path, seeds=[0])
-    evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env.id), LOG)
+    evaluator = ProcessEvaluator(cfg, helpers.make_spec(3, 1), env_factory(cfg.env), LOG)
     try:
         counters = Counters(step=250, evaluated=0, submitted=200)
         sound = {"step": 200, "updates": 100, "flat": np.zeros((1, 353), np.float32)}
@@ -302,7 +305,7 @@ def test_evaluations_that_nobody_would_make_are_refused(evaluated: int, submitte
     """Else the run would wait for them for ever."""
     counters = Counters(step=250, evaluated=evaluated, submitted=submitted)
     inline = InlineEvaluator(
-        helpers.small_config(), env_factory("Pendulum-v1"), Requests(threading.Event(), threading.Event())
+        helpers.small_config(), env_factory(EnvConfig("Pendulum-v1")), Requests(threading.Event(), threading.Event())
     )
     with pytest.raises(ValueError, match="contradict each other"):
         restore_evaluations(counters, inline, {})

@@ -184,8 +184,8 @@ def test_a_learner_that_waits_for_transitions_orders_more_of_them_at_once(tmp_pa
 
 def collector_for(cfg: Config) -> RayCollector:
     """A collector of which the spec is known, with its first policy."""
-    found = Checkup([], helpers.make_spec(3, 1), vector=False)
-    collector = RayCollector(cfg, env_factory(cfg.env.id), found, cluster())
+    found = Checkup([], helpers.make_spec(3, 1), False, {})
+    collector = RayCollector(cfg, env_factory(cfg.env), found, cluster())
     network = helpers.mlp(3, 4, 1)
     collector.publish(PolicySnapshot(0, network, np.zeros((len(cfg.seeds), network.size), np.float32)), 0)
     return collector
@@ -452,7 +452,7 @@ def test_a_lost_evaluator_is_replaced_and_its_episodes_are_played_again(tmp_path
     cfg = ray_config(tmp_path, "Slow", seeds=[0], eval={"episodes": 8})
     with closing(WorkerLog()) as log:
         evaluator = RayEvaluator(
-            cfg, Checkup([], helpers.make_spec(3, 1), False), env_factory(cfg.env.id), cluster(), log
+            cfg, Checkup([], helpers.make_spec(3, 1), False, {}), env_factory(cfg.env), cluster(), log
         )
         with closing(evaluator):
             evaluator.submit(helpers.snapshot_for(helpers.make_spec(3, 1), 1), 100)
@@ -475,7 +475,7 @@ def test_a_cluster_of_our_own_gets_an_evaluator_for_each_core_and_another_for_ea
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 7.0})
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
     cfg = ray_config(tmp_path, seeds=list(range(9)))
-    found, make_env = Checkup([], helpers.make_spec(3, 1), False), env_factory(cfg.env.id)
+    found, make_env = Checkup([], helpers.make_spec(3, 1), False, {}), env_factory(cfg.env)
     with closing(WorkerLog()) as log:
         for address, evaluators in (("", 3), ("10.0.0.1:6379", 7)):
             one = RayEvaluator(merge(cfg, {"ray_address": address}), found, make_env, cluster(), log)

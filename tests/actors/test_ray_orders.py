@@ -140,7 +140,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def collector_for(cfg: Config) -> RayCollector:
     """A collector with its first policy, whose actions are 0."""
-    collector = RayCollector(cfg, env_factory(cfg.env.id), Checkup([], helpers.make_spec(3, 1), False), CONNECTION)
+    collector = RayCollector(cfg, env_factory(cfg.env), Checkup([], helpers.make_spec(3, 1), False, {}), CONNECTION)
     network = helpers.mlp(3, 4, 1)
     collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)), 0)
     return collector
@@ -230,8 +230,8 @@ def test_evaluators_that_cannot_be_created_are_tried_again_and_end_the_run_if_th
     monkeypatch.setattr(Handle, "can_be_created", False)
     cfg, notes = config("Sleeping", 1), list[str]()
     with closing(WorkerLog()) as log:
-        checkup = Checkup([], helpers.make_spec(3, 1), False)
-        evaluator = RayEvaluator(cfg, checkup, env_factory(cfg.env.id), CONNECTION, log)
+        checkup = Checkup([], helpers.make_spec(3, 1), False, {})
+        evaluator = RayEvaluator(cfg, checkup, env_factory(cfg.env), CONNECTION, log)
         evaluator.submit(helpers.snapshot_for(checkup.spec, 1), 100)
         (slot,) = evaluator.slots
 

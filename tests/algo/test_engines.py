@@ -144,9 +144,11 @@ def test_tf32_is_a_choice(tmp_path: Path) -> None:
     try:
         for chosen in (True, False):
             cfg = helpers.small_config(tf32=chosen, run={"root": str(tmp_path), "name": str(chosen)})
-            next(iter(t3d.train(cfg)))
-            assert torch.backends.cuda.matmul.allow_tf32 == chosen
-            assert torch.backends.cudnn.allow_tf32 == chosen, "convolutions are not matrix products to torch"
+            with t3d.train(cfg) as run:
+                next(run)
+                with run._working():
+                    assert torch.backends.cuda.matmul.allow_tf32 == chosen
+                    assert torch.backends.cudnn.allow_tf32 == chosen, "convolutions are not matrix products to torch"
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 

@@ -190,7 +190,7 @@ def test_a_rule_whose_file_has_gone_is_missed_in_a_sentence(tmp_path: Path) -> N
     cfg = helpers.small_config(rule=f"{tmp_path}/own_rule.py:DDPG", run={"root": str(tmp_path), "name": "run"})
     train_until_first_update(cfg)
     (tmp_path / "own_rule.py").unlink()
-    with pytest.raises(UserError, match=r"there is no file .*own_rule\.py"):
+    with pytest.raises(UserError, match=r".*own_rule\.py, which is missing"):
         list(t3d.resume(tmp_path / "run"))
 
 

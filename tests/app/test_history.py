@@ -86,7 +86,7 @@ def test_one_seed_has_the_deviation_of_its_episodes() -> None:
 def test_seeds_that_do_not_fit_are_told_by_their_spread() -> None:
     cfg = Config(seeds=tuple(range(20)))
     lines = screen(cfg, rounds(cfg, lambda _, place: float(place), 1))
-    spread = f"{statistics.pstdev(range(20)):#.3g}"
+    spread = f"{statistics.stdev(range(20)):#.3g}"
     assert ["step", "mean", "change", "±", "std", "lowest", "highest", "steps/s"] in [line.split() for line in lines]
     assert rows_of(lines)[0] == ["0", "9.50", "-", "±", spread, "0.00", "19.0", "-"]
     assert "15 more seeds" in "\n".join(lines), "the live table leaves half of the screen to the history"

@@ -20,7 +20,8 @@ import pytest
 from fake_runs import write_run
 from t3d.app.cli import main
 from t3d.app.runs_json import shown_fields
-from t3d.events import ActorEvent, Alarm, Note, SeedStopped, Start, from_line, to_line
+from t3d.app.tables import figure
+from t3d.events import ActorEvent, Alarm, Note, Resumed, SeedStopped, Start, from_line, to_line
 from t3d.insight.statistics import estimate, mean
 from t3d.store.catalogue import read_entry
 from t3d.store.reader import best_of, open_run
@@ -125,10 +126,10 @@ def test_quiet_prints_the_result_and_the_folder(terminal: bool, tmp_path: Path) 
         code, lines = ended.returncode, ended.stdout.splitlines()
         assert ended.stderr == ""
     run = open_run(tmp_path / "runs" / "quiet")
-    best = {f"{best_of(evals).mean_return:,.1f}" for evals in run.evals.values()}
+    best = {figure(best_of(evals).mean_return) for evals in run.evals.values()}
     result = re.fullmatch(
-        r"Trained 200 steps per seed in \d+ s, 100 updates; seed [01]: mean return \S+ before training, "
-        r"(\S+) ± 0.0 at its best \(step \d+\), \S+ when last evaluated \(step 200\)",
+        r"Trained 200 steps per seed in \d+ s, 100 updates; seed [01]: mean return \S+ ± \S+ over 3 fresh episodes, "
+        r"best evaluation (\S+) ± 0.00 \(step \d+, chosen from 3\)",
         lines[0],
     )
     assert code == 0 and len(lines) == 2 and lines[1] == "runs/quiet"
@@ -136,14 +137,18 @@ def test_quiet_prints_the_result_and_the_folder(terminal: bool, tmp_path: Path) 
     assert (run.path / "curve.png").exists(), "it does all the same"
 
 
-def test_quiet_tells_errors(
+def test_quiet_tells_errors_and_what_the_doctor_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def events(*_: Any, **__: Any) -> Any:
         about: dict[str, Any] = {"versions": {"torch": "2"}, "pid": 1, "parameters": 1, "replay_bytes": 1}
         config = {**dataclasses.asdict(open_run(tmp_path / "run").cfg), "seeds": [0]}
         yield Start(step=0, folder=str(tmp_path / "run"), config=config, **about)
-        yield Note(step=0, text="a note")
+        yield Note(step=0, text="one step takes 2 s")
+        yield Resumed(
+            step=0, folder="", host="", config=config, checkpoint="", best=[], notes=["it never ends"], **about
+        )
+        yield Note(step=3, text="a note")
         yield SeedStopped(step=5, member=0, seed=0, text="its loss is nan")
         raise RuntimeError("over")
 
@@ -153,7 +158,8 @@ def test_quiet_tells_errors(
     with pytest.raises(RuntimeError, match="over"):
         main([*TRAIN, "--quiet"])
     said = capsys.readouterr()
-    assert said.out == "" and said.err == "seed 0 has diverged at step 5: its loss is nan; it stops\n"
+    doctor, error = "note: one step takes 2 s\nnote: it never ends\n", "seed 0 has diverged at step 5: its loss is nan"
+    assert said.out == "" and said.err == f"{doctor}{error}; it stops\n"
 
 
 def test_eval_as_json(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +169,7 @@ def test_eval_as_json(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{result['mean']:,.2f}" in capsys.readouterr().out
     about = {"run": str(run), "member": "seed-1", "seed": 1, "policy": "best", "env": "Pendulum-v1"}
     assert {key: result[key] for key in about} == about
-    figures = [np.mean(result["returns"]), np.std(result["returns"])]
+    figures = [np.mean(result["returns"]), np.std(result["returns"], ddof=1)]
     assert [result["mean"], result["std"]] == pytest.approx(figures)
     assert len(result["returns"]) == result["episodes"] == 4 and result["lengths"] == [200] * 4
     low, high = result["interval"]

@@ -15,7 +15,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import helpers
 import t3d
@@ -23,11 +22,13 @@ from fake_runs import diagnosis, update, write_run
 from html_pages import Seen
 from t3d.app.cli import main
 from t3d.app.compare import estimated
-from t3d.app.plain_console import PlainConsole
 from t3d.app.report_facts import MOST_VIDEO_BYTES, gather
 from t3d.config import Member
+from t3d.dash.videos import videos_of
 from t3d.data.memory import Memory
 from t3d.events import Alarm, Note
+from t3d.files import sealed, unsealed
+from t3d.insight.best_member import INDENT, known_choice
 from t3d.insight.comparison import compare
 from t3d.insight.groups import read_groups
 from t3d.insight.seen import Watched, seen_in_training
@@ -80,6 +81,7 @@ LOW, HIGH = ({seed: [float(seed + base)] * 4 for seed in range(5)} for base in (
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     list(t3d.train(helpers.small_config(seeds=[0, 4], run={"root": str(root), "name": "run"})))
+    assert main(["eval", str(root / "run"), "--episodes", "7"]) == 0
     return root / "run"
 
 
@@ -128,7 +130,7 @@ def test_what_a_run_folder_says_is_never_markup() -> None:
     (path / "events.jsonl").write_text(log)
     (path / "config.toml").write_text(f"# {nasty}\n{(path / 'config.toml').read_text()}")
     write_run(Path("runs/<b>other"), {0: [1.0, 2.0]}, env=nasty)
-    for page in (report(name, "--episodes", "0"), report(name, "runs/<b>other", "--episodes", "0")):
+    for page in (report(name), report(name, "runs/<b>other")):
         found = Seen(page)
         assert {*found.elements} <= ELEMENTS
         assert not [key for key in found.attributes if key.startswith("on")]
@@ -150,13 +152,13 @@ def test_a_folder_with_wrong_values_has_a_report_or_is_a_sentence(
             kept = (path / name).read_text()
             first = wrong + kept.partition("\n")[2] if kind == "start" else kept + wrong
             (path / name).write_text(first)
-        code, said = main(["report", str(path), "--episodes", "0"]), capsys.readouterr().err
+        code, said = main(["report", str(path)]), capsys.readouterr().err
         assert code == 0 or (code == 2 and said.count("\n") == 1), (kind, field, value, said)
 
 
 def test_fresh_episodes_are_those_of_t3d_eval(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(trained, "run")
-    text = said("run", "--episodes", "7")
+    text = said("run")
     capsys.readouterr()
     assert main(["eval", "run", "--episodes", "7", "--json"]) == 0
     played = json.loads(capsys.readouterr().out)
@@ -238,10 +240,11 @@ IMAGES: dict[str, Any] = {
 )
 def test_what_a_policy_sees_beside_images_is_listed(tmp_path: Path, env: dict[str, Any], names: list[str]) -> None:
     list(t3d.train(helpers.small_config(**IMAGES, env=env, run={"root": str(tmp_path), "name": "run"})))
-    fresh = gather(Path("run"), "run", 2, 0, PlainConsole()).fresh
-    assert fresh is not None and len(fresh.seen.observations.low) == len(names)
-    assert (fresh.seen.observations.low >= -1).all() and (fresh.seen.observations.high <= 1).all()
-    assert (fresh.seen.observations.low < fresh.seen.observations.high).all()
+    assert main(["eval", "run", "--root", ".", "--episodes", "2"]) == 0
+    seen = gather(Path("run"), "run", 0).seen_fresh
+    assert seen is not None and len(seen.observations.low) == len(names)
+    assert (seen.observations.low >= -1).all() and (seen.observations.high <= 1).all()
+    assert (seen.observations.low < seen.observations.high).all()
     page = report("run")
     listed = re.findall(r"<tr><t[hd][^>]*>([^<]*)", html.unescape(page).partition("What was seen")[2])
     assert listed[1 : listed.index("action 0")] == names
@@ -269,7 +272,7 @@ def test_without_checkpoints_the_ranges_are_those_of_the_fresh_episodes(trained:
 def test_several_runs_are_compared_with_the_figures_of_t3d_compare() -> None:
     write_run(Path("runs/low"), LOW)
     write_run(Path("runs/high"), HIGH, td3={"gamma": 0.9})
-    text = said("low", "high", "--episodes", "0")
+    text = said("low", "high")
     found = compare(read_groups(["low", "high"], Path("runs")))
     second = found.rows[1]
     assert f"{second.verdict}." in text and "high is better than low" in text
@@ -282,13 +285,13 @@ def test_several_runs_are_compared_with_the_figures_of_t3d_compare() -> None:
 def test_runs_of_the_same_name_are_told_apart() -> None:
     write_run(Path("x/run"), LOW, td3={"gamma": 0.98})
     write_run(Path("y/run"), HIGH, td3={"gamma": 0.95})
-    assert "settingx/runy/runtd3.gamma0.980.95" in said("x/run", "y/run", "--episodes", "0")
+    assert "settingx/runy/runtd3.gamma0.980.95" in said("x/run", "y/run")
 
 
 def test_runs_on_different_tasks_are_reported_one_by_one() -> None:
     write_run(Path("runs/a"), LOW)
     write_run(Path("runs/b"), LOW, env="Hopper-v5")
-    page = report("a", "b", "--episodes", "0")
+    page = report("a", "b")
     assert "These runs are not compared: a was trained on Pendulum-v1, but b on Hopper-v5" in Seen(page).said
     assert page.count("<h4>Return of evaluations</h4>") == 2
 
@@ -297,21 +300,19 @@ def test_the_verdict_says_whether_it_learned_and_what_went_wrong() -> None:
     write_run(Path("runs/up"), {seed: [0.0, 10.0 + seed, 11.0 + seed, 12.0 + seed] for seed in range(5)})
     write_run(Path("runs/down"), {seed: [0.0, -10.0 - seed, -11.0, -12.0] for seed in range(5)})
     write_run(Path("runs/flat"), {seed: [0.0, float(seed) - 2, 2 - float(seed), 0.0] for seed in range(5)})
-    assert "It learned: the mean return went from 0.00 before learning to 13.0 [" in said("up", "--episodes", "0")
-    assert "It became worse: the mean return went from" in said("down", "--episodes", "0")
-    assert "These seeds do not show that it learned" in said("flat", "--episodes", "0")
+    assert "It learned: the mean return went from 0.00 before learning to 13.0 [" in said("up")
+    assert "It became worse: the mean return went from" in said("down")
+    assert "These seeds do not show that it learned" in said("flat")
     write_run(Path("runs/new"), {0: [-5.0], 1: [-7.0]})
-    assert "It has not been evaluated since it began to learn; before, its mean return was -6.00." in said(
-        "new", "--episodes", "0"
-    )
+    assert "It has not been evaluated since it began to learn; before, its mean return was -6.00." in said("new")
     write_run(Path("runs/short"), {0: [0.0, 1.0]})
-    assert "at the end, the mean of the last evaluation of 1 seed" in said("short", "--episodes", "0")
+    assert "at the end, the mean of the last evaluation of 1 seed" in said("short")
     write_run(Path("runs/two"), {0: [0.0, 1.0, 3.0]})
-    text = said("two", "--episodes", "0")
+    text = said("two")
     assert "to 2.00 [no interval] at the end, the mean of the last 2 evaluations of 1 seed" in text
     alarm = Alarm(step=2000, member=0, seed=0, kind="dead-units", text="half of the units are dead.", advice="rest.")
     write_run(Path("runs/bad"), LOW, events=[alarm], diverged=[3])
-    text = said("bad", "--episodes", "0")
+    text = said("bad")
     assert "seed 3 diverged at step 3,001 and stopped: NaN" in text and "1 kind of alarm sounded" in text
     assert "Alarm at step 2,000, seed 0: half of the units are dead. Try: rest." in text
 
@@ -319,7 +320,7 @@ def test_the_verdict_says_whether_it_learned_and_what_went_wrong() -> None:
 def test_a_sweep_is_compared_value_by_value() -> None:
     returns = {place: [0.0, float(place)] for place in range(4)}  # of two seeds with each value
     write_run(Path("runs/sweep"), returns, seeds=[0, 1], sweep=["td3.gamma=0.9,0.99"])
-    text = said("sweep", "--episodes", "0")
+    text = said("sweep")
     assert "The highest mean of last evaluations is 2.50, with td3.gamma=0.99." in text
     assert "gamma=0.99 is better than gamma=0.9" in text
 
@@ -333,87 +334,78 @@ def test_a_run_that_was_never_evaluated_has_a_report() -> None:
 def test_events_of_a_member_that_the_run_does_not_have_are_left_out() -> None:
     foreign = [update(0, 5, 1000, 1.0), diagnosis({"step": 1000, "member": 0, "seed": 5, "time": 1e9})]
     write_run(Path("runs/a"), {0: [1.0, 2.0]}, events=foreign)
-    page = report("a", "--episodes", "0")
+    page = report("a")
     assert re.findall(r"<h4>(.*?)</h4>", page) == ["Return of evaluations"]
 
 
-def test_an_environment_that_is_not_here_is_a_sentence_with_what_to_do(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without = "with --episodes 0 t3d report writes about it without playing"
-    for env, why in [
-        ("Nowhere-v1", "Nowhere"),
-        ("test_report:Failing", "the environment raised OSError: no licence"),
-        ("", "its environment was made in Python"),
-    ]:
-        path = trained_on(env, trained)
-        assert main(["report", str(path)]) == 2
-        said_of_it = capsys.readouterr()
-        assert said_of_it.err.count("\n") == 1 and why in said_of_it.err and without in said_of_it.err
-        assert "--env" not in said_of_it.err + said_of_it.out
-        assert "was not played for this report." in said(str(path), "--episodes", "0")
-        shutil.rmtree(path)
-
-
-def trained_on(env: str, trained: Path) -> Path:
-    """A copy of a run that says it was trained on another environment."""
-    path = Path(shutil.copytree(trained, f"on-{env.partition(':')[2] or env}"))
+@pytest.mark.parametrize("env", ["Nowhere-v1", "nowhere:make", ""])
+def test_an_environment_that_is_not_here_has_a_report(trained: Path, env: str) -> None:
+    path = Path(shutil.copytree(trained, "elsewhere"))
     for file in ("config.toml", "events.jsonl"):
         text = (path / file).read_text()
         (path / file).write_text(text.replace('"Pendulum-v1"', f'"{env}"'))
-    return path
-
-
-class Failing(PendulumEnv):
-    def reset(self, **_: Any) -> Any:
-        raise OSError("no licence")
-
-
-def test_a_run_that_cannot_be_played_does_not_cost_the_others_their_report(trained: Path) -> None:
-    shutil.copytree(trained, "fine")
-    path = trained_on("test_report:Failing", trained)
-    text = said("fine", str(path), "--episodes", "3")
-    assert text.count("on average over 3 fresh episodes") == 2  # in the verdict and on the card of the one
-    assert len(re.findall("was not played for this report: .*? the environment raised OSError: no licence", text)) == 2
+    choice = unsealed("choice", (path / "best" / "choice.json").read_bytes(), INDENT)
+    choice["basis"]["env"] = env
+    (path / "best" / "choice.json").write_bytes(sealed("choice", choice, INDENT))
+    assert said(str(path)).count("on average over 7 fresh episodes") == 2, "in the verdict and on the card"
+    (path / "best" / "fresh.json").unlink()
+    text = said(str(path))
+    assert text.count(f"has played no fresh episodes yet; t3d eval {path} plays them. Its best evaluation was") == 2
+    assert "Returns on fresh episodes" not in text
 
 
 def test_a_video_is_inside_unless_it_is_too_large() -> None:
     path = write_run(Path("runs/a"), LOW)
     (path / "videos").mkdir()
     (path / "videos" / "seed-0-step-1000.mp4").write_bytes(b"newest")
-    found = re.search(r'src="data:video/mp4;base64,([^"]*)"', report("a", "--episodes", "0"))
+    found = re.search(r'src="data:video/mp4;base64,([^"]*)"', report("a"))
     assert found is not None and base64.b64decode(found[1]) == b"newest"
     with (path / "video.mp4").open("wb") as file:
         file.truncate(MOST_VIDEO_BYTES + 1)
-    text = said("a", "--episodes", "0")
+    text = said("a")
     assert "video.mp4 has 10.0 MiB and is not in this report" in text
 
 
 def test_the_video_is_of_the_seed_that_the_report_is_about_and_says_whose_it_is(trained: Path) -> None:
     path = Path(shutil.copytree(trained, "run"))
     run = open_run(path)
-    member = run.best_member()
+    choice = known_choice(run)
+    assert choice is not None
+    member = choice.member
     other = next(one for one in run.cfg.members if one != member)
     best = run.policy(member).about["step"]
     shown = f"It shows the policy of {member.title} at step"
     (path / "video.mp4").write_bytes(b"of whom?")
-    assert "The file does not say which policy it shows." in said("run", "--episodes", "0")
+    assert "The file does not say which policy it shows." in said("run")
     (path / "videos").mkdir()
     (path / "videos" / f"{member.name}-step-{best}.mp4").write_bytes(b"its own")
     (path / "videos" / f"{other.name}-step-9000.mp4").write_bytes(b"newest")
-    assert f"{shown} {best:,}." in said("run", "--episodes", "0")
+    assert f"{shown} {best:,}." in said("run")
     (path / "videos" / f"{member.name}-step-{best}.mp4").rename(path / "videos" / f"{member.name}-step-7000.mp4")
-    assert f"{shown} 7,000, not the one above." in said("run", "--episodes", "0")
+    assert f"{shown} 7,000, not the one above." in said("run")
     (path / "videos" / f"{member.name}-step-7000.mp4").unlink()
     (path / "video.mp4").unlink()
-    assert f"It shows the policy of {other.title} at step 9,000, not the one" in said("run", "--episodes", "0")
+    assert f"It shows the policy of {other.title} at step 9,000, not the one" in said("run")
+
+
+def test_a_video_of_t3d_record_says_whose_policy_it_shows_until_it_is_replaced(trained: Path) -> None:
+    path = Path(shutil.copytree(trained, "run"))
+    run = open_run(path)
+    for member in run.cfg.members:
+        best = run.policy(member).about["step"]
+        assert main(["record", "run", "--seed", member.name, "--steps", "3"]) == 0
+        assert f"It shows the policy of {member.title} at step {best:,}" in said("run")
+        [video] = videos_of(path)
+        assert (video["file"], video["member"], video["step"]) == ("video.mp4", member.name, best)
+    (path / "video.mp4").write_bytes(b"of whom?")
+    assert "The file does not say which policy it shows." in said("run")
 
 
 def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     write_run(Path("runs/a"), LOW)
     for words, why in (
         ([], "name at least one run"),
-        (["a", "--episodes", "-1"], "episodes=-1 is too few"),
+        (["a", "--episodes", "9"], "unknown flag --episodes"),
         (["nothing"], "there is no run named nothing"),
         (["a", "--out", "no/folder.html"], "there is no folder no"),
         (["a", "--out", "runs"], "cannot write runs: it is a folder"),
@@ -425,5 +417,5 @@ def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_default_file_is_in_the_runs_folder_or_here() -> None:
     write_run(Path("runs/a"), LOW)
     write_run(Path("runs/b"), HIGH)
-    assert main(["report", "a", "--episodes", "0"]) == 0 and Path("runs/a/report.html").is_file()
-    assert main(["report", "a", "b", "--episodes", "0"]) == 0 and Path("report.html").is_file()
+    assert main(["report", "a"]) == 0 and Path("runs/a/report.html").is_file()
+    assert main(["report", "a", "b"]) == 0 and Path("report.html").is_file()

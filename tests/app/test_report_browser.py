@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.send(np.full((64, 64, 3), 20 * shade, np.uint8))
     writer.close()
     runs = [str(path) for path in sorted(root.iterdir())]
-    assert main(["report", *runs, "--episodes", "0", "--out", str(root / "report.html")]) == 0
+    assert main(["report", *runs, "--out", str(root / "report.html")]) == 0
     return root / "report.html"
 
 

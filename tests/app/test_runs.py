@@ -171,12 +171,13 @@ def test_without_notes_beside_the_policies_the_evaluations_are_read(
 def test_the_printed_list_says_it_all(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "--root", str(root))
     assert out.splitlines()[0].split() == [
-        *("name", "environment", "preset", "seeds", "steps", "return", "status", "started", "took")
+        *("name", "environment", "preset", "seeds", "steps", "return", "best", "eval", "status", "started", "took")
     ]
     row = next(line for line in out.splitlines() if line.startswith("whole"))
     entry = listed(root)["whole"]
-    assert row.split()[:7] == ["whole", "Pendulum-v1", "quick", "0,", "3", "300/300", f"{entry.best_return:,.1f}"]
-    assert row.split()[7:] == ["finished", *f"{entry.started:%d %b %H:%M}".split(), duration_text(entry.took)]
+    best = f"{entry.best_return:,.1f}"
+    assert row.split()[:8] == ["whole", "Pendulum-v1", "quick", "0,", "3", "300/300", "-", best], "none were played"
+    assert row.split()[8:] == ["finished", *f"{entry.started:%d %b %H:%M}".split(), duration_text(entry.took)]
     assert "4 runs in" in out and "skipped" not in out
 
 
@@ -254,7 +255,7 @@ def test_odd_folders_are_named_in_one_line_each_and_the_rest_is_listed(
     odd: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = printed(capsys, "--root", str(odd))
-    assert next(line for line in out.splitlines() if line.startswith("good")).split()[7] == "finished"
+    assert next(line for line in out.splitlines() if line.startswith("good")).split()[8] == "finished"
     skipped = [line for line in out.splitlines() if line.startswith("skipped ")]
     links = 2
     folders = [path for path in odd.iterdir() if path.name not in ("good", "curves.png")]

@@ -66,8 +66,8 @@ def test_the_table_has_the_mean_and_deviation_over_seeds_of_each_value() -> None
     run = three_values([900, 500, 300], [1, 300, 100], [1, 250, 250], [1, 310, 310], [1, 900, 900], [1, 2, 2], lost=[4])
     assert cells(run) == [
         ["0.9", "0.97", "0.99"],
-        ["400.0 ± 100.0", "280.0 ± 30.0", "2.00"],
-        ["200.0 ± 100.0", "280.0 ± 30.0", "2.00"],
+        ["400.0 ± 141.4", "280.0 ± 42.4", "2.00"],
+        ["200.0 ± 141.4", "280.0 ± 42.4", "2.00"],
         ["", "highest", "1 diverged"],
     ], "the best policy is a trained one"
 
@@ -237,7 +237,7 @@ def test_no_warning_of_matplotlib_reaches_the_user(tmp_path: Path) -> None:
 def test_runs_show_folds_names_and_drops_columns_only_if_it_must(sweep: tuple[str, ...]) -> None:
     run = run_of(sweep, (0, 1), lambda place: [0, -12_345.6 - place, -12_345.6 + 1000 * place])
     console = Console(width=80, record=True, file=io.StringIO())
-    entry: Any = SimpleNamespace(members=run.cfg.members)
+    entry: Any = SimpleNamespace(members=run.cfg.members, path=run.path, fresh=None)
     show_results(entry, run.evals, set(), console)
     _, _, table = console.export_text().partition("Mean return in evaluation")
     narrow = sweep == LONGEST

@@ -15,10 +15,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from dash_client import BEARER, client_of
-from fake_runs import diagnosis, update, write_long_run, write_run
+from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from helpers import small_config
 from run_folders import folder_of, run
-from t3d.dash import alarm_counts, library
+from t3d.dash import glances, library
 from t3d.dash.index import RunIndex
 from t3d.dash.library import Library
 from t3d.dash.live import Live
@@ -58,7 +58,8 @@ def names(client: TestClient, query: str = "") -> list[str]:
 
 def test_the_list_says_what_t3d_runs_says(trained: Path) -> None:
     found = got(client_of(trained.parent), "/api/runs")
-    assert found["runs"] == [listed_fields(read_entry(trained)) | {"tags": [], "note": "", "alarm_kinds": {}}]
+    more = {"tags": [], "note": "", "alarm_kinds": {}, "curve": found["runs"][0]["curve"]}
+    assert found["runs"] == [listed_fields(read_entry(trained)) | more]
     assert found["of"] == 1 and found["skipped"] == []
 
 
@@ -221,7 +222,7 @@ def test_alarms_that_only_the_log_has_are_counted_a_few_runs_at_a_time(
     journal = "".join(f"{to_line(one)}\n" for one in (alarm, replace(alarm, step=2), replace(alarm, step=3)))
     (write_run(tmp_path / "journal", {0: [1.0]}) / "journal.jsonl").write_text(journal)
     client = client_of(tmp_path)
-    monkeypatch.setattr(alarm_counts, "SECONDS", -1.0)
+    monkeypatch.setattr(glances, "SECONDS", -1.0)
     found = got(client, "/api/runs?sort=name")
     assert [one["alarms"] for one in found["runs"]] == [None, None, 3, None] and not found["complete"]
     monkeypatch.undo()
@@ -231,6 +232,47 @@ def test_alarms_that_only_the_log_has_are_counted_a_few_runs_at_a_time(
     with (tmp_path / "none" / "events.jsonl").open("a") as log:
         log.write(to_line(alarm) + "\n")
     assert [one["alarms"] for one in got(client, "/api/runs?sort=name")["runs"]] == [2, 2, 3, 1]
+
+
+def test_the_list_has_the_curve_of_the_mean_over_seeds_and_follows_a_log_that_grows(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {seed: [10.0 * place + seed for place in range(4)] for seed in (0, 1)})
+    write_run(tmp_path / "long", {0: [float(value % 7) for value in range(1000)]})
+    write_run(tmp_path / "none", {0: []})
+    client = client_of(tmp_path)
+
+    def curves() -> Any:
+        return {run["name"]: run["curve"] for run in got(client, "/api/runs")["runs"]}
+
+    found = curves()
+    assert found["a"] == [0.5, 10.5, 20.5, 30.5] and found["none"] == []
+    assert len(found["long"]) <= glances.POINTS and (min(found["long"]), max(found["long"])) == (0.0, 6.0)
+    with (path / "events.jsonl").open("a") as log:
+        log.write(to_line(evaluation(0, 0, 4000, 100 / 3)) + "\n" + '{"event": "eval", "step": 5000, "mean_ret')
+    assert curves()["a"] == [0.5, 10.5, 20.5, 30.5, 33.33]
+    (path / "events.jsonl").write_text("".join((path / "events.jsonl").read_text().splitlines(keepends=True)[:3]))
+    assert curves()["a"] == [0.0, 10.0], "a resume has truncated it"
+
+
+def test_the_curve_of_a_long_log_is_read_from_parts_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_run(tmp_path / "a", {0: [float(value) for value in range(1000)]})
+    size = (path / "events.jsonl").stat().st_size
+    monkeypatch.setattr(glances, "LARGEST", size // 4)
+    monkeypatch.setattr(glances, "PART", size // 64)
+    (run,) = got(client_of(tmp_path), "/api/runs")["runs"]
+    assert run["curve"] == sorted(run["curve"]) and 10 < len(run["curve"]) <= glances.POINTS
+    assert run["curve"][0] == 0 and run["curve"][-1] == 999
+
+
+def test_settings_that_the_machine_chose_do_not_differ_from_the_defaults(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0]}, td3={"gamma": 0.9}, engine="eager")
+    log = path / "events.jsonl"
+    start, rest = log.read_text().split("\n", 1)
+    session = json.loads(start)
+    session["config"] |= {"device": "cpu", "threads": 1, "old_setting": 5}
+    session["config"]["env"]["num_envs"] = 4
+    log.write_text(json.dumps(session) + "\n" + rest)
+    settings = got(client_of(tmp_path), "/api/runs/a")["settings"]
+    assert {*settings} == {"td3.gamma", "engine", "env.id", "run.name", "old_setting"}
 
 
 def test_the_fifteen_steps_have_the_numbers_of_the_newest_update(trained: Path) -> None:

@@ -22,9 +22,9 @@ import pytest
 
 from browsers import SECONDS, Browser, BrowserContext, Locator, Page, _browser, expect  # noqa: F401 (a fixture)
 from dash_client import served
-from fake_runs import diagnosis, update, write_run
+from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from t3d.dash.process import address_of
-from t3d.events import Alarm, StepsTaken
+from t3d.events import Alarm, StepsTaken, to_line
 
 SMALL = "--random-steps 100 --td3.batch-size 8 --td3.actor-hidden 8 --td3.critic-hidden 8 --log.every-steps 50"
 LIVE = f"{SMALL} --eval.every-steps 500 --eval.episodes 1 --no-video --run.name live --total-steps 1000000"
@@ -433,6 +433,95 @@ def test_a_comparison_can_be_read_on_a_phone(context: BrowserContext, tmp_path: 
         assert page.evaluate(boxes) == [True, True], "tables scroll in boxes of their own"
         assert page.evaluate("document.querySelector('.badge').clientHeight") < 30, "words are not broken"
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.close()
+
+
+LONG = "HalfCheetah-v5-plus-layer-norm-critics-actor-lr-0.0003-batch-512-second-try"
+
+
+@pytest.mark.parametrize("width", [1000, 1280, 1600])
+def test_charts_leave_no_hole(context: BrowserContext, tmp_path: Path, width: int) -> None:
+    write_long_run(tmp_path / "a", 2_000)
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access), "#/run/a")
+        page.set_viewport_size({"width": width, "height": 900})
+        expect(page.locator(".chart .main-svg").first).to_be_visible()
+        groups = page.evaluate(
+            """[...document.querySelectorAll('.group:not([hidden]) .charts')].map(group => [
+                 group.getBoundingClientRect().right,
+                 [...group.querySelectorAll('.chart:not([hidden])')].map(chart => chart.getBoundingClientRect())
+                   .map(({top, right}) => [Math.round(top), right])])"""
+        )
+        counts = [len(charts) for _, charts in groups]
+        assert 4 in counts and any(count % 3 for count in counts), "as many as leave holes in three columns"
+        for edge, charts in groups:
+            last_of_rows = dict(charts)  # by where they are
+            assert all(abs(right - edge) < 2 for right in last_of_rows.values()), groups
+        page.close()
+
+
+@pytest.mark.parametrize("width", [390, 900, 1280])
+def test_long_names_have_one_line_in_lists_and_two_at_most_elsewhere(
+    context: BrowserContext, tmp_path: Path, width: int
+) -> None:
+    alarm = Alarm(step=1, kind="evaluation-collapsed", text="", advice="")
+    for end, gamma in (("a", 0.9), ("b", 0.99)):
+        env = f"a.long.module.name:{LONG}"
+        write_run(tmp_path / f"{LONG}-{end}", {0: [1.0, 2.0]}, td3={"gamma": gamma}, env=env, events=[alarm])
+    line = "all => Math.max(...[...document.querySelectorAll(all)].map(one => one.getBoundingClientRect().height))"
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access))
+        page.set_viewport_size({"width": width, "height": 900})
+        link = page.get_by_role("link", name=f"{LONG}-a")
+        expect(link).to_be_visible()
+        assert page.evaluate(line, "td.name a") < 30 and page.evaluate(line, "td.env span") < 30
+        assert page.evaluate(line, "td.alarms span") < 75, "nor are words of others broken"
+        link.click()
+        expect(page.locator("h1")).to_contain_text(f"{LONG}-a")
+        assert page.evaluate(line, "h1 .two-lines") < 75
+        page.evaluate("part => { location.hash = part; }", f"#/compare?run={LONG}-a&run={LONG}-b&search=second-try")
+        expect(page.locator(".chart .legendtext").first).to_have_text(re.compile(r"^HalfCheetah.*second-try-a$"))
+        for selector in (".picks label", ".overview th a", ".pinned thead th"):
+            assert page.evaluate(line, selector) < 40, selector
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.close()
+
+
+def test_runs_to_compare_are_searched(context: BrowserContext, tmp_path: Path) -> None:
+    for name, env in (("apple", "Hopper-v5"), ("pear", "Hopper-v5"), ("plum", "Ant-v5")):
+        write_run(tmp_path / name, {0: [1.0, 2.0]}, env=env)
+    (tmp_path / "plum" / "notes.json").write_text('{"tags": ["baseline"], "note": ""}')
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access), "#/compare")
+        picks = page.locator(".picks label")
+        expect(picks).to_have_count(3)
+        page.keyboard.press("/")
+        page.keyboard.type("HOPPER p")
+        expect(picks).to_have_count(2)
+        page.get_by_role("searchbox").fill("baseline")
+        expect(picks).to_have_text(["plumAnt-v5"])
+        page.get_by_role("searchbox").fill("hopper pear")
+        picks.first.get_by_role("checkbox").check()
+        expect(page.get_by_text("Runs (1 chosen)")).to_be_visible()
+        expect(page.get_by_role("searchbox")).to_have_value("hopper pear")
+        expect(picks).to_have_text(["pearHopper-v5"])
+        page.get_by_role("searchbox").fill("nothing has this")
+        expect(page.get_by_text("No run has these words.")).to_be_visible()
+        page.close()
+
+
+def test_each_run_in_the_list_has_a_small_curve(context: BrowserContext, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "rises", {0: [0.0, 5.0, 10.0]})
+    write_run(tmp_path / "one", {0: [1.0]})
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access))
+        curve = page.get_by_role("row", name="rises").locator(".sparkline polyline")
+        expect(curve).to_have_attribute("points", "0.0,20.0 50.0,10.0 100.0,0.0")
+        expect(page.get_by_role("img", name="evaluations from 0 to 10")).to_be_visible()
+        expect(page.locator(".sparkline")).to_have_count(1)
+        with (path / "events.jsonl").open("a") as log:
+            log.write(to_line(evaluation(0, 0, 3000, 20.0)) + "\n")
+        expect(curve).to_have_attribute("points", "0.0,20.0 33.3,15.0 66.7,10.0 100.0,0.0")
         page.close()
 
 

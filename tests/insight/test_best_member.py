@@ -15,11 +15,15 @@ import helpers
 import t3d
 from faults import rewrite_policy
 from helpers import small_config
+from t3d.app.best_member import best_member
 from t3d.app.cli import main
+from t3d.app.plain_console import PlainConsole
 from t3d.config import Member
 from t3d.insight.best_member import known_choice, play_choice
 from t3d.seeds import derive
+from t3d.store.fresh import read_fresh
 from t3d.store.reader import Run, open_run
+from t3d.world.evaluate import Stopped
 
 EPISODE, EPISODES = 4, 6  # steps; three times eval.episodes
 BIASES = {0: 0.0, 5: 0.5, 7: -0.5}
@@ -151,13 +155,32 @@ def test_one_seed_needs_no_choice(run: Run, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> Any:
+    def interrupted(*words: Any) -> Any:
+        monkeypatch.undo()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("t3d.insight.best_member.evaluate", interrupted)
     out = evaluated(run, capsys)
     assert "skipped: seed 0 has the best evaluation" in out and "seed 0, best policy" in out
     assert known_choice(run) is None
+
+
+def test_ctrl_c_skips_the_fresh_episodes_of_one_seed(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = run._replace(evals={Member(7): run.evals[Member(7)]})
+
+    def interrupted(*_: Any) -> Any:
+        raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr("t3d.insight.best_member.evaluate", interrupted)
+        assert best_member(alone, PlainConsole(), always=True) == Member(7)
+    assert "playing 6 fresh episodes (Ctrl-C skips this) ...\n  skipped\n" in capsys.readouterr().out
+    assert not (run.path / "best" / "fresh.json").exists()
+    assert best_member(alone, PlainConsole(), always=True) == Member(7)
+    assert "seed 7: mean return" in capsys.readouterr().out
+    assert read_fresh(run.path).by_member["seed-7"].episodes == EPISODES
 
 
 @pytest.mark.parametrize("env_id", ["nothing_here:make", "test_best_member:broken", ""])

@@ -27,7 +27,7 @@ from t3d.app import explain as app_explain
 from t3d.app.cli import main
 from t3d.config import Config, Member, TD3Config, merge
 from t3d.errors import UserError
-from t3d.events import Saved, Start
+from t3d.events import Saved
 from t3d.insight.explain import explained
 from t3d.insight.explain_page import page
 from t3d.insight.explain_pictures import BLUE, ORANGE, PICTURES, drawn
@@ -308,8 +308,9 @@ def test_pictures_show_every_critic_and_noise_only_where_there_is_any(critics: i
 
 
 def test_a_rule_of_ones_own_is_shown_without_formulas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    list(t3d.train(config(tmp_path, rule=f"{ROOT / 'tests' / 'ddpg.py'}:DDPG")))
-    assert main(["explain", str(tmp_path / "run")]) == 0
+    rule = f"{ROOT / 'tests' / 'ddpg.py'}:DDPG"
+    list(t3d.train(config(tmp_path, rule=rule)))
+    assert main(["explain", str(tmp_path / "run"), "--own", rule]) == 0
     said = capsys.readouterr().out
     assert "its own" in said and not re.search(r"^\d+  ", said, re.MULTILINE)
     html = (tmp_path / "run" / "explain.html").read_text(encoding="utf-8")
@@ -356,7 +357,7 @@ def test_what_cannot_be_explained_is_said_in_a_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "foreign").mkdir()
     started = t3d.train(config(tmp_path, "new"))
-    next(event for event in started if isinstance(event, Start))
+    next(started)
     sentences = {
         "foreign": "cannot be read as a run",
         "new": "has no checkpoint to take an update from: one is written every 100 steps and when a run stops",
@@ -367,7 +368,7 @@ def test_what_cannot_be_explained_is_said_in_a_sentence(
         said = capsys.readouterr().err
         assert said.startswith("error: ") and sentence in said and said.count("\n") == 1
     assert main(["explain"]) == 2
-    started.close()  # type: ignore[attr-defined]
+    started.close()
 
 
 def test_a_member_that_is_not_there_or_has_diverged_is_refused(

@@ -59,7 +59,7 @@ def test_videos_show_the_newest_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("env_id", "size"), [("Pendulum-v1", 500), ("HalfCheetah-v5", 480)])
 def test_videos_of_rendered_images(env_id: str, size: int, tmp_path: Path) -> None:
     cfg = EnvConfig(id=env_id, pixels=40)
-    env = open_env(env_factory(env_id), cfg)
+    env = open_env(env_factory(EnvConfig(env_id)), cfg)
     policy: Any = Steady(spec_of(env))
     policy.actor = lambda observations: np.ones((1, policy.spec.action_size), np.float32)
     record(policy, cfg, tmp_path / "a.mp4", seed=0, episodes=1, steps=2)

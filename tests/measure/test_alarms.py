@@ -13,7 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t3d.config import Config, merge
-from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, SeedStopped, Update, from_line, to_line
+from t3d.events import (
+    ActingEvent,
+    Alarm,
+    Diagnosed,
+    EpisodeEnd,
+    Eval,
+    Event,
+    Note,
+    SeedStopped,
+    Update,
+    from_line,
+    to_line,
+)
 from t3d.measure.alarms import SEEN, SYMPTOMS, Debounce, Watch
 
 CFG = merge(Config(), {"seeds": [7, 8]})  # gamma is 0.99, so no value is beyond 100 times the largest reward
@@ -91,9 +103,13 @@ def acted(step: int, **changes: Any) -> ActingEvent:
     )
 
 
-def heard(events: Iterable[Event], cfg: Config = CFG) -> list[Alarm]:
+def told(events: Iterable[Event], cfg: Config = CFG) -> list[Alarm | Note]:
     watch = Watch(cfg)
-    return [alarm for event in events for alarm in watch.see(event)]
+    return [told for event in events for told in watch.see(event)]
+
+
+def heard(events: Iterable[Event], cfg: Config = CFG) -> list[Alarm]:
+    return [one for one in told(events, cfg) if isinstance(one, Alarm)]
 
 
 def looks(make: Callable[..., Event], count: int = 8, **changes: Any) -> Events:
@@ -133,14 +149,13 @@ PROVOKED: dict[str, Events] = {
     "evaluation-collapsed": collapsed(),
     "update-ratio": looks(acted, ratio=0.5),
     "slow-environment": looks(diagnosed, acting_share=0.9),
-    "constant-observation": looks(diagnosed, constant_observations=[2, 5]),
     "large-rewards": looks(ended, 20, total_reward=-60_000.0),
     "time-limit-terminates": looks(ended, 30, length=200),
 }
 
 
 def test_every_alarm_is_provoked_here() -> None:
-    assert PROVOKED.keys() == {symptom.kind for symptom in SYMPTOMS}
+    assert PROVOKED.keys() == {symptom.kind for symptom in SYMPTOMS} - {"constant-observation"}
 
 
 @pytest.mark.parametrize("kind", PROVOKED)
@@ -149,7 +164,7 @@ def test_an_alarm_sounds_once_on_a_history_that_deserves_it_and_no_other_does(ki
 
 
 def test_a_healthy_history_is_silent() -> None:
-    assert heard([*healthy(0), *healthy(1)]) == []
+    assert told([*healthy(0), *healthy(1)]) == []
 
 
 NOT_ENOUGH: dict[str, Events] = {
@@ -207,7 +222,7 @@ NOT_ENOUGH: dict[str, Events] = {
 
 @pytest.mark.parametrize("history", NOT_ENOUGH)
 def test_what_is_not_enough_is_silent(history: str) -> None:
-    assert heard(NOT_ENOUGH[history]) == []
+    assert told(NOT_ENOUGH[history]) == []
 
 
 def test_what_was_asked_for_is_no_alarm() -> None:
@@ -282,8 +297,7 @@ def test_texts_have_numbers_and_advice_names_a_flag() -> None:
         [alarm] = heard(events)
         assert any(character.isdigit() for character in alarm.text), kind
         assert alarm.text.endswith(".") and alarm.advice.endswith("."), kind
-        without_flag = ("constant-observation", "time-limit-terminates")  # the environment is to be changed
-        assert "--" in alarm.advice or kind in without_flag, kind
+        assert "--" in alarm.advice or kind == "time-limit-terminates", kind  # the environment is to be changed
 
 
 def test_advice_says_whether_to_start_again() -> None:
@@ -291,6 +305,12 @@ def test_advice_says_whether_to_start_again() -> None:
         [alarm] = heard(events)
         assert alarm.advice.count("tart again with t3d train") == 1, kind
         assert ("resume" in alarm.advice) == (kind != "slow-environment"), kind
+
+
+def test_what_may_be_as_it_should_is_a_note_and_no_alarm() -> None:
+    [note] = told(looks(diagnosed, constant_observations=[2, 5]))
+    assert isinstance(note, Note) and note.step == 5 and note.member is None
+    assert "observation values 2, 5 (counted from 0)" in note.text and "it does no harm" in note.text
 
 
 def test_large_rewards_are_told_with_the_sign_of_their_mean() -> None:
@@ -407,7 +427,7 @@ def test_figures_that_were_not_finite_are_no_alarm_and_no_error() -> None:
         events.append(dataclasses.replace(event, **figures))
     quiet = [event for event in events if not isinstance(event, Eval)]
     kinds = {alarm.kind for alarm in heard(quiet)}
-    assert kinds <= {"dead-units", "constant-observation", "time-limit-terminates"}  # which have other figures
+    assert kinds <= {"dead-units", "time-limit-terminates"}  # which have other figures
     assert heard([diagnosed(0), *looks(update, q_mean=float("nan"))]) == []
 
 

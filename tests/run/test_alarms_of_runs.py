@@ -22,9 +22,10 @@ from run_folders import assert_equal, told
 from t3d.algo.learner import Learner
 from t3d.algo.networks import layers_of
 from t3d.app.cli import main
+from t3d.app.runs_show import notes_in_words
 from t3d.config import Config, merge
 from t3d.config.presets import preset
-from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event
+from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note
 from t3d.measure.alarms import Watch
 from t3d.run.watching import watch_over
 from t3d.store.catalogue import read_entry
@@ -151,8 +152,12 @@ def test_a_value_that_never_changes_is_told_by_its_number(tmp_path: Path) -> Non
             return np.array([self.place[0], 0.5], np.float32)
 
     cfg = merge(looked_at(tmp_path), {"env": {"id": ""}})
-    [alarm] = [one for one in alarms(list(t3d.train(cfg, make_env=Stuck))) if one.kind == "constant-observation"]
-    assert alarm.step == 200 - 20 and "observation value 1 (counted from 0)" in alarm.text, "at the fifth look"
+    events = list(t3d.train(cfg, make_env=Stuck))
+    [note] = [one for one in events if isinstance(one, Note) and "(counted from 0)" in one.text]
+    assert note.step == 200 - 20 and "observation value 1 (counted from 0)" in note.text, "at the fifth look"
+    assert alarms(events) == []
+    [shown] = [text for text in notes_in_words(read_events(tmp_path / "run")) if "observation value" in text]
+    assert shown == note.text, "and not also what the doctor said before"
 
 
 def test_an_environment_that_is_slower_than_learning_is_told_with_the_flag_that_helps(tmp_path: Path) -> None:

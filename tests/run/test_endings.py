@@ -86,8 +86,8 @@ def test_what_the_other_environments_answered_in_that_step_is_kept(
             super().__init__()
             made.append(self)
 
-        def _fail(self) -> Any:  # the first of the doctor's, three of training: the second of these fails
-            if len(made) > 2 and self is made[2] and (self.episode, self.t) == at:
+        def _fail(self) -> Any:  # the doctor's, two of the fingerprint, three of training: the second of these fails
+            if len(made) > 4 and self is made[4] and (self.episode, self.t) == at:
                 raise RuntimeError("just me")
 
     with pytest.raises(EnvironmentFailed, match="just me"):

@@ -111,12 +111,13 @@ def test_actor_processes_send_images_and_the_policy_file_acts_on_them(tmp_path: 
 
 
 def test_the_file_of_a_policy_says_how_its_images_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("pygame", reason="Pendulum is drawn with pygame")
     env = {"id": "Pendulum-v1", "pixels": 32, "action_repeat": 2}
     list(t3d.train(config(tmp_path, "run", env=env, total_steps=40, random_steps=30)))
     policy = t3d.load_policy(tmp_path / "run" / "last" / "seed-0")
     about = {name: policy.about[name] for name in ("env", "pixels", "camera", "action_repeat")}
     assert about == {"env": "Pendulum-v1", "pixels": 32, "camera": "", "action_repeat": 2}
-    drawn = open_env(env_factory(about["env"]), EnvConfig(pixels=about["pixels"], camera=about["camera"]))
+    drawn = open_env(env_factory(EnvConfig(about["env"])), EnvConfig(pixels=about["pixels"], camera=about["camera"]))
     assert policy(drawn.reset(seed=0)[0]).shape == (1,)
     with pytest.raises(t3d.UserError, match=r"has shape \(3,\) instead of \(32, 32, 3\)"):
         policy(np.zeros(3, np.float32))

@@ -81,7 +81,7 @@ def test_an_end_is_saved_only_if_its_last_step_is(tmp_path: Path) -> None:
     for event in run:
         if event.event == "episode":
             break
-    run.close()  # type: ignore[attr-defined]
+    run.close()
     checkpoint, _ = newest(tmp_path / "run" / "checkpoints")
     end = events_of(tmp_path / "run")[-1]
     assert checkpoint is not None and isinstance(end, End) and (end.saved, end.step) == (True, checkpoint.step)
@@ -91,6 +91,8 @@ def test_a_lock_file_that_is_removed_lets_nobody_in(tmp_path: Path) -> None:
     run = t3d.train(small(tmp_path, "run"), make_env=Failing)
     next(run)
     (tmp_path / "run" / "lock").unlink()
+    run._turn.acquire()  # as in another thread: one that waits would be taken over
     with pytest.raises(UserError, match="is in use by another process"):
         next(t3d.resume(tmp_path / "run", make_env=Failing))
-    run.close()  # type: ignore[attr-defined]
+    run._turn.release()
+    run.close()

@@ -15,7 +15,7 @@ import t3d
 from image_rollouts import image_spec
 from t3d.algo.engines.verify import random_batch
 from t3d.algo.rules import PIXELS, TD3
-from t3d.config import Config
+from t3d.config import Config, EnvConfig
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import UserError
 from t3d.run.build import assemble
@@ -40,18 +40,18 @@ def test_cuda_is_refused_where_there_is_none() -> None:
 def test_threads_are_set_and_recorded() -> None:
     before = torch.get_num_threads()
     try:
-        assert set_threads(resolve(Config(threads=2)), helpers.make_spec(), TD3, "fused") == 2
+        assert set_threads(resolve(Config(threads=2)), helpers.make_spec(), TD3, "fused") == (2, [])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused") == before
+    assert set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused") == (before, [])
 
 
 def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     cfg = helpers.small_config(run={"root": str(tmp_path)})
     with ExitStack() as opened:
         requests = Requests(threading.Event(), threading.Event())
-        memory = assemble(resolve(cfg), requests, env_factory("Pendulum-v1"), opened).parts.memory
+        memory = assemble(resolve(cfg), requests, env_factory(EnvConfig("Pendulum-v1")), opened).parts.memory
     assert isinstance(memory, Memory) and memory.replay.capacity == 300
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import imageio_ffmpeg
 import numpy as np
 import psutil
 import pytest
@@ -28,6 +27,7 @@ from t3d.run import beside, child
 from t3d.run.beside import Beside, Recorder
 from t3d.run.parts import Counters
 
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
 SECONDS = 120.0
 WORLD = """
 import gymnasium as gym, numpy as np, os, signal, time
@@ -174,7 +174,7 @@ def test_leaving_early_does_not_wait_for_a_recording(tmp_path: Path) -> None:
     while next(training).step < 300:
         pass
     started = time.monotonic()
-    training.close()  # type: ignore[attr-defined]
+    training.close()
     assert time.monotonic() - started < 5
 
 
@@ -237,7 +237,7 @@ def test_one_that_is_due_too_early_is_skipped_and_said(recorder: Recorder) -> No
 
 def test_an_environment_made_in_python_is_said_to_have_no_videos(tmp_path: Path) -> None:
     cfg = helpers.small_config(record_every=1, env={"id": "", "name": "mine"})
-    events = run(cfg, tmp_path, make_env=_pendulum)
+    events = run(cfg, tmp_path, make_env=lambda **keywords: _pendulum(**keywords))  # noqa: PLW0108 (another program cannot make it)
     notes = [event.text for event in events if isinstance(event, Note)]
     assert [text for text in notes if text.startswith("no videos are recorded: ")], notes
 

@@ -292,11 +292,13 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
         list(t3d.resume(broken, cfg=other))
     with pytest.raises(UserError, match="3 observation values then, 2 now"):
         list(t3d.resume(broken, make_env=lambda: gym.make("MountainCarContinuous-v0")))
-    with pytest.raises(UserError, match="is in use by process"):
+    with pytest.raises(UserError, match="is in use by this program"):
         going_on = t3d.resume(broken)
         next(going_on)
+        going_on._turn.acquire()  # as in another thread
         next(t3d.resume(broken))
-    going_on.close()  # type: ignore[attr-defined]
+    going_on._turn.release()
+    going_on.close()
     for file in (broken / "checkpoints").glob("*/state.json"):
         file.write_text("{}")
     with pytest.raises(UserError, match=r"cannot be resumed: checkpoint .*state.json: it holds 2 bytes instead of"):

@@ -19,7 +19,7 @@ import helpers
 import t3d
 from run_folders import end_of, events_of, folder_of, run, weights
 from t3d.algo.learner import Learner
-from t3d.config import Config, TD3Config, load_toml, merge
+from t3d.config import Config, EnvConfig, TD3Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
@@ -89,7 +89,7 @@ def test_a_run_ends_on_the_step_and_evaluates_there(tmp_path: Path) -> None:
     assert all(len(event.returns) == len(event.lengths) == 3 for event in evals)
     for event in evals:
         assert event.mean_return == pytest.approx(np.mean(event.returns))
-        assert event.std_return == pytest.approx(np.std(event.returns))
+        assert event.std_return == pytest.approx(np.std(event.returns, ddof=1))
         assert (event.min_return, event.max_return) == (min(event.returns), max(event.returns))
     assert end_of(events).updates == 210
 
@@ -102,7 +102,7 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
         best = max(evals, key=lambda event: event.mean_return)
         policy = load_policy(folder_of(events) / "best" / f"seed-{seed}")
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
-        env_batch = open_batch(env_factory("Pendulum-v1"), cfg.env, "test")
+        env_batch = open_batch(env_factory(EnvConfig("Pendulum-v1")), cfg.env, "test")
         seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
         returns, _ = evaluate(policy.actor, env_batch, seeds, max_steps=cfg.eval.max_steps)
         assert returns.tolist() == best.returns

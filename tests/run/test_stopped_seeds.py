@@ -98,6 +98,7 @@ def test_it_is_told_everywhere(tmp_path: Path, poisoned: Any, capsys: pytest.Cap
     assert main(["runs", "--root", str(tmp_path)]) == 0
     assert "1 diverged" in capsys.readouterr().out
     assert "seed 1 diverged at step 150" in shown and "1 (diverged)" in shown and "mean of 2" in shown
+    pytest.importorskip("matplotlib")
     plot_curves([run], tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 10_000
     plot_curves([run], tmp_path / "alone.png", seed=1)

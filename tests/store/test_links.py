@@ -44,10 +44,12 @@ def outside(tmp_path: Path) -> Path:
 
 
 def plot(run: Path, *flags: str) -> int:
+    pytest.importorskip("matplotlib")
     return main(["plot", str(run), *flags])
 
 
 def record(run: Path, *flags: str) -> int:
+    pytest.importorskip("imageio_ffmpeg")
     return main(["record", str(run), "--steps", "3", *flags])
 
 

@@ -66,7 +66,7 @@ def test_a_run_in_another_process_is_left_alone_until_it_is_killed(tmp_path: Pat
             process.send_signal(signal.SIGKILL)
     events = t3d.resume(tmp_path / "held")
     resumed = next(events)
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     assert isinstance(resumed, Resumed) and resumed.step >= 100
     assert [note for note in resumed.notes if f"process {process.pid} on " in note and "taken over" in note]
     assert [note for note in resumed.notes if "damaged" in note] == []

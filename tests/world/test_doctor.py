@@ -17,6 +17,7 @@ import helpers
 import t3d
 from t3d.app.alarms import SAID_BY_DOCTOR
 from t3d.app.cli import main
+from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.events import Note
 from t3d.world.doctor import examine
@@ -236,7 +237,7 @@ def test_warnings_become_notes_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5", "LunarLanderContinuous-v3", "dm:cartpole-swingup"])
 def test_well_known_environments_are_healthy(env_id: str) -> None:
-    assert examine(env_factory(env_id)) == []
+    assert examine(env_factory(EnvConfig(env_id))) == []
 
 
 def goal_of_the_episode(self: Sound) -> Any:

@@ -53,7 +53,7 @@ def test_the_doctor_finds_nothing_else_wrong_with_images(world: type[Dot]) -> No
 
 
 def test_the_doctor_sees_rendered_images_and_cameras_that_see_nothing() -> None:
-    (only,) = examine(env_factory("image_worlds:Dot"), EnvConfig(pixels=48, frame_stack=3, action_repeat=4))
+    (only,) = examine(env_factory(EnvConfig("image_worlds:Dot")), EnvConfig(pixels=48, frame_stack=3, action_repeat=4))
     assert only == "Dot: observation 48 x 48 x 3 is encoded as an image, 3 frames stacked"
     still = type("Still", (Dot,), {"picture": lambda self: np.zeros((SIDE, SIDE, 3), np.uint8), "limit": 50})
     still.step = lambda self, action: (*Dot.step(self, action)[:3], False, {})  # type: ignore[attr-defined]

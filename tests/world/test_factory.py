@@ -15,6 +15,7 @@ import pytest
 import helpers
 import t3d
 from t3d.actors.supervisor import for_workers
+from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.world.factory import checked_factory
 from t3d.world.make import env_factory
@@ -115,7 +116,7 @@ def test_a_module_whose_function_returns_one_object_is_refused(monkeypatch: pyte
     module.env = pendulum()
     module.make_env = lambda: module.env
     monkeypatch.setitem(sys.modules, "one_object", module)
-    make = env_factory("one_object:make_env")
+    make = env_factory(EnvConfig("one_object:make_env"))
     make()
     with pytest.raises(UserError, match="one_object:make_env returned the same Pendulum-v1 object twice"):
         make()
@@ -123,7 +124,7 @@ def test_a_module_whose_function_returns_one_object_is_refused(monkeypatch: pyte
 
 def test_environments_that_are_gone_are_not_held_against_new_ones() -> None:
     """A new object may have the id() of one that is gone."""
-    make, ids = env_factory("helpers:CountingEnv"), set()
+    make, ids = env_factory(EnvConfig("helpers:CountingEnv")), set()
     for _ in range(50):
         env = make()
         ids.add(id(env))

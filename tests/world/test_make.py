@@ -13,7 +13,7 @@ import pytest
 import helpers
 import t3d
 from t3d.app.cli import main
-from t3d.config import load_toml
+from t3d.config import EnvConfig, load_toml
 from t3d.errors import UserError
 from t3d.events import Start
 from t3d.world.make import env_factory
@@ -96,7 +96,7 @@ FOUND = [
 def test_an_environment_in_a_file_is_found(env_id: str, here: Path) -> None:
     if env_id == "robots.walker:make":  # as a module it does not have its folder on the path
         (here / "parts_of_walker.py").write_text(FILES["robots/parts_of_walker.py"])
-    assert isinstance(env_factory(env_id.format(here=here))(), helpers.CountingEnv)
+    assert isinstance(env_factory(EnvConfig(env_id.format(here=here)))(), helpers.CountingEnv)
 
 
 WRONG = {
@@ -140,7 +140,7 @@ WRONG = {
 @pytest.mark.parametrize("env_id", WRONG)
 def test_a_wrong_spelling_ends_in_one_sentence(env_id: str, here: Path) -> None:
     with pytest.raises(UserError, match=WRONG[env_id]) as caught:
-        env_factory(env_id)()
+        env_factory(EnvConfig(env_id))()
     assert "\n" not in str(caught.value)
 
 
@@ -159,7 +159,7 @@ def test_actors_find_a_file_too_and_a_run_is_named_after_it(here: Path) -> None:
     cfg = helpers.small_config(total_steps=120, env={"id": "robots/walker.py:make"}, actors="local:1")
     events = list(t3d.train(cfg))
     assert events[-1].event == "end" and events[-1].reason == "finished"  # type: ignore[attr-defined]
-    assert isinstance(events[0], Start) and Path(events[0].folder).name.startswith("walker.py-make-default-")
+    assert isinstance(events[0], Start) and Path(events[0].folder).name.startswith("walker-make-default-")
 
 
 SHADOWS = ("tyro", "rich", "numpy", "gymnasium", "psutil")

@@ -32,8 +32,8 @@ def test_any_environment_that_renders_can_be_observed_as_images(env_id: str) -> 
     if env_id.startswith("dm:"):
         pytest.importorskip("dm_control")
     cfg = EnvConfig(id=env_id, pixels=40, frame_stack=2)
-    env = Environment(open_env(env_factory(env_id), cfg), env_id, cfg)
-    again = Environment(open_env(env_factory(env_id), cfg), env_id, cfg)
+    env = Environment(open_env(env_factory(EnvConfig(env_id)), cfg), env_id, cfg)
+    again = Environment(open_env(env_factory(EnvConfig(env_id)), cfg), env_id, cfg)
     assert env.guard.spec.images[0].shape == (3, 40, 40) and env.guard.spec.observation == ()
     action = np.ones(env.guard.spec.action_size, np.float32)
     seen = [[one.reset(1, 0), *(one.step(action).observation for _ in range(5))] for one in (env, again)]
@@ -49,7 +49,7 @@ def test_any_environment_that_renders_can_be_observed_as_images(env_id: str) -> 
 
 def test_pixels_are_those_that_are_rendered() -> None:
     cfg = EnvConfig(id="Pendulum-v1", pixels=100)
-    env = open_env(env_factory("Pendulum-v1"), cfg)
+    env = open_env(env_factory(EnvConfig("Pendulum-v1")), cfg)
     frame, _ = env.reset(seed=0)
     exact = env.render().reshape(100, 5, 100, 5, 3).mean((1, 3))
     assert frame.shape == (100, 100, 3) and env.observation_space.contains(frame)
@@ -60,7 +60,7 @@ def test_pixels_are_those_that_are_rendered() -> None:
 def test_mujoco_draws_without_shadows_reflections_and_skybox() -> None:
     import mujoco  # noqa: PLC0415
 
-    env = open_env(env_factory("HalfCheetah-v5"), EnvConfig(pixels=32))
+    env = open_env(env_factory(EnvConfig("HalfCheetah-v5")), EnvConfig(pixels=32))
     env.reset(seed=0)
     flags = env._renderer.viewer.scn.flags
     for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
@@ -79,10 +79,10 @@ def test_environments_that_render_in_turn_do_not_draw_into_each_other() -> None:
 
     alone = []
     for env_id in ids:
-        env = open_env(env_factory(env_id), cfg)
+        env = open_env(env_factory(EnvConfig(env_id)), cfg)
         alone.append(frames([env]))
         env.close()
-    both = [open_env(env_factory(env_id), cfg) for env_id in ids]
+    both = [open_env(env_factory(EnvConfig(env_id)), cfg) for env_id in ids]
     together = frames(both)
     for env in both:
         env.close()
@@ -102,15 +102,15 @@ def test_what_people_see_does_not_change() -> None:
         return seen
 
     plain = views(gym.make("HalfCheetah-v5", render_mode="rgb_array"))
-    another = open_env(env_factory("InvertedPendulum-v5"), EnvConfig(pixels=32))
-    beside_pixels = views(open_env(env_factory("HalfCheetah-v5"), EnvConfig(pixels=32)), another)
+    another = open_env(env_factory(EnvConfig("InvertedPendulum-v5")), EnvConfig(pixels=32))
+    beside_pixels = views(open_env(env_factory(EnvConfig("HalfCheetah-v5")), EnvConfig(pixels=32)), another)
     another.close()
     assert all(np.array_equal(one, other) for one, other in zip(plain, beside_pixels, strict=True))
 
 
 def test_frames_do_not_depend_on_when_the_camera_was_first_used() -> None:
     cfg = EnvConfig(pixels=32)
-    env, other = (open_env(env_factory("InvertedPendulum-v5"), cfg) for _ in range(2))
+    env, other = (open_env(env_factory(EnvConfig("InvertedPendulum-v5")), cfg) for _ in range(2))
     other.reset(seed=5)
     for _ in range(8):
         other.step(np.ones(1, np.float32))
@@ -125,21 +125,21 @@ def test_cameras_by_name_and_number(env_id: str) -> None:
     named, last = ("track", "0") if env_id == "HalfCheetah-v5" else ("lookatcart", "1")
     frames = []
     for camera in ("", "0", named, last):
-        env = open_env(env_factory(env_id), EnvConfig(pixels=32, camera=camera))
+        env = open_env(env_factory(EnvConfig(env_id)), EnvConfig(pixels=32, camera=camera))
         frames.append(env.reset(seed=0)[0].copy())
         env.close()
     assert np.array_equal(frames[0], frames[1]) and np.array_equal(frames[2], frames[3])
     assert np.array_equal(frames[0], frames[2]) is (named == "track")
     for unknown in ("nose", "9", "-1", "²"):
         with pytest.raises(UserError, match=rf"has no camera {unknown}.*; its cameras are 0 \("):
-            open_env(env_factory(env_id), EnvConfig(pixels=32, camera=unknown))
+            open_env(env_factory(EnvConfig(env_id)), EnvConfig(pixels=32, camera=unknown))
     with pytest.raises(UserError, match=rf"has no camera {named}s, did you mean {named}\? Its cameras are 0 \("):
-        open_env(env_factory(env_id), EnvConfig(pixels=32, camera=f"{named}s"))
+        open_env(env_factory(EnvConfig(env_id)), EnvConfig(pixels=32, camera=f"{named}s"))
 
 
 def test_a_camera_where_there_is_none_is_refused() -> None:
     with pytest.raises(UserError, match=r"Pendulum-v1 has no cameras to choose from; leave out --env.camera side"):
-        open_env(env_factory("Pendulum-v1"), EnvConfig(pixels=32, camera="side"))
+        open_env(env_factory(EnvConfig("Pendulum-v1")), EnvConfig(pixels=32, camera="side"))
 
 
 def test_a_factory_of_ones_own_need_not_take_a_render_mode() -> None:

@@ -84,7 +84,7 @@ from t3d.errors import as_sentence
 from t3d.world.doctor import examine
 from t3d.world.make import env_factory
 try:
-    examine(env_factory("HalfCheetah-v5"), EnvConfig(pixels=32))
+    examine(env_factory(EnvConfig("HalfCheetah-v5")), EnvConfig(pixels=32))
 except Exception as error:
     print(as_sentence(error))
 """
@@ -106,7 +106,7 @@ import os, signal
 from t3d.config import EnvConfig
 from t3d.world.make import env_factory
 from t3d.world.pixels import open_env
-open_env(env_factory("Pendulum-v1"), EnvConfig(pixels=32)).reset(seed=0)
+open_env(env_factory(EnvConfig("Pendulum-v1")), EnvConfig(pixels=32)).reset(seed=0)
 print("drawn", flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 print("still here")

@@ -13,7 +13,7 @@ import pytest
 import helpers
 from helpers import snapshot_for
 from t3d.actors.inline import InlineCollector
-from t3d.config import Config, merge
+from t3d.config import Config, EnvConfig, merge
 from t3d.data.replay import Replay
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.seeds import derive
@@ -236,7 +236,7 @@ def test_environments_are_seeded_by_value_not_by_place() -> None:
 def test_a_seed_collects_the_same_alone_or_beside_others() -> None:
     def data(seeds: list[int], member: int) -> Any:
         cfg = helpers.small_config(seeds=seeds, random_steps=20, total_steps=300)
-        collector = InlineCollector(cfg, env_factory("Pendulum-v1"))
+        collector = InlineCollector(cfg, env_factory(EnvConfig("Pendulum-v1")))
         one = snapshot_for(collector.spec, 1)
         collector.publish(one._replace(flat=np.repeat(one.flat, len(seeds), 0)))
         return np.concatenate([collector.poll().rollouts[member].s2 for _ in range(250)])
@@ -245,9 +245,9 @@ def test_a_seed_collects_the_same_alone_or_beside_others() -> None:
 
 
 def test_environment_by_id_module_id_and_callable() -> None:
-    assert env_factory("Pendulum-v1")().observation_space.shape == (3,)
-    assert env_factory("gymnasium:Pendulum-v1")().observation_space.shape == (3,)
-    assert isinstance(env_factory("helpers:CountingEnv")(), helpers.CountingEnv)
+    assert env_factory(EnvConfig("Pendulum-v1"))().observation_space.shape == (3,)
+    assert env_factory(EnvConfig("gymnasium:Pendulum-v1"))().observation_space.shape == (3,)
+    assert isinstance(env_factory(EnvConfig("helpers:CountingEnv"))(), helpers.CountingEnv)
 
 
 @pytest.mark.parametrize(
@@ -268,12 +268,12 @@ def test_environment_by_id_module_id_and_callable() -> None:
 )
 def test_an_environment_that_cannot_be_found(env_id: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        env_factory(env_id)()
+        env_factory(EnvConfig(env_id))()
 
 
 def test_a_callable_must_make_an_environment() -> None:
     with pytest.raises(UserError, match="returned Spec, not a gymnasium"):
-        InlineCollector(helpers.small_config(), env_factory("helpers:make_spec"))
+        InlineCollector(helpers.small_config(), env_factory(EnvConfig("helpers:make_spec")))
 
 
 def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
@@ -281,7 +281,7 @@ def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
 
     cfg = helpers.small_config(seeds=[0, 1], eval={"episodes": 3}, noise={"exploration_noise": 5.0})
     requests = Requests(threading.Event(), threading.Event())
-    evaluator = InlineEvaluator(cfg, env_factory("Pendulum-v1"), requests)
+    evaluator = InlineEvaluator(cfg, env_factory(EnvConfig("Pendulum-v1")), requests)
     snapshot = snapshot_for(evaluator.member_evaluators[0].env_batch.spec, 2)
     evaluator.submit(snapshot, 0)
     evaluator.submit(snapshot, 10)

@@ -24,7 +24,8 @@ def check(cfg: Config, make_env: EnvFactory, log: WorkerLog, stop: threading.Eve
         while True:
             fault = worker.fault(cfg.env.hang_seconds)
             for message in worker.receive():  # after fault(): an ended process has sent everything by then
-                return Checkup(message["warnings"], spec_from_json(message["spec"]), message["vector"])
+                spec, vector = spec_from_json(message["spec"]), message["vector"]
+                return Checkup(message["warnings"], spec, vector, message["environment"])
             if worker.error is not None:
                 raise worker.error
             if fault:  # crash_reason says where it happened

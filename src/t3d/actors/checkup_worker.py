@@ -13,6 +13,7 @@ from t3d.config import Config
 from t3d.types import Image, Part, Spec
 from t3d.world.batch import VectorEnvBatch, open_batch
 from t3d.world.doctor import examine
+from t3d.world.fingerprint import fingerprint
 from t3d.world.make import env_factory
 
 LONGEST_PHASE = 128  # bytes; chosen
@@ -25,6 +26,7 @@ class Checkup(NamedTuple):
     warnings: list[str]
     spec: Spec
     vector: bool  # whether it is a VectorEnv, which is stepped as one
+    environment: dict[str, Any]  # its fingerprint
 
 
 class Phase(Shared):
@@ -49,7 +51,7 @@ class Doctor:
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
         self.phase, self.play = Phase(task["phase"]), task["play"]
-        self.make_env = env_factory(cfg.env.id)
+        self.make_env = env_factory(cfg.env)
 
     def run(self) -> None:
         """Checks and reports; a resumed run was checked before and needs only the environment's spec."""
@@ -57,7 +59,8 @@ class Doctor:
         env_batch = open_batch(self._make, self.cfg.env, "the start")
         vector = isinstance(env_batch, VectorEnvBatch)
         env_batch.close()
-        self.parent.send(warnings=warnings, spec=spec_to_json(env_batch.spec), vector=vector)
+        environment = fingerprint(self._make, self.cfg.env)
+        self.parent.send(warnings=warnings, spec=spec_to_json(env_batch.spec), vector=vector, environment=environment)
 
     def close(self) -> None:
         """Does nothing: run leaves nothing open."""

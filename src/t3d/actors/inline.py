@@ -26,7 +26,7 @@ class InlineCollector:
 
     def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
         self.cfg = cfg
-        envs = cfg.env.num_envs
+        envs = cfg.num_envs
         all_counters = [EpisodeCounters(np.full(envs, -1), np.zeros(envs, np.int64)) for _ in cfg.members]
         self.member_actors = [
             MemberActor(cfg, member, make_env, range(envs), counters) for member, counters in enumerate(all_counters)

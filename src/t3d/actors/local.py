@@ -62,7 +62,7 @@ class LocalCollector:
         self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=checkup.vector))]
         members, actors = len(cfg.members), cfg.async_actors
         self.policies = Policies(members, actor_architecture(self.spec, cfg.td3), POLICY_SLOTS)
-        self.shared_state = SharedState(self.policies, members, cfg.env.num_envs, actors)
+        self.shared_state = SharedState(self.policies, members, cfg.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()
         self.received = Received(cfg, self.spec)
@@ -141,7 +141,7 @@ class LocalCollector:
         width, dtype = sum(row_sizes(self.spec)), np.dtype(self.spec.observation_dtype)
         rows = min(RING_ROWS + self.cfg.most_ahead, RING_BYTES // (dtype.itemsize * width))
         with starting():
-            ring = slot.transitions = Ring(width, dtype.name, max(rows, 2 * self.cfg.env.num_envs))
+            ring = slot.transitions = Ring(width, dtype.name, max(rows, 2 * self.cfg.num_envs))
             task = {
                 "role": "actor",
                 "actor": slot.number,
@@ -242,7 +242,7 @@ def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
     They are dealt round-robin, one environment of every member at a time: with no more of them than actors need, none
     gets two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
     """
-    members, envs, actors = range(len(cfg.members)), range(cfg.env.num_envs), cfg.async_actors
+    members, envs, actors = range(len(cfg.members)), range(cfg.num_envs), cfg.async_actors
     each_env: list[Unit] = [[(member, env)] for env in envs for member in members]
     units = [[(member, env) for env in envs] for member in members] if as_one else each_env
     if len(units) < actors:

@@ -127,10 +127,10 @@ class Actor:
         for unit in [*self.units]:
             if unit not in order.units or unit in order.counters:
                 self.units.pop(unit).env_batch.close()
-        self.make_env = self.make_env or env_factory(self.cfg.env.id)
+        self.make_env = self.make_env or env_factory(self.cfg.env)
         for unit in order.units:
             if unit not in self.units:
-                counters = EpisodeCounters(*np.full((2, self.cfg.env.num_envs), -1))
+                counters = EpisodeCounters(*np.full((2, self.cfg.num_envs), -1))
                 indices = [index for _, index in unit]
                 counters.episodes[indices], counters.bad_values[indices] = zip(*order.counters[unit], strict=True)
                 one = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)
@@ -212,7 +212,7 @@ class Evaluator:
 
     def _start(self, member: int, first: int, policy: dict[str, Any]) -> Generator[None, None, Played]:
         if member not in self.member_evaluators:
-            self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env.id))
+            self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env))
         one = self.member_evaluators[member]
         episodes = range(first, min(first + one.env_batch.count, self.cfg.eval.episodes))
         return one.playing(unpacked_policy(policy, self.cfg), episodes)

@@ -59,7 +59,7 @@ class RayCollector:
         self.spec, self.connection, self.received = checkup.spec, connection, Received(cfg, checkup.spec)
         dealt = [[tuple(unit) for unit in units] for units in shares(cfg, as_one=checkup.vector)]
         self.slots = [ActorSlot(number, units) for number, units in enumerate(dealt)]
-        self.episodes = np.full((len(cfg.members), cfg.env.num_envs), -1)
+        self.episodes = np.full((len(cfg.members), cfg.num_envs), -1)
         self.bad_values = np.zeros_like(self.episodes)
         self._losses = np.zeros_like(self.episodes)  # of the actor of an environment, since it answered last
         self.updates, self.claims, self.window = 0, Claims(cfg, self.spec), Window(cfg)

@@ -46,7 +46,7 @@ class RayEvaluator(PendingEvaluations):
         self, cfg: Config, checkup: Checkup, make_env: EnvFactory, connection: Connection, log: WorkerLog
     ) -> None:
         super().__init__(cfg, checkup.spec, log)
-        self._patience = patience(cfg, cfg.env.num_envs if checkup.vector else 1)
+        self._patience = patience(cfg, cfg.num_envs if checkup.vector else 1)
         self._checked_at = 0.0
         self.worker_cfg, self.connection = connection.for_actors(for_workers(cfg, make_env)), connection
         actors = min(self.count, _cpus(cfg))

@@ -6,14 +6,13 @@ paths in it.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
 
 from t3d.config import Config
 from t3d.errors import UserError
-from t3d.modules import file_of, is_editable, is_installed, is_own, is_path
+from t3d.modules import file_of, find_module, is_editable, is_installed, is_own, is_path
 from t3d.world.make import parse_id
 
 NEVER_SENT = [".?*", "__pycache__", "venv"]  # what is hidden, e.g. .git, .venv, .ssh, .env
@@ -46,8 +45,8 @@ def excluded(cfg: Config, folder: Path) -> list[str]:
 
 def _moved(reference: str, where: str, name: str, folder: Path | None) -> str:
     """Returns a reference to the same file, absolute or relative to folder."""
-    file = file_of(where) if is_path(where) else _file_of_module(where)
-    if file is None or is_installed(str(file)):
+    file = file_of(where) if is_path(where) else find_module(where)
+    if file is None or file.suffix != ".py" or is_installed(str(file)):
         return reference
     if folder is not None:
         there = _within(file, folder)
@@ -68,12 +67,3 @@ def _within(path: Path, folder: Path) -> Path | None:
         if (written := Path(spelled(path))).is_relative_to(spelled(folder)):
             return written.relative_to(spelled(folder))
     return None
-
-
-def _file_of_module(module: str) -> Path | None:
-    """Returns the file of a module that can be imported, or None if it has none."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        return None
-    return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None

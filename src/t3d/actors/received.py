@@ -98,6 +98,6 @@ class Received:
         for member, name in enumerate(one.name for one in self.cfg.members):
             saved = state[name]
             self.taken[member] = to_count(saved["taken"])
-            for index in range(self.cfg.env.num_envs):
+            for index in range(self.cfg.num_envs):
                 episodes[member, index] = to_count(saved[f"env-{index}"]["episode"], least=-1)
                 bad_values[member, index] = to_count(saved[f"env-{index}"]["bad_values"])

@@ -5,7 +5,6 @@ Nothing here runs by itself: the owner of a slot checks it often.
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import socket
@@ -23,9 +22,8 @@ from t3d.actors.failures import user_error
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared, Wakeup
 from t3d.config import Config, to_dict
 from t3d.errors import UserError
-from t3d.world.factory import CheckedFactory
 from t3d.world.guard import EnvFactory
-from t3d.world.make import ById
+from t3d.world.names import reference
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # for a worker to create its environments; chosen
@@ -209,23 +207,8 @@ def end_all(slots: Sequence[WorkerSlot]) -> None:
 
 def for_workers(cfg: Config, make_env: EnvFactory) -> Config:
     """Returns the configuration by which another process finds the environment, even one given as a Python factory."""
-    make_env = make_env.make if isinstance(make_env, CheckedFactory) else make_env
-    env_id = make_env.env_id if isinstance(make_env, ById) else _importable(make_env)
-    return replace(cfg, env=replace(cfg.env, id=env_id))
-
-
-def _importable(make_env: EnvFactory) -> str:
-    """Returns a factory's module:callable."""
-    module, name = getattr(make_env, "__module__", "__main__"), getattr(make_env, "__qualname__", "<lambda>")
-    found: Any = None
-    with suppress(ImportError, AttributeError):
-        found = getattr(importlib.import_module(module), name)
-    if module == "__main__" or found is not make_env:
-        raise UserError(
-            f"actor processes cannot import make_env={name} of {module}; define it at the top of a module of its own, "
-            "or train with actors=inline"
-        )
-    return f"{module}:{name}"
+    env_id, args = reference(make_env)
+    return replace(cfg, env=replace(cfg.env, id=env_id, args=args))
 
 
 def _python_path() -> str:

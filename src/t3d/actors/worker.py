@@ -40,7 +40,7 @@ class Actor:
             SharedState(Policies.opened(*task["policies"]), *task["shared_state"]),
         )
         self.worker_wakeup, self.learner_wakeup = Wakeup(task["worker_wakeup"]), Wakeup(task["learner_wakeup"])
-        self.make_env = env_factory(cfg.env.id)
+        self.make_env = env_factory(cfg.env)
         self.member_actors: list[MemberActor] = []
         self.version, self.updates = 0, 0  # of the acting policy
         self.policies: dict[int, MemberPolicy] = {}
@@ -122,7 +122,7 @@ class Evaluator:
         self.cfg, self.parent, self.heartbeat = cfg, parent, heartbeat
         self.policies, self.worker_wakeup = Policies.opened(*task["policies"]), Wakeup(task["worker_wakeup"])
         lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
-        self.make_env = env_factory(cfg.env.id)
+        self.make_env = env_factory(cfg.env)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
 
     def run(self) -> NoReturn:

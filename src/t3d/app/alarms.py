@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from t3d.config import Member
 from t3d.config.sweeps import noun
-from t3d.events import Alarm, Event
+from t3d.events import Alarm, Event, Note
 from t3d.measure.alarms import SYMPTOMS
+from t3d.measure.symptoms import NEVER_CHANGED
 from t3d.store.members import member_of
 
 ORDER = {symptom.kind: place for place, symptom in enumerate(SYMPTOMS)}
-SAID_BY_DOCTOR = {  # in a note before training, of what an alarm says with figures of the training
+CONSTANT = "constant-observation"  # an alarm before 0.5
+SAID_BY_DOCTOR = {  # in a note before training, of what an alarm or a later note says with figures of the training
     "large-rewards": "rewards reach ",
-    "constant-observation": " never changed; leave it out",
+    CONSTANT: " never changed; leave it out",
     "slow-environment": "one step takes ",
     "time-limit-terminates": "every episode was terminated after exactly ",
 }
@@ -39,9 +41,10 @@ def summary(events: Iterable[Event], members: Sequence[Member]) -> list[str]:
     return [f"{_when(kinds[kind], members)}: {words(kinds[kind][-1])}" for kind in gravest_first]
 
 
-def repeated(events: Iterable[Event]) -> list[str]:
-    """Returns words by which to know the notes of the doctor that alarms repeat."""
+def repeated(events: Sequence[Event]) -> list[str]:
+    """Returns words by which to know the notes of the doctor that alarms and later notes repeat."""
     kinds = {event.kind for event in events if isinstance(event, Alarm)}
+    kinds |= {CONSTANT for event in events if isinstance(event, Note) and NEVER_CHANGED in event.text}
     return [words for kind, words in SAID_BY_DOCTOR.items() if kind in kinds]
 
 

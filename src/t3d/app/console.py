@@ -41,7 +41,7 @@ from t3d.events import (
 )
 from t3d.files import shown
 
-ERRORS = (SaveFailed, SeedStopped)  # told even if the console is quiet
+ERRORS = (SaveFailed, SeedStopped)  # told even if the console is quiet, as is what the doctor notes at the start
 LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
 
 
@@ -90,7 +90,8 @@ class View:
             self.progress.update(self.task, description="learning")
         row, who = ({}, "") if event.member is None else (self.rows[event.member], self.members[event.member].title)
         if text := _line_for(event, who):
-            (self.errors if isinstance(event, ERRORS) else self.console).print(text, soft_wrap=True)
+            is_told = isinstance(event, ERRORS) or (isinstance(event, Note) and event.step == 0)
+            (self.errors if is_told else self.console).print(text, soft_wrap=True)
         match event:
             case Start():
                 self._show_start(event)
@@ -140,7 +141,7 @@ class View:
             soft_wrap=True,
         )
         if cfg["actors"] != "inline":
-            each, ahead = cfg["env"]["num_envs"], settings.most_ahead
+            each, ahead = settings.num_envs, settings.most_ahead
             envs = "1 environment" if each == 1 else f"{each} environments"
             show(f"actors {cfg['actors']}, {envs} per seed, at most {ahead} transitions ahead")
         show(f"writing to {shown(Path(event.folder))}", soft_wrap=True)
@@ -159,7 +160,7 @@ class View:
             if self.console.is_terminal:
                 self._print_earlier(event)
         for text in event.notes:
-            self.console.print(labelled("note:", "yellow", text), soft_wrap=True)
+            self.errors.print(labelled("note:", "yellow", text), soft_wrap=True)
 
     def _speed(self, step: float) -> float:
         return (step - self.first_step) / max(time.monotonic() - self.started, 1e-3)

@@ -68,7 +68,8 @@ def main(arguments: list[str]) -> int:
             raise UserError("flags that begin with --env are about an environment: t3d doctor ENV")
         console.print(_machine())
         return 0
-    make_env, cfg = env_factory(args.env), EnvConfig(**dataclasses.asdict(args.observed))
+    cfg = EnvConfig(args.env, **dataclasses.asdict(args.observed))
+    make_env = env_factory(cfg)
     warnings = examine(make_env, cfg)
     shape, video = _shape(make_env, cfg), _video(make_env)
     for text in warnings:

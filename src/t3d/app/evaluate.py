@@ -12,23 +12,16 @@ import tyro
 from numpy.typing import NDArray
 from rich.table import Table
 
-from t3d.app.best_member import best_member
+from t3d.app.best_member import Opened, open_policy
 from t3d.app.flags import read_flags
 from t3d.app.json_output import member_fields, write_json
 from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import standard_output
-from t3d.config import Member
 from t3d.errors import UserError
+from t3d.insight.best_member import fresh_episodes, play, save_played
 from t3d.insight.statistics import estimate, mean
-from t3d.seeds import derive
 from t3d.store.folder import versions
-from t3d.store.reader import Run, open_run
-from t3d.types import Policy
-from t3d.world.batch import open_batch
-from t3d.world.compatibility import check_fits
-from t3d.world.evaluate import evaluate
-from t3d.world.make import env_factory
-from t3d.world.policy import SavedPolicy
+from t3d.types import sample_std
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class EvalArgs:
     """Evaluate a policy of RUN without noise, on episodes that training never saw."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name under --root."""
+    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
@@ -54,9 +47,7 @@ class EvalArgs:
 class Result(NamedTuple):
     """The policy that was evaluated, and the episodes it played."""
 
-    run: Run
-    member: Member
-    policy: SavedPolicy
+    opened: Opened
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
 
@@ -77,49 +68,41 @@ def main(arguments: list[str]) -> int:
 
 
 def _play(args: EvalArgs, console: PlainConsole) -> Result:
-    run = open_run(args.run, args.root)
-    member = best_member(run, console) if args.seed is None else run.member(args.seed)
-    policy = run.policy(member, args.policy)
-    return Result(run, member, policy, *play_fresh(run, policy, policy.actor, run.env_id(args.env), args.episodes))
-
-
-def play_fresh(
-    run: Run, policy: SavedPolicy, actor: Policy, env_id: str, episodes: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Plays episodes that training never saw with the policy's actor, or one around it; gives returns and lengths."""
-    env_batch = open_batch(env_factory(env_id), run.cfg.env, "the test")
-    check_fits(policy, env_batch.spec, env_id)
-    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(episodes)]
-    played = evaluate(actor, env_batch, seeds, run.cfg.eval.max_steps)
-    env_batch.close()
-    return played
+    opened = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
+    run, member, policy, env, notes = opened
+    played = play(run, {member: policy}, "test", args.episodes, env=env)[member]
+    enough = run.path.is_dir() and args.episodes >= fresh_episodes(run)
+    if args.env is None and not notes and enough:  # in the environment it was trained in
+        save_played(run, {member: (policy, played)})
+    return Result(opened, played.returns, played.lengths)
 
 
 def _print_table(args: EvalArgs, result: Result) -> None:
-    run, member, policy, returns, lengths = result
-    played = args.env or run.cfg.env.title
-    table = Table(title=f"{played}, {member.title}, {args.policy} policy (step {policy.about['step']:,})")
+    (run, member, policy, _, _), returns, lengths = result
+    played, kind = args.env or run.cfg.env.title, policy.about.get("kind", args.policy)
+    table = Table(title=f"{played}, {member.title}, {kind} policy (step {policy.about['step']:,})")
     for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
         table.add_column(name, justify="right")
-    figures = [returns.mean(), returns.std(), returns.min(), returns.max(), np.mean(lengths)]
+    figures = [returns.mean(), sample_std(returns), returns.min(), returns.max(), np.mean(lengths)]
     table.add_row(str(args.episodes), *(f"{figure:,.2f}" for figure in figures))
     PlainConsole().print(table)
 
 
 def _as_json(args: EvalArgs, result: Result) -> dict[str, Any]:
     """Returns what docs/output.md describes."""
-    run, member, policy, returns, lengths = result
+    (run, member, policy, _, notes), returns, lengths = result
     return {
         "run": str(run.path),
         **member_fields(member),
-        "policy": args.policy,
+        "policy": policy.about.get("kind", args.policy),
         "step": policy.about["step"],
         "env": args.env or run.cfg.env.title,
         "episodes": args.episodes,
         "returns": returns.tolist(),
         "lengths": lengths.tolist(),
         "mean": float(returns.mean()),
-        "std": float(returns.std()),
+        "std": float(sample_std(returns)),
         "interval": estimate(mean, [returns]).interval,
+        "notes": notes,
         "versions": versions(),
     }

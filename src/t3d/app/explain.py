@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,12 @@ from rich.text import Text
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.app.safe_output import printable
-from t3d.config import Config, merge
+from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import Eval
 from t3d.files import followed, in_words, replace, shown
+from t3d.modules import NotImported, importing
 from t3d.store.reader import MARKS, Run, open_run
 
 STEPS = 3_000  # of the small run that explains an environment; chosen: Pendulum is half learned after ten seconds
@@ -41,6 +43,8 @@ class ExplainArgs:
     """Folder that contains the runs."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Explain an update of this seed, in a sweep of the member of this name, e.g. gamma-0.98-seed-0."""
+    own: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py:NAME")] = ()
+    """The run's rule and networks that are your own code; what is not named here is not imported."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """The page; default: explain.html in the run's folder, or here for an environment. With --claim the picture."""
     claim: Annotated[
@@ -62,7 +66,12 @@ def main(arguments: list[str]) -> int:
     check_folder(args.out)
     if is_run(args.what, args.root):
         run = open_run(args.what, args.root)
-        _explain(run, args, args.out or run.path / "explain.html", console)
+        try:
+            with importing(args.own):
+                _explain(run, args, args.out or run.path / "explain.html", console)
+        except NotImported as error:
+            names = " ".join(map(shlex.quote, [*args.own, error.name]))
+            raise UserError(f"{error}; if you trust it: t3d explain {args.what} --own {names}") from None
         return 0
     with tempfile.TemporaryDirectory(prefix="t3d-explain-") as folder:
         run = _train(args.what, Path(folder), args, console)
@@ -108,7 +117,7 @@ def _train(env_id: str, folder: Path, args: ExplainArgs, console: PlainConsole) 
     from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
 
     try:
-        env_factory(env_id)
+        env_factory(EnvConfig(env_id))
     except UserError as error:
         raise UserError(f"there is no run {env_id} in {args.root}, and it is no environment either: {error}") from None
     if args.seed is not None:

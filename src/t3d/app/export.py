@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from t3d.app.best_member import best_member
+from t3d.app.best_member import chosen_member
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.config import Member
@@ -34,7 +34,7 @@ class ExportArgs:
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
+    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that did best on fresh episodes."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file to write; default: policy.onnx or policy.c in the run's folder."""
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     refuse_own_network(run.cfg.td3.actor_network)
     out = args.out or run.path / f"policy.{args.format}"
     refuse_place(out)
-    member = best_member(run, console) if args.seed is None else run.member(args.seed)
+    member = chosen_member(run, console) if args.seed is None else run.member(args.seed)
     policy = run.policy(member, args.policy)
     exported = export_policy(policy, out, args.format, _training(run, member, policy.about))
     console.print(_in_words(exported), soft_wrap=True, highlight=False, markup=False)

@@ -6,12 +6,14 @@ import dataclasses
 import io
 import re
 import typing
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr
 from itertools import groupby
 from typing import Any, TypeVar
 
 import tyro
 
+from t3d.config.other_names import our_names
 from t3d.errors import UserError, did_you_mean
 
 Args = TypeVar("Args")
@@ -24,6 +26,7 @@ NOT_NUMBERS = {  # what tyro says of a value that is no number
     r"no type matching {None}\|INT could be instantiated from \[('.*')\]\.": "an integer",
 }
 CHOICES = re.compile(r"invalid choice ('.*') for argument '(\S+)'\. Expected one of \((.*)\) ?\.")
+WHOLE = re.compile(r"\d+(\.\d+)?[eE]\+?\d+")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -41,6 +44,7 @@ def read_known(
     """Parses the arguments; also returns the words that belong to no flag (help calls them `words`)."""
     flags = _flags(kind)
     arguments = _spread_lists(arguments, {flag for flag, hint in flags.items() if typing.get_origin(hint) is tuple})
+    arguments = _in_digits(arguments, flags)
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     errors = io.StringIO()
     try:
@@ -54,9 +58,16 @@ def read_known(
         raise UserError(f"{_first_paragraph(errors.getvalue())} ({prog} --help lists the options)") from left
     for word in rest:
         if word.startswith("-"):
-            hint = did_you_mean(word, flags)
-            raise UserError(f"unknown flag {word.split('=')[0]}{hint} ({prog} --help lists them)")
+            raise UserError(f"{_unknown(word, flags)} ({prog} --help lists them)")
     return args, rest
+
+
+def _unknown(word: str, flags: Iterable[str]) -> str:
+    """Says what a flag that does not exist is called here, or might be."""
+    flag, known = word.partition("=")[0], {flag.removeprefix("--").replace("-", "_") for flag in flags}
+    if ours := our_names(flag.removeprefix("--"), known):
+        return f"{flag} is {' and '.join('--' + name.replace('_', '-').replace('=', ' ') for name in ours)} here"
+    return f"unknown flag {flag}{did_you_mean(word, flags)}"
 
 
 def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
@@ -71,6 +82,8 @@ def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
             given = next((extra.name for extra in extras if getattr(extra, "name", None) is not None), word)
             found |= _flags(plain_hints[name], f"{prefix}{given}." if given else prefix)
             continue
+        if typing.get_origin(plain_hints[name]) is dict:
+            continue  # only in TOML and in Python
         found[f"--{prefix}{word}"] = plain_hints[name]
         if plain_hints[name] is bool:
             found[f"--{prefix}no-{word}"] = bool
@@ -97,6 +110,20 @@ def _spread_lists(arguments: list[str], lists: set[str]) -> list[str]:
         if not values:
             raise UserError(f"{flag} has no value; give one or several, separated by spaces or commas")
         out += [flag, *values]
+    return out
+
+
+def _in_digits(arguments: list[str], flags: Mapping[str, Any]) -> list[str]:
+    """Rewrites whole numbers such as 1e6 as 1000000 where a flag takes integers."""
+    out, hint = list[str](), None
+    for word in arguments:
+        flag, equals, value = word.partition("=") if is_flag(word) else ("", "", word)
+        hint = flags.get(flag.replace("_", "-")) if flag else hint
+        if int in (hint, *typing.get_args(hint)) and WHOLE.fullmatch(value) and float(value).is_integer():
+            value = str(int(float(value)))
+        if value and typing.get_origin(hint) is not tuple:
+            hint = None
+        out.append(f"{flag}{equals}{value}")
     return out
 
 

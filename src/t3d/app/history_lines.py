@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import NamedTuple
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from t3d.app.history import EvalRow, groups_of
 from t3d.app.tables import figure
 from t3d.config import Member
 from t3d.config.sweeps import short, swept
+from t3d.types import sample_std
 
 NARROWEST = 9  # characters of a column
 FEWEST_LINES = 8  # below the names of the columns
@@ -108,7 +109,7 @@ class HistoryLines:
         return [
             whole,
             change,
-            *(each or [f"± {_number(pstdev(returns))}", _number(min(returns)), _number(max(returns))]),
+            *(each or [f"± {_number(sample_std(returns))}", _number(min(returns)), _number(max(returns))]),
         ]
 
     def _extremes(self, row: EvalRow) -> list[str]:

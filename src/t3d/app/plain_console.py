@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -15,6 +16,8 @@ class PlainConsole(Console):
     """rich's console without its markup, its emoji codes and its colouring of numbers."""
 
     def __init__(self, **options: Any) -> None:
+        if os.environ.get("TERM") == "dumb":
+            options = {"force_terminal": False, **options}  # plain lines, whatever FORCE_COLOR says
         file = sys.stderr if options.get("stderr") else sys.stdout  # as they are now: an environment may replace them
         super().__init__(markup=False, emoji=False, highlight=False, **{"file": file, **options})
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from t3d.app.best_member import best_member
+from t3d.app.best_member import open_policy
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
+from t3d.dash.videos import describe_video
 from t3d.errors import UserError
 from t3d.files import followed
-from t3d.store.reader import open_run
 from t3d.world.graphics import choose_graphics
 
 STEPS_PER_EPISODE = 1000  # longer ones are cut; chosen
@@ -24,7 +24,7 @@ class RecordArgs:
     """Record a video of a policy of RUN."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name under --root."""
+    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
@@ -51,12 +51,12 @@ def main(arguments: list[str]) -> int:
     choose_graphics()
     from t3d.insight.video import record  # noqa: PLC0415 (only after the graphics are chosen)
 
-    console, run = PlainConsole(), open_run(args.run, args.root)
-    member = best_member(run, console) if args.seed is None else run.member(args.seed)
-    out = args.out or run.path / "video.mp4"
-    env = replace(run.cfg.env, id=run.env_id(args.env))
-    policy = run.policy(member, args.policy)
+    console = PlainConsole()
+    run, member, policy, env, _ = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
+    out = args.out or (run.path if run.path.is_dir() else Path()) / "video.mp4"
     place = followed(args.out) if args.out else out
     mean_return = record(policy, env, place, seed=member.seed, episodes=episodes, steps=steps)
+    if args.out is None:
+        describe_video(run.path, member.name, policy.about["step"])
     console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
     return 0

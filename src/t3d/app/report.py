@@ -27,15 +27,14 @@ class ReportArgs:
     """Write a report of one or more runs: one HTML file with everything in it, to keep, mail or print.
 
     It has the verdict in words, curves, diagnostics, alarms, settings, machine, a video if there is one, and how the
-    best policy did on fresh episodes. Several runs are compared as t3d compare does.
+    best policy did on fresh episodes, if t3d train or t3d eval has played them. Several runs are compared as t3d
+    compare does. It reads files, and runs no code of the run.
     """
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Runs, folders of runs, or patterns in quotes such as 'quick-*', also under --root."""
     root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that contains the runs."""
-    episodes: int = 10
-    """Fresh episodes to play with each run's best policy; 0: play none, where the environment is not installed."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """The file; default: report.html in the run's folder, or here for several runs."""
 
@@ -45,15 +44,11 @@ def main(arguments: list[str]) -> int:
     args, console = read_flags(ReportArgs, arguments, "t3d report"), PlainConsole()
     if not args.runs:
         raise UserError("name at least one run, e.g. t3d report runs/<name>")
-    if args.episodes < 0:
-        raise UserError(f"episodes={args.episodes} is too few; 0 plays none")
     check_folder(args.out)
     paths = [*dict.fromkeys(path for word in args.runs for path in run_paths(word, args.root))]
     if len(paths) > MOST_RUNS:
         raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
-    facts = _gathered(paths, args.episodes, console)
-    if len(facts) == 1 and facts[0].unplayed:
-        raise UserError(f"{facts[0].unplayed}; with --episodes 0 t3d report writes about it without playing")
+    facts = _gathered(paths)
     comparison, refused = _compared(args, several=len(paths) > 1)
     out = args.out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     content = page(facts, comparison, refused).encode(errors="replace")
@@ -65,12 +60,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _gathered(paths: list[Path], episodes: int, console: PlainConsole) -> list[Facts]:
+def _gathered(paths: list[Path]) -> list[Facts]:
     found, video_bytes = list[Facts](), MOST_VIDEO_BYTES
     names = [readable(path.resolve().name) for path in paths]
     for path, name in zip(paths, names, strict=True):
         title = name if names.count(name) == 1 else readable(str(path))
-        found.append(gather(path, title, episodes, video_bytes, console))
+        found.append(gather(path, title, video_bytes))
         video = found[-1].video
         video_bytes -= len(video.content) if video and video.content else 0
     return found

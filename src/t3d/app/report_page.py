@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib import resources
 
-from t3d.app.compare import estimated
 from t3d.app.report_charts import charts
 from t3d.app.report_comparison import comparison_section, value_of
 from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts
-from t3d.app.report_words import alarm_lines, card, seen_rows, verdict, video_in_words
+from t3d.app.report_words import alarm_lines, card, fresh_mean, seen_rows, verdict, video_in_words
 from t3d.app.runs_show import notes_in_words
 from t3d.app.runs_text import env_text, members_text, size_text
 from t3d.app.tables import SHOWN_ELSEWHERE, figure, source_of
@@ -124,9 +123,8 @@ def _fresh(facts: Facts) -> Html | None:
     if fresh is None or facts.member is None:
         return None
     heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length")
-    returns = fresh.returns
-    figures = [figure(float(one)) for one in (returns.std(), returns.min(), returns.max(), fresh.lengths.mean())]
-    parts = [table(heads, [[str(len(returns)), estimated(fresh.mean), *figures]])]
+    figures = [figure(one) for one in (fresh.std, fresh.lowest, fresh.highest, fresh.mean_length)]
+    parts = [table(heads, [[str(fresh.episodes), fresh_mean(fresh), *figures]])]
     parts.append(
         element(
             "p",
@@ -137,7 +135,8 @@ def _fresh(facts: Facts) -> Html | None:
     )
     if choice is not None:
         ranked = sorted(choice.mean_returns.items(), key=lambda one: -one[1])
-        parts.append(element("p", None, f"All seeds' best policies on {choice.episodes} other fresh episodes:"))
+        which = "these" if fresh.of > 1 else f"{choice.episodes} other"
+        parts.append(element("p", None, f"All seeds' best policies on {which} fresh episodes:"))
         parts.append(table(("", "mean return"), [[member.title, figure(value)] for member, value in ranked]))
     return section("Returns on fresh episodes", *parts)
 
@@ -169,7 +168,7 @@ def _curves(runs: Sequence[Facts]) -> Html:
 
 
 def _limits(facts: Facts) -> Html | None:
-    if facts.policy is None or (facts.seen is None and facts.fresh is None):
+    if facts.policy is None or (facts.seen is None and facts.seen_fresh is None):
         return None
     rows = seen_rows(facts, facts.policy.spec)
     made = table(RANGES, ([one.name, *(_marked(cell, one.is_beyond) for cell in one.cells)] for one in rows))
@@ -180,7 +179,7 @@ def _limits(facts: Facts) -> Html | None:
     )
     images = "Images are not listed." if facts.policy.spec.images else ""
     red = "Red: fresh episodes went beyond training." if any(one.is_beyond for one in rows) else ""
-    said = " ".join(filter(None, [where, "Fresh: the episodes above." if facts.fresh else "", red, images]))
+    said = " ".join(filter(None, [where, "Fresh: the episodes above." if facts.seen_fresh else "", red, images]))
     return section("What was seen", element("p", {"class": "quiet"}, said), made)
 
 

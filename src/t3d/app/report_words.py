@@ -18,7 +18,9 @@ from t3d.events import Resumed
 from t3d.insight.comparison import Row
 from t3d.insight.scores import LAST
 from t3d.insight.seen import Range
+from t3d.insight.statistics import Estimate, Interval
 from t3d.store.catalogue import journal_lines
+from t3d.store.fresh import Fresh
 from t3d.store.members import highest, last_means
 from t3d.store.reader import Run, prefixes
 from t3d.types import Spec
@@ -97,14 +99,19 @@ def fresh_in_words(facts: Facts) -> str:
     if facts.member is None or facts.policy is None:
         return f"There is no policy to report on: {facts.problem}."
     whose = f"The best policy of {facts.member.title}, of step {facts.policy.about['step']:,},"
+    noted, count = facts.policy.about.get("mean_return"), len(facts.run.evals.get(facts.member, []))
+    best = f" Its best evaluation was {figure(noted)}, the highest of {count}." if isinstance(noted, float) else ""
     if facts.fresh is None:
-        noted = facts.policy.about.get("mean_return")
-        best = f" Its best evaluation was {figure(noted)}, the luckiest of many." if isinstance(noted, float) else ""
-        why = f": {facts.unplayed}" if facts.unplayed else ""
-        return f"{whose} was not played for this report{why}.{best}"
-    count = counted(len(facts.fresh.returns), "fresh episode")
+        return f"{whose} has played no fresh episodes yet; t3d eval {facts.run.path} plays them.{best}"
+    episodes = counted(facts.fresh.episodes, "fresh episode")
     untrained = "" if facts.policy.about["updates"] else " No evaluation beat this one, which is untrained."
-    return f"{whose} returned {estimated(facts.fresh.mean)} on average over {count}, without noise.{untrained}"
+    return f"{whose} returned {fresh_mean(facts.fresh)} on average over {episodes}, without noise.{best}{untrained}"
+
+
+def fresh_mean(fresh: Fresh) -> str:
+    """Formats the mean return on fresh episodes, with its interval over episodes."""
+    interval = None if fresh.low is None or fresh.high is None else Interval(fresh.low, fresh.high)
+    return estimated(Estimate(fresh.mean, interval))
 
 
 def video_in_words(facts: Facts, video: Video) -> str:
@@ -164,12 +171,13 @@ def _chosen(facts: Facts) -> str:
     if facts.choice is None:
         return own
     played = f"{facts.choice.episodes} fresh episodes each"
-    return f"{own} Its seed was chosen among {len(facts.choice.mean_returns)} on {played}, others than those below."
+    same = "those below" if facts.fresh and facts.fresh.of > 1 else "others than those below"
+    return f"{own} Its seed was chosen among {len(facts.choice.mean_returns)} on {played}, {same}."
 
 
 def limits(facts: Facts) -> str:
     """Says what the policy has seen in training, and whether fresh episodes went beyond it."""
-    seen, fresh = facts.seen, facts.fresh
+    seen, fresh = facts.seen, facts.seen_fresh
     if seen is None:
         return (
             "What it saw in training is not known: the folder has no checkpoint with its replay. "
@@ -181,7 +189,7 @@ def limits(facts: Facts) -> str:
     known = f"Its training saw the ranges listed below, in its newest {seen.transitions:,} transitions"
     if fresh is None:
         return f"{known}; beyond them it is untested."
-    beyond = outside(seen.observations, fresh.seen.observations)
+    beyond = outside(seen.observations, fresh.observations)
     went = f"{len(beyond)} of {count} components of fresh observations went" if beyond else "no fresh observation went"
     return f"{known}; {went} beyond them."
 
@@ -215,7 +223,7 @@ def component_names(spec: Spec) -> list[str]:
 
 def seen_rows(facts: Facts, spec: Spec) -> list[SeenRow]:
     """Returns what was seen of each component of observations, of actions, and of rewards."""
-    training, fresh = facts.seen, facts.fresh.seen if facts.fresh else None
+    training, fresh = facts.seen, facts.seen_fresh
     actions = [f"action {place}" for place in range(spec.action_size)]
     rows = _rows(component_names(spec), training and training.observations, fresh and fresh.observations)
     rows += _rows(actions, training and training.actions, fresh and fresh.actions)

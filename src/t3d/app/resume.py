@@ -12,7 +12,6 @@ import tyro
 from t3d.app.flags import read_flags
 from t3d.app.session import show
 from t3d.app.signals import SignalRequests
-from t3d.app.train import in_digits
 from t3d.events import Event
 from t3d.store.reader import locate
 
@@ -44,14 +43,14 @@ class ResumeArgs:
     video: bool = True
     """Record a video of the best policy after training."""
     quiet: bool = False
-    """Print only errors and, at the end, the result and the run's folder."""
+    """Print only errors, what the doctor warns of and, at the end, the result and the run's folder."""
     json: bool = False
     """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
 
 
 def main(arguments: list[str]) -> int:
     """Resumes the run."""
-    args = read_flags(ResumeArgs, [in_digits(word) for word in arguments], "t3d resume")
+    args = read_flags(ResumeArgs, arguments, "t3d resume")
     path = locate(args.run, args.root)
 
     def events(requested: SignalRequests) -> Iterator[Event]:

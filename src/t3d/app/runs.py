@@ -27,7 +27,7 @@ from t3d.store.reader import Unreadable, locate
 
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
 NARROW = 100  # characters; below this the list omits some columns
-IF_NARROW = ("seeds", "steps", "return", "status")
+IF_NARROW = ("steps", "return", "best eval", "status")
 WORDS = ("name", "environment", "preset", "seeds", "status")
 
 
@@ -40,7 +40,7 @@ class RunsArgs:
     search: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
     """List only runs whose name, environment, preset, sweep or status contains all these words."""
     sort: Literal["time", "return", "name", "steps"] = "time"
-    """Newest first, highest return first, by name, or most steps first."""
+    """Newest first, highest return first (on fresh episodes, else in evaluation), by name, or most steps first."""
     json: bool = False
     """Print the runs as a JSON array."""
 
@@ -59,7 +59,7 @@ class ShowArgs:
 
 SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether the largest comes first
     "time": (lambda entry: entry.started, True),
-    "return": (lambda entry: float("-inf") if entry.best_return is None else entry.best_return, True),
+    "return": (lambda entry: entry.sorted_return, True),
     "name": (lambda entry: entry.path.name.lower(), False),
     "steps": (lambda entry: entry.step, True),
 }
@@ -69,7 +69,8 @@ COLUMNS: dict[str, Callable[[Entry], Text]] = {
     "preset": lambda entry: clean(entry.preset),
     "seeds": lambda entry: clean(members_text(entry)),
     "steps": lambda entry: clean(f"{steps_text(entry.step)}/{steps_text(entry.total_steps)}"),
-    "return": lambda entry: clean(figure(entry.best_return)),
+    "return": lambda entry: clean(figure(entry.fresh.mean if entry.fresh else None)),
+    "best eval": lambda entry: clean(figure(entry.best_return)),
     "status": status_text,
     "started": lambda entry: clean(when_text(entry.started)),
     "took": lambda entry: clean(duration_text(entry.took)),
@@ -126,7 +127,8 @@ def _list(entries: list[Entry], of: int, args: RunsArgs, console: Console) -> No
     console.print(made)
     sweeps = ", of a sweep the highest mean of last ones" if any(swept(entry.members) for entry in entries) else ""
     number = f"{len(entries)} of {of} runs" if len(entries) < of else f"{of} runs" if of > 1 else "1 run"
-    console.print(clean(f"{number} in {args.root}; return: mean over seeds of their best evaluations{sweeps}", "dim"))
+    about = "return: of the best policy on fresh episodes (t3d eval plays them); best eval: mean over seeds of their"
+    console.print(clean(f"{number} in {args.root}; {about} best evaluations{sweeps}", "dim"), soft_wrap=True)
 
 
 def _print_skipped(skipped: list[Unreadable], console: Console) -> None:

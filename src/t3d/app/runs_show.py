@@ -9,7 +9,7 @@ from rich.table import Table
 
 from t3d.app import alarms
 from t3d.app.runs_text import duration_text, env_text, seeds_text, size_text, status_text
-from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, source_of, table
+from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, returned, source_of, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
 from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
@@ -70,6 +70,7 @@ def show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Mem
     if not evals:
         console.print("\nNo evaluation yet.")
         return
+    console.print("\n", clean(_fresh_in_words(entry)), sep="", soft_wrap=True)
     if swept(entry.members):
         print_sweep(entry.members, evals, stopped, console)
     made = _results(entry, evals, stopped)
@@ -78,11 +79,19 @@ def show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Mem
     console.print(made)
 
 
+def _fresh_in_words(entry: Entry) -> str:
+    if entry.fresh is None:
+        return f"Its best policy has not played fresh episodes yet: t3d eval {entry.path} plays them."
+    whose = next((one.title for one in entry.members if one.name == entry.chosen), entry.chosen)
+    return f"Best policy of {whose}: mean return {returned(entry.fresh)}."
+
+
 def _results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Member], *, narrow: bool = False) -> Table:
     """Returns a row for each member; if narrow, only its best and last returns."""
     who = noun(entry.members)
     kept = ["best", "last"] if narrow else ["before", "best", "at step", "last", "at step"]
-    made = table("Mean return in evaluation", who, *kept, words=["member"])
+    count = max(map(len, evals.values()))
+    made = table(f"Mean return in evaluation (best: the highest of {count})", who, *kept, words=["member"])
     for member in entry.members:
         name = f"{member.name if member.values else member.seed}{' (diverged)' if member in stopped else ''}"
         cells = _result_cells(evals.get(member, []))

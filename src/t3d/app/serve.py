@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from t3d.app.safe_output import printable
 from t3d.errors import UserError
 
 if TYPE_CHECKING:
+    from t3d.ship.serve_app import Application
     from t3d.ship.serve_metrics import Metrics
 
 NEEDED = ("starlette", "uvicorn", "httptools", "websockets")
@@ -73,6 +75,7 @@ def main(arguments: list[str]) -> int:
         say(f"  http://{address}/act  (also /info, /health, /metrics; WebSocket ws://{address}/ws; Ctrl-C ends it)")
         if token and TOKEN not in os.environ:
             say(f"  every request needs the header  Authorization: Bearer {token}  (or set your own token in {TOKEN})")
+        say(f"  {_curl(application, address, token)}")
 
     serve(opened, application, announce)
     say(_in_words(application.metrics))
@@ -103,6 +106,19 @@ def _token(host: str) -> str:
     if token is not None:
         return token
     return "" if host in web.LOOPBACK else web.new_token()
+
+
+def _curl(application: Application, address: str, token: str) -> str:
+    """A command that asks the server something: for an action if the policy sees no images, which are too long."""
+    words = ["curl", "-s", shlex.quote(f"http://{address}/{'info' if application.policy.spec.images else 'act'}")]
+    if token:
+        words += [
+            "-H",
+            f'"authorization: Bearer ${TOKEN}"' if TOKEN in os.environ else f"'authorization: Bearer {token}'",
+        ]
+    if not application.policy.spec.images:
+        words += ["-H", "'content-type: application/json'", "-d", shlex.quote(application.messages.example().decode())]
+    return " ".join(words)
 
 
 def _in_words(metrics: Metrics) -> str:

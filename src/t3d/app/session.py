@@ -18,12 +18,13 @@ from t3d.app.next_commands import print_next_commands, print_path
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.safe_output import Output, printable, standard_output
 from t3d.app.signals import SKIPPING, SignalRequests, handling_signals
-from t3d.app.tables import print_sweep
+from t3d.app.tables import figure, print_sweep, returned
 from t3d.config import Config, Member
 from t3d.config.sweeps import swept
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, Alarm, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, open_log, shown
+from t3d.store.fresh import read_fresh
 from t3d.store.members import trained
 from t3d.store.reader import Run, best_of, open_run, read_events
 
@@ -46,6 +47,7 @@ def show(
             saved, requested.answer = end.saved, SKIPPING
             run = open_run(folder)
             print_results(run, end, console)
+            member = _best_member(run, end, console, requested.stop)
             sounded = alarms.summary(read_events(run.path, kinds=[Alarm]), run.cfg.members)
             for text in sounded:
                 console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
@@ -53,7 +55,6 @@ def show(
                 console.print(f"  {acting_in_words(acting)}", soft_wrap=True)
             if not requested.is_urgent:
                 _plot(run, console)
-            member = _best_member(run, end, console, requested.stop)
             if video and end.reason == "finished":
                 _record(run, member, console, requested.stop)
             print_next_commands(run, end, member, console, alarmed=bool(sounded))
@@ -117,16 +118,21 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
             untrained = f"mean return {evals[-1].mean_return:,.1f} before training, not evaluated since"
             console.print(f"  {member.title}: {untrained}", soft_wrap=True)
             continue
-        console.print(Text.assemble("  ", _returns(member, evals)), soft_wrap=True)
+        console.print(f"  {_returns(member, evals)}", soft_wrap=True)
         if _is_worse(evals):
             verdict = f"No evaluation of {member.title} was better than the one before training."
             _advise(verdict, run.cfg, console)
 
 
 def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
-    """Prints the returns of the best member in one line, and the folder in another."""
-    returns = _returns(member, run.evals[member]) if run.evals else ""
-    console.print(Text.assemble(_how_far(end), "; " if returns else "", returns), soft_wrap=True)
+    """Prints what the best member returned in one line, and the folder in another."""
+    fresh, said = (
+        read_fresh(run.path).by_member.get(member.name),
+        _returns(member, run.evals[member]) if run.evals else "",
+    )
+    if fresh and run.evals:
+        said = f"{member.title}: mean return {returned(fresh)}, {_best_evaluation(run.evals[member])}"
+    console.print(Text.assemble(_how_far(end), "; " if said else "", said), soft_wrap=True)
     if not end.saved:
         print(f"error: the run could not be saved: {printable(end.text)}", file=sys.stderr)  # noqa: T201
     console.print(shown(run.path), soft_wrap=True)
@@ -138,14 +144,18 @@ def _how_far(end: End) -> Text:
     return labelled(verb, "bold", about)
 
 
-def _returns(member: Member, evals: list[Eval]) -> Text:
-    first, best, last = evals[0], best_of(evals), evals[-1]
-    before = f"{first.mean_return:,.1f} before training, " if first.updates == 0 else ""
-    return Text.assemble(
-        f"{member.title}: mean return {before}",
-        (f"{best.mean_return:,.1f} ± {best.std_return:,.1f}", "bold"),
-        f" at its best (step {best.step:,}), {last.mean_return:,.1f} when last evaluated (step {last.step:,})",
-    )
+def _returns(member: Member, evals: list[Eval]) -> str:
+    first, last = evals[0], evals[-1]
+    before = f"mean return {figure(first.mean_return)} before training, " if first.updates == 0 else ""
+    lately = f"{figure(last.mean_return)} when last evaluated (step {last.step:,})"
+    return f"{member.title}: {before}{_best_evaluation(evals)}, {lately}"
+
+
+def _best_evaluation(evals: list[Eval]) -> str:
+    """Says what the best evaluation was, and that it is the highest of many, of which some are lucky."""
+    best = best_of(evals)
+    returned = f"{figure(best.mean_return)} ± {figure(best.std_return)}"
+    return f"best evaluation {returned} (step {best.step:,}, chosen from {len(evals)})"
 
 
 def _is_worse(evals: list[Eval]) -> bool:
@@ -184,7 +194,7 @@ def _best_member(run: Run, end: End, console: PlainConsole, stop: threading.Even
 
     if not run.evals:
         return run.cfg.members[0]
-    return best_member(run, console, check_stop) if end.reason == "finished" else run.best_member()
+    return best_member(run, console, check_stop, always=True) if end.reason == "finished" else run.best_member()
 
 
 def _record(run: Run, member: Member, console: PlainConsole, stop: threading.Event) -> None:

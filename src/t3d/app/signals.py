@@ -57,7 +57,7 @@ def handling_signals() -> Iterator[SignalRequests]:
         requested.stop.set()
         for stopping in (signal.SIGINT, signal.SIGTERM):
             signal.signal(stopping, signal.SIG_DFL)  # the kernel's default works even if Python hangs
-        on_terminal = os.isatty(2)
+        on_terminal = os.isatty(2) and os.environ.get("TERM") != "dumb"
         line = b"" if requested.on_screen and on_terminal else f"\n{requested.answer}\n".encode()
         with suppress(OSError):  # nobody may be reading
             os.write(2, (SHOW_CURSOR if on_terminal else b"") + line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 from rich import box
@@ -16,8 +16,10 @@ from t3d.config import Config, Member, diff, flat, plain
 from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
+from t3d.store.fresh import Fresh
 from t3d.store.members import highest, last_means, trained
 from t3d.store.reader import best_of
+from t3d.types import sample_std
 
 SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "sweep", "run.root", "run.name", "device", "engine", "threads")
 UNLIMITED = 10_000  # characters; wider than any table
@@ -53,13 +55,17 @@ def figure(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
+def returned(fresh: Fresh) -> str:
+    """Formats what a policy returned on fresh episodes."""
+    spread = f" ± {figure(fresh.std)}" if fresh.episodes > 1 else ""
+    return f"{figure(fresh.mean)}{spread} over {counted(fresh.episodes, 'fresh episode')}"
+
+
 def print_changes(cfg: Config, console: Console) -> None:
     """Prints the settings that differ from the defaults, and whether they come from the preset."""
     changes = diff(cfg, Config())
     for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
         changes.pop(key, None)
-    if cfg.async_actors:
-        changes.pop("env.num_envs", None)
     if not changes:
         console.print("All settings are the defaults.")
         return
@@ -73,9 +79,7 @@ def print_changes(cfg: Config, console: Console) -> None:
 def source_of(key: str, value: Any, preset_name: str) -> str:
     """Says where a setting that is not the default comes from, as far as its value tells."""
     of_preset = flat(preset(preset_name)) if preset_name in PRESETS else {}
-    if of_preset.get(key) == value:
-        return f"preset {preset_name}"
-    return "flag, file or actors" if key == "env.num_envs" else "flag or file"
+    return f"preset {preset_name}" if of_preset.get(key) == value else "flag or file"
 
 
 def print_sweep(
@@ -120,4 +124,4 @@ def _over_seeds(columns: list[list[Eval]], chosen: Callable[[list[Eval]], Eval])
     returns = [chosen(column).mean_return for column in columns]
     if not returns:
         return "-"
-    return figure(fmean(returns)) + (f" ± {figure(pstdev(returns))}" if len(returns) > 1 else "")
+    return figure(fmean(returns)) + (f" ± {figure(sample_std(returns))}" if len(returns) > 1 else "")

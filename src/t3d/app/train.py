@@ -41,7 +41,7 @@ class TrainArgs:
     video: bool = True
     """Record a video of the best policy after training."""
     quiet: bool = False
-    """Print only errors and, at the end, the result and the run's folder."""
+    """Print only errors, what the doctor warns of and, at the end, the result and the run's folder."""
     json: bool = False
     """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
     resume_or_start: bool = False
@@ -89,7 +89,7 @@ def _dashboard(args: TrainArgs) -> Iterator[None]:
 
 def parse(arguments: list[str]) -> TrainArgs:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = _join_sweeps(_expand_noise([in_digits(word) for word in arguments]))
+    arguments = _join_sweeps(_expand_noise(arguments))
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     asked, said = _option(arguments, "--preset"), from_file.get("preset")
@@ -100,9 +100,11 @@ def parse(arguments: list[str]) -> TrainArgs:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
-    args, rest = read_known(TrainArgs, arguments, "t3d train", TrainArgs(base), words="ENV")
+    defaults = TrainArgs(merge(base, {"env": {"args": {}}}))  # which are no flags
+    args, rest = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
     _refuse_swept_flags(arguments, args.cfg)
-    return dataclasses.replace(args, cfg=_with_env(args.cfg, base, rest))
+    cfg = merge(_with_env(args.cfg, base, rest), {"env": {"args": base.env.args}})
+    return dataclasses.replace(args, cfg=cfg)
 
 
 def _refuse_swept_flags(arguments: list[str], cfg: Config) -> None:
@@ -171,9 +173,3 @@ def _join_sweeps(arguments: list[str]) -> list[str]:
                 raise UserError(f"--sweep cannot read {one!r}; {FORM}")
         sweeps += words
     return [*others, "--sweep", *sweeps] if sweeps else others
-
-
-def in_digits(word: str) -> str:
-    """Rewrites a whole number such as 1e6 as 1000000."""
-    is_whole = re.fullmatch(r"\d+(\.\d+)?e\d+", word) and float(word).is_integer()
-    return str(int(float(word))) if is_whole else word

@@ -23,7 +23,6 @@ class BenchArgs:
     """Measure how fast this machine trains: single updates, or training including the environment.
 
     Engines take turns, so that a busy machine slows all of them alike. Single updates use HalfCheetah-v5's sizes.
-    t3d bench serve measures how quickly a policy is served, and has options of its own: t3d bench serve --help.
     """
 
     what: Annotated[Literal["all", "update", "train", "growth"], tyro.conf.Positional] = "all"
@@ -60,10 +59,6 @@ class BenchArgs:
 
 def main(arguments: list[str]) -> int:
     """Measures, prints a table and writes the file."""
-    if arguments[:1] == ["serve"]:
-        from t3d.bench import serving  # noqa: PLC0415 (it needs no torch, and has options of its own)
-
-        return serving.main(arguments[1:])
     args = read_flags(BenchArgs, arguments, "t3d bench")
     console = PlainConsole()
     if not console.is_terminal:

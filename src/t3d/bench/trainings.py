@@ -72,7 +72,7 @@ def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack
             "run": {"root": str(root), "name": engine.replace(":", "-")},
         },
     )
-    events = opened.enter_context(closing(train(cfg)))  # type: ignore[type-var]
+    events = opened.enter_context(closing(train(cfg)))
     step = RANDOM_STEPS
     for event in events:
         if isinstance(event, Start) and event.config["engine"] != used:

@@ -13,8 +13,8 @@ import torch
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
+from t3d.algo.oracle import Oracle
 from t3d.bench.floor import Floor
-from t3d.bench.oracle import Oracle
 from t3d.bench.sizes import HALF_CHEETAH
 from t3d.config import Config, TD3Config
 from t3d.config.presets import preset

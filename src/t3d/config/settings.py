@@ -51,10 +51,12 @@ class EnvConfig:
 
     id: str = ""
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Arguments with which it is made: numbers, strings, true or false, and lists and tables of these."""
     name: str = ""
-    """Name in titles and folder names; if empty, the id, or the name of a make_env given in Python."""
-    num_envs: int = 1
-    """Environments per seed; the ratio of updates to steps does not depend on it."""
+    """Name in titles and folder names; if empty, the id, or the class of what a make_env given in Python makes."""
+    num_envs: int = 0
+    """Environments per seed; the ratio of updates to steps does not depend on it. 0: one, or one for each actor."""
     pixels: int = 0
     """Observe rendered images of this many pixels each way instead of the environment's own observations; 0: do not."""
     camera: str = ""
@@ -72,7 +74,7 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         convert(self, "env.")
-        check_range(self, "env.", num_envs=(1, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
+        check_range(self, "env.", num_envs=(0, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
         check_range(self, "env.", pixels=(0, 128), frame_stack=(1, 16), max_action_change=(0, 1))
         if 0 < self.pixels < 32:
             raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
@@ -81,8 +83,28 @@ class EnvConfig:
 
     @property
     def title(self) -> str:
-        """The name to show."""
-        return self.name or self.id or "custom"
+        """The name to show, with its arguments."""
+        return with_args(self.label, self.args)
+
+    @property
+    def label(self) -> str:
+        """The name without arguments."""
+        return self.name or short_id(self.id) or "custom"
+
+
+def with_args(label: str, args: dict[str, Any]) -> str:
+    """Adds arguments to the name of an environment: drone:Drone(wind=1.5)."""
+    given = ", ".join(f"{name}={value}" for name, value in args.items())
+    return f"{label}({given})" if given else label
+
+
+def short_id(env_id: str) -> str:
+    """Shortens the path in an id to its module: drone:Drone for /home/me/drone.py:Drone."""
+    where, colon, name = env_id.rpartition(":") if not env_id.endswith(".py") else (env_id, "", "")
+    if not where.endswith(".py"):
+        return env_id
+    file = Path(where)
+    return f"{file.parent.name if file.stem == '__init__' else file.stem}{colon}{name}"
 
 
 @dataclass(frozen=True)
@@ -298,7 +320,12 @@ class Config:
     @property
     def actors_of_a_seed(self) -> int:
         """How many actors can collect for one seed: there is no work for more of them than it has environments."""
-        return min(self.async_actors, self.env.num_envs)
+        return min(self.async_actors, self.num_envs)
+
+    @property
+    def num_envs(self) -> int:
+        """The environments of each seed: as many as its actors need, unless env.num_envs says how many."""
+        return self.env.num_envs or max(1, -(-self.async_actors // len(self.members)))
 
     @property
     def async_actors(self) -> int:

@@ -46,6 +46,11 @@ def load_config(path: Path) -> Config:
 
 
 def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        keys = {key: key if key.isascii() and key.isidentifier() else _toml_value(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]} = {_toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
     if isinstance(value, float):
         return repr(value)  # JSON and TOML agree on strings, integers, booleans and lists, but not on 1e-05
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -43,13 +45,35 @@ def _as_declared(value: Any, hint: Any) -> Any:
         value = value.tolist()
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple | range):
         return tuple(_as_declared(item, typing.get_args(hint)[0]) for item in value)
+    if typing.get_origin(hint) is dict and isinstance(value, Mapping):
+        return {key: _as_toml(item) for key, item in value.items()}
     if hint is float and type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT:
         return float(value)
     return value
 
 
+def _as_toml(value: Any) -> Any:
+    """Converts what TOML and JSON have no type for: tuples and NumPy's values."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _as_toml(item) for key, item in value.items()}
+    return [_as_toml(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def is_toml(value: Any) -> bool:
+    """Whether a value is the same after it was written as TOML or JSON and read again."""
+    if type(value) is dict:
+        return all(type(key) is str and is_toml(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(is_toml, value))
+    return type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
+
+
 def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is dict:
+        return type(value) is dict and is_toml(value)
     if origin is Literal:
         return value in arguments
     if origin is tuple:
@@ -60,6 +84,8 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _in_words(hint: Any) -> str:
+    if typing.get_origin(hint) is dict:
+        return "a table of strings, finite numbers, true or false, and lists and tables of these"
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(typing.get_args(hint))
     if isinstance(hint, types.GenericAlias):

@@ -34,13 +34,14 @@ def run_list(library: Library, asked: QueryParams) -> dict[str, Any]:
     ]
     key, largest_first = SORTS[_choice(asked, "sort", [*SORTS])]
     listed = sorted(chosen, key=key, reverse=largest_first)
-    alarms = library.alarms.of(one.entry for one in listed)
+    glances = library.glances.of(one.entry for one in listed)
     return {
         "runs": [
-            one.fields | {"alarms": None if kinds is None else sum(kinds.values()), "alarm_kinds": kinds}
-            for one, kinds in zip(listed, alarms, strict=True)
+            one.fields
+            | {"alarms": None if kinds is None else sum(kinds.values()), "alarm_kinds": kinds, "curve": curve}
+            for one, (kinds, curve) in zip(listed, glances, strict=True)
         ],
-        "complete": None not in alarms,
+        "complete": not any(None in glance for glance in glances),
         "of": len(found),
         "tags": sorted({tag for one in found for tag in one.notes.tags}),
         "skipped": [{"name": one.path.name, "reason": one.reason} for one in skipped],

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from t3d.config import Member, dotted
+from t3d.config import Member, dotted, flat
 from t3d.dash.index import RunIndex, evaluations
 from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
@@ -41,7 +41,7 @@ PLACED = ("device", "engine", "threads")
 def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any]:
     """Returns what a run page shows."""
     path, entry = listed.entry.path, listed.entry
-    session = newest_session(path) or {}
+    session, chosen = newest_session(path) or {}, flat(index.cfg)
     return {
         **listed.fields,
         "session": {
@@ -50,7 +50,11 @@ def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any
             "started": session.get("time"),
         },
         "members": [_member(index, member) for member in index.members],
-        "settings": {key: {"default": old, "value": new} for key, (old, new) in changes(entry.config).items()},
+        "settings": {
+            key: {"default": old, "value": new}
+            for key, (old, new) in changes(entry.config).items()
+            if key not in chosen or chosen[key] != old  # else the machine chose it
+        },
         "alarms": [_alarm(event, index.members) for event in index.alarms],
         "news": news(path, index),
         "videos": videos_of(path),

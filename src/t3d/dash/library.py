@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t3d.dash.alarm_counts import AlarmCounts
+from t3d.dash.glances import Glances
 from t3d.dash.index import RunIndex
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, in_words
@@ -23,7 +23,7 @@ from t3d.store.reader import Unreadable
 
 WATCHED = (
     *("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "control.json"),
-    *("videos", "video.mp4"),
+    *("videos", "video.mp4", "video.json"),
 )
 MOST_BYTES = 80 * 2**20  # of figures in memory, so that the server stays below 300 MB; chosen
 SLOW = 0.04  # seconds
@@ -34,7 +34,7 @@ ENOUGH = 1 / 8  # of a log; until that much is read the page is empty, and answe
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
 SORTS: dict[str, tuple[Any, bool]] = {
     "time": (lambda one: one.entry.started, True),
-    "return": (lambda one: float("-inf") if one.entry.best_return is None else one.entry.best_return, True),
+    "return": (lambda one: one.entry.sorted_return, True),
     "name": (lambda one: one.entry.path.name.lower(), False),
     "steps": (lambda one: one.entry.step, True),
 }
@@ -84,7 +84,7 @@ class Library:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        self.alarms = AlarmCounts()
+        self.glances = Glances()
         self._lock = threading.Lock()
         self._cache: dict[str, Cached] = {}
         self._indexes: OrderedDict[str, RunIndex] = OrderedDict()  # the one looked at last comes last

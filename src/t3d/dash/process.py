@@ -17,6 +17,7 @@ from t3d.run.child import Child, Deadline, begin
 
 PORT = 8700
 SECONDS_TO_END = 5.0
+MOST_CONNECTIONS = 512  # open at once, twice the streams of live.py; chosen
 LOOK_SECONDS = 0.1  # between two looks whether the server ends
 NICE = 10  # so that trainings come first
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (to listen on; nobody can open them)
@@ -44,16 +45,21 @@ def address_of(access: Access) -> str:
 def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.Event | None = None) -> None:
     """Answers requests until Ctrl-C, SIGTERM or `stop`."""
     import uvicorn  # noqa: PLC0415 (an extra)
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
 
     from t3d.dash.library import Library  # noqa: PLC0415
     from t3d.dash.server import Application  # noqa: PLC0415 (imports starlette)
 
     app = Application(Library(root), access)
+    connections = web.Connections(app.asgi(), opened, MOST_CONNECTIONS)
     config = uvicorn.Config(
-        app.asgi(),
-        log_level=logging.WARNING,
+        connections,
+        http=connections.wrap(AutoHTTPProtocol),  # type: ignore[arg-type]  # it calls it
+        backlog=web.ACCEPTED_AT_ONCE,
+        log_level=logging.ERROR,  # what clients send must not fill the terminal
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=1,
         ws="none",
         lifespan="off",
@@ -62,12 +68,16 @@ def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.
     if stop is not None:
         _end_with(server, stop)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serving(server, opened, app.live))
+        asyncio.run(_serving(server, connections, app.live))
 
 
-async def _serving(server: Any, opened: socket.socket, live: Any) -> None:
+async def _serving(server: Any, connections: web.Connections, live: Any) -> None:
     """Answers requests; when the server ends it lets go of pages that listen for changes, or it would wait for them."""
-    task = asyncio.create_task(server.serve([opened]))
+    task = asyncio.create_task(server.serve([connections.opened]))
+    while not server.started and not task.done():
+        await asyncio.sleep(0)
+    if not server.should_exit:
+        connections.start()
     while not server.should_exit and not task.done():
         await asyncio.sleep(LOOK_SECONDS)
     live.end()

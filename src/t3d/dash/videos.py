@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -9,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from t3d.files import Refused, open_plain, refuse_link
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, refuse_link, replace, to_count, to_json
 
 NAME = re.compile(r"(?P<member>[\w.-]+)-step-(?P<step>\d{1,18})\.mp4")
-AT_ONCE = 2**18  # bytes
+AT_ONCE, MOST_JSON = 2**18, 2**10  # bytes
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -29,9 +30,16 @@ class Part(NamedTuple):
 
 
 def videos_of(path: Path) -> list[dict[str, Any]]:
-    """Lists the videos of a run folder by the step of the policy that they show; those that do not say it come last."""
+    """Lists the videos of a run folder by the step of the policy that they show; others come last."""
     found = [_about(path / "video.mp4", ""), *(_about(one, "videos/") for one in _recorded(path))]
     return sorted(filter(None, found), key=lambda one: (one["step"] is None, one["step"] or 0, one["file"]))
+
+
+def describe_video(path: Path, member: str, step: int) -> None:
+    """Notes in video.json whose policy the run folder's video.mp4 shows."""
+    with suppress(OSError, ValueError):  # then it is not known
+        size = (path / "video.mp4").stat().st_size
+        replace(path / "video.json", to_json({"bytes": size, "member": member, "step": step}))
 
 
 def open_video(path: Path, name: str) -> BinaryIO:
@@ -79,10 +87,14 @@ def _about(path: Path, folder: str) -> dict[str, Any] | None:
     except (OSError, Refused):
         return None
     said = NAME.fullmatch(path.name)
-    return {
-        "file": folder + path.name,
-        "bytes": found.st_size,
-        "time": found.st_mtime,
-        "step": int(said["step"]) if said else None,
-        "member": said["member"] if said else None,
-    }
+    member, step = (said["member"], int(said["step"])) if said else _described(path, found.st_size)
+    return {"file": folder + path.name, "bytes": found.st_size, "time": found.st_mtime, "step": step, "member": member}
+
+
+def _described(path: Path, size: int) -> tuple[str | None, int | None]:
+    """Returns whose policy video.mp4 shows and of which step, if what was noted is of this file."""
+    with suppress(TypeError, *CORRUPT_ERRORS):
+        fields = json.loads(read(path.with_suffix(".json"), MOST_JSON))
+        if fields["bytes"] == size and NAME.fullmatch(f"{fields['member']}-step-{to_count(fields['step'])}.mp4"):
+            return fields["member"], fields["step"]
+    return None, None

@@ -137,7 +137,7 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
             "are encoded; leave it off"
         )
     folder = Path(cfg.run.root) if cfg.replay.frames_on_disk else None
-    capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.env.num_envs
+    capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.num_envs
     return FrameReplay(Frames(spec, capacity, members, device, envs, folder, cfg.total_steps))
 
 
@@ -148,7 +148,7 @@ def rows_needed(cfg: Config) -> int:
 
 def bytes_needed(spec: Spec, cfg: Config, capacity: int | None = None) -> int:
     """The memory that the replay takes, or would with another capacity, with priorities and frames if there are any."""
-    capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.env.num_envs
+    capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.num_envs
     rows = min(capacity, cfg.total_steps)
     needed = replay.bytes_needed(spec._replace(images=()), rows, members)
     if cfg.replay.sampling != "uniform":

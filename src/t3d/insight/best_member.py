@@ -1,19 +1,37 @@
-"""Chooses the best seed of a run, in a sweep of its highest combination: best policies play the same fresh episodes.
+"""Plays fresh episodes with best policies, and so chooses the best seed, in a sweep of its highest combination.
 
 The learning curves cannot tell, because each one's highest evaluation is the luckiest of many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from t3d.config import Member
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.config import EnvConfig, Member
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_fields, to_number, unsealed
+from t3d.files import (
+    CORRUPT_ERRORS,
+    Refused,
+    StandardStreams,
+    read,
+    refuse_link,
+    replace,
+    sealed,
+    to_fields,
+    to_number,
+    unsealed,
+)
+from t3d.insight.seen import Seen, Watched, seen_fields
+from t3d.insight.statistics import estimate, mean
 from t3d.seeds import derive
+from t3d.store.fresh import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run
+from t3d.types import sample_std
 from t3d.world.batch import open_batch
 from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import Stopped, evaluate
@@ -22,6 +40,15 @@ from t3d.world.policy import SavedPolicy
 
 EPISODES_FACTOR = 3  # times eval.episodes; chosen
 MOST_BYTES, INDENT = 2**20, 2  # of choice.json
+WHERE = {"choice": "the choice between seeds", "test": "the test"}
+
+
+class Played(NamedTuple):
+    """The fresh episodes of one policy."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    seen: Seen | None
 
 
 class Choice(NamedTuple):
@@ -42,7 +69,10 @@ def fresh_episodes(run: Run) -> int:
 
 
 def known_choice(run: Run) -> Choice | None:
-    """Reads an earlier choice between exactly these policies, if there is one."""
+    """Reads an earlier choice between exactly these policies, if there is one; of one policy, its result."""
+    if len(run.contenders) == 1:
+        fresh = read_fresh(run.path).by_member.get(run.contenders[0].name)
+        return Choice(fresh.episodes, {run.contenders[0]: fresh.mean}) if fresh else None
     basis = _basis(run, _policies(run))
     try:
         fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
@@ -55,38 +85,74 @@ def known_choice(run: Run) -> Choice | None:
 
 
 def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
-    """Evaluates every member and saves the result; whatever before_a_step raises aborts it."""
-    policies = _policies(run)
-    returns = _mean_returns(run, policies, before_a_step)
-    means = {member.name: mean for member, mean in returns.items()}
-    fields = {"basis": _basis(run, policies), "mean_returns": means}
-    with suppress(OSError, Refused):  # then it is played again next time
-        refuse_link(run.path / "best")
-        replace(run.path / "best" / "choice.json", sealed("choice", fields, INDENT))
-    return Choice(fresh_episodes(run), returns)
+    """Plays fresh episodes with every contender and saves the results; whatever before_a_step raises aborts it.
 
-
-def _mean_returns(
-    run: Run, policies: dict[Member, SavedPolicy], before_a_step: Callable[[], object]
-) -> dict[Member, float]:
-    env_id, returns = run.env_id(None), dict[Member, float]()
-    starts = [derive(run.cfg.eval.seed, "choice", episode) for episode in range(fresh_episodes(run))]
+    A single one plays those that t3d eval plays.
+    """
+    policies, several = _policies(run), len(run.contenders) > 1
     try:
-        env_batch = open_batch(env_factory(env_id), run.cfg.env, "the choice between seeds")
-        try:
-            for position in range(env_batch.count):
-                env_batch.reset(position, starts[0], 0)  # PyBullet differs on the first reset only
-            for member, policy in policies.items():
-                check_fits(policy, env_batch.spec, env_id)
-                played, _ = evaluate(policy.actor, env_batch, starts, run.cfg.eval.max_steps, before_a_step)
-                returns[member] = float(played.mean())
-        finally:
-            env_batch.close()
+        played = play(run, policies, "choice" if several else "test", fresh_episodes(run), before_a_step)
     except (UserError, Stopped):
         raise
     except Exception as error:  # an environment may raise anything
-        raise UserError(f"{env_id} failed: {error}") from error
-    return returns
+        raise UserError(f"{run.cfg.env.id} failed: {error}") from error
+    choice = Choice(fresh_episodes(run), {member: float(one.returns.mean()) for member, one in played.items()})
+    save_played(run, {member: (policies[member], one) for member, one in played.items()}, choice.member)
+    if several:
+        means = {member.name: mean_return for member, mean_return in choice.mean_returns.items()}
+        fields = {"basis": _basis(run, policies), "mean_returns": means}
+        with suppress(OSError, Refused):  # then it is played again next time
+            refuse_link(run.path / "best")
+            replace(run.path / "best" / "choice.json", sealed("choice", fields, INDENT))
+    return choice
+
+
+def play(
+    run: Run,
+    policies: Mapping[Member, SavedPolicy],
+    purpose: Literal["choice", "test"],
+    episodes: int,
+    before_a_step: Callable[[], object] = int,
+    env: EnvConfig | None = None,
+) -> dict[Member, Played]:
+    """Plays the same fresh episodes with each policy; those of a choice are not those of a test."""
+    env, results = env or run.env(None), dict[Member, Played]()
+    starts = [derive(run.cfg.eval.seed, purpose, episode) for episode in range(episodes)]
+    streams = StandardStreams()
+    env_batch = open_batch(env_factory(env), env, WHERE[purpose])
+    try:
+        for position in range(env_batch.count):
+            env_batch.reset(position, starts[0], 0)  # PyBullet differs on the first reset only
+        for member, policy in policies.items():
+            check_fits(policy, env_batch.spec, env.id)
+            watched = Watched(policy.actor, policy.spec)
+            returns, lengths = evaluate(watched, env_batch, starts, run.cfg.eval.max_steps, before_a_step)
+            results[member] = Played(returns, lengths, watched.seen)
+    finally:
+        env_batch.close()
+        streams.close()
+    return results
+
+
+def save_played(run: Run, played: Mapping[Member, tuple[SavedPolicy, Played]], chosen: Member | None = None) -> None:
+    """Records what best policies returned, for lists, reports and the dashboard; of the chosen one also what it saw."""
+    results = {}
+    for member, (policy, one) in played.items():
+        returned = estimate(mean, [one.returns])
+        results[member.name] = Fresh(
+            policy=policy.sha256,
+            episodes=len(one.returns),
+            mean=returned.value,
+            std=float(sample_std(one.returns)),
+            low=returned.interval and returned.interval.low,
+            high=returned.interval and returned.interval.high,
+            lowest=float(one.returns.min()),
+            highest=float(one.returns.max()),
+            mean_length=float(one.lengths.mean()),
+            of=len(played),
+            seen=seen_fields(one.seen) if one.seen and chosen in (None, member) else None,
+        )
+    write_fresh(run.path, results, chosen.name if chosen else "")
 
 
 def _policies(run: Run) -> dict[Member, SavedPolicy]:
@@ -97,6 +163,7 @@ def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:
     """Returns what a choice depends on; if any of it changes, the choice is made again."""
     return {
         "env": run.cfg.env.id,
+        **({"args": run.cfg.env.args} if run.cfg.env.args else {}),
         "eval_seed": run.cfg.eval.seed,
         "episodes": fresh_episodes(run),
         "max_steps": run.cfg.eval.max_steps,

@@ -29,6 +29,7 @@ from t3d.insight.statistics import (
     reached,
     relative_to,
 )
+from t3d.types import sample_std
 
 FEW = 5  # seeds; with fewer, intervals are too narrow (docs/statistics.md)
 
@@ -131,7 +132,7 @@ def _series_of(one: Training, known: dict[Member | None, Series], figure: Figure
 
 def _relative(one: Scored, base: Scored, tasks: list[str]) -> Scored:
     for task, scores in zip(tasks, base.scores, strict=True):
-        middle, spread = float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
+        middle, spread = float(scores.mean()), float(sample_std(scores))
         if abs(middle) <= spread or middle == 0:
             raise UserError(
                 f"{base.group.name} has a mean of {middle:.3g} on {task} with a deviation of {spread:.3g} over seeds, "
@@ -202,7 +203,11 @@ def _interval_notes(windows: list[Window], figure: Figure) -> list[str]:
 
 
 def _notes(found: list[Scored]) -> list[str]:
+    titles = dict.fromkeys(training.run.cfg.env.title for one in found for training in one.group.trainings)
+    tasks = {training.task for one in found for training in one.group.trainings}
     notes = []
+    if len(titles) > len(tasks):
+        notes.append(f"Arguments differ, so these are returns in different tasks: {joined([*titles])}.")
     for of_task in zip(*(one.tasks for one in found), strict=True):
         ends = [seed.end for seeds in of_task for seed in seeds if not seed.diverged]
         if differ(ends):

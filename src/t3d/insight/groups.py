@@ -18,8 +18,8 @@ NOT_SETTINGS = {  # may differ between runs whose seeds are pooled: they say whe
     *("seeds", "sweep", "preset", "device", "threads", "engine", "run.root", "run.name", "env.hang_seconds"),
     *("eval.every_steps", "log.every_steps", "log.diagnose_every_steps", "checkpoint.every_steps"),
     *("record_every", "sinks", "replay.frames_on_disk"),
+    *("env.id", "env.name"),  # the title of the environment stands for them
 }
-TASK = ("env.id", "env.name")
 MOST_NAMED = 3  # runs, or settings, in the name of a group
 
 
@@ -31,13 +31,12 @@ class Training(NamedTuple):
 
     @property
     def task(self) -> str:
-        return self.run.cfg.env.title
+        return self.run.cfg.env.label
 
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that affects learning, besides its seed and the environment."""
-        values = settings_of(self.run.cfg) | dict(self.member.values)
-        return {key: value for key, value in values.items() if key not in TASK}
+        return settings_of(self.run.cfg) | dict(self.member.values)
 
 
 class Group(NamedTuple):
@@ -52,8 +51,9 @@ class Group(NamedTuple):
 
 
 def settings_of(cfg: Config) -> dict[str, Any]:
-    """Returns the settings by which runs are told apart."""
-    return {key: value for key, value in flat(cfg).items() if key not in NOT_SETTINGS}
+    """Returns the settings by which runs on an environment are told apart."""
+    known = flat(cfg) | {"env.num_envs": cfg.num_envs}
+    return {key: value for key, value in known.items() if key not in NOT_SETTINGS}
 
 
 def pooled(runs: Sequence[Run]) -> list[list[Run]]:
@@ -61,8 +61,8 @@ def pooled(runs: Sequence[Run]) -> list[list[Run]]:
     pools: list[list[Run]] = []
     for run in runs:
         for pool in pools:
-            same = settings_of(run.cfg) == settings_of(pool[0].cfg) and run.cfg.sweep == pool[0].cfg.sweep
-            if same and not {seed for other in pool for seed in other.cfg.seeds} & {*run.cfg.seeds}:
+            of_run, of_pool = ((cfg.env.title, cfg.sweep, settings_of(cfg)) for cfg in (run.cfg, pool[0].cfg))
+            if of_run == of_pool and not {seed for other in pool for seed in other.cfg.seeds} & {*run.cfg.seeds}:
                 pool.append(run)
                 break
         else:
@@ -106,8 +106,9 @@ def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
         return [Group(_name(word, runs), _by_task(trainings))]
     found = _by_settings(trainings)
     values = [mine[0].settings for mine in found]
-    differing = [key for key in values[0] if len({plain(one[key]) for one in values}) > 1]
-    names = [joined([f"{short(key)}={plain(one[key])}" for key in differing]) for one in values]
+    keys = dict.fromkeys(key for one in values for key in one)  # not all need have the same arguments of environments
+    differing = [key for key in keys if len({plain(one.get(key)) for one in values}) > 1]
+    names = [joined([f"{short(key)}={plain(one.get(key))}" for key in differing]) for one in values]
     prefix = "" if alone else f"{_name(word, runs)}: "
     return [Group(prefix + name, _by_task(mine)) for name, mine in zip(names, found, strict=True)]
 

@@ -16,6 +16,7 @@ from t3d.insight.figures import RETURN, Figure, Series, find_figures, series
 from t3d.insight.groups import joined, pooled
 from t3d.insight.statistics import Array, differ, on_common_steps
 from t3d.store.reader import Run
+from t3d.types import sample_std
 
 MOST_DRAWN, DRAWN_OF_MORE = 24, 12  # combinations of a sweep: one for each colour and style; the second is chosen
 
@@ -102,7 +103,7 @@ def _lines(pool: Pool, figure: Figure, seed: int | str | None, prefix: str, pool
 def curves_of(members: list[Series], x: str, smooth: int) -> Curves:
     """Returns what a line is drawn from."""
     steps, values = on_common_steps([one.steps for one in members], [one.values for one in members])
-    band = values.std(axis=0) if len(members) > 1 else members[0].spread
+    band = sample_std(values, axis=0) if len(members) > 1 else members[0].spread
     minutes = [np.interp(steps, one.steps, one.times - one.times[0]) / 60 for one in members]
     positions = steps if x == "steps" else np.mean(minutes, axis=0)
     smoothed = np.array([_average(row, smooth) for row in values])

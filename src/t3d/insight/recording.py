@@ -9,8 +9,11 @@ from pathlib import Path
 from t3d.architectures import own_network
 from t3d.config import load_config
 from t3d.errors import UserError
+from t3d.modules import find_again
 from t3d.run.child import begin
+from t3d.store.catalogue import remembered_files
 from t3d.world.graphics import choose_graphics
+from t3d.world.make import own_names
 from t3d.world.policy_files import load_policy
 
 STEPS = 300  # of a video, as of the one after training
@@ -34,6 +37,7 @@ def record_all(path: Path, step: int) -> None:
     from t3d.insight.video import record  # noqa: PLC0415 (only after the graphics are chosen)
 
     cfg = load_config(path / "config.toml")
+    find_again(own_names(cfg), remembered_files(path), path)
     for member in cfg.members:
         stem = path / "videos" / ".policies" / member.name
         if not stem.with_name(f"{stem.name}.safetensors").exists():

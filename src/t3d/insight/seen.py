@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import Member
-from t3d.files import CORRUPT_ERRORS
+from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.insight.statistics import Array
 from t3d.store.checkpoint import folders, open_checkpoint
 from t3d.store.reader import Run
@@ -87,6 +87,24 @@ class Watched:
         if self.spec.images:
             observations = observations[:, : 4 * self.spec.observation_size].copy().view(np.float32)
         return observations.astype(np.float64)
+
+
+def seen_fields(seen: Seen) -> dict[str, Any]:
+    """Returns what a policy saw as plain values."""
+    edges = {name: [edge.tolist() for edge in getattr(seen, name)] for name in ("observations", "actions")}
+    return {"transitions": seen.transitions, **edges}
+
+
+def seen_from(fields: Any, spec: Spec) -> Seen | None:
+    """Reverses seen_fields; None if these are not ranges in such an environment, because a file may say anything."""
+    try:
+        seen = np.array(fields["observations"], np.float64).reshape(2, spec.observation_size)
+        done = np.array(fields["actions"], np.float64).reshape(2, spec.action_size)
+        if not (np.isfinite(seen).all() and np.isfinite(done).all()):
+            return None
+        return Seen(to_count(fields["transitions"]), Range(*seen), Range(*done), Range(np.empty(0), np.empty(0)))
+    except (TypeError, *CORRUPT_ERRORS):
+        return None
 
 
 def _range(values: Array) -> Range:

@@ -32,7 +32,7 @@ DEFAULT_FPS = 30
 
 def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int) -> float:
     """Records an mp4 of the given episodes, or steps if these end first; returns the mean return of whole episodes."""
-    env = Environment(with_pixels(_renderable(cfg.id), cfg), "the environment being recorded", cfg)
+    env = Environment(with_pixels(_renderable(cfg), cfg), "the environment being recorded", cfg)
     returns: list[float] = []
     try:
         check_fits(policy, env.guard.spec, cfg.id)
@@ -48,16 +48,16 @@ def _frames_per_second(env: Environment) -> int:
     return max(1, int(env.gym.metadata.get("render_fps") or DEFAULT_FPS) // env.action_repeat)
 
 
-def _renderable(env_id: str) -> Any:
+def _renderable(cfg: EnvConfig) -> Any:
     try:
-        env = env_factory(env_id)(render_mode="rgb_array")
+        env = env_factory(cfg)(render_mode="rgb_array")
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{env_id} cannot be recorded here: {error}{graphics_hint()}") from error
+        raise UserError(f"{cfg.id} cannot be recorded here: {error}{graphics_hint()}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
-            f"{env_id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
+            f"{cfg.id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
             "and let render() return an image"
         )
     track(env)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from t3d.config import Config, TD3Config
-from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, SeedStopped, Update
+from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note, SeedStopped, Update
 from t3d.measure import symptoms
 from t3d.measure.history import History
 from t3d.measure.symptoms import EPISODES, Finding
@@ -31,6 +31,7 @@ class Symptom(NamedTuple):
     looks: int
     then: str = START_AGAIN  # ends the advice: whether to resume or to start again
     of_environment: bool = False  # the same for all members, and so told once
+    is_note: bool = False  # it may be as it should, so that nobody has to do anything
 
 
 # Summaries have this order: what makes learning meaningless, then the environment, then speed.
@@ -42,7 +43,7 @@ SYMPTOMS = (
     Symptom("evaluation-collapsed", symptoms.evaluation_collapsed, (Eval,), 3),
     Symptom("time-limit-terminates", symptoms.time_limit_terminates, (EpisodeEnd,), EPISODES - 1, MENDED, True),
     Symptom("large-rewards", symptoms.large_rewards, (EpisodeEnd,), 10, of_environment=True),
-    Symptom("constant-observation", symptoms.constant_observation, (Diagnosed,), 5, MENDED, True),
+    Symptom("constant-observation", symptoms.constant_observation, (Diagnosed,), 5, "", True, is_note=True),
     Symptom("update-ratio", symptoms.update_ratio, (ActingEvent,), 5, RESUMED),
     Symptom("slow-environment", symptoms.slow_environment, (Diagnosed, ActingEvent), 3, ONLY_SLOWER, True),
 )
@@ -82,8 +83,8 @@ class Watch:
         """Returns the events, each followed by the alarms that it sets off."""
         return [one for event in events for one in (event, *self.see(event))]
 
-    def see(self, event: Event) -> list[Alarm]:
-        """Takes note of an event; returns the alarms that it sets off."""
+    def see(self, event: Event) -> list[Alarm | Note]:
+        """Takes note of an event; returns the alarms that it sets off, and notes."""
         if isinstance(event, SeedStopped):
             self.stopped.add(event.member)
         looks = [symptom for symptom in SYMPTOMS if isinstance(event, symptom.looks_at)]
@@ -93,7 +94,7 @@ class Watch:
         history.add(event)
         return [alarm for symptom in looks for alarm in self._look(symptom, event, history)]
 
-    def _look(self, symptom: Symptom, event: Event, history: History) -> list[Alarm]:
+    def _look(self, symptom: Symptom, event: Event, history: History) -> list[Alarm | Note]:
         """Looks for one symptom; the environment's own in one member only, because all have the same environment."""
         member, seed = event.member, event.seed
         if symptom.of_environment:
@@ -104,6 +105,8 @@ class Watch:
         debounce = self.debounces.setdefault((symptom.kind, member), Debounce())
         if not debounce.look(found is not None, symptom.looks) or found is None:
             return []
+        if symptom.is_note:
+            return [Note(step=event.step, member=member, seed=seed, text=f"{found.text} {found.advice}")]
         advice = f"{found.advice} {symptom.then}"
         return [Alarm(step=event.step, member=member, seed=seed, kind=symptom.kind, text=found.text, advice=advice)]
 

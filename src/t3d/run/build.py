@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t3d.actors.checkup import check
 from t3d.actors.checkup_worker import Checkup
@@ -41,7 +41,9 @@ from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.doctor import examine
 from t3d.world.doctor.watch import CALL_SECONDS
+from t3d.world.fingerprint import fingerprint
 from t3d.world.guard import EnvFactory
+from t3d.world.names import with_name
 
 
 class Training(NamedTuple):
@@ -61,6 +63,7 @@ class World(NamedTuple):
     collector: Collector
     evaluator: Evaluator
     warnings: list[str]  # the doctor's, if it plays the environment
+    environment: dict[str, Any]  # its fingerprint
     log: WorkerLog | None  # what their processes print
 
 
@@ -83,7 +86,7 @@ def assemble(
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     disturbed = surroundings.restore()
-    spec = world.collector.spec
+    cfg, spec = cfg if loaded else with_name(cfg, world.environment["class"]), world.collector.spec
     refuse_settings_of_images(cfg, spec)
     replay_on = replay_device(cfg, spec)
     with surroundings.for_updates(builds=True):
@@ -92,7 +95,8 @@ def assemble(
         coefficients = coefficients_of_members(cfg, rule)
         check_own_sweep(cfg, spec, rule)
         engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
-        cfg = replace(cfg, engine=engine, threads=set_threads(cfg, spec, rule, engine, coefficients))
+        threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
+        cfg = replace(cfg, engine=engine, threads=threads)
         memory = Memory(spec, cfg, replay_on, coefficients.gamma)
         learner = Learner(
             spec,
@@ -105,8 +109,11 @@ def assemble(
             source=memory,
         )
         best = BestPolicies(len(cfg.members))
-        parts = Parts(cfg, world.collector, memory, learner, world.evaluator, best, Counters(), reason)
-        notes = [*world.warnings, *disturbed, *notes, *(parts.restore(loaded, requests.stop) if loaded else [])]
+        parts = Parts(
+            cfg, world.collector, memory, learner, world.evaluator, best, Counters(), world.environment, reason
+        )
+        restored = parts.restore(loaded, requests.stop) if loaded else []
+        notes = [*world.warnings, *disturbed, *notes, *about_threads, *restored]
         if ENGINES[engine].is_recorded:
             learner.record()
     folder = _open_folder(parts, opened, path, loaded, asked)
@@ -129,6 +136,8 @@ def _open_folder(
         opened.enter_context(closing(Lock(path)))
     elif loaded is None:
         aside = set_aside(path)
+    elif parts.task_changes:
+        parts.task_changes = "; ".join([parts.task_changes, *set_aside(path, ["best"], of="task")])
     folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths() if loaded else None, asked)
     opened.enter_context(closing(folder))
     folder.notes += [*aside, *parts.best.rewrite(folder)]
@@ -140,16 +149,17 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
     if not cfg.async_actors:
         patience = max(CALL_SECONDS, cfg.env.hang_seconds)
         warnings = examine(make_env, cfg.env, patience) if play else []
+        environment = fingerprint(make_env, cfg.env)
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
         evaluating = opened.enter_context(closing(InlineEvaluator(cfg, make_env, requests)))
-        return World(inline, evaluating, warnings, None)
+        return World(inline, evaluating, warnings, environment, None)
     log = opened.enter_context(closing(WorkerLog()))
     checkup = check(cfg, make_env, log, requests.stop, play=play)
     if cfg.actors_kind == "ray":
         return _world_on_ray(cfg, make_env, opened, checkup, log)
     collector = opened.enter_context(closing(LocalCollector(cfg, make_env, checkup, log)))
     evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, checkup.spec, make_env, log)))
-    return World(collector, evaluator, checkup.warnings, log)
+    return World(collector, evaluator, checkup.warnings, checkup.environment, log)
 
 
 def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup: Checkup, log: WorkerLog) -> World:
@@ -170,4 +180,4 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
 
     opened.callback(end_all)
     warnings = [*checkup.warnings, *connection.warnings, *waiting_for_cpus(cfg)]
-    return World(collector, evaluator, warnings, log)
+    return World(collector, evaluator, warnings, checkup.environment, log)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,22 +16,24 @@ from t3d.config import Config
 from t3d.config.presets import as_config
 from t3d.errors import UserError, as_sentence
 from t3d.events import End, Event, Note, Resumed, Start
+from t3d.modules import find_again
 from t3d.run.build import Training, assemble
 from t3d.run.control import Control
-from t3d.run.interrupt import Interruptible
+from t3d.run.live import Events, LiveRun, let_go
 from t3d.run.parts import Parts
 from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
 from t3d.run.resume import BadValues, Changes, load
 from t3d.run.surroundings import Surroundings
 from t3d.run.watching import watch_over
+from t3d.store.catalogue import remembered_files
 from t3d.store.folder import rooted
 from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.factory import checked_factory
 from t3d.world.guard import BadValue, EnvFactory
-from t3d.world.make import env_factory, with_full_paths
-from t3d.world.names import named
+from t3d.world.make import env_factory, own_names, with_full_paths
+from t3d.world.names import refuse_another, with_reference
 from t3d.world.pixels import prepare_graphics
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
@@ -41,24 +45,29 @@ def train(
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
     make_env: EnvFactory | None = None,
-) -> Iterator[Event]:
-    """Trains every seed of the configuration and yields what happens.
+) -> LiveRun:
+    """Trains every seed of the configuration; the run that is returned yields what happens.
 
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one without ending.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
-    return Interruptible(_train(cfg, requests, make_env), requests.stop)
+    return _live(lambda: _train(cfg, requests, make_env), requests, make_env)
 
 
 def _train(
     cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
-    asked = named(with_full_paths(as_config(cfg)), make_env)
+    refuse_another(as_config(cfg), make_env)
+    asked = with_reference(with_full_paths(as_config(cfg)), make_env)
     cfg = rooted(asked)  # before an environment can change the working directory
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
-        make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
+        if make_env is None:
+            make_env = by_id = env_factory(cfg.env)
+            cfg = replace(cfg, env=by_id.env)
+        else:
+            make_env = checked_factory(make_env)
         training = assemble(resolve(cfg), requests, make_env, opened, asked=asked, surroundings=surroundings)
         yield from _run(training, _start_events(training), requests)
 
@@ -76,7 +85,7 @@ def resume(
     stop: threading.Event | None = None,
     save: threading.Event | None = None,
     make_env: EnvFactory | None = None,
-) -> Iterator[Event]:
+) -> LiveRun:
     """Resumes the run in a folder from its newest complete checkpoint, to total_steps if that is more than it had.
 
     A run that was killed before its first checkpoint starts again. If cfg is given, the folder may be anything that a
@@ -84,7 +93,12 @@ def resume(
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
     changes = Changes(total_steps, actors, ray_address, ray_cpus, bad_values, hang_seconds)
-    return Interruptible(_resume(Path(path).absolute(), changes, cfg, requests, make_env), requests.stop)
+    folder = Path(path).absolute()
+    return _live(lambda: _resume(folder, changes, cfg, requests, make_env), requests, make_env)
+
+
+def _live(begin: Callable[[], Events], requests: Requests, make_env: EnvFactory | None) -> LiveRun:
+    return LiveRun(begin, requests.stop, lambda path: _resume(path, Changes(), None, requests, make_env))
 
 
 def _resume(
@@ -92,15 +106,18 @@ def _resume(
 ) -> Generator[Event, None, None]:
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
+    let_go(path)
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, asked, loaded, notes = load(path, changes, cfg and with_full_paths(cfg))
-        cfg = resolve(cfg)
+        cfg, asked, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
+        cfg = resolve(with_reference(cfg, make_env))
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
+        needed = [name for name in own_names(cfg) if make_env is None or name != cfg.env.id]
+        find_again(needed, remembered_files(path), path)
         prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
-        make_env = env_factory(cfg.env.id) if make_env is None else checked_factory(make_env)
+        make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
         training = assemble(cfg, requests, make_env, opened, path, loaded, asked, surroundings)
         parts, folder = training.parts, training.saver.folder
         start = [] if loaded else _start_events(training)
@@ -110,7 +127,8 @@ def _resume(
         notes = [text for text in (lock.note, *folder.notes, *notes, *others) if text]
         name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
         resumed = Resumed(**parts.about(folder), checkpoint=name, best=best, notes=notes)
-        yield from _run(training, [*start, resumed], requests)
+        changed = [Note(step=parts.counters.step, text=parts.task_changes)] if parts.task_changes else []
+        yield from _run(training, [*start, resumed, *changed], requests)
 
 
 def _start_events(training: Training) -> list[Event]:
@@ -212,8 +230,10 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
         reports = parts.counters.log_due and due >= learner.until_complete
         now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
         with saver.surroundings.for_updates(cfg.threads, builds=reports):
+            started = time.perf_counter()
             with saver.changing():
                 trace = learner.run(now_due)
+            reporter.updated(now_due, time.perf_counter() - started)
             events += reporter.learned(trace) if reports else []
         due -= now_due
         publisher.publish()

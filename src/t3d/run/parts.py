@@ -18,6 +18,7 @@ from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import Event, SeedStopped
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
+from t3d.modules import files_of
 from t3d.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
@@ -26,6 +27,8 @@ from t3d.store.folder import LOGS, RunFolder, versions
 from t3d.store.members import stored_name
 from t3d.types import State
 from t3d.world.compatibility import difference, outline
+from t3d.world.fingerprint import differences
+from t3d.world.make import own_names
 
 LONGEST_SECONDS = 1e9  # thirty years
 
@@ -90,7 +93,9 @@ class Parts:
     evaluator: Evaluator
     best: BestPolicies
     counters: Counters
+    environment: dict[str, Any]  # its fingerprint
     engine_reason: str = ""  # why a faster engine is not used
+    task_changes: str = ""  # how it differs from the environment before a resume
     stopped: dict[int, str] = field(default_factory=dict)  # members that have diverged, and how it showed
 
     @property
@@ -150,6 +155,8 @@ class Parts:
             "engine_reason": self.engine_reason,
             "parameters": self.learner.rule.parameters(spec, cfg.td3),
             "replay_bytes": bytes_needed(spec, cfg),
+            "environment": self.environment,
+            "files": files_of(own_names(cfg)),
         }
 
     def state(self) -> State:
@@ -157,6 +164,7 @@ class Parts:
         return {
             "members": self._names,
             "spec": outline(self.collector.spec),
+            "environment": self.environment,
             "config": to_dict(self.cfg),
             "versions": versions(),
             "progress": self.counters.state(),
@@ -192,9 +200,21 @@ class Parts:
                 self.memory.replay.links.end_episodes()
             restore_evaluations(self.counters, self.evaluator, state["evaluator"])
             self._refuse_contradictions(state["collector"])
+            if changes := differences(state.get("environment"), self.environment):  # unknown before 0.5
+                self._start_best_again(changes)
             return notes + moved + _changed_versions(state["versions"])
         except CORRUPT_ERRORS as error:
             raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
+
+    def _start_best_again(self, changes: list[str]) -> None:
+        """Forgets the best policies of another task, and has the current ones evaluated next."""
+        self.task_changes = (
+            f"the environment differs from the one trained on so far: {'; '.join(changes)}; returns in the two cannot "
+            "be compared, so the best policies are chosen anew"
+        )
+        self.best = BestPolicies(len(self.cfg.members))
+        if self.counters.submitted == self.counters.evaluated:  # otherwise an evaluation is in progress anyway
+            self.counters.submitted = self.counters.evaluated = -1
 
     def _refuse_another_run(self, loaded: Loaded) -> None:
         checkpoint, state = loaded

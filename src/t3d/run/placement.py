@@ -10,6 +10,8 @@ from typing import Any, Literal
 import psutil
 import torch
 
+import t3d
+from t3d import SPINS
 from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
@@ -22,6 +24,7 @@ from t3d.errors import UserError
 from t3d.types import Spec
 
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
+_faster: dict[tuple[object, ...], int] = {}  # threads, by what is computed
 OF_IMAGES = ("encoder_channels", "encoder_strides", "encoder_features", "image_shift")  # in td3
 
 
@@ -39,26 +42,18 @@ def resolve(cfg: Config) -> Config:
         raise UserError(f"engine={cfg.engine} does not run on the {device}; choose one of {known}")
     if cfg.async_actors and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise UserError(f"actors={cfg.actors} needs Linux on x86-64; here only actors=inline works")
-    cfg = with_environments(replace(cfg, device=device))
-    if cfg.noise.per_env and cfg.env.num_envs == 1:
+    if cfg.noise.per_env and cfg.num_envs == 1:
         raise UserError(
             "noise.per_env is a ladder over the environments of a seed, and each seed has one; "
             "use more actors than seeds, or set --env.num-envs N"
         )
-    return cfg
+    return replace(cfg, device=device)
 
 
 def set_tf32_for_process(on: bool) -> None:
     """Switches TF32 on or off for all float32 matrix products and convolutions of this process on a GPU."""
     torch.backends.cuda.matmul.allow_tf32 = on
     torch.backends.cudnn.allow_tf32 = on
-
-
-def with_environments(cfg: Config) -> Config:
-    """Returns the configuration with an environment for every actor, unless env.num_envs was set."""
-    if cfg.env.num_envs > 1:
-        return cfg
-    return replace(cfg, env=replace(cfg.env, num_envs=max(1, -(-cfg.async_actors // len(cfg.members)))))
 
 
 def refuse_settings_of_images(cfg: Config, spec: Spec) -> None:
@@ -90,13 +85,26 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tup
     return engine, "; ".join(reasons), notes
 
 
-def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any = None) -> int:
-    """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it."""
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
-    elif cfg.device == "cpu":
-        torch.set_num_threads(faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients))
-    return torch.get_num_threads()
+def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any = None) -> tuple[int, list[str]]:
+    """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it and notes.
+
+    What was faster once holds for as long as this process lives, so that the same settings give the same bits.
+    """
+    threads, notes = cfg.threads, list[str]()
+    if not threads and cfg.device == "cpu":
+        key = (engine, spec.observation_width, spec.action_size, cfg.td3, len(cfg.members), cfg.rule)
+        if key not in _faster:
+            _faster[key] = faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients)
+        threads = _faster[key]
+        if threads > 1 and not t3d.WAITS_SHORTLY:
+            notes = [
+                f"one thread is used instead of {threads}: torch was imported before t3d, and then threads become very "
+                f"slow when other programs run; import t3d first, or set {SPINS}=2000 before Python starts"
+            ]
+            threads = 1
+    if threads:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads(), notes
 
 
 def replay_device(cfg: Config, spec: Spec) -> str:

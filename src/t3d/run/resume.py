@@ -12,7 +12,6 @@ from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
 from t3d.run.parts import Loaded
-from t3d.run.placement import with_environments
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.folder import worth_keeping
 from t3d.store.reader import last_event
@@ -43,6 +42,7 @@ CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
     "env.bad_values": "--bad-values",
     "env.hang_seconds": "--hang-seconds",
     "env.id": "",  # only in config.toml: where another machine finds the environment
+    "env.args": "",  # the run says what that changes
     "log.diagnose_every_steps": "",  # changes nothing that is learned, nor do the next two
     "record_every": "",
     "sinks": "",
@@ -100,7 +100,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     now, edits = _with_edits(started, written or started, path)
     notes += edits
     if cfg is not None:
-        _refuse_other(with_environments(started), cfg, path)
+        _refuse_other(started, cfg, path)
     totals = [one.total_steps for one in (now, cfg) if one is not None]
     is_over = is_over and last_event(path).get("event") == "end"
     if isinstance(changes.total_steps, int):  # said before whatever else is wrong with so few steps
@@ -115,6 +115,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
         log = {"diagnose_every_steps": cfg.log.diagnose_every_steps}
         kept = {"frames_on_disk": cfg.replay.frames_on_disk}
         resumed = merge(resumed, {"record_every": cfg.record_every, "sinks": cfg.sinks, "log": log, "replay": kept})
+    resumed = resumed if resumed.num_envs == started.num_envs else _settled(resumed, started)
     _refuse_actors(started, resumed)
     _refuse_if_there(step, resumed.total_steps, is_over)
     if cfg is not None and cfg.total_steps < resumed.total_steps:
@@ -152,12 +153,15 @@ def _written(file: Path, checkpoint: Checkpoint | None) -> Config:
 
 def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, list[str]]:
     """Applies the edits of config.toml to what a run was started with; most settings cannot be changed."""
-    edits = diff(written, started)
+    edits = diff(_settled(written, started), _settled(started, started))
     refused = [
         f"{key}={plain(now)} (it was started with {plain(then)})"
         for key, (then, now) in edits.items()
         if not (
-            key in CHANGEABLE or key.startswith("run.") or LEFT_TO_MACHINE.get(key) == now or _moved(key, then, now)
+            key in CHANGEABLE
+            or key.startswith(("run.", "env.args."))
+            or LEFT_TO_MACHINE.get(key) == now
+            or _moved(key, then, now)
         )
     ]
     if refused:
@@ -166,13 +170,22 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
             f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and most of them with "
             f"{', '.join(filter(None, CHANGEABLE.values()))}"
         )
-    changed = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
-    nested: dict[str, Any] = {"env": {}, "td3": {}, "log": {}, "replay": {}}
-    for key, now in changed.items():
+    applied = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
+    nested: dict[str, Any] = {"env": {"args": written.env.args}, "td3": {}, "log": {}, "replay": {}}
+    for key, now in applied.items():
         section, _, name = key.rpartition(".")
         (nested[section] if section else nested)[name] = now
-    notes = [f"config.toml says {key}={now}, it was {edits[key][0]}" for key, now in changed.items()]
+    notes = [
+        f"config.toml says {key}={plain(now)}, it was {plain(then)}"
+        for key, (then, now) in edits.items()
+        if key in applied or key.startswith("env.args.")
+    ]
     return merge(started, nested), notes
+
+
+def _settled(cfg: Config, started: Config) -> Config:
+    """Returns the configuration with the run's environments, which stay when actors change, unless it says how many."""
+    return replace(cfg, env=replace(cfg.env, num_envs=cfg.env.num_envs or started.num_envs))
 
 
 def _moved(key: str, then: Any, now: Any) -> bool:
@@ -198,7 +211,7 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
         return
     if not (started.async_actors and cfg.async_actors):
         raise UserError(f"the run was started with actors={started.actors} and cannot continue with {cfg.actors}")
-    most = len(started.members) * with_environments(started).env.num_envs
+    most = len(started.members) * started.num_envs
     if cfg.async_actors > most:
         raise UserError(
             f"actors={cfg.actors}, and the run was started with {most} environments; "
@@ -208,9 +221,11 @@ def _refuse_actors(started: Config, cfg: Config) -> None:
 
 def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
     """Refuses a --resume-or-start command unlike the one that started the run; threads and engine stay the run's."""
-    if cfg.async_actors and cfg.env.num_envs == 1:  # not set: the run keeps its own
-        cfg = replace(cfg, env=replace(cfg.env, num_envs=started.env.num_envs))
-    for key, (then, now) in diff(cfg, started).items():
+    if not started.env.id:  # made in Python, and now in a way that has an id
+        cfg = replace(cfg, env=replace(cfg.env, id="", args=started.env.args))
+    elif cfg.env.id == started.env.id.rpartition(":")[0]:  # a module alone
+        cfg = replace(cfg, env=replace(cfg.env, id=started.env.id))
+    for key, (then, now) in diff(_settled(cfg, started), _settled(started, started)).items():
         if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
             raise UserError(
                 f"{path} was started with {key}={plain(then)}, and this command says {plain(now)}; leave it as it was, "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
-from t3d.files import open_closed_descriptors
+from t3d.files import StandardStreams
 
 CPU, AS_IT_IS = torch.device("cpu"), nullcontext()
 ERRORS_RAISE = (
@@ -25,8 +25,7 @@ class Surroundings:
     """
 
     def __init__(self) -> None:
-        open_closed_descriptors()
-        self._streams = [os.dup(number) for number in range(3)]
+        self._streams = StandardStreams()
         self._umask, self._errors = os.umask(0o077), np.geterr()
         os.umask(self._umask)
         self._deterministic = torch.are_deterministic_algorithms_enabled()
@@ -34,11 +33,7 @@ class Surroundings:
 
     def restore(self) -> list[str]:
         """Makes files and output work again; returns what the user should know, once."""
-        for number, stream in enumerate(self._streams):
-            try:
-                os.fstat(number)
-            except OSError:  # the next file would get its number, and what is printed
-                os.dup2(stream, number)
+        self._streams.restore()
         os.umask(self._umask)
         raising = [kind for kind, action in np.geterr().items() if action in ("raise", "call")]
         if not raising:
@@ -78,6 +73,4 @@ class Surroundings:
         """Leaves the process as it was."""
         self.restore()
         np.seterr(**self._errors)
-        for stream in self._streams:
-            with suppress(OSError):  # an environment closed it
-                os.close(stream)
+        self._streams.close()

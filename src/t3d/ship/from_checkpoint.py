@@ -89,7 +89,7 @@ def _alone(snapshot: PolicySnapshot, place: int) -> PolicySnapshot:
 
 def _about(last: dict[str, Any], member: Member, step: int) -> dict[str, Any]:
     """As RunFolder says of its policies, with the kind and the step of this one."""
-    kept = ("env", "pixels", "camera", "action_repeat", "values", "t3d")
+    kept = ("env", "env_args", "pixels", "camera", "action_repeat", "values", "t3d")
     return {
         **{name: last[name] for name in kept if name in last},
         "kind": "checkpoint",

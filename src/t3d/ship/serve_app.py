@@ -27,6 +27,7 @@ from t3d.ship.serve_errors import FAILED, HANDLERS, JSON, encoded, error_answer
 from t3d.ship.serve_info import about_policy, facts
 from t3d.ship.serve_messages import Messages, Question, RequestRefused
 from t3d.ship.serve_metrics import Metrics
+from t3d.web import Connections
 from t3d.world.policy import Controller, LoadedPolicy
 
 BINARY = "application/octet-stream"
@@ -49,6 +50,7 @@ class Application:
         self.limits, self.most_bytes = limits, limits.bytes or self.messages.most_bytes
         self.metrics = Metrics()
         self.waiting = self.sockets = 0
+        self.connections: Connections | None = None  # of the server, once it listens
         self.is_stopping = False
         self._info = encoded(about_policy(policy, self.messages, {**limits._asdict(), "bytes": self.most_bytes}))
         self._worker = ThreadPoolExecutor(1, "policy")
@@ -102,6 +104,7 @@ class Application:
             with suppress(WebSocketDisconnect):
                 while (message := await socket.receive())["type"] == "websocket.receive":
                     await self._reply(socket, message, controller)
+                    await asyncio.sleep(0)  # others have their turn, however many messages have arrived here
         finally:
             self.sockets -= 1
 
@@ -121,6 +124,8 @@ class Application:
             "t3d_queue": ("Requests that are being received, wait or are answered.", self.waiting),
             "t3d_queue_limit": ("Limit on t3d_queue.", self.limits.queue),
             "t3d_websockets": ("Open WebSockets.", self.sockets),
+            "t3d_connections": ("Open connections.", len(self.connections.open) if self.connections else 0),
+            "t3d_connections_refused": ("Connections refused.", self.connections.refused if self.connections else 0),
             "process_resident_memory_bytes": ("Memory of the server.", psutil.Process().memory_info().rss),
         }
         text = self.metrics.text(gauges, facts(self.policy))

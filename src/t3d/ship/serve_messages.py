@@ -102,6 +102,16 @@ class Messages:
         """Writes actions one after the other."""
         return actions.astype(self.action_dtype, copy=False).tobytes()
 
+    def example(self) -> bytes:
+        """Writes a question about an observation of zeros."""
+        zeros = [
+            (part.path, np.zeros(part.shape, np.int64) + (part.first_choice or 0)) for part in self.spec.observation
+        ]
+        fields = {"observation": _listed(_nested(zeros))}
+        if self.spec.max_action_change:
+            fields["previous_action"] = np.zeros(self.spec.action_shape, np.int64).tolist()
+        return json.dumps(fields).encode()
+
     def described(self) -> dict[str, Any]:
         """Says what an observation and an action are, for clients that are programs."""
         spec = self.spec
@@ -175,3 +185,11 @@ def _nested(arrays: Sequence[tuple[tuple[str | int, ...], NDArray[Any]]]) -> Any
         return arrays[0][1]
     keys = dict.fromkeys(path[0] for path, _ in arrays)
     return {key: _nested([(path[1:], array) for path, array in arrays if path[0] == key]) for key in keys}
+
+
+def _listed(nested: Any) -> Any:
+    """Arrays and Tuples as lists."""
+    if isinstance(nested, dict):
+        listed = {key: _listed(value) for key, value in nested.items()}
+        return [*listed.values()] if 0 in listed else listed
+    return nested.tolist()

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 import psutil
 
 from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
+from t3d.config.settings import short_id, with_args
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count, to_fields, to_list, to_number
 from t3d.store.checkpoint import folders
+from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
 from t3d.store.values import LARGEST
@@ -55,10 +57,18 @@ class Entry(NamedTuple):
     took: timedelta
     checkpoint: str  # the newest one's name; empty: there is none
     alarm_kinds: dict[str, int]  # how many of each it has sounded, as its journal says
+    chosen: str  # the member whose best policy is shown: the only one, or the best on fresh episodes; empty: not known
+    fresh: Fresh | None  # what that policy returned there
 
     @property
     def alarms(self) -> int:
         return sum(self.alarm_kinds.values())
+
+    @property
+    def sorted_return(self) -> float:
+        """The return by which runs are sorted: on fresh episodes or, where none were played, the best evaluations'."""
+        known = self.best_return if self.fresh is None else self.fresh.mean
+        return -math.inf if known is None else known
 
 
 class Stored(NamedTuple):
@@ -89,7 +99,7 @@ def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
 
 
 def read_entry(path: Path) -> Entry:
-    """Reads a run from its first and its last event, and from the notes beside its best policies."""
+    """Reads a run from its first and its last event, and from the notes in best/."""
     try:
         start, last = read_ends(path)
         session = newest_session(path) or start
@@ -102,10 +112,13 @@ def read_entry(path: Path) -> Entry:
         members = _members(path, seeds, config)
         stopped = [stored_name(one) for one in to_list(last.get("diverged", []))] if last["event"] == "end" else []
         diverged = tuple(member for member in members if member.name in stopped)
+        fresh = read_fresh(path)
         return Entry(
             path=path,
             config=config,
-            env=str(env.get("name") or env["id"])[:LONGEST_NAME],
+            env=with_args(str(env.get("name") or short_id(str(env["id"]))), to_fields(env.get("args", {})))[
+                :LONGEST_NAME
+            ],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
             members=members,
@@ -119,6 +132,8 @@ def read_entry(path: Path) -> Entry:
             took=_took(start, last, status),
             checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
             alarm_kinds=alarm_kinds(journal_lines(path)),
+            chosen=(chosen := members[0].name if len(members) == 1 else fresh.chosen),
+            fresh=fresh.by_member.get(chosen),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
@@ -139,6 +154,7 @@ def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns settings that differ from the defaults: dotted key -> (default or None, the run's)."""
     defaults = flat(Config())
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in dotted(config).items()}
+    values |= {"env.num_envs": 0} if values.get("env.num_envs") == 1 else {}  # as much as the default, 1 before 0.5
     return {key: (defaults.get(key), value) for key, value in values.items() if defaults.get(key) != value}
 
 
@@ -180,6 +196,12 @@ def newest_session(path: Path) -> dict[str, Any] | None:
     """Returns what the newest process of the run said of itself."""
     sessions = (fields_of(line) for line in reversed(journal_lines(path)) if line.startswith(SESSIONS))
     return next(filter(None, sessions), None)
+
+
+def remembered_files(path: Path) -> dict[str, str]:
+    """Returns the files of the user's own modules that the newest process of the run used, by their names in config."""
+    files = (newest_session(path) or {}).get("files")
+    return {str(name): str(file) for name, file in files.items()} if isinstance(files, dict) else {}
 
 
 def journal_lines(path: Path) -> list[bytes]:

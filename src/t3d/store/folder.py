@@ -52,7 +52,8 @@ from t3d.version import __version__
 from t3d.world.policy_files import load_policy, save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
-OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", *SINKS)  # one that starts over has its own
+# A run that starts over has its own.
+OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
 CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
 COMMON = ["event", "step", "member", "seed", "time"]
@@ -213,8 +214,10 @@ class RunFolder:
     def _save(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
         values = {"values": dict(member.values)} if member.values else {}
         env = self.cfg.env
-        drawn = {"pixels": env.pixels, "camera": env.camera, "action_repeat": env.action_repeat} if env.pixels else {}
-        about = {"env": env.id, **drawn, "kind": kind, "seed": member.seed, **values, "t3d": __version__, **about}
+        made: dict[str, Any] = {"env_args": env.args} if env.args else {}
+        made |= {"pixels": env.pixels, "camera": env.camera} if env.pixels else {}
+        made |= {"action_repeat": env.action_repeat} if env.pixels or env.action_repeat > 1 else {}
+        about = {"env": env.id, **made, "kind": kind, "seed": member.seed, **values, "t3d": __version__, **about}
         try:
             save_policy(self.path / kind / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
@@ -229,7 +232,7 @@ def rooted(cfg: Config) -> Config:
 def create_folder(cfg: Config) -> Path:
     """Creates a folder for a new run."""
     root = Path(cfg.run.root).absolute()
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.title).name)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.label).name)
     automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = root / (cfg.run.name or automatic)
     others = [] if cfg.run.name else [f"{automatic}-{again}" for again in range(2, 1000)]
@@ -267,16 +270,16 @@ def worth_keeping(path: Path, cfg: Config) -> bool:
     return far or has_checkpoints or of_an_earlier_build or last.get("event") == "end"
 
 
-def set_aside(path: Path) -> list[str]:
-    """Moves the files of an earlier run out of the way of the one that starts in its folder; says where to."""
-    if not any((path / name).exists() for name in OF_ONE_RUN):
+def set_aside(path: Path, names: Sequence[str] = OF_ONE_RUN, of: str = "run") -> list[str]:
+    """Moves files of an earlier run, or task, out of the way of the one that starts in its folder; says where to."""
+    if not any((path / name).exists() for name in names):
         return []
     apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
     apart.mkdir()
-    for name in OF_ONE_RUN:
+    for name in names:
         with contextlib.suppress(FileNotFoundError):
             (path / name).rename(apart / name)
-    return [f"what the folder held of an earlier run is in {apart}"]
+    return [f"what the folder held of an earlier {of} is in {apart}"]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from t3d.store.catalogue import Entry
+from t3d.store.fresh import Fresh
 
 
 def listed_fields(entry: Entry) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def listed_fields(entry: Entry) -> dict[str, Any]:
         "diverged": [member.name for member in entry.diverged],
         "steps": entry.step,
         "total_steps": entry.total_steps,
+        "fresh": None if entry.fresh is None else {"member": entry.chosen, **_fresh_fields(entry.fresh)},
         "best_return": entry.best_return,
         "started": entry.started.astimezone().isoformat(timespec="seconds"),
         "took_seconds": round(entry.took.total_seconds(), 3),
@@ -27,6 +29,10 @@ def listed_fields(entry: Entry) -> dict[str, Any]:
         "failure": entry.failure or None,
         "alarms": entry.alarms,
     }
+
+
+def _fresh_fields(fresh: Fresh) -> dict[str, Any]:
+    return {name: value for name, value in vars(fresh).items() if name not in ("policy", "seen")}
 
 
 def searched_text(entry: Entry) -> str:

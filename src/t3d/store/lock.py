@@ -123,7 +123,8 @@ def _holder(file: BinaryIO) -> str:
     try:
         file.seek(0)
         said = fields_in(file.read(LONGEST))
-        return f"process {to_count(said['pid'])} on {str(said['host'])[:60]}"
+        pid, host = to_count(said["pid"]), str(said["host"])[:60]
+        return "this program" if (pid, host) == (os.getpid(), platform.node()[:60]) else f"process {pid} on {host}"
     except CORRUPT_ERRORS:
         return ""
 

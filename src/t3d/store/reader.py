@@ -7,12 +7,13 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.architectures import own_network
-from t3d.config import Config, Member, load_config
+from t3d.config import Config, EnvConfig, Member, load_config
 from t3d.config.sweeps import noun
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, Event, SeedStopped, from_line
@@ -103,21 +104,27 @@ class Run(NamedTuple):
         more = f" and {len(names) - MOST_NAMED} more (t3d runs show {self.path} lists them)"
         return ", ".join(names[:MOST_NAMED]) + (more if len(names) > MOST_NAMED else "")
 
-    def env_id(self, given: str | None) -> str:
-        """Returns the environment asked for, or the one it was trained on."""
-        if not (given or self.cfg.env.id):
+    def env(self, given: str | None) -> EnvConfig:
+        """Returns the environment of the id asked for, or the one it was trained on, with its arguments."""
+        if given and given != self.cfg.env.id:
+            return replace(self.cfg.env, id=given, args={})
+        if not self.cfg.env.id:
             raise UserError(
                 f"{self.path} was trained on an environment made in Python; name one with --env module:callable"
             )
-        return given or self.cfg.env.id
+        return self.cfg.env
+
+    def load(self, stem: Path) -> SavedPolicy:
+        """Loads a policy file of this run."""
+        try:
+            return load_policy(stem)
+        except UnknownNetwork:  # the run's own, imported only if it is needed
+            return load_policy(stem, own_network(self.cfg.td3))
 
     def policy(self, member: Member, which: str = "best") -> SavedPolicy:
         """Returns the best or the last policy of a member; refuses a file that says it is another's."""
         stem = self.path / which / member.name
-        try:
-            policy = load_policy(stem)
-        except UnknownNetwork:  # the run's own, imported only if it is needed
-            policy = load_policy(stem, own_network(self.cfg.td3))
+        policy = self.load(stem)
         about = policy.about
         kind, of, values = about.get("kind", which), about["seed"], about.get("values", {})
         if (kind, of, values) != (which, member.seed, dict(member.values)):
@@ -279,8 +286,9 @@ def prefixes(kinds: Iterable[type[Event]]) -> tuple[bytes, ...]:
 
 
 def best_of(evals: list[Eval]) -> Eval:
-    """Returns the evaluation with the highest mean return, the first of equals."""
-    return max(evals, key=lambda one: one.mean_return)
+    """Returns the evaluation of the best policy: the highest mean return since the task last changed."""
+    marked = [one for one in evals if one.best]
+    return marked[-1] if marked else max(evals, key=lambda one: one.mean_return)
 
 
 def damage_in_words(lines: int, file: Path | str) -> str:

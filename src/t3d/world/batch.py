@@ -149,9 +149,9 @@ def open_batch(
     """
     first = open_env(make_env, cfg)
     if isinstance(first, VectorEnv):
-        if first.num_envs != cfg.num_envs:
+        if first.num_envs != (cfg.num_envs or 1):
             raise UserError(
-                f"the VectorEnv holds {first.num_envs} environments and env.num_envs is {cfg.num_envs}; "
+                f"the VectorEnv holds {first.num_envs} environments and env.num_envs is {cfg.num_envs or 1}; "
                 f"set --env.num-envs {first.num_envs}, and use no more actors than seeds"
             )
         if cfg.action_repeat > 1:

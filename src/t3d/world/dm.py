@@ -17,8 +17,8 @@ FRAME_SIZE = (480, 480)  # height and width
 class DmControl(gym.Env[Any, Any]):
     """One task of the control suite; its episodes end at the time limit (truncated) unless the task terminates them."""
 
-    def __init__(self, task: str, render_mode: str | None = None) -> None:
-        self.env = _load(task)
+    def __init__(self, task: str, args: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
+        self.env = _load(task, args or {})
         self.render_mode = render_mode
         self.camera = 0 if self.env.physics.model.ncam else -1  # -1: none of the model's own
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / self.env.control_timestep())}
@@ -60,7 +60,7 @@ class DmControl(gym.Env[Any, Any]):
         self.env.close()
 
 
-def _load(task: str) -> Any:
+def _load(task: str, args: dict[str, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # without a screen, GLFW complains before EGL is tried
@@ -73,4 +73,9 @@ def _load(task: str) -> Any:
     known = [f"dm:{one}-{other}" for one, other in suite.ALL_TASKS]
     if f"dm:{task}" not in known:
         raise UserError(f"unknown environment dm:{task}{did_you_mean(f'dm:{task}', known)}")
-    return suite.load(domain, name)
+    try:
+        return suite.load(domain, name, task_kwargs=args)
+    except TypeError as error:
+        if not args:
+            raise
+        raise UserError(f"dm:{task} cannot be made with the arguments {', '.join(args)}: {error}") from error

@@ -44,7 +44,7 @@ class EpisodeRunner:
     ) -> None:
         self.cfg, self.seed, self.title, self.index = cfg, member.seed, member.title, index
         self.env_batch, self.position, self.counters = env_batch, position, counters
-        self.scale = scale_factor(index, cfg.env.num_envs) if cfg.noise.per_env else 1.0
+        self.scale = scale_factor(index, cfg.num_envs) if cfg.noise.per_env else 1.0
         self.fruitless = 0
         self.error: Exception | None = None  # why the episode in progress cannot continue
 

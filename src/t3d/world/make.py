@@ -16,7 +16,7 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # before Gymnasium imp
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from t3d.config import Config
+from t3d.config import Config, EnvConfig
 from t3d.errors import UserError, did_you_mean
 from t3d.modules import (
     EXTRAS,
@@ -26,6 +26,7 @@ from t3d.modules import (
     in_folder,
     is_folder,
     is_here,
+    is_own,
     is_path,
     with_full_path,
 )
@@ -39,18 +40,19 @@ ENVIRONMENTS = (gym.Env, VectorEnv)
 
 @dataclass(frozen=True)
 class ById:
-    """Creates environments of an id, and keeps the id so that another process can do the same."""
+    """Creates environments by id and arguments, and keeps these so that another process can do the same."""
 
-    env_id: str
+    env: EnvConfig
     make: EnvFactory
 
     def __call__(self, **keywords: Any) -> Any:
         return self.make(**keywords)
 
 
-def env_factory(env_id: str) -> ById:
-    """Returns a factory for environments of this id."""
-    return ById(env_id, CheckedFactory(_factory(env_id), env_id))
+def env_factory(env: EnvConfig) -> ById:
+    """Returns a factory for environments of this id and its arguments; completes the id of a module alone."""
+    make, name = _factory(env.id, env.args)
+    return ById(replace(env, id=f"{env.id}:{name}") if name else env, CheckedFactory(make, env.id))
 
 
 def with_full_paths(cfg: Config) -> Config:
@@ -64,24 +66,35 @@ def with_full_paths(cfg: Config) -> Config:
     return replace(cfg, env=replace(cfg.env, id=":".join(filter(None, [str(file_of(where)), name]))))
 
 
-def _factory(env_id: str) -> EnvFactory:
-    """Finds the factory for an id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file."""
+def own_names(cfg: Config) -> list[str]:
+    """Returns the settings that name code of the user's own: of the environment, the rule and the networks."""
+    names = [name for name in (cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network) if is_own(name)]
+    where, _ = parse_id(cfg.env.id) if cfg.env.id else ("", "")
+    return [cfg.env.id, *names] if where not in ("", "dm") else names
+
+
+def _factory(env_id: str, args: dict[str, Any]) -> tuple[EnvFactory, str]:
+    """Finds the factory for an id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file.
+
+    Also returns its name, if a module or a file alone was given.
+    """
     if not env_id:
         raise UserError("no environment given; name one, e.g. Pendulum-v1 or module:callable for your own")
     where, name = parse_id(env_id)
     if where == "dm":
-        return partial(DmControl, name)
+        return partial(DmControl, name, args), ""
     if not where and "Bullet" in name and name not in gym.registry:
         import_module("pybullet_envs_gymnasium", env_id)
     module = import_own(where, env_id) if where else None
     if name in gym.registry:
-        return partial(_gym_make, name)
+        return partial(_gym_make, name, args), ""
     if module is not None and not name:
-        return partial(_call, _only_one(module, env_id), env_id)
-    make = getattr(module, name, None)
-    if not callable(make):
+        make, name = _only_one(module, env_id)
+        return partial(_call, make, env_id, args), name
+    found = getattr(module, name, None)
+    if not callable(found):
         raise UserError(f"unknown environment {env_id}{_hint(name, module)}")
-    return partial(_call, make, env_id)
+    return partial(_call, found, env_id, args), ""
 
 
 def parse_id(env_id: str) -> tuple[str, str]:
@@ -98,16 +111,16 @@ def parse_id(env_id: str) -> tuple[str, str]:
     return where, name
 
 
-def _only_one(module: ModuleType, env_id: str) -> EnvFactory:
-    """Finds the factory in a module: its function make_env, or its only environment class."""
+def _only_one(module: ModuleType, env_id: str) -> tuple[EnvFactory, str]:
+    """Finds the factory in a module and its name: the function make_env, or the only environment class."""
     make_env: EnvFactory | None = getattr(module, "make_env", None)
     if callable(make_env):
-        return make_env
+        return make_env, "make_env"
     own = {key: value for key, value in vars(module).items() if callable(value) and _is_of(value, module)}
     classes = {key: value for key, value in own.items() if isinstance(value, type) and issubclass(value, ENVIRONMENTS)}
     environments = {key: value for key, value in classes.items() if not issubclass(value, gym.Wrapper)}
     if len(environments) == 1:
-        return next(iter(environments.values()))
+        return next((value, key) for key, value in environments.items())
     named = ", ".join(f"{env_id}:{key}" for key in environments or own)
     raise UserError(
         f"{env_id} has {len(environments) or 'no'} gymnasium.Env classes and no function make_env; "
@@ -136,13 +149,17 @@ def _hint(name: str, module: ModuleType | None) -> str:
     return did_you_mean(name, gym.registry) or "; for an environment of your own write module:callable"
 
 
-def _gym_make(name: str, **keywords: Any) -> GymEnv:
+def _gym_make(name: str, args: dict[str, Any], **keywords: Any) -> GymEnv:
     entry = str(gym.registry[name].entry_point)
     try:
         if ".mujoco" in entry:
             importlib.import_module("mujoco")
         redirect_warnings()
-        return gym.make(name, disable_env_checker=True, **keywords)
+        return gym.make(name, **{"disable_env_checker": True, **args, **keywords})
+    except TypeError as error:
+        if not args:
+            raise
+        raise UserError(f"{name} cannot be made with the arguments {', '.join(args)}: {error}") from error
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
         remedy = f'install it with: pip install "t3d[{extra}]"' if extra else f"try a newer version{_hint(name, None)}"
@@ -150,16 +167,18 @@ def _gym_make(name: str, **keywords: Any) -> GymEnv:
         raise UserError(f"{name} cannot be created ({reason}); {remedy}") from None
 
 
-def _call(make: Callable[..., Any], env_id: str, **keywords: Any) -> Any:
-    """Calls the user's own factory with those of the keywords that it accepts."""
+def _call(make: Callable[..., Any], env_id: str, args: dict[str, Any], **keywords: Any) -> Any:
+    """Calls the user's own factory with its arguments, and with those of the keywords that it accepts."""
     try:
         signature = inspect.signature(make)
     except ValueError:  # callables written in C often have no signature
         raise UserError(f"{env_id} is not a function or class that makes environments") from None
-    used = accepted(make, keywords)
+    used = {**args, **accepted(make, keywords)}
     try:
         signature.bind(**used)
     except TypeError as error:
+        if args:
+            raise UserError(f"{env_id} cannot be made with the arguments {', '.join(args)}: {error}") from None
         raise UserError(f"{env_id} must be callable without arguments: {error}; give them defaults") from None
     env = make(**used)
     redirect_warnings()  # it may have imported MuJoCo itself

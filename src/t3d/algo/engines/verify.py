@@ -57,16 +57,17 @@ class FixedBatch:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Switches TF32 off for a while: a CUDA graph keeps the precision that it was recorded with."""
-    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
-    before = [switch.allow_tf32 for switch in switches]
+    """Switches TF32 off for a while, and convolutions that round differently each time.
+
+    A CUDA graph keeps the precision that it was recorded with.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
     try:
-        for switch in switches:
-            switch.allow_tf32 = False
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = False, False, True
         yield
     finally:
-        for switch, allowed in zip(switches, before, strict=True):
-            switch.allow_tf32 = allowed
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
 
 
 def mismatch(

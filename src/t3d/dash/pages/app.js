@@ -39,6 +39,7 @@ document.addEventListener("keydown", (event) => {
   const search = document.querySelector("input[type=search]");
   if (event.key === "/" && !isTyping && search) {
     event.preventDefault();
+    search.closest("details")?.setAttribute("open", "");
     search.focus();
   }
 });

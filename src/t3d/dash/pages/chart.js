@@ -1,6 +1,6 @@
 // One chart with its heading: the newest value in words, the curves, and what healthy ones look like.
 
-import { count, duration, el, figure } from "./dom.js";
+import { count, duration, el, figure, shortened } from "./dom.js";
 import { isPartOf } from "./panels.js";
 import { bars, colour, CONFIG, layout, plotly, traces, view } from "./plot.js";
 
@@ -52,7 +52,7 @@ export class Chart {
     this.plot.setAttribute("aria-label", `${this.panel.title}: ${this.newest.textContent}`);
     const about = { isLog, isBars, isShare: this.panel.share, xTitle: this.panel.bars, curves, width: this.plot.clientWidth,
       alarms: this.alarms };
-    await Plotly.react(this.plot, isBars ? bars(this.series) : traces(curves), layout(about), CONFIG);
+    await Plotly.react(this.plot, isBars ? bars(this.series) : traces(curves, about.width), layout(about), CONFIG);
     if (!this.listens) this.listen();
   }
 
@@ -88,7 +88,7 @@ export class Chart {
 // The last value of each curve, and where: once if it is the same for all.
 function newest(curves) {
   const ends = curves.map(({ name, line }) => ({ name, curve: line.mean ?? line.members[0] })).filter(({ curve }) => curve?.y.length)
-    .map(({ name, curve }) => ({ name, value: figure(curve.y.at(-1)), at: place(curve) }));
+    .map(({ name, curve }) => ({ name: shortened(name, 30), value: figure(curve.y.at(-1)), at: place(curve) }));
   if (ends.length === 0 || ends.length > 4) return "";
   if (ends.length === 1) return `${ends[0].value} at ${ends[0].at}`;
   const isCommon = ends.every((one) => one.at === ends[0].at);

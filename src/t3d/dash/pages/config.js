@@ -1,7 +1,7 @@
 // The settings of a run: what differs from the defaults, from another run, and all of them; the machine it runs on.
 
 import { get, runAddress } from "./api.js";
-import { bytes, choice, count, el, said, setOptions, table } from "./dom.js";
+import { bytes, choice, count, el, oneLine, said, setOptions, table } from "./dom.js";
 
 export function configTab(name, failed) {
   let against = "";
@@ -27,7 +27,7 @@ export function configTab(name, failed) {
   async function ask() {
     const [answer, { runs }] = await Promise.all([get(runAddress(name, "/config"), { against }), get("/api/runs")]);
     setOptions(other.querySelector("select"), [["", "no other run"], ...runs.map((run) => run.name).filter((one) => one !== name)], against);
-    difference.replaceChildren(answer.diff === null ? "" : rowsOr("The settings are the same.", ["setting", name, answer.against],
+    difference.replaceChildren(answer.diff === null ? "" : rowsOr("The settings are the same.", ["setting", oneLine(name), oneLine(answer.against)],
       Object.entries(answer.diff).map(([key, row]) => [key, said(row.this), said(row.other)])));
     settings = flat(answer.config);
     source.textContent = answer.source;

@@ -65,7 +65,7 @@ export function curves(names, panels, ask, failed) {
       chart.mark(alarms);
       chart.element.hidden = !isReported(chart.panel, reported);
     }
-    groups.forEach((group) => { group.hidden = !group.querySelector(".chart:not([hidden])"); });
+    groups.forEach(arrange);
     empty.hidden = charts.some((chart) => !chart.element.hidden);
     return load();
   }
@@ -79,6 +79,22 @@ export function curves(names, panels, ask, failed) {
   }
 
   return { element: el("div", {}, bar, empty, reading, groups), update, goTo };
+}
+
+// Shares out the charts of a group among its rows so that there is no hole: where three stand in a row, 4 as 2 and 2, 5 as 3
+// and 2, with "half" for those in rows of two; where two do, the last of an odd number has a row for itself.
+function arrange(group) {
+  const shown = [...group.querySelectorAll(".chart:not([hidden])")];
+  if (group.dataset.shown === String(shown.length)) return;
+  const inThrees = 3 * Math.max(0, shown.length - 2 * Math.ceil(shown.length / 3));
+  shown.forEach((chart, place) => {
+    chart.classList.toggle("half", place >= inThrees && shown.length > 1);
+    chart.classList.toggle("alone", shown.length === 1);
+    chart.classList.toggle("last", place === shown.length - 1 && shown.length % 2 === 1);
+  });
+  group.dataset.shown = shown.length;
+  group.hidden = shown.length === 0;
+  window.dispatchEvent(new Event("resize")); // to which plotly listens
 }
 
 function toolbar(zoom, redraw) {

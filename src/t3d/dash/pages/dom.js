@@ -1,5 +1,7 @@
 // Making elements, and writing numbers. Text becomes text nodes: what a run folder says is never read as HTML.
 
+const TAIL = 12; // characters of a long name's end that are always shown
+
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -9,6 +11,18 @@ export function el(tag, attributes = {}, ...children) {
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return element;
+}
+
+// A name in one line, whose middle is left out where there is no room for it: names often differ in their ends only.
+export function oneLine(name) {
+  const end = name.length > 2 * TAIL ? name.length - TAIL : name.length;
+  return el("span", { class: "one-line", title: name, "aria-label": name }, [name.slice(0, end), name.slice(end)].map((part) => el("span", {}, part)));
+}
+
+// The same for where only text can be written.
+export function shortened(name, most) {
+  const end = Math.min(TAIL, Math.floor(most / 2));
+  return name.length <= most ? name : `${name.slice(0, most - end - 1)}…${name.slice(-end)}`;
 }
 
 export function choice(label, options, chosen, change) {
@@ -35,7 +49,12 @@ export function table(heads, rows, caption) {
 }
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+
+export function brief(value) {
+  return compact.format(value);
+}
 
 export function count(value) {
   return value === null || value === undefined ? "–" : whole.format(value);
@@ -47,6 +66,13 @@ export function figure(value) {
   const isExtreme = size !== 0 && (size < 1e-3 || size >= 1e7);
   const text = isExtreme ? size.toExponential(2) : (size >= 1000 ? whole : short).format(size);
   return value < 0 ? `−${text}` : text;
+}
+
+// What a run's best policy returned on fresh episodes or, where it has played none, its best evaluations as such.
+export function returned(run) {
+  if (!run.fresh) return run.best_return === null ? "–" : el("span", { class: "quiet", title: "its best evaluation" }, `at best ${figure(run.best_return)}`);
+  const { mean, std, episodes, member } = run.fresh;
+  return el("span", { title: `best policy of ${member}, ${count(episodes)} fresh episodes` }, `${figure(mean)} ± ${figure(std)}`);
 }
 
 export function duration(seconds) {
@@ -67,9 +93,14 @@ export function bytes(value) {
   return `${place && value < 10 ? value.toFixed(1) : Math.round(value)} ${units[place]}`;
 }
 
-export function when(time) {
+// isBrief: without the year, or without the time of day in an earlier year.
+export function when(time, isBrief = false) {
   const date = new Date(typeof time === "number" ? time * 1000 : time);
   if (Number.isNaN(date.getTime())) return "–";
+  if (isBrief) {
+    const rest = date.getFullYear() === new Date().getFullYear() ? { hour: "2-digit", minute: "2-digit" } : { year: "numeric" };
+    return date.toLocaleString("en-GB", { day: "numeric", month: "short", ...rest });
+  }
   return date.toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
 }
 

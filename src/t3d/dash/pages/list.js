@@ -1,7 +1,7 @@
 // The list of runs.
 
 import { follow, get, query } from "./api.js";
-import { alarmsInWords, badge, choice, count, duration, el, figure, setOptions, when } from "./dom.js";
+import { alarmsInWords, badge, brief, choice, count, duration, el, figure, oneLine, returned, setOptions, when } from "./dom.js";
 
 const STATUSES = ["running", "paused", "finished", "stopped", "failed", "died"];
 const COLUMNS = { // what each shows, and by what it is sorted
@@ -10,7 +10,7 @@ const COLUMNS = { // what each shows, and by what it is sorted
   env: { head: "Environment", key: (run) => run.env.toLowerCase() },
   seeds: { head: "Seeds", key: (run) => run.members.length },
   steps: { head: "Steps", key: (run) => run.steps },
-  return: { head: "Best return", key: (run) => run.best_return ?? -Infinity },
+  return: { head: "Return", key: (run) => run.fresh?.mean ?? run.best_return ?? -Infinity },
   alarms: { head: "Alarms", key: (run) => alarmCount(run) },
   started: { head: "Started", key: (run) => run.started },
   took: { head: "Took", key: (run) => run.took_seconds ?? 0 },
@@ -94,14 +94,14 @@ export function listPage(main, { search }) {
     const pick = el("input", { type: "checkbox", checked: chosen.has(run.name), "aria-label": `Compare ${run.name}`,
       onchange: () => { pick.checked ? chosen.add(run.name) : chosen.delete(run.name); draw(); } });
     const row = el("tr", {}, el("td", { class: "pick" }, pick),
-      cell("name", el("a", { href: `#/run/${encodeURIComponent(run.name)}` }, run.name)),
+      cell("name", el("a", { href: `#/run/${encodeURIComponent(run.name)}` }, oneLine(run.name))),
       cell("status", badge(run.status)),
-      cell("env", run.env),
+      cell("env", oneLine(run.env)),
       cell("seeds", count(run.members.length)),
       cell("steps", progress(run)),
-      cell("return", figure(run.best_return)),
+      cell("return", [returned(run), sparkline(run.curve ?? [])]),
       cell("alarms", alarms(run)),
-      cell("started", when(run.started)),
+      cell("started", el("span", { title: when(run.started) }, when(run.started, true))),
       cell("took", duration(run.took_seconds)),
       el("td", { class: "notes" }, run.tags.map((one) => el("span", { class: "tag" }, one)), el("span", { class: "note" }, run.note)));
     row.dataset.run = run.name;
@@ -117,8 +117,25 @@ function cell(name, content) {
 }
 
 function progress(run) {
-  return el("span", { class: "progress" }, `${count(run.steps)} of ${count(run.total_steps)}`,
+  const isOver = run.steps >= run.total_steps;
+  return el("span", { class: "progress" }, isOver ? count(run.steps) : `${count(run.steps)} of ${brief(run.total_steps)}`,
     el("progress", { max: run.total_steps, value: run.steps, "aria-label": "steps done" }));
+}
+
+// The returns of the evaluations, without axes.
+function sparkline(values) {
+  if (values.length < 2) return null;
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const points = values.map((value, place) => [100 * place / (values.length - 1), high > low ? 20 * (high - value) / (high - low) : 10]);
+  const svg = (tag, attributes) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+    return element;
+  };
+  const curve = svg("svg", { class: "sparkline", viewBox: "0 0 100 20", preserveAspectRatio: "none", role: "img",
+    "aria-label": `evaluations from ${figure(values[0])} to ${figure(values.at(-1))}` });
+  curve.append(svg("polyline", { points: points.map((point) => point.map((one) => one.toFixed(1)).join()).join(" ") }));
+  return curve;
 }
 
 function alarmCount(run) {

@@ -1,6 +1,6 @@
 // Curves as plotly draws them: traces, layout, colours of the page.
 
-import { el } from "./dom.js";
+import { el, shortened } from "./dom.js";
 
 export const view = { axis: "steps", smoothing: 0, seeds: false, range: null, runs: "" }; // of all charts; a range of null: everything
 const COLOURS = 8;
@@ -36,15 +36,15 @@ function asText(name) {
   return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }
 
-// A curve is { name, colour, line }: the mean with its interval, or each seed; a seed that diverged is dotted.
-export function traces(curves) {
+// A curve is { name, colour, line }: the mean with its interval, or each seed; a seed that diverged is dotted. width: of the chart.
+export function traces(curves, width) {
   return curves.flatMap(({ name: said, colour, line }) => {
-    const name = asText(said);
+    const name = asText(inLegend(said, width));
     const shown = line.members.filter((one) => view.seeds || !line.mean || one.diverged);
     const drawn = shown.flatMap((one, place) => lineTraces(one, seedName(name, one), colour, {
-      dash: one.diverged ? "dot" : "solid", width: 1.2, group: name, legend: !line.mean && place === 0 }));
+      dash: one.diverged ? "dot" : "solid", width: 1.2, group: said, legend: !line.mean && place === 0 }));
     if (!line.mean || view.seeds && line.members.length > 1) return drawn;
-    return [...bandTraces(line.mean, colour, name), ...drawn, ...lineTraces(line.mean, name, colour, { dash: "solid", width: 2, group: name, legend: true })];
+    return [...bandTraces(line.mean, colour, said), ...drawn, ...lineTraces(line.mean, name, colour, { dash: "solid", width: 2, group: said, legend: true })];
   });
 }
 
@@ -94,6 +94,11 @@ export function bars(series) {
   return [{ type: "bar", x, y: counts, marker: { color: colour(0) }, showlegend: false, hovertemplate: "%{x:.3~g}: %{y}<extra></extra>" }];
 }
 
+// A name as a legend has room for it.
+function inLegend(name, width) {
+  return shortened(name, Math.max(8, Math.floor((width - 2 * KEY) / LETTER)));
+}
+
 // How many rows plotly's legend has: names of runs can be long, and many.
 function legendRows(names, width) {
   let [rows, used] = [1, 0];
@@ -122,7 +127,7 @@ function stepsOf(curves) {
 
 // With more than one curve there is a legend. width: of the chart, in pixels. alarms: steps to mark.
 export function layout({ isLog, isShare, xTitle, curves, width, isBars, alarms }) {
-  const names = curves.map((one) => one.name);
+  const names = curves.map((one) => inLegend(one.name, width));
   const axis = { gridcolor: style("--grid"), zerolinecolor: style("--grid"), automargin: true, tickfont: { size: 11 } };
   const shapes = view.axis === "steps" && !isBars ? marks(alarms, view.range ?? stepsOf(curves)) : [];
   const words = shapes.length ? WORD : 0;

@@ -5,7 +5,7 @@ import { alarmBox } from "./alarms.js";
 import { configTab } from "./config.js";
 import { controls } from "./control.js";
 import { curves } from "./curves.js";
-import { badge, count, duration, el, figure, when } from "./dom.js";
+import { badge, count, duration, el, figure, returned, when } from "./dom.js";
 import { journalTab } from "./journal.js";
 import { notesForm } from "./notes.js";
 import { PANELS } from "./panels.js";
@@ -78,7 +78,8 @@ function curvesTab(name, failed) {
 function headOf(run) {
   const facts = [
     ["Steps", `${count(run.steps)} of ${count(run.total_steps)}`],
-    ["Best return", figure(run.best_return)],
+    ["Return", returned(run)],
+    ...(run.fresh ? [["Best evaluations", figure(run.best_return)]] : []),
     ["Newest return", newestReturn(run.members)],
     [run.seeds.length === 1 ? "Seed" : "Seeds", run.seeds.join(", ")],
     ["Took", duration(run.took_seconds)],
@@ -86,7 +87,7 @@ function headOf(run) {
     ["Runs on", [run.session.host, run.session.device, run.session.engine].filter(Boolean).join(", ")],
   ];
   return [
-    el("h1", {}, run.name, " ", badge(run.status)),
+    el("h1", { title: run.name }, el("span", { class: "two-lines" }, run.name), " ", badge(run.status)),
     el("p", { class: "quiet" }, `${run.env}, preset ${run.preset}`),
     el("progress", { class: "wide", max: run.total_steps, value: run.steps, "aria-label": "steps done" }),
     el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),

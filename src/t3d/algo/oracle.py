@@ -1,6 +1,6 @@
 """TD3 written plainly from the paper's pseudocode: one seed, one module per network, torch.optim.Adam, no stacking.
 
-It shares no code with t3d.algo on purpose. Tests compare the real update with it, and benchmarks measure against it.
+It shares no code with the rest of t3d.algo on purpose. Tests compare the real update with it; benchmarks measure both.
 """
 
 from __future__ import annotations

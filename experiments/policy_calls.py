@@ -1,0 +1,65 @@
+"""What one call of a policy takes: `python experiments/policy_calls.py [FILE.json]`; the figures in docs/ship.md.
+
+Actors of 256-256 with 17 inputs and 6 actions: a policy file, one with smooth actions, the first as ONNX, and the
+products of matrices and activations alone. They take turns, on one thread; the shortest of many rounds counts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from export_parity import SMOOTH, VECTORS, policy_of
+
+from t3d import load_policy
+from t3d.architectures import actor_architecture
+from t3d.config import TD3Config
+from t3d.ship.export import export_policy
+from t3d.store.folder import versions
+
+ROUNDS, CALLS = 500, 20
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    x, previous = np.random.default_rng(0).normal(size=17).astype(np.float32), np.zeros(6, np.float32)
+    saved = policy_of(actor_architecture(VECTORS, TD3Config()), VECTORS, scaled=False)
+    plain, smooth = saved, policy_of(actor_architecture(SMOOTH, TD3Config()), SMOOTH, scaled=False)
+    weights = [one[0] for one in saved.snapshot.architecture.parameters(saved.snapshot.flat)]
+    with tempfile.TemporaryDirectory() as folder:
+        export_policy(saved, Path(folder) / "policy.onnx", "onnx", {})
+        onnx = load_policy(Path(folder) / "policy.onnx")
+        calls: dict[str, Callable[[], Any]] = {
+            "policy": lambda: plain(x),
+            "policy, smooth": lambda: smooth(x, previous_action=previous),
+            "ONNX": lambda: onnx(x),
+            "products alone": lambda: products(x, weights),
+        }
+        best = dict.fromkeys(calls, float("inf"))
+        for _ in range(ROUNDS):
+            for name, call in calls.items():
+                started = time.perf_counter()
+                for _ in range(CALLS):
+                    call()
+                best[name] = min(best[name], (time.perf_counter() - started) / CALLS)
+    found = {name: round(1e6 * seconds, 1) for name, seconds in best.items()}
+    print(found)
+    for file in sys.argv[1:]:
+        Path(file).write_text(json.dumps({"versions": versions(), "microseconds": found}, indent=1) + "\n")
+
+
+def products(x: Any, weights: list[Any]) -> Any:
+    for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+        x = np.maximum(x @ weight + bias, 0)
+    return x
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""How large the code is: `python scripts/code_size.py [REVISION ...]`, by default the working tree.
+
+Lines, files and statements (ast) of src, and of src with experiments; then functions and files of the package that four
+things pass through, counted while they happen: a transition from an environment's step to the update that samples it, a
+policy from the weights to an action, an event from an update to the log, a setting from its flag to the learner.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WAYS = """
+import os, sys, tempfile
+from pathlib import Path
+seen, package = {}, str(Path(sys.argv[1]) / "t3d") + os.sep
+def watch(frame, event, _):
+    if event == "call" and frame.f_code.co_filename.startswith(package) and frame.f_code.co_name[0] != "<":
+        seen[frame.f_code.co_filename, frame.f_code.co_qualname] = None
+def way(name, function):
+    seen.clear()
+    sys.setprofile(watch)
+    try:
+        result = function()
+    finally:
+        sys.setprofile(None)
+    print(f"  {name}: {len(seen)} functions in {len({file for file, _ in seen})} files")
+    return result
+import threading
+from contextlib import ExitStack
+from t3d.app.train import parse
+from t3d.run.build import assemble
+from t3d.run.placement import resolve
+from t3d.types import Requests
+flags = "Pendulum-v1 --random-steps 0 --td3.batch-size 4 --engine eager --threads 1 --total-steps 99 --td3.tau 0.01"
+cfg = way("setting, from its flag to the configuration", lambda: parse(flags.split()).cfg)
+from t3d.world.make import env_factory
+with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+    from t3d.config import merge
+    cfg = resolve(merge(cfg, {"run": {"root": folder}}))
+    try:
+        make = env_factory(cfg.env)
+    except Exception:
+        make = env_factory(cfg.env.id)
+    training = assemble(cfg, Requests(threading.Event(), threading.Event()), make, opened)
+    parts = training.parts
+    training.publisher.publish()
+    for _ in range(8):
+        parts.memory.add(*parts.collector.poll().rollouts)
+    def transition():
+        parts.memory.add(*parts.collector.poll().rollouts)
+        return parts.learner.run(2)
+    trace = way("transition, inline", transition)
+    def policy():
+        training.publisher.publish()
+        return parts.collector.poll()
+    way("policy, inline", policy)
+    def event():
+        for one in training.reporter.learned(trace):
+            training.saver.folder.write(one)
+    parts.counters.step = 9
+    way("event", event)
+"""
+
+
+def statements(text: str) -> int:
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(ast.parse(text)))
+
+
+def report(tree: Path) -> None:
+    for folders in (["src"], ["src", "experiments"]):
+        files = sorted(file for folder in folders for file in (tree / folder).rglob("*.py"))
+        texts = [file.read_text(encoding="utf-8") for file in files]
+        lines, counted = sum(text.count("\n") for text in texts), sum(map(statements, texts))
+        print(f"  {' and '.join(folders)}: {lines:,} lines, {len(files)} files, {counted:,} statements")
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    subprocess.run([sys.executable, "-c", WAYS, tree / "src"], env=environment, check=False)
+
+
+def main(revisions: list[str]) -> None:
+    if not revisions:
+        print("working tree:", flush=True)
+        report(ROOT)
+    for revision in revisions:
+        print(f"{revision}:", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True)
+            subprocess.run(["tar", "x", "-C", folder], input=archive.stdout, check=True)
+            report(Path(folder))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,146 @@
+"""A fingerprint of an environment: by it a run notices that it resumes, or a policy plays, in another one.
+
+What it holds beside the id, the versions and the spaces, which a run stores anyway: the class, the arguments, and what
+a short episode of a fixed seed and fixed actions gave.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3d.config import EnvConfig, plain
+from t3d.seeds import derive
+from t3d.types import Spec
+from t3d.world.batch import EnvBatch, SingleEnvs, open_batch
+from t3d.world.guard import ENVIRONMENT_ERRORS, EnvFactory
+from t3d.world.names import label_of
+from t3d.world.spaces import newest, split
+
+SEED = derive(0, "fingerprint")  # of no run's own streams
+STEPS = 5  # chosen: dynamics and rewards show, and rounding has not grown yet
+MOST_SECONDS = 0.5  # then no further step is taken and no second environment made; chosen
+MOST_VALUES = 32  # of an observation: of a longer one the means of as many parts are kept; chosen
+DIGITS = 6
+TOLERANCES = {"observations": (1e-5, 1e-4), "images": (2.0, 0.0), "rewards": (1e-5, 1e-4)}  # absolute, relative; chosen
+
+
+def fingerprint(make_env: EnvFactory, cfg: EnvConfig) -> dict[str, Any]:
+    """Returns the fingerprint as plain values; its episode is empty if a seed does not decide what happens.
+
+    To find that out it plays in two environments, or twice in one that is slow. Nothing else ever uses these.
+    """
+    started = time.monotonic()
+    with _global_streams_kept():
+        with closing(open_batch(make_env, cfg, "the fingerprint")) as batch:
+            label, episode = label_of(_first_env(batch)), _episode(batch)
+            is_slow = time.monotonic() - started > MOST_SECONDS
+            again = _episode(batch) if is_slow else {}
+        if not is_slow:
+            with closing(open_batch(make_env, cfg, "the fingerprint")) as batch:
+                again = _episode(batch)
+    is_decided = bool(episode and again) and not _changes(episode, again)
+    return {"class": label, "args": cfg.args, "episode": episode if is_decided else {}}
+
+
+def differences(then: Any, now: Mapping[str, Any]) -> list[str]:
+    """Says how the task differs between two fingerprints, the first of which is from a file and may be anything.
+
+    A class of another name that plays the same is the same task.
+    """
+    if not isinstance(then, dict) or not isinstance(then.get("args"), dict):
+        return []
+    before, after = then["args"], now["args"]
+    texts = [
+        f"argument {key} {plain(before.get(key))} -> {plain(after.get(key))}"
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    ]
+    is_known = bool(then.get("episode") and now["episode"])
+    changes = _changes(then["episode"], now["episode"]) if is_known else []
+    if then.get("class") != now["class"] and (changes or not is_known):
+        texts.append(f"class {then.get('class')!s:.100} -> {now['class']}")
+    return texts + changes
+
+
+def _first_env(batch: EnvBatch) -> Any:
+    """Returns an environment of the batch as it was made, of a VectorEnv the first one in it."""
+    env: Any = batch.envs[0].gym if isinstance(batch, SingleEnvs) else batch.env  # type: ignore[attr-defined]
+    return next(iter(getattr(env.unwrapped, "envs", ())), env)
+
+
+def _episode(batch: EnvBatch) -> dict[str, list[Any]]:
+    """Plays the episode in the first environment of the batch; nothing if that fails."""
+    started, spec, places = time.monotonic(), batch.spec, range(batch.count)
+    try:
+        for _ in range(2):  # PyBullet differs on the first reset only
+            observations = [batch.reset(place, SEED, 0) for place in places]
+        seen, rewards = [observations[0]], list[float]()
+        while len(rewards) < STEPS and time.monotonic() - started < MOST_SECONDS:
+            action = np.sin(np.arange(1, spec.action_size + 1) * (len(rewards) + 1.0))
+            result = batch.step(np.tile(action.astype(np.float32), (batch.count, 1)))[0]
+            if not result.valid:
+                return {}
+            seen.append(result.observation)
+            rewards.append(_rounded(result.reward))
+            if result.terminated or result.truncated:
+                break
+    except ENVIRONMENT_ERRORS:
+        return {}
+    parts = [_vector_and_frame(one, spec) for one in seen]
+    images = {"images": [_means(frame) for _, frame in parts]} if spec.images else {}
+    return {"observations": [_means(vector) for vector, _ in parts], **images, "rewards": rewards}
+
+
+def _vector_and_frame(observation: NDArray[Any], spec: Spec) -> tuple[NDArray[Any], NDArray[Any]]:
+    return split(newest(observation, spec), spec) if spec.images else (observation, observation[:0])
+
+
+def _means(values: NDArray[Any]) -> list[float]:
+    parts = np.array_split(values.astype(np.float64), min(len(values), MOST_VALUES)) if len(values) else []
+    return [_rounded(float(part.mean())) for part in parts]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _changes(then: Any, now: dict[str, list[Any]]) -> list[str]:
+    """Says what differs between two episodes, as far as both were played, by more than rounding explains."""
+    texts = []
+    for name, (absolute, relative) in TOLERANCES.items():
+        try:
+            before, after = np.asarray(then.get(name, []), np.float64), np.asarray(now.get(name, []))
+        except (AttributeError, TypeError, ValueError, OverflowError):  # a file may say anything
+            continue
+        if before.ndim != after.ndim or before.shape[1:] != after.shape[1:]:
+            continue  # other spaces, which are refused
+        count = min(len(before), len(after))
+        gap = np.abs(before[:count] - after[:count])
+        outside = gap > absolute + relative * np.maximum(np.abs(before[:count]), np.abs(after[:count]))
+        if outside.any():
+            first = int(outside.reshape(count, -1).any(axis=1).argmax()) + (name == "rewards")
+            texts.append(f"{name} of a seeded episode differ from step {first} by up to {gap.max():.3g}")
+    return texts
+
+
+@contextmanager
+def _global_streams_kept() -> Iterator[None]:
+    """Restores the random streams of the process, which an environment may draw from."""
+    torch: Any = sys.modules.get("torch")
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    of_torch = torch and torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        if of_torch is not None:
+            torch.set_rng_state(of_torch)

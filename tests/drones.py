@@ -1,0 +1,100 @@
+"""A small world of a user's own, with arguments and with variants that differ from it in one thing each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class Drone(gym.Env[Any, Any]):
+    """A point with a velocity that wind carries away from a goal."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    mass, pay, spread, units, reach, colour = 1.0, 1.0, 1.0, 1.0, 1.0, 100
+
+    def __init__(self, wind: float = 0.0, gains: Any = (), goal: str = "door", render_mode: str | None = None) -> None:
+        self.wind, self.gains, self.goal, self.render_mode = wind, gains, goal, render_mode
+        self.observation_space: gym.Space[Any] = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = gym.spaces.Box(-self.reach, self.reach, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x, self.v, self.t = self.spread * self.np_random.uniform(-1, 1), 0.0, 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.v += 0.1 * (float(action[0]) + self.wind) / self.mass
+        self.x += 0.1 * self.v
+        self.t += 1
+        goal = 0.0 if self.goal == "door" else 1.0
+        return self.observe(), -self.pay * abs(self.x - goal), False, self.t == 20, {}
+
+    def observe(self) -> Any:
+        return self.units * np.array([self.x, self.v], np.float32)
+
+    def render(self) -> Any:
+        picture = np.full((40, 40, 3), self.colour, np.uint8)
+        picture[:, int(20 + 10 * np.clip(self.x, -1, 1))] = 0
+        return picture
+
+
+class Heavy(Drone):
+    mass = 1.5
+
+
+class Underpaid(Drone):
+    pay = 0.5
+
+
+class Wide(Drone):
+    spread = 2.0
+
+
+class InCentimetres(Drone):
+    units = 100.0
+
+
+class Dark(Drone):
+    colour = 60
+
+
+class Strong(Drone):
+    reach = 2.0
+
+
+class Gusty(Drone):
+    def __init__(self, wind: float = 0.5, **keywords: Any) -> None:
+        super().__init__(wind, **keywords)
+
+
+class Swapped(Drone):
+    def observe(self) -> Any:
+        return super().observe()[::-1]
+
+
+class Short(Drone):
+    """Observes only the place."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def observe(self) -> Any:
+        return super().observe()[:1]
+
+
+class Renamed(Drone):
+    """The same task."""
+
+
+class Random(Drone):
+    """A seed does not decide what it observes, and no two are alike."""
+
+    def observe(self) -> Any:
+        return super().observe() + np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+
+
+def make_drone(wind: float = 0.0) -> Drone:
+    return Drone(wind)
