@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from run_folders import assert_equal
@@ -59,6 +60,14 @@ PHASES = {  # name: flags, slowness of the world, and what is in the run's files
     "checkpoint": ("--checkpoint.every-steps 1", {}, '"step": 20, "member": null'),
     "video": ("--total-steps 150", {}, '"event": "end"'),
 }
+ON_RAY = {  # the same
+    "ray, warm-up": ("--actors ray:2 --random-steps 900000", {"STEPPING": "0.001"}, '"event": "episode"'),
+    "ray, evaluate": (
+        "--actors ray:8 --seeds 0 1 2 3 --eval.episodes 100000",
+        {"STEPPING": "0.001"},
+        '"event": "start"',
+    ),
+}
 
 
 @contextmanager
@@ -94,10 +103,10 @@ def written(folder: Path) -> str:
 
 
 def ends_in_time(folder: Path, phase: str, number: signal.Signals, seconds: float = 5) -> None:
-    flags, slowness, mark = PHASES[phase]
+    flags, slowness, mark = (PHASES | ON_RAY)[phase]
     with training(folder, flags, slowness) as process:
         wait_for(process, lambda: listens(process) and mark in written(folder))
-        time.sleep(0.3)
+        time.sleep(5 if phase in ON_RAY else 0.3)  # by then its actors run
         sent = time.monotonic()
         process.send_signal(number)
         assert process.stderr is not None
@@ -129,6 +138,37 @@ def test_a_signal_in_any_phase_five_times(tmp_path: Path, phase: str, trial: int
     ends_in_time(tmp_path, phase, signal.SIGINT if trial % 2 else signal.SIGTERM)
 
 
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Other programs that take all they can get of the machine."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["ray, warm-up", "ray, evaluate"])
+def test_a_signal_with_ray_on_a_busy_machine(tmp_path: Path, phase: str) -> None:
+    pytest.importorskip("ray")
+    with busy(2 * len(os.sched_getaffinity(0))):
+        ends_in_time(tmp_path, phase, signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_a_signal_while_ray_starts(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with training(tmp_path, "--actors ray:2", {}) as process:
+        wait_for(process, lambda: any("raylet" in one.name() for one in psutil.Process(process.pid).children()))
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 143 and "Traceback" not in errors, errors
+    assert "stopped while Ray started" in output and not (tmp_path / "runs" / "held").exists()
+
+
 @pytest.mark.parametrize(
     "numbers",
     [(signal.SIGTERM, signal.SIGINT), pytest.param((signal.SIGTERM, signal.SIGTERM), marks=pytest.mark.slow)],
@@ -141,8 +181,8 @@ def test_a_second_signal_leaves_at_once_even_from_a_hanging_environment(
         time.sleep(1)
         process.send_signal(numbers[0])
         assert process.stderr is not None
-        process.stderr.readline()
-        assert "a second Ctrl-C or SIGTERM quits at once" in process.stderr.readline()
+        while "a second Ctrl-C or SIGTERM quits at once" not in process.stderr.readline():
+            assert process.poll() is None  # the lines before say what is imported
         process.send_signal(numbers[1])
         sent = time.monotonic()
         assert process.wait(timeout=10) == -numbers[1]

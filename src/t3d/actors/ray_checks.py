@@ -122,6 +122,8 @@ def starting_here() -> Iterator[None]:
     """Wraps starting a cluster on this machine: if Ray cannot, says so in a sentence."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:  # Ray raises plain exceptions, e.g. if this machine is too busy
         raise UserError(f"Ray could not start on this machine: {' '.join(str(error).split())}") from error
 

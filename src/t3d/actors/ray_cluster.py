@@ -21,6 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from t3d.actors.ray_checks import (
     Started,
     Watch,
@@ -35,7 +37,7 @@ from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.actors.ray_output import printing_to
 from t3d.actors.supervisor import ONE_THREAD
 from t3d.config import Config
-from t3d.errors import UserError
+from t3d.errors import StoppedEarly, UserError
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (Ray keeps there what is passed by reference)
 MOST_BYTES = 2**30  # of shared memory for a cluster of our own, taken as it is needed; chosen
@@ -115,6 +117,7 @@ def _start(cfg: Config, opened: ExitStack) -> list[str]:
     folder = opened.enter_context(_private_folder())
     ray = _ray()
     opened.callback(ray.shutdown)
+    opened.callback(_kill_autoscaler)
     with starting_here(), _environment(ONE_THREAD), _loopback(), _own_signals():  # workers inherit the environment
         ray.init(
             address="local",
@@ -219,6 +222,14 @@ def _read_again() -> None:
     raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
+def _kill_autoscaler() -> None:
+    """Ends a process of Ray's that has nothing to do here, and that Ray itself waits for a second to end."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any("autoscaler" in word and word.endswith("monitor.py") for word in child.cmdline()):
+                child.kill()
+
+
 @contextmanager
 def _loopback() -> Iterator[None]:
     """Lets Ray keep a loopback address: it replaces it by one that others reach, and then listens to all of them."""
@@ -233,10 +244,17 @@ def _loopback() -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Puts back the handler of SIGTERM, which Ray replaces by one that ends the process."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Puts back the handler of SIGTERM, which Ray replaces by one that ends the process, and calls it if that has."""
+    before, is_late = signal.getsignal(signal.SIGTERM), False
     try:
         yield
+    except SystemExit:
+        is_late = callable(before)
+        if is_late:
+            raise StoppedEarly("stopped while Ray started; nothing was begun") from None
+        raise
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+        if is_late:
+            signal.raise_signal(signal.SIGTERM)

@@ -169,9 +169,15 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
     connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd)))
     from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415 (imports Ray)
     from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
-    from t3d.actors.ray_slots import waiting_for_cpus  # noqa: PLC0415
+    from t3d.actors.ray_slots import end_actors, waiting_for_cpus  # noqa: PLC0415
 
     collector = opened.enter_context(closing(RayCollector(cfg, make_env, checkup, connection)))
     evaluator = opened.enter_context(closing(RayEvaluator(cfg, checkup, make_env, connection, log)))
+
+    def end_all() -> None:  # at once, which takes no longer than one of them; their own close() then has nothing to do
+        if not connection.lost():
+            end_actors([*collector.slots, *evaluator.slots])
+
+    opened.callback(end_all)
     warnings = [*checkup.warnings, *connection.warnings, *waiting_for_cpus(cfg)]
     return World(collector, evaluator, warnings, checkup.environment, log)
