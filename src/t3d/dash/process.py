@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from t3d.dash.guard import Access, full_name
 from t3d.run.child import Child, Deadline, begin
 
 PORT = 8700
+LAST_LOOK = 2.0  # seconds in which open pages see how a run ended; chosen
 SECONDS_TO_END = 5.0
 MOST_CONNECTIONS = 512  # open at once, twice the streams of live.py; chosen
 LOOK_SECONDS = 0.1  # between two looks whether the server ends
@@ -94,6 +96,7 @@ def beside(root: Path) -> Iterator[str]:
     opened.close()
     try:
         yield address_of(access)
+        time.sleep(LAST_LOOK)
     finally:
         child.end()
         child.wait(Deadline(SECONDS_TO_END, threading.Event()))
