@@ -23,7 +23,7 @@ Events = Generator[Event, None, None]
 
 
 class TorchSettings(NamedTuple):
-    """What a run and its caller may want differently of torch; None where torch does not say."""
+    """Settings of torch that a run and its caller may want to differ; None where torch does not tell."""
 
     threads: int
     tf32: tuple[bool, bool] | None
@@ -147,15 +147,14 @@ class LiveRun(Iterator[Event]):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        self._turn.acquire()
-        callers = TorchSettings.current()
-        try:
-            (self._settings or callers._replace(grad_mode=True, dtype=torch.float32)).apply()
-            yield
-        finally:
-            self._settings = TorchSettings.current()
-            callers.apply()
-            self._turn.release()
+        with self._turn:
+            callers = TorchSettings.current()
+            try:
+                (self._settings or callers._replace(grad_mode=True, dtype=torch.float32)).apply()
+                yield
+            finally:
+                self._settings = TorchSettings.current()
+                callers.apply()
 
     def _listen(self) -> None:
         """Replaces Python's own Ctrl-C handler while runs are alive."""
