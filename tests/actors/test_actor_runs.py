@@ -144,9 +144,9 @@ def test_evaluations_under_way_are_saved_and_made_after_a_resume(tmp_path: Path)
     assert all(event.updates == max(0, event.step - 100) for event in late), "the policy of then, not of now"
 
 
-COMMAND = """train actor_worlds:Family --actors local:2 --seeds 0 --run.name held --resume-or-start --no-video
-    --td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --random-steps 200 --updates-per-step 0.1
-    --total-steps 1000000000 --eval.every-steps 500 --checkpoint.every-steps 100"""
+COMMAND = """train actor_worlds:Family --device cpu --actors local:2 --seeds 0 --run.name held --resume-or-start
+    --no-video --td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --random-steps 200
+    --updates-per-step 0.1 --total-steps 1000000000 --eval.every-steps 500 --checkpoint.every-steps 100"""
 
 
 def family_of(process: subprocess.Popen[Any]) -> list[psutil.Process]:

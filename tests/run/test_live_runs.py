@@ -27,6 +27,8 @@ from t3d.run.live import TorchSettings
 from t3d.run.placement import resolve, set_threads
 from worlds import Failing, small
 
+ON_CPU = merge(Config(), {"device": "cpu"})
+
 
 def train_until(run: Any, step: int) -> None:
     for event in run:
@@ -152,12 +154,12 @@ def test_where_torch_came_first_one_thread_is_used_and_said(monkeypatch: pytest.
     monkeypatch.setattr(placement, "faster_threads", lambda *arguments: 2)
     monkeypatch.setattr(placement, "_faster", {})
     monkeypatch.setattr(t3d, "WAITS_SHORTLY", False)
-    threads, notes = set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused")
+    threads, notes = set_threads(resolve(ON_CPU), helpers.make_spec(), TD3, "fused")
     assert threads == 1 and "import t3d first" in notes[0]
     monkeypatch.setattr(t3d, "WAITS_SHORTLY", True)
     before = torch.get_num_threads()
     try:
-        assert set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused") == (2, [])
+        assert set_threads(resolve(ON_CPU), helpers.make_spec(), TD3, "fused") == (2, [])
     finally:
         torch.set_num_threads(before)
 
@@ -172,9 +174,9 @@ def test_a_process_measures_threads_once_for_the_same_settings(monkeypatch: pyte
     monkeypatch.setattr(placement, "faster_threads", measure)
     monkeypatch.setattr(placement, "_faster", {})
     for _ in range(2):
-        set_threads(resolve(Config()), helpers.make_spec(), TD3, "fused")
+        set_threads(resolve(ON_CPU), helpers.make_spec(), TD3, "fused")
     assert len(measured) == 1
-    set_threads(resolve(merge(Config(), {"td3": {"batch_size": 7}})), helpers.make_spec(), TD3, "fused")
+    set_threads(resolve(merge(ON_CPU, {"td3": {"batch_size": 7}})), helpers.make_spec(), TD3, "fused")
     assert len(measured) == 2
 
 

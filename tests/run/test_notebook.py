@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+
+nbformat = pytest.importorskip("nbformat", reason="notebooks are executed by nbclient")
+from nbclient import NotebookClient  # noqa: E402
 
 SMALL = """
 import t3d
