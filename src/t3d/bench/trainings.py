@@ -74,7 +74,7 @@ def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack
     )
     events = opened.enter_context(closing(train(cfg)))
     step = RANDOM_STEPS
-    for event in events:
+    while event := next(events):
         if isinstance(event, Start) and event.config["engine"] != used:
             raise UserError(f"engine {used} cannot be used here; t3d train says why")
         if isinstance(event, Update):
@@ -83,7 +83,7 @@ def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack
     def take_turn() -> int:
         nonlocal step
         before = step
-        for event in events:
+        while event := next(events):  # a for loop that is left would save the run, and resume it in the next turn
             if isinstance(event, Update) and event.member == case.seeds - 1 and event.step > before:
                 step = event.step
                 break
