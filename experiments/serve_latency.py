@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from t3d.architectures import architecture
 from t3d.bench.sizes import HALF_CHEETAH
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.architectures import architecture
+from t3d.policy.files import save_policy
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.folder import versions
-from t3d.world.policy_files import save_policy
 
 CONNECTIONS, WARM_UP, TURNS = 32, 1.0, 20
 NAMES = {"act": "POST /act, one observation", "empty": "GET /health, an empty handler", "bad": "bad requests"}

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 import t3d
 from t3d.events import Eval
 from t3d.insight.plots import COLOURS, drawing, save
+from t3d.policy.acting import LoadedPolicy
 from t3d.seeds import derive
 from t3d.store.folder import versions
 from t3d.types import sample_std
-from t3d.world.policy import LoadedPolicy
 
 LIMITS = [0, 0.5, 0.2, 0.1, 0.05]
 RESULTS, PAGE, PICTURE = Path("docs/smooth"), Path("docs/ship.md"), Path("docs/img/smooth.png")

@@ -29,11 +29,11 @@ from t3d.config import Config
 from t3d.data.replay import Replay
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, sealed
+from t3d.policy import files as policies
 from t3d.store import checkpoint as checkpoints
 from t3d.store import segments
 from t3d.store.checkpoint import Checkpoint, newest, open_checkpoint
 from t3d.types import Rollout
-from t3d.world import policy_files as policies
 
 SEGMENT_ROWS = 50  # so that checkpoints of a small run share segments
 ROWS_A_SAVE, CAPACITY, SAVED_SEGMENT_ROWS = 10, 64, 25  # of the saver: its ring wraps, its segments are shared

@@ -17,9 +17,9 @@ from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import Stack, layers_of
 from t3d.algo.oracle import Oracle
 from t3d.algo.td3 import Agent
-from t3d.architectures import Architecture, architecture
 from t3d.config import Config, TD3Config, merge
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.architectures import Architecture, architecture
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.types import UNKNOWN, Batch, Draws, Floats, Part, Rollout, Spec
 
 Part_ = TypeVar("Part_")

@@ -12,7 +12,7 @@ from t3d.algo.adam import AdamState
 from t3d.algo.networks import Actor, Critic
 from t3d.algo.rules import RULES, RareOperation, Rule
 from t3d.algo.td3 import td3_init, td3_update
-from t3d.architectures import ACTIVATIONS, KINDS
+from t3d.policy.architectures import ACTIVATIONS, KINDS
 
 
 class TrackingAgent(NamedTuple):

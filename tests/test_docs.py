@@ -18,6 +18,7 @@ import pytest
 import tyro
 
 import config_page
+from t3d.alarms.alarms import SYMPTOMS
 from t3d.app.cli import main
 from t3d.app.explain import ExplainArgs
 from t3d.app.serve import ServeArgs
@@ -25,7 +26,6 @@ from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
-from t3d.measure.alarms import SYMPTOMS
 from t3d.store.catalogue import read_entry
 from t3d.types import UpdateTrace
 

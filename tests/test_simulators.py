@@ -21,10 +21,10 @@ from t3d.config import Config, EnvConfig, merge
 from t3d.errors import UserError
 from t3d.events import End, Start
 from t3d.insight.video import record
+from t3d.policy.files import load_policy
 from t3d.types import Rollout
 from t3d.world.guard import BadValue, Environment
 from t3d.world.make import env_factory
-from t3d.world.policy_files import load_policy
 from t3d.world.spec import spec_of
 from worlds import Sound
 

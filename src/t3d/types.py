@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     import torch
     from torch import Tensor
 
-    from t3d.snapshots import PolicySnapshot
+    from t3d.policy.snapshots import PolicySnapshot
 
 Floats = NDArray[np.float32]
 # Where a transition comes from (..., 4): environment, episode, step in it (from 0), how it ended. One that goes on but

@@ -25,9 +25,9 @@ from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.data.links import Links
 from t3d.events import End
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.run import build
 from t3d.run.placement import resolve
-from t3d.snapshots import PolicySnapshot
 from t3d.types import GOES_ON, Requests
 from t3d.world.make import env_factory
 from thread_collector import ThreadCollector

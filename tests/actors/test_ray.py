@@ -34,14 +34,14 @@ from t3d.actors.ray_orders import IN_FLIGHT, ActorSlot, Claims, Window
 from t3d.actors.ray_slots import patience
 from t3d.actors.worker_log import WorkerLog
 from t3d.app.train import parse
-from t3d.architectures import architecture
 from t3d.config import Config, merge, to_dict
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft
 from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Event
+from t3d.policy.architectures import architecture
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.run.loop import resume, train
 from t3d.run.placement import resolve
-from t3d.snapshots import PolicySnapshot
 from t3d.types import GOES_ON, Rollout
 from t3d.world.make import env_factory
 
@@ -269,7 +269,7 @@ def test_a_network_of_ones_own_is_found_on_the_other_machine(tmp_path: Path) -> 
     here, there = tmp_path / "here" / "own_here.py", tmp_path / "there" / "own_there.py"
     for path in (here, there):
         path.parent.mkdir()
-        path.write_text(f"from t3d.architectures import KINDS\nNETWORK = KINDS['mlp']  # {path}\n")
+        path.write_text(f"from t3d.policy.architectures import KINDS\nNETWORK = KINDS['mlp']  # {path}\n")
     sent = helpers.snapshot_for(helpers.make_spec(3, 1), 1)
     named = sent._replace(architecture=architecture(f"{here}:NETWORK", sent.architecture.sizes, "relu"))
     cfg = merge(Config(), {"td3": {"actor_network": f"{there}:NETWORK"}})

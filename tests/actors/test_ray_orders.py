@@ -25,10 +25,10 @@ from t3d.actors.ray_evaluator import RayEvaluator
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config, merge
 from t3d.errors import NobodyLeft
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.run.loop import UPDATES_AT_ONCE
 from t3d.run.placement import resolve
 from t3d.seeds import derive
-from t3d.snapshots import PolicySnapshot
 from t3d.world.make import env_factory
 
 UPDATE_SECONDS = 0.002

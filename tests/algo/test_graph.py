@@ -22,8 +22,8 @@ from t3d.config.presets import PRESETS
 from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.events import ActingEvent, End, Resumed
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.run.publish import PipelinedPublisher
-from t3d.snapshots import PolicySnapshot
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 

@@ -24,9 +24,9 @@ from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import TD3
 from t3d.algo.td3 import Coefficients, coefficients_of
-from t3d.architectures import NORM_EPSILON
 from t3d.config import TD3Config
 from t3d.config.presets import PRESETS
+from t3d.policy.architectures import NORM_EPSILON
 from t3d.random_streams import Counted
 from t3d.types import Batch, Draws, UpdateTrace
 

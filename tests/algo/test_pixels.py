@@ -26,15 +26,15 @@ from t3d.algo.own_code import check_own_code
 from t3d.algo.pixels import pixels_init, pixels_update, shifted, whole_pixels
 from t3d.algo.rules import PIXELS, TD3, rule_of
 from t3d.algo.td3 import coefficients_of
-from t3d.architectures import actor_architecture, architecture, critic_architecture
 from t3d.config import Config, TD3Config, diff, merge
 from t3d.config.presets import preset
-from t3d.encoders import encoder_of
 from t3d.errors import UserError
+from t3d.policy.acting import MemberPolicy
+from t3d.policy.architectures import actor_architecture, architecture, critic_architecture
+from t3d.policy.encoders import encoder_of
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.run.placement import choose_engine
-from t3d.snapshots import PolicySnapshot
 from t3d.types import Spec
-from t3d.world.policy import MemberPolicy
 
 SMALL = TD3Config(
     batch_size=6,
@@ -312,7 +312,7 @@ def test_engines_say_what_they_do_with_images() -> None:
 
 OWN = """
 from t3d.algo.rules import PIXELS, TD3
-from t3d.architectures import Kind, mlp, mlp_layout
+from t3d.policy.architectures import Kind, mlp, mlp_layout
 from dataclasses import replace
 def doubled(parameters, x, ops):
     return 2 * mlp(parameters, x, ops)

@@ -22,8 +22,8 @@ Path(__file__).with_suffix(".imported").touch()
 CONTENTS = {
     "canary_env": "import gymnasium\n\n\ndef make(**keywords):\n    return gymnasium.make('Pendulum-v1', **keywords)\n",
     "canary_rule": "from t3d.algo.rules import TD3 as RULE\n",
-    "canary_actor": "from t3d.architectures import KINDS\n\nNETWORK = KINDS['mlp']\n",
-    "canary_critic": "from t3d.architectures import KINDS\n\nNETWORK = KINDS['mlp']\n",
+    "canary_actor": "from t3d.policy.architectures import KINDS\n\nNETWORK = KINDS['mlp']\n",
+    "canary_critic": "from t3d.policy.architectures import KINDS\n\nNETWORK = KINDS['mlp']\n",
 }
 NAMED = {  # by the commands' own name: what is typed about a run
     "train": ["--config", "runs/RUN/config.toml", "--run.name", "again", "--no-video"],

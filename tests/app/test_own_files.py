@@ -156,7 +156,7 @@ def test_no_file_inside_the_runs_folder_is_ever_imported(
 
 
 def test_networks_and_rules_are_found_again_too(project: Path, elsewhere: Path) -> None:
-    network = "from t3d.architectures import KINDS\n\nWIDE = KINDS['mlp']\n"
+    network = "from t3d.policy.architectures import KINDS\n\nWIDE = KINDS['mlp']\n"
     (project / "nets.py").write_text(network)
     words = ["Pendulum-v1", "--td3.actor-network", "nets:WIDE", *SMALL.split(), str(project / "runs")]
     assert t3d_in(project, "train", *words, "--run.name", "nets").returncode == 0

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t3d.alarms.alarms import SEEN, SYMPTOMS, Debounce, Watch
 from t3d.config import Config, merge
 from t3d.events import (
     ActingEvent,
@@ -26,7 +27,6 @@ from t3d.events import (
     from_line,
     to_line,
 )
-from t3d.measure.alarms import SEEN, SYMPTOMS, Debounce, Watch
 
 CFG = merge(Config(), {"seeds": [7, 8]})  # gamma is 0.99, so no value is beyond 100 times the largest reward
 Events = list[Event]

@@ -19,6 +19,7 @@ import helpers
 import t3d
 from actor_helpers import actor_config
 from run_folders import assert_equal, told
+from t3d.alarms.alarms import Watch
 from t3d.algo.learner import Learner
 from t3d.algo.networks import layers_of
 from t3d.app.cli import main
@@ -26,7 +27,6 @@ from t3d.app.runs_show import notes_in_words
 from t3d.config import Config, merge
 from t3d.config.presets import preset
 from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note
-from t3d.measure.alarms import Watch
 from t3d.run.watching import watch_over
 from t3d.store.catalogue import read_entry
 from t3d.store.reader import read_events

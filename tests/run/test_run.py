@@ -23,6 +23,8 @@ from t3d.config import Config, EnvConfig, TD3Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
+from t3d.policy.files import load_policy
+from t3d.policy.spaces import ABSURD
 from t3d.run.placement import resolve
 from t3d.run.reporter import infinite_losses
 from t3d.seeds import derive
@@ -30,8 +32,6 @@ from t3d.store.checkpoint import newest
 from t3d.world.batch import open_batch
 from t3d.world.evaluate import evaluate
 from t3d.world.make import env_factory
-from t3d.world.policy_files import load_policy
-from t3d.world.spaces import ABSURD
 from worlds import Toy
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from image_worlds import Dot
 from shipped_policies import made, of_images, of_vectors, picture_spec, vector_spec
-from t3d.architectures import actor_architecture, architecture
 from t3d.config import EnvConfig, TD3Config
 from t3d.errors import UserError
+from t3d.policy.acting import SavedPolicy
+from t3d.policy.architectures import actor_architecture, architecture
+from t3d.policy.spaces import ABSURD
 from t3d.types import Part
-from t3d.world.policy import SavedPolicy
-from t3d.world.spaces import ABSURD
 from t3d.world.spec import spec_of
 
 DICT = vector_spec(6)._replace(

@@ -12,9 +12,9 @@ import pytest
 import helpers
 import t3d
 from t3d.app.cli import main
-from t3d.architectures import KINDS
 from t3d.errors import UserError
 from t3d.files import sealed, unsealed
+from t3d.policy.architectures import KINDS
 
 
 @pytest.fixture(scope="module")

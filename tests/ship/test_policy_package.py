@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from shipped_policies import ABOUT, of_images, of_vectors, vector_spec
+from t3d.policy.files import save_policy
 from t3d.ship.export import export_policy
-from t3d.world.policy_files import save_policy
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "packages" / "t3d-policy"

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from serve_bad import BAD, BAD_PREVIOUS
 from serve_client import AS_BYTES, AS_JSON, GOOD, GOOD_LIMITED, LIMITED, SIZE, WS, client_of, is_good
 from shipped_policies import of_vectors
-from t3d.world.policy import SavedPolicy
+from t3d.policy.acting import SavedPolicy
 
 
 def test_there_are_forty_of_them() -> None:

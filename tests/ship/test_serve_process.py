@@ -26,8 +26,8 @@ from serve_bad import BAD
 from serve_client import AS_JSON, GOOD, LIMITED, SIZE, Served, is_good, of_parts, saved, served, until
 from shipped_policies import of_images, of_vectors, vector_spec
 from t3d.app.cli import main
+from t3d.policy.acting import SavedPolicy
 from t3d.web import listen
-from t3d.world.policy import SavedPolicy
 
 
 def raw(server: Served, content: bytes) -> bytes:

@@ -20,10 +20,13 @@ from rules_in_tests import ALL_NETWORKS
 from run_folders import events_of
 from shipped_policies import ABOUT, made, of_images, of_vectors, torch_actions, vector_spec
 from t3d.app.cli import main
-from t3d.architectures import architecture
 from t3d.config import merge
 from t3d.errors import UserError
 from t3d.events import Eval
+from t3d.policy.acting import LoadedPolicy, SavedPolicy
+from t3d.policy.architectures import architecture
+from t3d.policy.files import load_policy, save_policy
+from t3d.policy.spaces import to_bounds
 from t3d.seeds import derive
 from t3d.ship import parity
 from t3d.ship.c_compiler import compiled, compiler
@@ -32,9 +35,6 @@ from t3d.ship.export import export_policy
 from t3d.ship.parity import TOLERANCE, largest_difference, observations, put_previous_actions
 from t3d.store.checkpoint import newest
 from t3d.types import Spec
-from t3d.world.policy import LoadedPolicy, SavedPolicy
-from t3d.world.policy_files import load_policy, save_policy
-from t3d.world.spaces import to_bounds
 
 LIMIT = 0.2
 SPEC = vector_spec()._replace(max_action_change=LIMIT)

@@ -16,9 +16,9 @@ from hostile import EVERY_NAME, Hostile, readers
 from t3d.app.cli import main
 from t3d.events import SaveFailed
 from t3d.files import Refused
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.files import save_policy
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.checkpoint import newest
-from t3d.world.policy_files import save_policy
 
 PRECIOUS = b"precious"
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from image_worlds import SIDE, STILL, Dot
 from t3d.config import EnvConfig
 from t3d.errors import UserError
+from t3d.policy.spaces import flatten, stacked
 from t3d.types import Spec
 from t3d.world.batch import open_batch
 from t3d.world.guard import Environment
-from t3d.world.spaces import flatten, stacked
 from worlds import Sound
 
 Box = gym.spaces.Box

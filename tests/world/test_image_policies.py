@@ -18,13 +18,13 @@ import faults
 import t3d
 from faults import rewrite_policy
 from image_batches import image_spec
-from t3d.architectures import actor_architecture
 from t3d.config import TD3Config
 from t3d.errors import UserError
 from t3d.files import unsealed
-from t3d.snapshots import PolicySnapshot
-from t3d.world.policy import MemberPolicy
-from t3d.world.policy_files import save_policy
+from t3d.policy.acting import MemberPolicy
+from t3d.policy.architectures import actor_architecture
+from t3d.policy.files import save_policy
+from t3d.policy.snapshots import PolicySnapshot
 
 SPEC = image_spec((3, 9, 11), (1, 8, 8), vector=2, stack=3)
 CFG = TD3Config(actor_hidden=(4,), encoder_channels=2, encoder_strides=(2, 1), encoder_features=3)
@@ -92,7 +92,7 @@ def test_what_is_no_image_is_told_the_shape_that_is(stem: Path) -> None:
 def test_loading_and_acting_need_no_torch(stem: Path) -> None:
     code = (
         "import sys, numpy as np\n"
-        "from t3d.world.policy_files import load_policy\n"
+        "from t3d.policy.files import load_policy\n"
         f"policy = load_policy({str(stem)!r})\n"
         "seen = {'camera 0': np.zeros((9, 11, 3), np.uint8), 'camera 1': np.zeros((8, 8, 1), np.uint8)}\n"
         "assert np.isfinite(policy({**seen, 'vector': np.zeros(2)})).all()\n"

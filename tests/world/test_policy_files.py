@@ -20,9 +20,9 @@ from helpers import make_spec, mlp
 from t3d.config import Config, Member
 from t3d.errors import UserError
 from t3d.files import unsealed
-from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.policy.files import save_policy
+from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.store.reader import Run
-from t3d.world.policy_files import save_policy
 
 SPEC = make_spec(3, 1)
 NETWORK = mlp(3, 4, 1)

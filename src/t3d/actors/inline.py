@@ -11,12 +11,12 @@ from t3d.actors.protocols import Collected, Evaluated
 from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
 from t3d.errors import Diverged
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.acting import MemberPolicy
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.types import Evaluation, Requests, State
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, Stopped
 from t3d.world.guard import EnvFactory
-from t3d.world.policy import MemberPolicy
 
 
 class InlineCollector:

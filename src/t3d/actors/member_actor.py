@@ -10,13 +10,13 @@ import numpy as np
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.files import to_count
+from t3d.policy.acting import MemberPolicy
+from t3d.policy.spaces import played
 from t3d.types import Fault, Floats, Rollout, State, row_sizes, rows_of
 from t3d.world.batch import open_batch
 from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes
 from t3d.world.guard import BadValue, EnvFactory
 from t3d.world.noise import scale_at
-from t3d.world.policy import MemberPolicy
-from t3d.world.spaces import played
 
 
 class MemberActor:

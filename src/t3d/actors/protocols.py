@@ -9,7 +9,7 @@ import threading
 from typing import NamedTuple, Protocol
 
 from t3d.actors.statistics import ActingTotals
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.types import ActorNews, Evaluation, Rollout, Spec, State
 
 

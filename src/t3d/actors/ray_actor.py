@@ -17,16 +17,16 @@ from t3d.actors.failures import reported
 from t3d.actors.member_actor import MemberActor
 from t3d.actors.ray_checks import started_here
 from t3d.actors.worker import EVALUATION_NICENESS
-from t3d.architectures import architecture
 from t3d.config import Config, merge
 from t3d.errors import Diverged
+from t3d.policy.acting import MemberPolicy
+from t3d.policy.architectures import architecture
+from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.priority import lower_priority
-from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import Rollout
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, Played
 from t3d.world.make import env_factory
-from t3d.world.policy import MemberPolicy
 
 ORDER_SECONDS = 0.5  # after which an order is answered with what there is, at least; chosen
 ORDERS_A_SECOND = 100  # of all actors that run out of time: their orders last longer if they are many; chosen

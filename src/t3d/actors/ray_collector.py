@@ -41,7 +41,7 @@ from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import Silence, for_workers
 from t3d.config import Config
 from t3d.errors import UserError
-from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.types import State
 from t3d.world.guard import EnvFactory
 

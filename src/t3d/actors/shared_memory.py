@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.architectures import Architecture, architecture
-from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.policy.architectures import Architecture, architecture
+from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.types import Origins
 
 CACHE_LINE = 64  # bytes; arrays do not share one, so that writers do not slow each other down

@@ -19,11 +19,11 @@ from t3d.actors.member_actor import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
 from t3d.errors import Diverged, OwnSignal
+from t3d.policy.acting import MemberPolicy
 from t3d.priority import lower_priority
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator
 from t3d.world.make import env_factory
-from t3d.world.policy import MemberPolicy
 
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
 ROUNDS_BETWEEN_MESSAGES = 64  # checking for them is a system call

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from t3d.architectures import NORM_EPSILON, Architecture, Operations
-from t3d.encoders import BRIGHTEST, KERNEL, MIDDLE
+from t3d.policy.architectures import NORM_EPSILON, Architecture, Operations
+from t3d.policy.encoders import BRIGHTEST, KERNEL, MIDDLE
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

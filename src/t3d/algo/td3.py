@@ -18,8 +18,8 @@ from t3d.algo.adam import AdamState, adam_init, adam_step, clipped, decay, sched
 from t3d.algo.coefficients import is_zero, rowwise
 from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, value_function
 from t3d.algo.networks import Actor, Critic, Stack, initial
-from t3d.architectures import actor_architecture, critic_architecture
 from t3d.config import TD3Config
+from t3d.policy.architectures import actor_architecture, critic_architecture
 from t3d.seeds import derive
 from t3d.types import Batch, Coefficient, Draws, Spec, UpdateTrace
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from t3d.alarms.alarms import SYMPTOMS
+from t3d.alarms.symptoms import NEVER_CHANGED
 from t3d.config import Member
 from t3d.config.sweeps import noun
 from t3d.events import Alarm, Event, Note
-from t3d.measure.alarms import SYMPTOMS
-from t3d.measure.symptoms import NEVER_CHANGED
 from t3d.store.members import member_of
 
 ORDER = {symptom.kind: place for place, symptom in enumerate(SYMPTOMS)}

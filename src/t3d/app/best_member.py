@@ -18,6 +18,8 @@ from t3d.config.sweeps import counted, noun, setting
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
 from t3d.modules import find_again
+from t3d.policy.acting import SavedPolicy
+from t3d.policy.files import load_policy
 from t3d.store.catalogue import newest_session, remembered_files
 from t3d.store.folder import versions
 from t3d.store.fresh import read_fresh
@@ -25,8 +27,6 @@ from t3d.store.reader import Run, open_run
 from t3d.world.evaluate import Stopped
 from t3d.world.fingerprint import differences, fingerprint
 from t3d.world.make import env_factory, own_names
-from t3d.world.policy import SavedPolicy
-from t3d.world.policy_files import load_policy
 
 SIMULATORS = ("gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")  # whose versions are compared
 

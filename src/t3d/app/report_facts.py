@@ -19,11 +19,11 @@ from t3d.insight.best_member import Choice, known_choice
 from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import Group, Training
 from t3d.insight.seen import Seen, seen_from, seen_in_training
+from t3d.policy.acting import SavedPolicy
 from t3d.store.catalogue import read_entry
 from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.notes import read_notes
 from t3d.store.reader import Run, open_run, read_log
-from t3d.world.policy import SavedPolicy
 
 MOST_VIDEO_BYTES = 10 * 2**20  # in one report; chosen: what can be mailed
 

@@ -8,8 +8,8 @@ from t3d.config import Config, Member, TD3Config
 from t3d.dash.index import RunIndex
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.fifteen_steps import LETTERS, fifteen_texts
+from t3d.policy.files import MOST_JSON_BYTES, described
 from t3d.store.reader import Run
-from t3d.world.policy_files import MOST_JSON_BYTES, described
 
 STEP_OF = {  # which step makes each part of a trace; types.UpdateTrace says the same
     "pi2": 5,

@@ -19,7 +19,7 @@ from t3d.data.reward_scaler import RewardScaler
 from t3d.data.samplers import Sampler, UniformSampler
 from t3d.errors import UserError
 from t3d.files import to_count, to_number
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.types import Batch, Coefficient, Rollout, Spec, State
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from t3d.data.moments import RunningMoments
-from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
+from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.tensors import sendable
 from t3d.types import Batch, Rollout, State
 

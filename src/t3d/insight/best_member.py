@@ -28,6 +28,7 @@ from t3d.files import (
 )
 from t3d.insight.seen import Seen, Watched, seen_fields
 from t3d.insight.statistics import estimate, mean
+from t3d.policy.acting import SavedPolicy
 from t3d.seeds import derive
 from t3d.store.fresh import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run
@@ -36,7 +37,6 @@ from t3d.world.batch import open_batch
 from t3d.world.compatibility import check_fits
 from t3d.world.evaluate import Stopped, evaluate
 from t3d.world.make import env_factory
-from t3d.world.policy import SavedPolicy
 
 EPISODES_FACTOR = 3  # times eval.episodes; chosen
 MOST_BYTES, INDENT = 2**20, 2  # of choice.json

@@ -6,15 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-from t3d.architectures import own_network
 from t3d.config import load_config
 from t3d.errors import UserError
 from t3d.modules import find_again
+from t3d.policy.architectures import own_network
+from t3d.policy.files import load_policy
 from t3d.run.child import begin
 from t3d.store.catalogue import remembered_files
 from t3d.world.graphics import choose_graphics
 from t3d.world.make import own_names
-from t3d.world.policy_files import load_policy
 
 STEPS = 300  # of a video, as of the one after training
 NICE = 19

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
+from t3d.policy.acting import SavedPolicy
 from t3d.seeds import derive
 from t3d.world.compatibility import check_fits
 from t3d.world.graphics import graphics_hint
 from t3d.world.guard import Environment, close_quietly
 from t3d.world.make import env_factory
 from t3d.world.pixels import with_pixels
-from t3d.world.policy import SavedPolicy
 
 Frame = NDArray[np.uint8]
 DEFAULT_FPS = 30

@@ -11,7 +11,7 @@ from torch import Tensor
 from t3d.algo.adam import BETA1, AdamState
 from t3d.algo.learner import named_fields
 from t3d.algo.networks import ImageActor, Stack
-from t3d.architectures import Operations
+from t3d.policy.architectures import Operations
 
 Forward = list[Tensor]  # what each activation passes on in one forward pass, (K, B, size)
 

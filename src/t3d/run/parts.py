@@ -19,7 +19,7 @@ from t3d.errors import Diverged, UserError
 from t3d.events import Event, SeedStopped
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
 from t3d.modules import files_of
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.flatten import refuse_unlike

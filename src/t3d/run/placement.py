@@ -19,8 +19,8 @@ from t3d.config import Config, TD3Config, plain
 from t3d.config.sweeps import noun
 from t3d.data.memory import bytes_needed
 from t3d.data.replay import BYTES_PER_VALUE
-from t3d.encoders import encoder_of
 from t3d.errors import UserError
+from t3d.policy.encoders import encoder_of
 from t3d.types import Spec
 
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t3d.algo.learner import Learner
 from t3d.data.memory import Memory
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.snapshots import PolicySnapshot
 
 
 class PolicyReceiver(Protocol):

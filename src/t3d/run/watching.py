@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from t3d.alarms.alarms import SEEN, Watch
 from t3d.config import Config
-from t3d.measure.alarms import SEEN, Watch
 from t3d.store.members import member_of
 from t3d.store.reader import read_events
 

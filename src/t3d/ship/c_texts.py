@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ACTIVATIONS = {  # as in architectures.py
+ACTIVATIONS = {  # as in policy/architectures.py
     "relu": "v > 0.0f ? v : 0.0f",
     "elu": "v > 0.0f ? v : expm1f(v)",
     "gelu": "0.5f * v * (1.0f + tanhf(0.797884583f * (v + 0.044715f * v * v * v)))",

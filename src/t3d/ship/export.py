@@ -6,16 +6,16 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t3d.architectures import KINDS
 from t3d.errors import UserError
 from t3d.files import followed, in_words, replace, sealed
+from t3d.policy.acting import SavedPolicy
+from t3d.policy.action_limit import middle
+from t3d.policy.architectures import KINDS
 from t3d.ship.c_compiler import compiled, compiler
 from t3d.ship.c_source import c_source
 from t3d.ship.parity import largest_difference, refuse_difference
 from t3d.types import Spec
 from t3d.version import __version__
-from t3d.world.action_limit import middle
-from t3d.world.policy import SavedPolicy
 
 
 class Exported(NamedTuple):

@@ -15,13 +15,13 @@ from t3d.data.normaliser import Normaliser
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
-from t3d.snapshots import PolicySnapshot
+from t3d.policy import files as policy_files
+from t3d.policy.acting import SavedPolicy
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.checkpoint import open_checkpoint
 from t3d.tensors import put
 from t3d.types import Spec, State
-from t3d.world import policy_files
 from t3d.world.compatibility import difference, outline
-from t3d.world.policy import SavedPolicy
 
 
 def load(path: Path, seed: int | str | None) -> SavedPolicy:

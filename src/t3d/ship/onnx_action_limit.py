@@ -1,4 +1,4 @@
-"""The limit on changes of actions as nodes of an ONNX graph, as in world/action_limit.py."""
+"""The limit on changes of actions as nodes of an ONNX graph, as in policy/action_limit.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Writes a policy as an ONNX graph, from the observations of the environment to its actions.
 
-Networks are not written a second time: their forward passes (architectures.py) are called with operations that add
-nodes to the graph instead of computing.
+Networks are not written a second time: their forward passes (policy/architectures.py) are called with operations that
+add nodes to the graph instead of computing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from t3d.architectures import Operations, project
+from t3d.policy.architectures import Operations, project
+from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.ship.bounds import bounds_inside
 from t3d.ship.onnx_action_limit import PREVIOUS, flat_previous, limited, precision, with_previous
 from t3d.ship.onnx_operations import Graph, Value, operations
-from t3d.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.types import Floats, Image, Spec
 
 OPSET, IR_VERSION = 17, 8  # the oldest with LayerNormalization, so that runtimes of 2022 and newer take it

@@ -10,8 +10,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from t3d.architectures import NORM_EPSILON, Operations
-from t3d.encoders import BRIGHTEST, KERNEL, MIDDLE
+from t3d.policy.architectures import NORM_EPSILON, Operations
+from t3d.policy.encoders import BRIGHTEST, KERNEL, MIDDLE
 from t3d.types import Floats
 
 
@@ -94,7 +94,7 @@ def operations(graph: Graph, activation: str) -> Operations:
 
 
 def activate(graph: Graph, name: str) -> Any:
-    """An activation, computed as in architectures.py."""
+    """An activation, computed as in policy/architectures.py."""
 
     def half_times_one_plus_tanh(x: Value, inner: Value) -> Value:
         one_more = graph.add("Add", [graph.add("Tanh", [inner]), graph.number(1)])

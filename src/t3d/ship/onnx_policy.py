@@ -12,14 +12,14 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
-from t3d.architectures import Architecture
 from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, to_count, unsealed
+from t3d.policy.acting import LoadedPolicy
+from t3d.policy.architectures import Architecture
+from t3d.policy.files import architecture_from, spec_from
+from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.ship.onnx_graph import model_of, split_inputs
-from t3d.snapshots import PolicySnapshot, Scaling
 from t3d.types import Spec
-from t3d.world.policy import LoadedPolicy
-from t3d.world.policy_files import architecture_from, spec_from
 
 DESCRIPTION = "t3d"  # the metadata that holds the policy's description
 MOST_BYTES = 2**31  # what protobuf allows

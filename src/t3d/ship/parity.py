@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.snapshots import Scaling
+from t3d.policy.acting import SavedPolicy
+from t3d.policy.action_limit import put_previous
+from t3d.policy.snapshots import Scaling
+from t3d.policy.spaces import ABSURD
 from t3d.types import Floats, Spec
-from t3d.world.action_limit import put_previous
-from t3d.world.policy import SavedPolicy
-from t3d.world.spaces import ABSURD
 
 OBSERVATIONS = 10_000
 CHUNK = 100  # observations with images compared at once, for memory; chosen

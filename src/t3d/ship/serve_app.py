@@ -22,13 +22,13 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from t3d.errors import UserError
+from t3d.policy.acting import Controller, LoadedPolicy
 from t3d.ship.serve_access import Access, Limits
 from t3d.ship.serve_errors import FAILED, HANDLERS, JSON, encoded, error_answer
 from t3d.ship.serve_info import about_policy, facts
 from t3d.ship.serve_messages import Messages, Question, RequestRefused
 from t3d.ship.serve_metrics import Metrics
 from t3d.web import Connections
-from t3d.world.policy import Controller, LoadedPolicy
 
 BINARY = "application/octet-stream"
 PATHS = ("/act", "/info", "/health", "/metrics", "/ws")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from t3d.events import finite
+from t3d.policy.acting import LoadedPolicy
 from t3d.ship.serve_messages import Messages
 from t3d.version import __version__
-from t3d.world.policy import LoadedPolicy
 
 TRAINING = ("kind", "seed", "step", "updates", "mean_return", "std_return", "episodes", "values", "t3d")
 MAKING = ("pixels", "camera", "action_repeat")  # of the environment

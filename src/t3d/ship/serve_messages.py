@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.policy.batched import batch_size
+from t3d.policy.spaces import InvalidValue, inside
 from t3d.types import Image, Part, Spec
-from t3d.world.batched import batch_size
-from t3d.world.spaces import InvalidValue, inside
 
 FIELDS = ("observation", "previous_action", "reset")
 LONGEST_NUMBER = 32  # characters of a float64 in JSON, with the brackets and spaces around it

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from t3d.architectures import Architecture
 from t3d.files import to_count, to_fields
-from t3d.snapshots import PolicySnapshot, Scaling, packed, unpacked
+from t3d.policy.architectures import Architecture
+from t3d.policy.snapshots import PolicySnapshot, Scaling, packed, unpacked
 from t3d.store.folder import RunFolder
 from t3d.types import Evaluation, State
 

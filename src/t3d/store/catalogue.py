@@ -22,12 +22,12 @@ from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count, to_fields, to_list, to_number
+from t3d.policy.files import described
 from t3d.store.checkpoint import folders
 from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
 from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
 from t3d.store.values import LARGEST
-from t3d.world.policy_files import described
 
 SESSIONS = prefixes((Start, Resumed))
 ALARM = prefixes([Alarm])

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from t3d.architectures import own_network
 from t3d.config import Config, Member, to_toml
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
@@ -44,12 +43,13 @@ from t3d.events import (
     to_line,
 )
 from t3d.files import Refused, clear_leftovers, in_words, open_log, replace, shown
-from t3d.snapshots import PolicySnapshot
+from t3d.policy.architectures import own_network
+from t3d.policy.files import load_policy, save_policy
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.lock import holder
 from t3d.store.reader import last_event
 from t3d.types import Spec
 from t3d.version import __version__
-from t3d.world.policy_files import load_policy, save_policy
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
 # A run that starts over has its own.

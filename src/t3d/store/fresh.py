@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
+from t3d.policy.files import MOST_JSON_BYTES, described
 from t3d.store.lock import one_at_a_time
 from t3d.store.values import LARGEST
-from t3d.world.policy_files import MOST_JSON_BYTES, described
 
 FILE, MOST_BYTES = "fresh.json", 2**24
 

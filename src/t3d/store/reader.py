@@ -12,16 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from t3d.architectures import own_network
 from t3d.config import Config, EnvConfig, Member, load_config
 from t3d.config.sweeps import noun
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, Event, SeedStopped, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain
+from t3d.policy.acting import SavedPolicy
+from t3d.policy.architectures import own_network
+from t3d.policy.files import UnknownNetwork, load_policy
 from t3d.store.members import contenders, evals_by_member, stopped_members
 from t3d.store.values import check_values
-from t3d.world.policy import SavedPolicy
-from t3d.world.policy_files import UnknownNetwork, load_policy
 
 LOG = logging.getLogger("t3d.runs")
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, plain
+from t3d.policy.spaces import newest, split
 from t3d.seeds import derive
 from t3d.types import Spec
 from t3d.world.batch import EnvBatch, SingleEnvs, open_batch
 from t3d.world.guard import ENVIRONMENT_ERRORS, EnvFactory
 from t3d.world.names import label_of
-from t3d.world.spaces import newest, split
 
 SEED = derive(0, "fingerprint")  # of no run's own streams
 STEPS = 5  # chosen: dynamics and rewards show, and rounding has not grown yet

@@ -1,7 +1,7 @@
 """Forward and backward passes of K networks at once, with gradients derived by hand, for graph.py.
 
 Everything is a batched product or an operation that Inductor fuses with its neighbours: arithmetic, and sums along one
-axis. architectures.py is the reference for what the networks compute, autograd for their gradients.
+axis. policy/architectures.py is the reference for what the networks compute, autograd for their gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from t3d.algo.networks import Stack
-from t3d.architectures import NORM_EPSILON
+from t3d.policy.architectures import NORM_EPSILON
 
 
 class Hidden(NamedTuple):

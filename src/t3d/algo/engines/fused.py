@@ -21,8 +21,8 @@ from torch.optim.adam import adam
 from t3d.algo.adam import BETA1, BETA2, EPSILON, AdamState
 from t3d.algo.networks import Stack, layers_of
 from t3d.algo.td3 import Agent, polyak
-from t3d.architectures import Architecture
 from t3d.config import TD3Config
+from t3d.policy.architectures import Architecture
 from t3d.types import Batch, Draws, UpdateTrace
 
 

@@ -10,10 +10,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.policy.spaces import random_action, split
 from t3d.types import Spec
 from t3d.world.doctor.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
 from t3d.world.guard import EnvGuard, GymEnv
-from t3d.world.spaces import random_action, split
 from t3d.world.spec import size_of
 
 SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3d import encoders
 from t3d.config import TD3Config
-from t3d.encoders import Encoder, encoder_from, encoder_of
 from t3d.errors import UserError
 from t3d.modules import import_named, is_own, named_or_own, where_it_failed
+from t3d.policy import encoders
+from t3d.policy.encoders import Encoder, encoder_from, encoder_of
 from t3d.types import Floats, Spec
 
 NORM_EPSILON = 1e-5  # PyTorch's default for layer normalisation
@@ -38,7 +38,7 @@ class Operations(NamedTuple):
     linear: Callable[[Any, Any, Any], Any]  # x (..., N, in), weight, bias -> (..., N, out)
     layer_norm: Callable[[Any, Any, Any], Any]  # x (..., N, size), scale, shift -> the same shape
     activate: Callable[[Any], Any]
-    # For images only (encoders.py); `like` is a parameter, whose type of floats the result has.
+    # For images only (policy/encoders.py); `like` is a parameter, whose type of floats the result has.
     tanh: Callable[[Any], Any]
     join: Callable[[Sequence[Any]], Any]  # pieces (..., N, any) -> (..., N, all of them)
     floats: Callable[[Any, Any], Any]  # bytes (..., N, 4 n), like -> (..., N, n)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t3d.architectures import Architecture
 from t3d.files import to_count
+from t3d.policy.architectures import Architecture
 from t3d.types import Floats, State
 
 
@@ -18,7 +18,7 @@ class Scaling(NamedTuple):
     std: Floats  # (M, observation_size)
 
 
-SCALED_LIMIT = 10.0  # chosen; learning (data/normaliser.py) and acting (world/policy.py) both clip here
+SCALED_LIMIT = 10.0  # chosen; learning (data/normaliser.py) and acting (policy/acting.py) both clip here
 
 
 class PolicySnapshot(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.policy.spaces import ABSURD, InvalidValue, flatten, inside, largest_of
 from t3d.types import Image, Part, Spec
-from t3d.world.spaces import ABSURD, InvalidValue, flatten, inside, largest_of
 
 
 def batch_size(observation: Any, spec: Spec) -> int | None:

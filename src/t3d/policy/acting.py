@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.architectures import numpy_operations
 from t3d.errors import UserError
-from t3d.snapshots import SCALED_LIMIT, PolicySnapshot
+from t3d.policy.action_limit import limited, middle, put_previous, valid_previous
+from t3d.policy.architectures import numpy_operations
+from t3d.policy.batched import batch_size, flatten_batch
+from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot
+from t3d.policy.spaces import InvalidValue, flatten, stacked, to_bounds
 from t3d.types import Floats, Spec
-from t3d.world.action_limit import limited, middle, put_previous, valid_previous
-from t3d.world.batched import batch_size, flatten_batch
-from t3d.world.spaces import InvalidValue, flatten, stacked, to_bounds
 
 
 class MemberPolicy:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import fmean
 from typing import NamedTuple
 
+from t3d.alarms.advice import HIGH_RATE, can_normalise, lower_rate, lower_rates, options
+from t3d.alarms.history import NEWEST, History, number
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Update
-from t3d.measure.advice import HIGH_RATE, can_normalise, lower_rate, lower_rates, options
-from t3d.measure.history import NEWEST, History, number
 
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit

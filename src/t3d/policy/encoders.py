@@ -1,6 +1,6 @@
 """The encoder of images: convolutions that the actor and the critics of a member share.
 
-Like the networks of architectures.py it is written once: for K members in torch, or for one in NumPy (below).
+Like the networks of policy/architectures.py it is written once: for K members in torch, or for one in NumPy (below).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t3d.files import to_count, to_list
 from t3d.types import Floats, Spec, floats_in
 
 if TYPE_CHECKING:
-    from t3d.architectures import Operations
+    from t3d.policy.architectures import Operations
 
 KERNEL = 3  # pixels each way of every convolution, as in DrQ-v2
 BRIGHTEST, MIDDLE = 255, 0.5  # a pixel p becomes p / 255 - 0.5
@@ -32,7 +32,7 @@ class Encoder(NamedTuple):
     stack: int  # frames in an observation; they are channels of one image
     strides: tuple[int, ...]
     channels: int  # that each convolution returns
-    features: int  # that actor and critics each make of the encoder's outputs (architectures.py)
+    features: int  # that actor and critics each make of the encoder's outputs (policy/architectures.py)
 
     @property
     def frame_size(self) -> int:

@@ -13,8 +13,6 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from t3d.architectures import ACTIVATIONS, KINDS, Architecture, Kind
-from t3d.encoders import encoder_from
 from t3d.errors import UserError
 from t3d.files import (
     CHANGED,
@@ -31,10 +29,12 @@ from t3d.files import (
     to_number,
     unsealed,
 )
-from t3d.snapshots import PolicySnapshot, Scaling
+from t3d.policy.acting import SavedPolicy
+from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture, Kind
+from t3d.policy.encoders import encoder_from
+from t3d.policy.snapshots import PolicySnapshot, Scaling
+from t3d.policy.spaces import to_bounds
 from t3d.types import Image, Part, Spec
-from t3d.world.policy import SavedPolicy
-from t3d.world.spaces import to_bounds
 
 FORMAT = 3  # formats 1 and 2 had no architecture
 INDENT = 2  # of the json, which is for people

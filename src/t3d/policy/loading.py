@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from t3d.architectures import Kind
 from t3d.errors import UserError
-from t3d.world import policy_files
-from t3d.world.policy import LoadedPolicy
+from t3d.policy import files as policy_files
+from t3d.policy.acting import LoadedPolicy
+from t3d.policy.architectures import Kind
 
 NEEDS = {  # module -> what needs more than NumPy and safetensors, and what to install for it
     "t3d.ship.from_checkpoint": ("a checkpoint holds the state of training, so loading it", "t3d"),

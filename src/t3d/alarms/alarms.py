@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from t3d.alarms import symptoms
+from t3d.alarms.history import History
+from t3d.alarms.symptoms import EPISODES, Finding
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note, SeedStopped, Update
-from t3d.measure import symptoms
-from t3d.measure.history import History
-from t3d.measure.symptoms import EPISODES, Finding
 
 START_AGAIN = "Start again with t3d train: a resumed run keeps its settings, and what it has learned so far."
 MENDED = "Start again with t3d train: a resumed run still learns from what it has stored of the old environment."

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.policy.spaces import from_bounds, numbers, sane
 from t3d.types import Spec
-from t3d.world.spaces import from_bounds, numbers, sane
 
 
 def middle(spec: Spec) -> NDArray[Any]:
