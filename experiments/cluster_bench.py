@@ -42,8 +42,8 @@ from t3d.actors.ray_collector import RayCollector
 from t3d.actors.supervisor import for_workers
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config, merge
+from t3d.config.networks import actor_architecture
 from t3d.events import ActingEvent
-from t3d.policy.architectures import actor_architecture
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.world.make import env_factory, with_full_paths
 

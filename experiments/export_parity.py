@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from t3d.algo.networks import Actor, ImageActor, initial
 from t3d.config import TD3Config
+from t3d.config.networks import actor_architecture, architecture
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.action_limit import limited
-from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture, actor_architecture, architecture
+from t3d.policy.actions import limited, to_bounds
+from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture
 from t3d.policy.files import description_of
 from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.policy.spaces import to_bounds
+from t3d.policy.spec import Image, Part, Spec
 from t3d.ship.export import export_policy
 from t3d.ship.parity import largest_difference
 from t3d.store.folder import versions
-from t3d.types import Image, Part, Spec
 
 NOISE = 0.02
 ABOUT = {"env": "", "kind": "best", "seed": 0, "step": 0}

@@ -34,14 +34,14 @@ from t3d.algo.networks import initial
 from t3d.algo.rules import PIXELS
 from t3d.bench.updates import Run, repeated, timed_in_turns
 from t3d.config import TD3Config, merge
+from t3d.config.networks import actor_architecture
 from t3d.config.presets import preset
 from t3d.data.memory import Memory
-from t3d.policy.acting import MemberPolicy
-from t3d.policy.architectures import actor_architecture
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.spec import Image, Spec
 from t3d.run.placement import set_tf32_for_process
 from t3d.store.folder import versions
-from t3d.types import Image, Rollout, Spec, row_sizes
+from t3d.types import Rollout, row_sizes
 
 USUAL_SIDE, ACTIONS, STACK, BLOCK, EPISODE = 84, 6, 3, 250, 125
 PARTS = ("assembly", "update", "acting", "convolutions")

@@ -20,7 +20,7 @@ from export_parity import SMOOTH, VECTORS, policy_of
 
 from t3d import load_policy
 from t3d.config import TD3Config
-from t3d.policy.architectures import actor_architecture
+from t3d.config.networks import actor_architecture
 from t3d.ship.export import export_policy
 from t3d.store.folder import versions
 

@@ -31,7 +31,7 @@ import numpy as np
 import psutil
 
 from t3d.bench.sizes import HALF_CHEETAH
-from t3d.policy.architectures import architecture
+from t3d.config.networks import architecture
 from t3d.policy.files import save_policy
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.folder import versions

@@ -18,9 +18,11 @@ from t3d.algo.networks import Stack, layers_of
 from t3d.algo.oracle import Oracle
 from t3d.algo.td3 import Agent
 from t3d.config import Config, TD3Config, merge
-from t3d.policy.architectures import Architecture, architecture
+from t3d.config.networks import architecture
+from t3d.policy.architectures import Architecture
 from t3d.policy.snapshots import PolicySnapshot
-from t3d.types import UNKNOWN, Batch, Draws, Floats, Part, Rollout, Spec
+from t3d.policy.spec import Floats, Part, Spec
+from t3d.types import UNKNOWN, Batch, Draws, Rollout
 
 Part_ = TypeVar("Part_")
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 import helpers
 from t3d.algo.pixels import PixelAgent
 from t3d.config import TD3Config
-from t3d.types import Batch, Draws, Image, Part, Spec
+from t3d.policy.spec import Image, Part, Spec
+from t3d.types import Batch, Draws
 
 Shape = tuple[int, int, int]
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Image, Origins, Part, Rollout, Spec
+from t3d.policy.spec import Image, Part, Spec
+from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Origins, Rollout
 
 Bytes = NDArray[np.uint8]
 EPISODES_OF_AN_ENVIRONMENT = 10_000_000  # more than any environment plays

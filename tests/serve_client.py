@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from starlette.testclient import TestClient
 
 from shipped_policies import bounded, made, of_vectors, vector_spec
+from t3d.config.networks import architecture
 from t3d.policy.acting import LoadedPolicy, SavedPolicy
-from t3d.policy.architectures import architecture
 from t3d.policy.files import save_policy
+from t3d.policy.spec import Part, Spec
 from t3d.ship.serve_access import Access, Limits
 from t3d.ship.serve_app import BINARY, Application
 from t3d.ship.serve_errors import JSON
-from t3d.types import Part, Spec
 
 SIZE = 5  # of the observations of of_vectors()
 GOOD: dict[str, Any] = {"observation": [0.1, -0.2, 0.3, 0.0, 1.0]}

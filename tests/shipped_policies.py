@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from helpers import make_spec
 from t3d.algo.networks import Actor, ImageActor, initial
 from t3d.config import TD3Config
+from t3d.config.networks import actor_architecture, architecture
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.action_limit import limited
-from t3d.policy.architectures import Architecture, actor_architecture, architecture
+from t3d.policy.actions import limited, to_bounds
+from t3d.policy.architectures import Architecture
 from t3d.policy.files import description_of, hash_of, tensors_of
 from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.policy.spaces import to_bounds
-from t3d.types import Image, Part, Spec
+from t3d.policy.spec import Image, Part, Spec
 
 ABOUT = {"env": "Toy-v0", "kind": "best", "seed": 3, "step": 12_000, "mean_return": -1.5, "t3d": "0.4.0"}
 IMAGES = TD3Config(actor_hidden=(16,), encoder_channels=4, encoder_features=8)

@@ -21,7 +21,7 @@ from t3d.config import Config, EnvConfig, merge
 from t3d.errors import UserError
 from t3d.events import End, Start
 from t3d.insight.video import record
-from t3d.policy.files import load_policy
+from t3d.policy.files import read_policy
 from t3d.types import Rollout
 from t3d.world.guard import BadValue, Environment
 from t3d.world.make import env_factory
@@ -268,7 +268,7 @@ def test_a_vector_env_trains_and_evaluates_as_single_environments_do(tmp_path: P
 def test_a_film_repeats_actions_as_training_did(tmp_path: Path) -> None:
     cfg = helpers.small_config(env={"action_repeat": 4}, run={"root": str(tmp_path), "name": "repeats"})
     list(t3d.train(cfg))
-    policy, out = load_policy(tmp_path / "repeats" / "last" / "seed-0"), tmp_path / "film.mp4"
+    policy, out = read_policy(tmp_path / "repeats" / "last" / "seed-0"), tmp_path / "film.mp4"
     record(policy, cfg.env, out, seed=0, episodes=1, steps=1000)
     frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(out))
     assert frames == 51 and seconds == pytest.approx(200 / 30, rel=0.15), "Pendulum's 200 steps, four at a time"

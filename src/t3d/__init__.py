@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from t3d.config import merge as merge
     from t3d.config.presets import preset as preset
     from t3d.errors import UserError as UserError
-    from t3d.policy.loading import load_policy as load_policy
+    from t3d.policy.files import load_policy as load_policy
     from t3d.run.loop import resume as resume
     from t3d.run.loop import train as train
 
@@ -32,7 +32,7 @@ else:
 _HOMES = {
     "Config": "t3d.config",
     "UserError": "t3d.errors",
-    "load_policy": "t3d.policy.loading",
+    "load_policy": "t3d.policy.files",
     "merge": "t3d.config",
     "preset": "t3d.config.presets",
     "resume": "t3d.run.loop",

@@ -147,7 +147,7 @@ def fields_in(content: bytes | str) -> dict[str, Any]:
         raise ValueError("its brackets are nested too deeply") from None
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A path as users would type it where the program was started, even if its working directory has changed since."""
     return str(path.relative_to(STARTED_IN)) if path.is_relative_to(STARTED_IN) else str(path)
 
@@ -187,7 +187,7 @@ def followed(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The message of an error, without its number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 

@@ -7,11 +7,12 @@ E evaluation episodes.
 from __future__ import annotations
 
 import threading
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from t3d.policy.spec import Floats, Spec, floats_in
 
 if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never need it
     import torch
@@ -19,7 +20,6 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
 
     from t3d.policy.snapshots import PolicySnapshot
 
-Floats = NDArray[np.float32]
 # Where a transition comes from (..., 4): environment, episode, step in it (from 0), how it ended. One that goes on but
 # has no next was cut by a fault, which comes after the transition is stored and so cannot be marked in it.
 Origins = NDArray[np.int32]
@@ -34,92 +34,6 @@ def sample_std(values: ArrayLike, axis: int | None = None) -> Any:
     array = np.asarray(values, np.float64)
     count = array.size if axis is None else array.shape[axis]
     return array.std(axis=axis, ddof=min(1, count - 1))
-
-
-def name_at(path: tuple[str | int, ...]) -> str:
-    """What is at these keys and indices of an observation, for messages."""
-    return "observation" + "".join(f"[{key!r}]" for key in path)
-
-
-class Part(NamedTuple):
-    """One array of an observation and its place in the flat vector."""
-
-    path: tuple[str | int, ...]  # keys and indices that lead to it; empty when the observation is one array
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-    first_choice: int | None = None  # set for a Discrete part, which becomes a one-hot vector
-
-    @property
-    def name(self) -> str:
-        return name_at(self.path)
-
-
-class Image(NamedTuple):
-    """One image of an observation and its place in a frame, which holds the images of one step as uint8."""
-
-    path: tuple[str | int, ...]  # keys and indices that lead to it; empty when the observation is one image
-    shape: tuple[int, int, int]  # channels, height, width, as in a frame
-    start: int
-    stop: int
-    channels_last: bool = True  # as the environment returns it
-    is_float: bool = False  # the environment returns floats from 0 to 1
-
-    @property
-    def name(self) -> str:
-        return name_at(self.path)
-
-
-class Spec(NamedTuple):
-    """An environment's observations and actions. Inside T3D observations are flat and actions are in [-1, 1].
-
-    Without images an observation is a vector, float32 (observation_size,). With images it is uint8
-    (observation_width,): the bytes of that vector, which may be empty, then the newest frames, oldest first. If changes
-    of actions are limited, the vector ends with the previous action, scaled to [-1, 1].
-    """
-
-    observation: tuple[Part, ...]  # without images
-    action_shape: tuple[int, ...]
-    action_low: NDArray[np.float64]  # (action_size,), the environment's own bounds
-    action_high: NDArray[np.float64]  # (action_size,)
-    action_dtype: str = "float32"
-    images: tuple[Image, ...] = ()
-    # Frames in an observation; before the first step of an episode its first frame stands for older ones.
-    stack: int = 1
-    max_action_change: float = 0.0  # per step, as a fraction of the range of each action; 0: no limit
-
-    @property
-    def own_size(self) -> int:
-        """Values of the vector that the environment returns itself."""
-        return self.observation[-1].stop if self.observation else 0
-
-    @property
-    def observation_size(self) -> int:
-        """Values of the vector."""
-        return self.own_size + self.action_size if self.max_action_change else self.own_size
-
-    @property
-    def frame_size(self) -> int:
-        """Bytes of one frame."""
-        return self.images[-1].stop if self.images else 0
-
-    @property
-    def observation_width(self) -> int:
-        """Elements of an observation, floats or bytes."""
-        return self.observation_size if not self.images else 4 * self.observation_size + self.stack * self.frame_size
-
-    @property
-    def observation_dtype(self) -> type[np.float32 | np.uint8]:
-        return np.uint8 if self.images else np.float32
-
-    @property
-    def action_size(self) -> int:
-        return prod(self.action_shape)
-
-    @property
-    def has_integer_actions(self) -> bool:
-        """Whether the environment takes whole numbers only."""
-        return np.dtype(self.action_dtype).kind in "iu"
 
 
 class Episode(NamedTuple):
@@ -140,7 +54,7 @@ class Fault(NamedTuple):
     step: int  # of the episode; 0 is the reset
     field: str
     text: str
-    met: int = 0  # bad values of this environment so far, including this one
+    count: int = 0  # type: ignore[assignment]  # bad values of this environment so far, with this one; hides tuple.count
 
 
 class Rollout(NamedTuple):
@@ -180,11 +94,6 @@ class Rollout(NamedTuple):
     def s2(self) -> NDArray[Any]:
         """(T, s_size): the true next state, also where an episode ends."""
         return self.rows[:, -self.s_size :]
-
-
-def floats_in(columns: NDArray[Any]) -> Floats:
-    """The floats (T, n) in columns of rows, which are floats or their bytes."""
-    return columns if columns.dtype == np.float32 else np.ascontiguousarray(columns).view(np.float32)
 
 
 def rows_of(spec: Spec, s: NDArray[Any], a: Floats, r_and_terminated: Floats, s2: NDArray[Any]) -> NDArray[Any]:

@@ -35,10 +35,10 @@ from t3d.actors.ray_slots import patience
 from t3d.actors.worker_log import WorkerLog
 from t3d.app.train import parse
 from t3d.config import Config, merge, to_dict
+from t3d.config.networks import architecture
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft
 from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Event
-from t3d.policy.architectures import architecture
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.run.loop import resume, train
 from t3d.run.placement import resolve

@@ -59,7 +59,7 @@ def test_a_row_that_does_not_belong_is_seen() -> None:
 READER = """
 import sys, numpy as np
 from t3d.actors.shared_memory import Policies, SharedState
-from t3d.policy.architectures import architecture
+from t3d.config.networks import architecture
 state_fd, policies_fd = map(int, sys.argv[1:])
 state = SharedState(Policies(3, architecture("mlp", (4, 300, 2), "relu"), 2, policies_fd), 3, 1, 1, state_fd)
 seen = set()

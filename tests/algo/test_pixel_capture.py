@@ -23,7 +23,8 @@ from t3d.data.frame_replay import FrameReplay
 from t3d.data.frames import Frames
 from t3d.data.memory import Memory
 from t3d.events import End, Resumed, Start
-from t3d.types import Batch, Spec, State
+from t3d.policy.spec import Spec
+from t3d.types import Batch, State
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 SMALL: dict[str, Any] = {

@@ -27,14 +27,12 @@ from t3d.algo.pixels import pixels_init, pixels_update, shifted, whole_pixels
 from t3d.algo.rules import PIXELS, TD3, rule_of
 from t3d.algo.td3 import coefficients_of
 from t3d.config import Config, TD3Config, diff, merge
+from t3d.config.networks import actor_architecture, architecture, critic_architecture, encoder_of
 from t3d.config.presets import preset
 from t3d.errors import UserError
-from t3d.policy.acting import MemberPolicy
-from t3d.policy.architectures import actor_architecture, architecture, critic_architecture
-from t3d.policy.encoders import encoder_of
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.spec import Spec
 from t3d.run.placement import choose_engine
-from t3d.types import Spec
 
 SMALL = TD3Config(
     batch_size=6,
@@ -96,9 +94,9 @@ def agree(spec: Spec, cfg: TD3Config, count: int) -> None:
 
 def test_an_architecture_is_described_in_plain_values() -> None:
     network = actor_architecture(LAYOUTS["two cameras"], SMALL)
-    again = architecture(**network.described())
+    again = architecture(**network.to_dict())
     assert again == network and again.size == network.size == initial(network, [0], torch.float32).shape[1]
-    assert "encoder" not in actor_architecture(helpers.make_spec(), SMALL).described()
+    assert "encoder" not in actor_architecture(helpers.make_spec(), SMALL).to_dict()
 
 
 def test_the_encoder_and_the_actor_are_views_of_one_row() -> None:

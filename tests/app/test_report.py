@@ -32,9 +32,9 @@ from t3d.insight.best_member import INDENT, known_choice
 from t3d.insight.comparison import compare
 from t3d.insight.groups import read_groups
 from t3d.insight.seen import Watched, seen_in_training
+from t3d.policy.spec import Image
 from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
-from t3d.types import Image
 
 ELEMENTS = {
     *(

@@ -24,10 +24,10 @@ from t3d.data.frames import Frames
 from t3d.data.memory import Memory, bytes_needed
 from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.errors import FramesNotWritten, UserError
+from t3d.policy.spec import Spec
 from t3d.random_streams import Counted
 from t3d.run.placement import replay_device
 from t3d.run.saver import Saver
-from t3d.types import Spec
 
 GAMMA = 0.5  # sums of a few whole rewards are exact
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]

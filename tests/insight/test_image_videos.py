@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from image_worlds import Brightening, TwoCameras
 from t3d.config import EnvConfig
 from t3d.insight.video import record
-from t3d.types import Spec
+from t3d.policy.spec import Spec
 from t3d.world.make import env_factory
 from t3d.world.pixels import open_env
 from t3d.world.spec import spec_of

@@ -23,8 +23,8 @@ from t3d.config import Config, EnvConfig, TD3Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
 from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
-from t3d.policy.files import load_policy
-from t3d.policy.spaces import ABSURD
+from t3d.policy.files import read_policy
+from t3d.policy.observations import ABSURD
 from t3d.run.placement import resolve
 from t3d.run.reporter import infinite_losses
 from t3d.seeds import derive
@@ -100,7 +100,7 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
     for seed in cfg.seeds:
         evals = [event for event in events if isinstance(event, Eval) and event.seed == seed]
         best = max(evals, key=lambda event: event.mean_return)
-        policy = load_policy(folder_of(events) / "best" / f"seed-{seed}")
+        policy = read_policy(folder_of(events) / "best" / f"seed-{seed}")
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
         env_batch = open_batch(env_factory(EnvConfig("Pendulum-v1")), cfg.env, "test")
         seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]

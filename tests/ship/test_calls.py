@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from image_worlds import Dot
 from shipped_policies import made, of_images, of_vectors, picture_spec, vector_spec
 from t3d.config import EnvConfig, TD3Config
+from t3d.config.networks import actor_architecture, architecture
 from t3d.errors import UserError
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.architectures import actor_architecture, architecture
-from t3d.policy.spaces import ABSURD
-from t3d.types import Part
+from t3d.policy.observations import ABSURD
+from t3d.policy.spec import Part
 from t3d.world.spec import spec_of
 
 DICT = vector_spec(6)._replace(

@@ -12,16 +12,16 @@ import helpers
 import t3d
 from rules_in_tests import ALL_NETWORKS
 from shipped_policies import made, of_images, of_vectors, torch_actions, vector_spec
+from t3d.config.networks import architecture
 from t3d.errors import UserError
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.architectures import architecture
-from t3d.policy.spaces import ABSURD
+from t3d.policy.observations import ABSURD
+from t3d.policy.spec import Part, Spec
 from t3d.ship import parity
 from t3d.ship.c_compiler import compiled, compiler
 from t3d.ship.c_source import c_source
 from t3d.ship.export import export_policy
 from t3d.ship.parity import TOLERANCE, largest_difference, observations
-from t3d.types import Part, Spec
 
 NAMES = [f"{kind}-{activation}" for kind, activation in ALL_NETWORKS]
 WITH_COMPILER = pytest.mark.skipif(compiler() is None, reason="there is no C compiler here")

@@ -14,12 +14,12 @@ from starlette.websockets import WebSocketDisconnect
 
 from serve_client import AS_BYTES, AS_JSON, GOOD, SIZE, WS, client_of, of_parts, pictures
 from shipped_policies import IMAGES, bounded, made, of_images, of_vectors, vector_spec
+from t3d.config.networks import actor_architecture
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.architectures import actor_architecture
+from t3d.policy.spec import Image, Spec
 from t3d.ship import parity
 from t3d.ship.serve_app import Application
 from t3d.ship.serve_messages import LEAST_BYTES, MOST_BYTES, Messages
-from t3d.types import Image, Spec
 
 ABOUT_TRAINING = {"kind": "best", "seed": 3, "step": 12_000, "mean_return": -1.5, "t3d": "0.4.0"}
 TOKEN = "a-token-of-twenty-chars"

@@ -21,12 +21,13 @@ from run_folders import events_of
 from shipped_policies import ABOUT, made, of_images, of_vectors, torch_actions, vector_spec
 from t3d.app.cli import main
 from t3d.config import merge
+from t3d.config.networks import architecture
 from t3d.errors import UserError
 from t3d.events import Eval
 from t3d.policy.acting import LoadedPolicy, SavedPolicy
-from t3d.policy.architectures import architecture
-from t3d.policy.files import load_policy, save_policy
-from t3d.policy.spaces import to_bounds
+from t3d.policy.actions import to_bounds
+from t3d.policy.files import read_policy, save_policy
+from t3d.policy.spec import Spec
 from t3d.seeds import derive
 from t3d.ship import parity
 from t3d.ship.c_compiler import compiled, compiler
@@ -34,7 +35,6 @@ from t3d.ship.c_source import c_source
 from t3d.ship.export import export_policy
 from t3d.ship.parity import TOLERANCE, largest_difference, observations, put_previous_actions
 from t3d.store.checkpoint import newest
-from t3d.types import Spec
 
 LIMIT = 0.2
 SPEC = vector_spec()._replace(max_action_change=LIMIT)
@@ -289,7 +289,7 @@ def test_a_file_with_an_impossible_limit_is_refused(tmp_path: Path) -> None:
         spec = policy.spec._replace(max_action_change=0.2)
         save_policy(tmp_path / "seed-0", policy.snapshot, 0, spec, {**ABOUT, "max_action_change": limit})
         with pytest.raises(UserError, match="is not a policy that T3D wrote: "):
-            load_policy(tmp_path / "seed-0")
+            read_policy(tmp_path / "seed-0")
 
 
 def test_it_says_what_it_is() -> None:
@@ -335,10 +335,10 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_study_reports_the_largest_change_of_any_episode_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(__file__).parents[2] / "experiments" / "smooth.py"
-    described = spec_from_file_location("smooth_study", file)
-    assert described is not None and described.loader is not None
-    study: Any = module_from_spec(described)
-    described.loader.exec_module(study)
+    read_description = spec_from_file_location("smooth_study", file)
+    assert read_description is not None and read_description.loader is not None
+    study: Any = module_from_spec(read_description)
+    read_description.loader.exec_module(study)
     policy = of_vectors(spec=vector_spec(3, 1))
     policy.about["env"] = "Pendulum-v1"
     together = study.play(policy, 3)

@@ -15,7 +15,7 @@ import t3d
 from t3d.algo.learner import Learner
 from t3d.config import Config, EnvConfig, merge
 from t3d.events import BadValueMet, End, EpisodeEnd, Eval, Event, Note, from_line
-from t3d.policy.spaces import FIXED_TO
+from t3d.policy.observations import FIXED_TO
 from t3d.store.checkpoint import newest
 from t3d.world.episode import MOST_FRUITLESS
 from t3d.world.guard import MOST_RESETS, BadValue, Environment

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from image_worlds import SIDE, STILL, Dot
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.policy.spaces import flatten, stacked
-from t3d.types import Spec
+from t3d.policy.observations import flatten, stacked
+from t3d.policy.spec import Spec
 from t3d.world.batch import open_batch
 from t3d.world.guard import Environment
 from worlds import Sound

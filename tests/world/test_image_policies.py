@@ -19,12 +19,11 @@ import t3d
 from faults import rewrite_policy
 from image_batches import image_spec
 from t3d.config import TD3Config
+from t3d.config.networks import actor_architecture
 from t3d.errors import UserError
 from t3d.files import unsealed
-from t3d.policy.acting import MemberPolicy
-from t3d.policy.architectures import actor_architecture
 from t3d.policy.files import save_policy
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 
 SPEC = image_spec((3, 9, 11), (1, 8, 8), vector=2, stack=3)
 CFG = TD3Config(actor_hidden=(4,), encoder_channels=2, encoder_strides=(2, 1), encoder_features=3)
@@ -92,8 +91,8 @@ def test_what_is_no_image_is_told_the_shape_that_is(stem: Path) -> None:
 def test_loading_and_acting_need_no_torch(stem: Path) -> None:
     code = (
         "import sys, numpy as np\n"
-        "from t3d.policy.files import load_policy\n"
-        f"policy = load_policy({str(stem)!r})\n"
+        "from t3d.policy.files import read_policy\n"
+        f"policy = read_policy({str(stem)!r})\n"
         "seen = {'camera 0': np.zeros((9, 11, 3), np.uint8), 'camera 1': np.zeros((8, 8, 1), np.uint8)}\n"
         "assert np.isfinite(policy({**seen, 'vector': np.zeros(2)})).all()\n"
         "assert 'torch' not in sys.modules\n"
@@ -108,8 +107,8 @@ def test_flipped_bits_are_refused(stem: Path, suffix: str) -> None:
 
 
 def encoder(**changes: Any) -> dict[str, Any]:
-    described = NETWORK.described()
-    return {"network": {**described, "encoder": {**described["encoder"], **changes}}}
+    read_description = NETWORK.to_dict()
+    return {"network": {**read_description, "encoder": {**read_description["encoder"], **changes}}}
 
 
 def image(**changes: Any) -> dict[str, Any]:
@@ -118,7 +117,7 @@ def image(**changes: Any) -> dict[str, Any]:
 
 
 LIES: dict[str, dict[str, Any]] = {
-    "no encoder": {"network": {name: value for name, value in NETWORK.described().items() if name != "encoder"}},
+    "no encoder": {"network": {name: value for name, value in NETWORK.to_dict().items() if name != "encoder"}},
     "an encoder of nothing": encoder(images=[]),
     "no convolutions": encoder(strides=[]),
     "a stride of 0": encoder(strides=[2, 0]),
@@ -130,7 +129,7 @@ LIES: dict[str, dict[str, Any]] = {
     "features in words": encoder(features="many"),
     "another stack": encoder(stack=2),
     "other images": encoder(images=[[3, 11, 9], [1, 8, 8]]),
-    "an encoder that is no table": {"network": {**NETWORK.described(), "encoder": 3}},
+    "an encoder that is no table": {"network": {**NETWORK.to_dict(), "encoder": 3}},
     "no images": {"images": []},
     "a stack of none": {"stack": 0},
     "a huge stack": {"stack": HUGE},

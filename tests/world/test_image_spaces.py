@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from image_worlds import SIDE, WORLDS, ChannelsFirst, Dot, FloatDot, Grey, TwoCameras, WithVector
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.policy.spaces import flatten
+from t3d.policy.observations import flatten
 from t3d.world.compatibility import difference, outline
 from t3d.world.guard import Environment
 from t3d.world.spec import layout_of, spec_of

@@ -11,8 +11,8 @@ import pytest
 import helpers
 import t3d
 from t3d.actors.inline import InlineCollector
+from t3d.policy.actions import played, random_action, to_bounds
 from t3d.policy.snapshots import PolicySnapshot
-from t3d.policy.spaces import played, random_action, to_bounds
 from t3d.world.doctor import examine
 from t3d.world.spec import spec_of
 

@@ -169,7 +169,7 @@ HUGE = 2**40
 
 
 def network(**changes: Any) -> dict[str, Any]:
-    return {"network": {**NETWORK.described(), **changes}}
+    return {"network": {**NETWORK.to_dict(), **changes}}
 
 
 LIES: dict[str, dict[str, Any]] = {

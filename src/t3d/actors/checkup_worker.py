@@ -10,7 +10,7 @@ import numpy as np
 
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared
 from t3d.config import Config
-from t3d.types import Image, Part, Spec
+from t3d.policy.spec import Image, Part, Spec
 from t3d.world.batch import VectorEnvBatch, open_batch
 from t3d.world.doctor import examine
 from t3d.world.fingerprint import fingerprint

@@ -9,7 +9,7 @@ from t3d.actors.shared_memory import Policies
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
-from t3d.types import Spec
+from t3d.policy.spec import Spec
 from t3d.world.guard import EnvFactory
 
 REPEAT_SECONDS = 5.0  # idle time of a process that has open requests, after which they are sent again; chosen

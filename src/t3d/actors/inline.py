@@ -11,8 +11,7 @@ from t3d.actors.protocols import Collected, Evaluated
 from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
 from t3d.errors import Diverged
-from t3d.policy.acting import MemberPolicy
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.types import Evaluation, Requests, State
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, Stopped

@@ -21,8 +21,8 @@ from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
+from t3d.config.networks import actor_architecture
 from t3d.errors import UserError
-from t3d.policy.architectures import actor_architecture
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.types import State, row_sizes
 from t3d.world.guard import EnvFactory

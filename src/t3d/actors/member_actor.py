@@ -10,9 +10,10 @@ import numpy as np
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.files import to_count
-from t3d.policy.acting import MemberPolicy
-from t3d.policy.spaces import played
-from t3d.types import Fault, Floats, Rollout, State, row_sizes, rows_of
+from t3d.policy.actions import played
+from t3d.policy.snapshots import MemberPolicy
+from t3d.policy.spec import Floats
+from t3d.types import Fault, Rollout, State, row_sizes, rows_of
 from t3d.world.batch import open_batch
 from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes
 from t3d.world.guard import BadValue, EnvFactory
@@ -139,7 +140,7 @@ class MemberActor:
         for fault in self.env_batch.take_faults():
             runner = runners[fault.env]
             runner.counters.bad_values[runner.index] += 1
-            met = int(runner.counters.bad_values[runner.index])
-            if met <= 10 or str(met).strip("0") == "1":
-                reported.append(fault._replace(met=met))
+            count = int(runner.counters.bad_values[runner.index])
+            if count <= 10 or str(count).strip("0") == "1":
+                reported.append(fault._replace(count=count))
         return reported

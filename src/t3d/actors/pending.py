@@ -12,11 +12,12 @@ import numpy as np
 from t3d.actors.protocols import Evaluated
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
+from t3d.config.networks import actor_architecture
 from t3d.errors import NobodyLeft
 from t3d.files import to_count, to_fields
-from t3d.policy.architectures import actor_architecture
 from t3d.policy.snapshots import PolicySnapshot, packed, unpacked
-from t3d.types import Evaluation, Spec, State
+from t3d.policy.spec import Spec
+from t3d.types import Evaluation, State
 
 MAX_PENDING = 2  # evaluations in progress; if another is due, training waits rather than skip it; chosen
 WAIT_SECONDS = 0.05

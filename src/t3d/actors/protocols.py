@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 from t3d.actors.statistics import ActingTotals
 from t3d.policy.snapshots import PolicySnapshot
-from t3d.types import ActorNews, Evaluation, Rollout, Spec, State
+from t3d.policy.spec import Spec
+from t3d.types import ActorNews, Evaluation, Rollout, State
 
 
 class Collected(NamedTuple):

@@ -18,10 +18,9 @@ from t3d.actors.member_actor import MemberActor
 from t3d.actors.ray_checks import started_here
 from t3d.actors.worker import EVALUATION_NICENESS
 from t3d.config import Config, merge
+from t3d.config.networks import architecture
 from t3d.errors import Diverged
-from t3d.policy.acting import MemberPolicy
-from t3d.policy.architectures import architecture
-from t3d.policy.snapshots import PolicySnapshot, Scaling
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot, Scaling
 from t3d.priority import lower_priority
 from t3d.types import Rollout
 from t3d.world.episode import EpisodeCounters
@@ -54,7 +53,7 @@ def packed_policy(snapshot: PolicySnapshot) -> dict[str, Any]:
     scaling = None if snapshot.scaling is None else tuple(snapshot.scaling)
     return {
         "updates": snapshot.updates,
-        "network": snapshot.architecture.described(),
+        "network": snapshot.architecture.to_dict(),
         "flat": snapshot.flat,
         "scaling": scaling,
     }

@@ -12,7 +12,8 @@ import numpy as np
 from t3d.actors.ray_actor import Order, Unit, order_seconds
 from t3d.actors.ray_slots import RaySlot
 from t3d.config import Config
-from t3d.types import Spec, row_sizes
+from t3d.policy.spec import Spec
+from t3d.types import row_sizes
 
 IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
 MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen

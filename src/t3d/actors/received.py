@@ -12,7 +12,8 @@ from t3d.actors.supervisor import Slot
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.files import to_count
-from t3d.types import ActorNews, Episode, Fault, Origins, Rollout, Spec, State, row_sizes
+from t3d.policy.spec import Spec
+from t3d.types import ActorNews, Episode, Fault, Origins, Rollout, State, row_sizes
 
 
 class Received:

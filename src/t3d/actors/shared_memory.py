@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.policy.architectures import Architecture, architecture
+from t3d.config.networks import architecture
+from t3d.policy.architectures import Architecture
 from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.types import Origins
 
@@ -115,7 +116,7 @@ class Policies(Shared):
         counts = (np.int64, (slots,))
         flat = (np.float32, (slots, members, network.size))
         super().__init__({"updates": counts, "scaled": counts, "flat": flat, "mean": scaling, "std": scaling}, fd)
-        self.network, self.handle = network, [members, network.described(), slots, self.fd]
+        self.network, self.handle = network, [members, network.to_dict(), slots, self.fd]
 
     @classmethod
     def opened(cls, members: int, network: dict[str, Any], slots: int, fd: int) -> Policies:

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from t3d.actors.shared_memory import Wakeup
-from t3d.files import Refused, in_words, open_log
+from t3d.files import Refused, error_text, open_log
 
 MAX_BYTES = 2**23  # of the log; then it is renamed to .1, replacing the one before; chosen
 PIPE_BYTES = 2**16  # the capacity of a Linux pipe
@@ -72,4 +72,4 @@ class WorkerLog:
                 if log.write(printed) < len(printed):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except (OSError, Refused) as error:
-            self._problem = in_words(error)
+            self._problem = error_text(error)

@@ -18,11 +18,13 @@ from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import ImageActor, Stack, initial
 from t3d.algo.rules import Rule
 from t3d.config import Config, TD3Config
+from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.config.sweeps import swept
 from t3d.errors import UserError
 from t3d.modules import is_own, where_it_failed
-from t3d.policy.architectures import KINDS, Architecture, actor_architecture, critic_architecture, numpy_operations
-from t3d.types import Batch, Spec
+from t3d.policy.architectures import KINDS, Architecture, numpy_operations
+from t3d.policy.spec import Spec
+from t3d.types import Batch
 
 TOLERANCE = 1e-4  # of the largest output; float32 in another order differs by 1e-6
 SEEDS = (0, 1)

@@ -19,10 +19,11 @@ from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES
 from t3d.algo.networks import Actor, Critic, ImageActor, gradients, initial
 from t3d.algo.td3 import Coefficients, new_critics, optimise, penalty, polyak, td3_draws
 from t3d.config import TD3Config
-from t3d.policy.architectures import actor_architecture
+from t3d.config.networks import actor_architecture
 from t3d.policy.encoders import Encoder
+from t3d.policy.spec import Spec
 from t3d.seeds import derive
-from t3d.types import Batch, Draws, Spec, UpdateTrace
+from t3d.types import Batch, Draws, UpdateTrace
 
 
 class PixelAgent(NamedTuple):

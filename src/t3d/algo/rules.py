@@ -12,7 +12,7 @@ from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
 from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_phases, td3_update
 from t3d.config import TD3Config
 from t3d.modules import named_or_own
-from t3d.types import Spec
+from t3d.policy.spec import Spec
 
 Agent = Any  # a NamedTuple of stacks, AdamStates and tensors, which updates change in place
 

@@ -19,9 +19,10 @@ from t3d.algo.coefficients import is_zero, rowwise
 from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, value_function
 from t3d.algo.networks import Actor, Critic, Stack, initial
 from t3d.config import TD3Config
-from t3d.policy.architectures import actor_architecture, critic_architecture
+from t3d.config.networks import actor_architecture, critic_architecture
+from t3d.policy.spec import Spec
 from t3d.seeds import derive
-from t3d.types import Batch, Coefficient, Draws, Spec, UpdateTrace
+from t3d.types import Batch, Coefficient, Draws, UpdateTrace
 
 
 class Agent(NamedTuple):

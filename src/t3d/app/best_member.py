@@ -19,7 +19,7 @@ from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.files import load_policy
+from t3d.policy.files import read_policy
 from t3d.store.catalogue import newest_session, remembered_files
 from t3d.store.folder import versions
 from t3d.store.fresh import read_fresh
@@ -73,7 +73,7 @@ def _run_of(file: Path) -> Run:
     for folder in file.absolute().parents[1:3]:  # the second is for what a run has set aside
         if (folder / "config.toml").is_file() and (folder / "events.jsonl").is_file():
             return open_run(folder)
-    policy = load_policy(file)
+    policy = read_policy(file)
     about, spec = policy.about, policy.spec
     env: dict[str, Any] = {name: about[name] for name in ("pixels", "camera", "action_repeat") if name in about}
     env |= {"id": about.get("env", ""), "args": about.get("env_args", {})}

@@ -39,7 +39,7 @@ from t3d.events import (
     Start,
     Update,
 )
-from t3d.files import shown
+from t3d.files import display_path
 
 ERRORS = (SaveFailed, SeedStopped)  # told even if the console is quiet, as is what the doctor notes at the start
 LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
@@ -144,7 +144,7 @@ class View:
             each, ahead = settings.num_envs, settings.most_ahead
             envs = "1 environment" if each == 1 else f"{each} environments"
             show(f"actors {cfg['actors']}, {envs} per seed, at most {ahead} transitions ahead")
-        show(f"writing to {shown(Path(event.folder))}", soft_wrap=True)
+        show(f"writing to {display_path(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
             self.lines = HistoryLines(self.members, self.console.width)
             self.lines.count_from(event.step, event.time)

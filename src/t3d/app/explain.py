@@ -22,7 +22,7 @@ from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import Eval
-from t3d.files import followed, in_words, replace, shown
+from t3d.files import display_path, error_text, followed, replace
 from t3d.modules import NotImported, importing
 from t3d.store.reader import MARKS, Run, open_run
 
@@ -156,8 +156,8 @@ def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> N
     try:
         replace(followed(out) if args.out else out, text.encode())
     except OSError as error:
-        raise UserError(f"cannot write the page {out}: {in_words(error)}") from None
-    console.print(f"\nthe same as a page, {has}: {shown(out)}", soft_wrap=True)
+        raise UserError(f"cannot write the page {out}: {error_text(error)}") from None
+    console.print(f"\nthe same as a page, {has}: {display_path(out)}", soft_wrap=True)
 
 
 def _print_step(step: Any, console: PlainConsole) -> None:

@@ -13,7 +13,7 @@ from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.safe_output import printable
 from t3d.config import Member
 from t3d.events import End
-from t3d.files import shown
+from t3d.files import display_path
 from t3d.sinks.process import written_for
 from t3d.store.reader import Run
 
@@ -30,8 +30,8 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
     if policy.is_file():
         print_path("policy", policy, console)
     else:
-        console.print(f"  no policy: {shown(policy)} is missing", soft_wrap=True)
-    where = shlex.quote(shown(run.path))
+        console.print(f"  no policy: {display_path(policy)} is missing", soft_wrap=True)
+    where = shlex.quote(display_path(run.path))
     if not end.saved:
         console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)
         return
@@ -48,7 +48,7 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
     if not alarmed:
         commands[f"t3d resume {where} --total-steps {2 * end.step}"] = "train twice as long"
     if len(run.cfg.members) == 1 and not alarmed:
-        settings = shlex.quote(shown(run.path / "config.toml"))
+        settings = shlex.quote(display_path(run.path / "config.toml"))
         commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
     if run.cfg.env.id == "Pendulum-v1" and not alarmed:
         commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
@@ -65,4 +65,4 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
 
 def print_path(what: str, path: Path, console: PlainConsole) -> None:
     """Prints where something was written."""
-    console.print(f"  {what:<7} {shown(path)}", soft_wrap=True)
+    console.print(f"  {what:<7} {display_path(path)}", soft_wrap=True)

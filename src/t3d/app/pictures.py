@@ -7,7 +7,7 @@ from pathlib import Path
 
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.errors import UserError
-from t3d.files import in_words, shown
+from t3d.files import display_path, error_text
 
 
 def draw_picture(draw: Callable[[], None], out: Path, console: PlainConsole) -> None:
@@ -15,8 +15,8 @@ def draw_picture(draw: Callable[[], None], out: Path, console: PlainConsole) -> 
     try:
         draw()
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
+        raise UserError(f"cannot write the image {out}: {error_text(error)}") from None
     except ImportError as error:
         console.print(labelled("note:", "yellow", f"no picture without matplotlib ({error})"), soft_wrap=True)
     else:
-        console.print(f"plotted: {shown(out)}", soft_wrap=True)
+        console.print(f"plotted: {display_path(out)}", soft_wrap=True)

@@ -11,7 +11,7 @@ import tyro
 from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
-from t3d.files import followed, in_words
+from t3d.files import error_text, followed
 from t3d.insight.figures import RETURN, listing, reported
 from t3d.insight.plots import plot_curves
 from t3d.store.reader import open_run
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     try:
         plot_curves(runs, followed(args.out) if args.out else out, metric=args.metric, **how)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the image {out}: {in_words(error)}") from None
+        raise UserError(f"cannot write the image {out}: {error_text(error)}") from None
     except ImportError as error:
         raise UserError(f"plots need matplotlib ({error}); pip install matplotlib") from None
     PlainConsole().print(f"plotted: {out}", soft_wrap=True)

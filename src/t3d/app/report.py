@@ -15,7 +15,7 @@ from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts, gather
 from t3d.app.report_page import page
 from t3d.app.runs_text import size_text
 from t3d.errors import UserError
-from t3d.files import followed, in_words, readable, replace, shown
+from t3d.files import display_path, error_text, followed, readable, replace
 from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import read_groups, run_paths
 
@@ -55,8 +55,8 @@ def main(arguments: list[str]) -> int:
     try:
         replace(followed(out) if args.out else out, content)
     except OSError as error:
-        raise UserError(f"cannot write the report {out}: {in_words(error)}") from None
-    console.print(f"report: {shown(out)} ({size_text(len(content))})", soft_wrap=True)
+        raise UserError(f"cannot write the report {out}: {error_text(error)}") from None
+    console.print(f"report: {display_path(out)} ({size_text(len(content))})", soft_wrap=True)
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from t3d.files import in_words, open_closed_descriptors
+from t3d.files import error_text, open_closed_descriptors
 
 
 class Output:
@@ -83,7 +83,7 @@ class Output:
             self.reader_left = True
         except (OSError, ValueError) as error:  # ValueError: it was closed
             self.failures += 1
-            self.reason = in_words(error)
+            self.reason = error_text(error)
 
 
 def standard_output() -> Output:

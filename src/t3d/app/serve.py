@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     _check(args)
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # threads for products as small as these only wait
-    from t3d.policy.loading import load_policy  # noqa: PLC0415 (imports NumPy)
+    from t3d.policy.files import load_policy  # noqa: PLC0415 (imports NumPy)
     from t3d.ship.serve import serve  # noqa: PLC0415 (needs the extra)
     from t3d.ship.serve_access import Access, Limits  # noqa: PLC0415
     from t3d.ship.serve_app import Application  # noqa: PLC0415

@@ -23,7 +23,7 @@ from t3d.config import Config, Member
 from t3d.config.sweeps import swept
 from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, Alarm, End, Eval, Event, SaveFailed, to_line
-from t3d.files import STARTED_IN, Refused, open_log, shown
+from t3d.files import STARTED_IN, Refused, display_path, open_log
 from t3d.store.fresh import read_fresh
 from t3d.store.members import trained
 from t3d.store.reader import Run, best_of, open_run, read_events
@@ -62,7 +62,8 @@ def show(
                 print_in_short(run, end, member, loud)
             _note_lost_output(run, end, output)
             if output.reader_left:
-                print(f"stopped: nobody reads the output; t3d resume {shown(run.path)} continues", file=sys.stderr)  # noqa: T201
+                command = f"t3d resume {display_path(run.path)}"
+                print(f"stopped: nobody reads the output; {command} continues", file=sys.stderr)  # noqa: T201
         except StoppedEarly as stopped:
             loud.print(str(stopped), soft_wrap=True)
         return requested.exit_code or (0 if saved else 1)
@@ -135,7 +136,7 @@ def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) ->
     console.print(Text.assemble(_how_far(end), "; " if said else "", said), soft_wrap=True)
     if not end.saved:
         print(f"error: the run could not be saved: {printable(end.text)}", file=sys.stderr)  # noqa: T201
-    console.print(shown(run.path), soft_wrap=True)
+    console.print(display_path(run.path), soft_wrap=True)
 
 
 def _how_far(end: End) -> Text:

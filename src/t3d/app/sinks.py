@@ -16,7 +16,7 @@ from t3d.app.next_commands import SHOWN_BY
 from t3d.app.safe_output import printable
 from t3d.config.settings import SinkName
 from t3d.errors import UserError
-from t3d.files import Refused, in_words, shown
+from t3d.files import Refused, display_path, error_text
 from t3d.store.reader import locate
 
 
@@ -48,12 +48,14 @@ def main(arguments: list[str]) -> int:
         problems: list[str] = []
         try:
             if not follow(path, args.to, over, problems.append):
-                raise UserError(f"{shown(path)} is being written by its own training, or by another t3d sinks")
+                raise UserError(f"{display_path(path)} is being written by its own training, or by another t3d sinks")
         except (OSError, Refused) as error:
-            raise UserError(f"{shown(path)} cannot be written for {', '.join(args.to)}: {in_words(error)}") from None
+            raise UserError(
+                f"{display_path(path)} cannot be written for {', '.join(args.to)}: {error_text(error)}"
+            ) from None
         if problems:
             raise UserError("; ".join(problems))
         for name in args.to:
             command, about = SHOWN_BY[name]
-            print(printable(f"{command.format(path=shlex.quote(shown(path)))}  # {about}"))  # noqa: T201
+            print(printable(f"{command.format(path=shlex.quote(display_path(path)))}  # {about}"))  # noqa: T201
     return 0

@@ -8,8 +8,8 @@ from itertools import pairwise
 import torch
 
 from t3d.config import TD3Config
-from t3d.policy.architectures import actor_architecture, critic_architecture
-from t3d.types import Spec
+from t3d.config.networks import actor_architecture, critic_architecture
+from t3d.policy.spec import Spec
 
 Sizes = tuple[int, ...]
 Product = Callable[[], object]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from t3d.dash.glances import Glances
 from t3d.dash.index import RunIndex
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, in_words
+from t3d.files import CORRUPT_ERRORS, error_text
 from t3d.store.catalogue import ALIVE, Entry, peek, read_entry
 from t3d.store.listing import listed_fields, searched_text
 from t3d.store.notes import FILE as NOTES
@@ -129,7 +129,7 @@ class Library:
                 is_empty = index.size < ENOUGH * os.path.getsize(index.path / "events.jsonl")  # noqa: PTH202
                 complete = index.refresh((SOON if is_empty else PATIENCE) / len(self._used))
             except CORRUPT_ERRORS as error:
-                raise NoSuchRun(f"it cannot be read as a run: {in_words(error)}") from None
+                raise NoSuchRun(f"it cannot be read as a run: {error_text(error)}") from None
             self._save_memory()
         return index, complete
 

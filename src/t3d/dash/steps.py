@@ -8,7 +8,7 @@ from t3d.config import Config, Member, TD3Config
 from t3d.dash.index import RunIndex
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.fifteen_steps import LETTERS, fifteen_texts
-from t3d.policy.files import MOST_JSON_BYTES, described
+from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.store.reader import Run
 
 STEP_OF = {  # which step makes each part of a trace; types.UpdateTrace says the same
@@ -77,6 +77,6 @@ def _member(index: RunIndex, asked: str) -> Member:
 def _observes_images(index: RunIndex, member: Member) -> bool:
     """Whether the policy's file says so; settings say it only of images that T3D renders itself."""
     try:
-        return bool(described(read(index.path / "last" / f"{member.name}.json", MOST_JSON_BYTES)).get("images"))
+        return bool(read_description(read(index.path / "last" / f"{member.name}.json", MOST_JSON_BYTES)).get("images"))
     except CORRUPT_ERRORS:
         return index.cfg.env.pixels > 0

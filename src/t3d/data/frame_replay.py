@@ -11,7 +11,8 @@ from torch import Tensor
 
 from t3d.data.frames import Frames
 from t3d.data.replay import Replay
-from t3d.types import Rollout, floats_in
+from t3d.policy.spec import floats_in
+from t3d.types import Rollout
 
 
 class FrameReplay(Replay):

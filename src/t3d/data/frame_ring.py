@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.errors import FramesNotWritten, UserError
-from t3d.files import in_words
+from t3d.files import error_text
+from t3d.policy.spec import Spec
 from t3d.tensors import sendable
-from t3d.types import Spec
 
 Bytes = NDArray[np.uint8]
 SPARE = 0.04  # of the rows: frames beyond one for each, of which episodes of 50 steps take half; chosen
@@ -136,7 +136,7 @@ def _open_file(folder: Path, members: int, spec: Spec, rows: int, envs: int, ste
         os.ftruncate(file.fileno(), size)
     except OSError as error:
         raise UserError(
-            f"the file for the images of the replay cannot be opened in {place}: {in_words(error)}"
+            f"the file for the images of the replay cannot be opened in {place}: {error_text(error)}"
         ) from None
     return file
 
@@ -150,6 +150,6 @@ def _write(file: BinaryIO, offset: int, frame: Bytes) -> None:
             rest, offset = rest[done:], offset + done
     except OSError as error:
         raise FramesNotWritten(
-            f"the images of the replay could not be written to disk: {in_words(error)}; make room there, use a smaller "
-            "replay.capacity, or leave replay.frames_on_disk off"
+            f"the images of the replay could not be written to disk: {error_text(error)}; make room there, use a "
+            "smaller replay.capacity, or leave replay.frames_on_disk off"
         ) from None

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from t3d.data.frame_ring import SHARE, Bytes, FrameRing, frames_needed, oldest_shared
 from t3d.files import to_count
+from t3d.policy.spec import Spec
 from t3d.tensors import sendable
-from t3d.types import GOES_ON, UNKNOWN, Origins, Spec, State
+from t3d.types import GOES_ON, UNKNOWN, Origins, State
 
 Numbers = NDArray[np.int64]
 

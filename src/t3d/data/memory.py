@@ -20,7 +20,8 @@ from t3d.data.samplers import Sampler, UniformSampler
 from t3d.errors import UserError
 from t3d.files import to_count, to_number
 from t3d.policy.snapshots import PolicySnapshot
-from t3d.types import Batch, Coefficient, Rollout, Spec, State
+from t3d.policy.spec import Spec
+from t3d.types import Batch, Coefficient, Rollout, State
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "uniform": UniformSampler,

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.data.links import BYTES_PER_ROW, Links
+from t3d.policy.spec import Floats, Spec
 from t3d.tensors import sendable
-from t3d.types import Floats, Origins, Rollout, Spec, row_sizes
+from t3d.types import Origins, Rollout, row_sizes
 
 if TYPE_CHECKING:
     from t3d.data.frames import Frames

@@ -20,7 +20,8 @@ from t3d.algo.rules import TD3
 from t3d.algo.td3 import Agent, Coefficients, coefficients_of, td3_init, td3_parameters, td3_update
 from t3d.config import Config, TD3Config, merge
 from t3d.config.presets import preset
-from t3d.types import Batch, Draws, Spec, UpdateTrace
+from t3d.policy.spec import Spec
+from t3d.types import Batch, Draws, UpdateTrace
 
 Bias = NDArray[np.float64]  # (seeds,)
 WithCritics = namedtuple("WithCritics", (*Coefficients._fields, "critics"))  # type: ignore[misc]

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS, OBJECTIVE, Text, fifteen_texts
 from t3d.insight.one_update import OneUpdate
-from t3d.policy.architectures import Architecture, actor_architecture, critic_architecture
+from t3d.policy.architectures import Architecture
 
 MOST_CRITICS = 5  # that have a row each; of more only a common one is shown
 

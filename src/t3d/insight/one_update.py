@@ -15,12 +15,13 @@ from t3d.config.sweeps import noun
 from t3d.data.memory import Memory
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, readable, to_fields
+from t3d.policy.spec import Spec
 from t3d.run.coefficients import coefficients_of_members
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.flatten import refuse_unlike
 from t3d.store.members import stored_name
 from t3d.store.reader import Run
-from t3d.types import Spec, State
+from t3d.types import State
 from t3d.world.compatibility import difference, outline
 
 

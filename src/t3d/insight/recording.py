@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from t3d.config import load_config
+from t3d.config.networks import own_network
 from t3d.errors import UserError
 from t3d.modules import find_again
-from t3d.policy.architectures import own_network
-from t3d.policy.files import load_policy
+from t3d.policy.files import read_policy
 from t3d.run.child import begin
 from t3d.store.catalogue import remembered_files
 from t3d.world.graphics import choose_graphics
@@ -42,7 +42,7 @@ def record_all(path: Path, step: int) -> None:
         stem = path / "videos" / ".policies" / member.name
         if not stem.with_name(f"{stem.name}.safetensors").exists():
             continue
-        policy = load_policy(stem, own_network(cfg.td3))
+        policy = read_policy(stem, own_network(cfg.td3))
         if policy.about["step"] == step:  # otherwise it has diverged since
             out = path / "videos" / f"{member.name}-step-{step}.mp4"
             record(policy, cfg.env, out, seed=member.seed, episodes=STEPS, steps=STEPS)

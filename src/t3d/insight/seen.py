@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from t3d.config import Member
 from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.insight.statistics import Array
+from t3d.policy.spec import Floats, Spec
 from t3d.store.checkpoint import folders, open_checkpoint
 from t3d.store.reader import Run
-from t3d.types import Floats, Policy, Spec, row_sizes
+from t3d.types import Policy, row_sizes
 
 
 class Range(NamedTuple):

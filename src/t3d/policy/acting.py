@@ -12,33 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.policy.action_limit import limited, middle, put_previous, valid_previous
-from t3d.policy.architectures import numpy_operations
-from t3d.policy.batched import batch_size, flatten_batch
-from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot
-from t3d.policy.spaces import InvalidValue, flatten, stacked, to_bounds
-from t3d.types import Floats, Spec
-
-
-class MemberPolicy:
-    """One member's actor: observations (N, observation_width) -> actions (N, action_size) in [-1, 1]."""
-
-    def __init__(self, snapshot: PolicySnapshot, member: int) -> None:
-        network = snapshot.architecture
-        self._parameters = [one[0] for one in network.parameters(snapshot.flat[member : member + 1])]
-        self._forward, self._ops = network.forward, numpy_operations(network.activation)
-        scaling = snapshot.scaling
-        self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
-
-    def __call__(self, observations: NDArray[Any]) -> Floats:
-        x = observations
-        with np.errstate(all="ignore"):  # an environment may have set "raise"; whoever acts notices what is not finite
-            if self.scaling is not None:  # of vectors only
-                mean, std = self.scaling
-                x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
-            action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
-        return action
-
+from t3d.policy.actions import limited, middle, put_previous, to_bounds, valid_previous
+from t3d.policy.observations import InvalidValue, batch_size, flatten, flatten_batch, stacked
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.spec import Spec
 
 _TAKES_PREVIOUS = (
     "this policy limits how much actions change, so it takes the previous action too: policy(observation, "

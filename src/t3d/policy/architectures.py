@@ -6,19 +6,16 @@ once in torch (algo/networks.py), or one network in NumPy (below), for acting wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3d.config import TD3Config
-from t3d.errors import UserError
-from t3d.modules import import_named, is_own, named_or_own, where_it_failed
 from t3d.policy import encoders
-from t3d.policy.encoders import Encoder, encoder_from, encoder_of
-from t3d.types import Floats, Spec
+from t3d.policy.encoders import Encoder
+from t3d.policy.spec import Floats
 
 NORM_EPSILON = 1e-5  # PyTorch's default for layer normalisation
 EXPANSION = 4  # of a residual block's hidden layer, as in SimBa
@@ -108,9 +105,9 @@ class Architecture(NamedTuple):
             start = stop
         return found
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns it as plain values, which architecture(**values) reads."""
-        encoder = {} if self.encoder is None else {"encoder": self.encoder.described()}
+        encoder = {} if self.encoder is None else {"encoder": self.encoder.to_dict()}
         return {"name": self.name, "sizes": list(self.sizes), "activation": self.activation, **encoder}
 
 
@@ -196,42 +193,6 @@ KINDS = {
     "layer_norm": Kind(layer_norm_layout, layer_norm),
     "residual": Kind(residual_layout, residual),
 }
-
-
-def architecture(
-    name: str, sizes: Sequence[int], activation: str, encoder: Encoder | Mapping[str, Any] | None = None
-) -> Architecture:
-    """Returns an architecture by the name of its kind; one of the user's own is imported."""
-    encoder = encoder_from(encoder) if isinstance(encoder, Mapping) else encoder
-    found = Architecture(name, named_or_own(name, KINDS, Kind, "network"), tuple(sizes), activation, encoder)
-    try:
-        found.size  # noqa: B018 (its layout may raise)
-    except Exception as error:
-        why = str(error) if isinstance(error, ValueError) else where_it_failed(error)
-        raise UserError(f"there is no network {name} with layers {list(sizes)}: {why}") from error
-    return found
-
-
-def own_network(cfg: TD3Config) -> Kind | None:
-    """Imports the actor's network if it is the user's own, as load_policy wants it."""
-    return import_named(cfg.actor_network, Kind, "network") if is_own(cfg.actor_network) else None
-
-
-def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
-    """The architecture of an actor, before the tanh of its output; with images it begins with their encoder."""
-    sizes = (spec.observation_size, *cfg.actor_hidden, spec.action_size)
-    return architecture(cfg.actor_network, sizes, cfg.actor_activation, encoder_of(spec, cfg))
-
-
-def critic_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
-    """The architecture of a critic, which has one output, or one for each value of a categorical critic.
-
-    With images its input has been encoded by the actor's encoder.
-    """
-    outputs = cfg.value_bins if cfg.critic_loss == "categorical" else 1
-    sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, outputs)
-    network, encoder = architecture(cfg.critic_network, sizes, cfg.critic_activation), encoder_of(spec, cfg)
-    return network if encoder is None else network._replace(encoder=encoder, encoded=True)
 
 
 def _linear(x: Floats, weight: Floats, bias: Floats) -> Floats:

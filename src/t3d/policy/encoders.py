@@ -13,10 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from t3d.config import TD3Config
-from t3d.errors import UserError
 from t3d.files import to_count, to_list
-from t3d.types import Floats, Spec, floats_in
+from t3d.policy.spec import Floats, floats_in
 
 if TYPE_CHECKING:
     from t3d.policy.architectures import Operations
@@ -83,7 +81,7 @@ class Encoder(NamedTuple):
             pieces.append(ops.floats(observations[..., :vector], parameters[0]))
         return ops.join(pieces)
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns it as plain values, which encoder_from reads."""
         return {**self._asdict(), "images": [list(shape) for shape in self.images], "strides": list(self.strides)}
 
@@ -97,21 +95,8 @@ class Encoder(NamedTuple):
         return left
 
 
-def encoder_of(spec: Spec, cfg: TD3Config) -> Encoder | None:
-    """The encoder of an environment's images; None if it has none."""
-    if not spec.images:
-        return None
-    shapes = tuple(image.shape for image in spec.images)
-    found = Encoder(shapes, spec.stack, cfg.encoder_strides, cfg.encoder_channels, cfg.encoder_features)
-    try:
-        found.outputs  # noqa: B018 (it may raise)
-    except ValueError as error:
-        raise UserError(f"{error}; give fewer or smaller td3.encoder_strides, or larger images") from None
-    return found
-
-
 def encoder_from(values: Mapping[str, Any]) -> Encoder:
-    """Reverses described; raises ValueError if the values describe no encoder."""
+    """Reverses to_dict; raises ValueError if the values describe no encoder."""
     images = []
     for shape in to_list(values["images"]):
         channels, height, width = (to_count(one, least=1) for one in to_list(shape))

@@ -1,10 +1,12 @@
-"""Files of policies: written by runs, and checked in every respect before one is used."""
+"""Policies in files: written by runs, found wherever they are, and checked in every respect before one is used."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -29,21 +31,83 @@ from t3d.files import (
     to_number,
     unsealed,
 )
-from t3d.policy.acting import SavedPolicy
+from t3d.policy.acting import LoadedPolicy, SavedPolicy
+from t3d.policy.actions import to_bounds
 from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture, Kind
 from t3d.policy.encoders import encoder_from
 from t3d.policy.snapshots import PolicySnapshot, Scaling
-from t3d.policy.spaces import to_bounds
-from t3d.types import Image, Part, Spec
+from t3d.policy.spec import Image, Part, Spec
 
 FORMAT = 3  # formats 1 and 2 had no architecture
 INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
 MOST_OBSERVATION_BYTES = 2**26  # with images; chosen
+NEEDS = {  # module -> what needs more than NumPy and safetensors, and what to install for it
+    "t3d.ship.from_checkpoint": ("a checkpoint holds the state of training, so loading it", "t3d"),
+    "t3d.ship.onnx_policy": ("an ONNX file", "onnx onnxruntime"),
+}
 
 
 class UnknownNetwork(UserError):
     """The network of a policy file is not one of T3D's, and was not given."""
+
+
+def load_policy(path: str | Path, network: Kind | None = None, seed: int | str | None = None) -> LoadedPolicy:
+    """Loads a policy, e.g. load_policy("runs/demo"), and refuses one that was changed.
+
+    A policy file (runs/demo/best/seed-0) or an exported .onnx file holds one policy. Of a run folder the best policy is
+    taken, of several seeds the one with the highest evaluation; of a checkpoint (runs/demo/checkpoints/...) the policy
+    at that step. There `seed` chooses another, in a sweep by its name. If the network of a policy file is your own, it
+    must be given: a file never says what code to run.
+    """
+    place = Path(path)
+    if place.suffix == ".onnx":
+        _refuse(place, "an ONNX file", network=network, seed=seed)
+        return _loader("t3d.ship.onnx_policy")(place)
+    if (place / "manifest.json").is_file():
+        _refuse(place, "a checkpoint", network=network)
+        return _loader("t3d.ship.from_checkpoint")(place, seed)
+    if place.is_dir():
+        return _of_run(place, network, seed)
+    policy = read_policy(place, network)
+    _refuse(place, "a policy file, which holds one policy", seed=seed)
+    return policy
+
+
+def _refuse(path: Path, what: str, **options: object) -> None:
+    """Refuses options that this kind of file has no use for."""
+    for name, value in options.items():
+        if value is not None:
+            raise UserError(f"{path} is {what}: it takes no {name}")
+
+
+def _of_run(folder: Path, network: Kind | None, seed: int | str | None) -> LoadedPolicy:
+    stems = sorted(file.with_suffix("") for file in (folder / "best").glob("*.safetensors"))
+    if not stems:
+        raise UserError(f"{folder} has no policy: it is not a run, or was never evaluated")
+    if seed is not None:
+        names = (str(seed), f"seed-{seed}")
+        found = [stem for stem in stems if stem.name in names]
+        if not found:
+            known = ", ".join(stem.name for stem in stems[:5])
+            raise UserError(f"{folder} has no policy of seed {seed}; it has {known}{' ...' if len(stems) > 5 else ''}")
+        return read_policy(found[0], network)
+    return max((read_policy(stem, network) for stem in stems), key=_evaluated)
+
+
+def _evaluated(policy: LoadedPolicy) -> float:
+    mean_return = policy.about.get("mean_return")
+    return mean_return if isinstance(mean_return, float) and not math.isnan(mean_return) else -math.inf
+
+
+def _loader(module: str) -> Callable[..., LoadedPolicy]:
+    """Imports what only some policies need; a sentence says how to install it."""
+    what, packages = NEEDS[module]
+    try:
+        load: Callable[..., LoadedPolicy] = importlib.import_module(module).load
+    except ImportError as error:
+        raise UserError(f"{what} needs {error.name}; install it with: pip install {packages}") from None
+    return load
 
 
 def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, about: dict[str, Any]) -> None:
@@ -70,7 +134,7 @@ def description_of(snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) 
     """Everything about a policy but its numbers, as plain values."""
     return {
         "format": FORMAT,
-        "network": snapshot.architecture.described(),
+        "network": snapshot.architecture.to_dict(),
         "observation": [part._asdict() for part in spec.observation],
         **({"images": [image._asdict() for image in spec.images], "stack": spec.stack} if spec.images else {}),
         "action_shape": spec.action_shape,
@@ -94,8 +158,8 @@ def packed(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> tup
     return safetensors.numpy.save(tensors, {"policy": text.decode()}), text
 
 
-def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
-    """Loads a policy written by a run, e.g. load_policy("runs/demo/best/seed-0"); refuses one that was changed.
+def read_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
+    """Loads a policy written by a run, e.g. read_policy("runs/demo/best/seed-0"); refuses one that was changed.
 
     If its network is the user's own, it must be given: a file never says what code to run.
     """
@@ -117,7 +181,7 @@ def load_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
         raise UserError(f"{stem} is not a policy that T3D wrote: {error}") from None
 
 
-def described(text: bytes) -> dict[str, Any]:
+def read_description(text: bytes) -> dict[str, Any]:
     """Reads the json beside a policy, of any format; raises Refused if it was changed, which format 1 cannot show."""
     fields = fields_in(text)
     return unsealed("policy", text, INDENT) if "policy" in fields else fields
@@ -181,7 +245,7 @@ def _architecture(fields: dict[str, Any], own: Kind | None, stem: Path) -> Archi
 
 
 def architecture_from(fields: dict[str, Any], own: Kind | None = None) -> Architecture:
-    """Reverses Architecture.described; raises an error for values that describe none."""
+    """Reverses Architecture.to_dict; raises an error for values that describe none."""
     name, activation = (str(to_fields(fields)[key]) for key in ("name", "activation"))
     if (kind := KINDS.get(name, own)) is None or activation not in ACTIVATIONS:
         raise Refused(f"its network is {name!r:.60} with activation {activation!r:.60}")

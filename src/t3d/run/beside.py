@@ -12,7 +12,7 @@ from pathlib import Path
 
 from t3d.config import Config
 from t3d.events import Event, Note
-from t3d.files import Refused, in_words, refuse_link
+from t3d.files import Refused, error_text, refuse_link
 from t3d.run.child import HURRY, Child, Deadline
 from t3d.run.parts import Counters
 
@@ -36,7 +36,7 @@ class Sinks:
         try:
             self._child = Child("t3d.sinks.process", {"path": str(path), "sinks": names}) if names else None
         except OSError as error:
-            self.notes.append(f"{' and '.join(names)} get nothing: {in_words(error)}")
+            self.notes.append(f"{' and '.join(names)} get nothing: {error_text(error)}")
 
     def news(self) -> list[str]:
         """Returns what went wrong since the last call."""
@@ -93,7 +93,7 @@ class Recorder:
             self._child = Child("t3d.insight.recording", {"path": str(self.path), "step": step})
             self._step = step
         except (OSError, Refused) as error:
-            self._say(step, in_words(error))
+            self._say(step, error_text(error))
 
     def news(self) -> list[str]:
         """Returns what went wrong since the last call."""

@@ -156,7 +156,7 @@ def _run(training: Training, start: list[Event], requests: Requests) -> Iterator
         if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # the caller has stopped iterating
             reason, text = "failed", as_sentence(error)
         if isinstance(error, BadValue):
-            saver.folder.write(reporter.bad_value(error.fault._replace(text=str(error), met=1), error.member))
+            saver.folder.write(reporter.bad_value(error.fault._replace(text=str(error), count=1), error.member))
         error.add_note(saver.save_after_error())
         if isinstance(error, BadValue):
             error.add_note("Resumed with --bad-values skip, or clip, it continues in spite of such values")

@@ -16,12 +16,12 @@ from t3d.algo.engines import ENGINES, FASTEST_FIRST, EngineName
 from t3d.algo.engines.verify import faster_threads, mismatch
 from t3d.algo.rules import Rule, rule_of
 from t3d.config import Config, TD3Config, plain
+from t3d.config.networks import encoder_of
 from t3d.config.sweeps import noun
 from t3d.data.memory import bytes_needed
 from t3d.data.replay import BYTES_PER_VALUE
 from t3d.errors import UserError
-from t3d.policy.encoders import encoder_of
-from t3d.types import Spec
+from t3d.policy.spec import Spec
 
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
 _faster: dict[tuple[object, ...], int] = {}  # threads, by what is computed

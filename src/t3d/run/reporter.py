@@ -113,7 +113,7 @@ class Reporter:
             field=fault.field,
             text=fault.text,
             handling=parts.cfg.env.bad_values,
-            count=fault.met,
+            count=fault.count,
         )
 
     def stood_still(self, seconds: float) -> None:

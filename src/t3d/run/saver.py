@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from t3d.actors.governor import passed
 from t3d.errors import Diverged, EnvironmentFailed, FramesNotWritten, UserError, as_sentence
 from t3d.events import Event, Saved, SaveFailed, Start
-from t3d.files import Refused, in_words, shown
+from t3d.files import Refused, display_path, error_text
 from t3d.run.parts import Parts
 from t3d.run.surroundings import Surroundings
 from t3d.store.checkpoint import SPARE_BYTES, Checkpoint, save
@@ -47,7 +47,7 @@ class Saver:
             spare = 0 if reason == "end" else SPARE_BYTES
             self.checkpoint, new_bytes = save(root, step, state, parts.memory.replay, self.checkpoint, spare)
         except (OSError, Refused) as error:
-            self.problem = f"the checkpoint could not be written: {in_words(error)}"
+            self.problem = f"the checkpoint could not be written: {error_text(error)}"
             return self._failed(self.problem)
         self.unsaved, self.problem = False, ""
         seconds = time.monotonic() - started
@@ -100,7 +100,7 @@ class Saver:
                 self.save_at_the_end()
         except Exception as problem:  # whatever it is, the error that ended the run comes first
             self.problem = self.problem or as_sentence(problem)
-        where, has_id = shown(self.folder.path), self.parts.cfg.env.id
+        where, has_id = display_path(self.folder.path), self.parts.cfg.env.id
         resume = f"t3d resume {shlex.quote(where)}" if has_id else f"t3d.resume({where!r}, make_env=...) in Python"
         if not self.unsaved:
             return f"The run is saved as it was before that: {resume}"

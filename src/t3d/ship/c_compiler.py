@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.types import Spec
+from t3d.policy.spec import Spec
 
 NAMES = ("cc", "gcc", "clang")
 FLAGS = ("-std=c99", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from t3d.policy.architectures import Operations
-from t3d.types import Floats
+from t3d.policy.spec import Floats
 
 IN_PLACE = ("activate", "add", "layer_norm", "squash")  # a step may write over an input that nobody reads any more
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from t3d.errors import UserError
-from t3d.policy.action_limit import middle
+from t3d.policy.actions import bounds_inside, middle
+from t3d.policy.observations import ABSURD
 from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot
-from t3d.policy.spaces import ABSURD
-from t3d.ship.bounds import bounds_inside
+from t3d.policy.spec import Floats, Spec
 from t3d.ship.c_program import Program, Step
 from t3d.ship.c_texts import ACTIVATIONS, FUNCTION, HELPERS, INSIDE, LIMITING, OBSERVE_PREVIOUS
-from t3d.types import Floats, Spec
 
 PER_LINE = 8  # numbers
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import followed, in_words, replace, sealed
+from t3d.files import error_text, followed, replace, sealed
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.action_limit import middle
+from t3d.policy.actions import middle
 from t3d.policy.architectures import KINDS
+from t3d.policy.spec import Spec
 from t3d.ship.c_compiler import compiled, compiler
 from t3d.ship.c_source import c_source
 from t3d.ship.parity import largest_difference, refuse_difference
-from t3d.types import Spec
 from t3d.version import __version__
 
 
@@ -53,7 +53,7 @@ def export_policy(policy: SavedPolicy, out: Path, kind: str, training: dict[str,
     try:
         replace(followed(out), content)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {in_words(error)}") from None
+        raise UserError(f"cannot write {out}: {error_text(error)}") from None
     return Exported(out, len(content), difference)
 
 

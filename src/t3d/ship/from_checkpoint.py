@@ -18,9 +18,10 @@ from t3d.modules import is_own
 from t3d.policy import files as policy_files
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.spec import Spec
 from t3d.store.checkpoint import open_checkpoint
 from t3d.tensors import put
-from t3d.types import Spec, State
+from t3d.types import State
 from t3d.world.compatibility import difference, outline
 
 
@@ -33,7 +34,7 @@ def load(path: Path, seed: int | str | None) -> SavedPolicy:
         _refuse_own_code(cfg, path)
         place = _place(cfg, seed, path)
         member = cfg.members[place]
-        last = policy_files.load_policy(path.parents[1] / "last" / member.name)
+        last = policy_files.read_policy(path.parents[1] / "last" / member.name)
         if changed := difference(state["spec"], outline(last.spec)):
             raise UserError(f"the policies and the checkpoints of {path.parents[1]} are of different runs: {changed}")
         alone = _alone(_shipped(cfg, last.spec, state), place)

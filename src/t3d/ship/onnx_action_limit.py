@@ -1,13 +1,13 @@
-"""The limit on changes of actions as nodes of an ONNX graph, as in policy/action_limit.py."""
+"""The limit on changes of actions as nodes of an ONNX graph, as in policy/actions.py."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto
 
-from t3d.ship.bounds import bounds_inside
+from t3d.policy.actions import bounds_inside
+from t3d.policy.spec import Spec
 from t3d.ship.onnx_operations import Graph, Value
-from t3d.types import Spec
 
 PREVIOUS = "previous_action"  # the input
 

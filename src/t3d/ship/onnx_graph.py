@@ -13,12 +13,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from t3d.policy.actions import bounds_inside
 from t3d.policy.architectures import Operations, project
 from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.ship.bounds import bounds_inside
+from t3d.policy.spec import Floats, Image, Spec
 from t3d.ship.onnx_action_limit import PREVIOUS, flat_previous, limited, precision, with_previous
 from t3d.ship.onnx_operations import Graph, Value, operations
-from t3d.types import Floats, Image, Spec
 
 OPSET, IR_VERSION = 17, 8  # the oldest with LayerNormalization, so that runtimes of 2022 and newer take it
 BATCH = "batch"

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from t3d.policy.architectures import NORM_EPSILON, Operations
 from t3d.policy.encoders import BRIGHTEST, KERNEL, MIDDLE
-from t3d.types import Floats
+from t3d.policy.spec import Floats
 
 
 class Value(NamedTuple):

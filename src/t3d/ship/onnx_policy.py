@@ -18,8 +18,8 @@ from t3d.policy.acting import LoadedPolicy
 from t3d.policy.architectures import Architecture
 from t3d.policy.files import architecture_from, spec_from
 from t3d.policy.snapshots import PolicySnapshot, Scaling
+from t3d.policy.spec import Spec
 from t3d.ship.onnx_graph import model_of, split_inputs
-from t3d.types import Spec
 
 DESCRIPTION = "t3d"  # the metadata that holds the policy's description
 MOST_BYTES = 2**31  # what protobuf allows

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.action_limit import put_previous
+from t3d.policy.actions import put_previous
+from t3d.policy.observations import ABSURD
 from t3d.policy.snapshots import Scaling
-from t3d.policy.spaces import ABSURD
-from t3d.types import Floats, Spec
+from t3d.policy.spec import Floats, Spec
 
 OBSERVATIONS = 10_000
 CHUNK = 100  # observations with images compared at once, for memory; chosen

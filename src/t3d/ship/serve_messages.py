@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.policy.batched import batch_size
-from t3d.policy.spaces import InvalidValue, inside
-from t3d.types import Image, Part, Spec
+from t3d.policy.observations import InvalidValue, batch_size, inside
+from t3d.policy.spec import Image, Part, Spec
 
 FIELDS = ("observation", "previous_action", "reset")
 LONGEST_NUMBER = 32  # characters of a float64 in JSON, with the brackets and spaces around it

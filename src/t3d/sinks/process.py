@@ -16,7 +16,7 @@ from typing import Protocol
 
 from t3d.config import load_config
 from t3d.events import Event
-from t3d.files import Refused, in_words, open_log, read
+from t3d.files import Refused, error_text, open_log, read
 from t3d.run.child import begin
 from t3d.sinks.scalars import KINDS, Point, Scalars
 from t3d.store.lock import try_lock
@@ -86,7 +86,7 @@ class Follower:
         except Exception as error:  # of whatever kind: other people's packages
             self.sinks.pop(name, None)
             self.report(
-                f"{name} gets nothing more: {in_words(error)}; t3d sinks RUN --to {name} writes all of it again"
+                f"{name} gets nothing more: {error_text(error)}; t3d sinks RUN --to {name} writes all of it again"
             )
 
 

@@ -22,7 +22,7 @@ from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
 from t3d.files import CORRUPT_ERRORS, Refused, read, to_count, to_fields, to_list, to_number
-from t3d.policy.files import described
+from t3d.policy.files import read_description
 from t3d.store.checkpoint import folders
 from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
@@ -274,6 +274,6 @@ def _best_return(path: Path, members: tuple[Member, ...], diverged: tuple[Member
 
 def _noted(file: Path) -> float | None:
     try:
-        return to_number(described(read(file, LARGEST_NOTE))["mean_return"])
+        return to_number(read_description(read(file, LARGEST_NOTE))["mean_return"])
     except CORRUPT_ERRORS:
         return None

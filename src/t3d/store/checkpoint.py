@@ -24,11 +24,12 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, fields_in, in_words, read, sync_folder, to_json
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, read, sync_folder, to_json
+from t3d.policy.spec import Floats
 from t3d.store.flatten import joined, split
 from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
 from t3d.store.segments import contents_of, new_bytes, rows_of, shared_segments, write_segments
-from t3d.types import UNKNOWN, Floats, State
+from t3d.types import UNKNOWN, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
     from t3d.data.replay import Replay
@@ -162,20 +163,20 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
         found = folders(root)
     except (OSError, Refused) as error:
         errors, found = [error], []
-        notes.append(f"the checkpoints cannot be read: {in_words(error)}")
+        notes.append(f"the checkpoints cannot be read: {error_text(error)}")
     for path in found:
         try:
             checkpoint = open_checkpoint(path)
             notes += _extra(checkpoint)
         except CORRUPT_ERRORS as error:
             errors.append(error)
-            notes.append(f"checkpoint {path.name} is damaged: manifest.json: {in_words(error)}")
+            notes.append(f"checkpoint {path.name} is damaged: manifest.json: {error_text(error)}")
             continue
         problems = checkpoint.problems()
         if not problems:
             return checkpoint, notes
         errors += problems.values()
-        notes += [f"checkpoint {path.name} is damaged: {name}: {in_words(why)}" for name, why in problems.items()]
+        notes += [f"checkpoint {path.name} is damaged: {name}: {error_text(why)}" for name, why in problems.items()]
         if usable is None and _lacks_only_rows(checkpoint, problems):
             usable = checkpoint._replace(damaged=frozenset(problems))
     if usable is None and any(isinstance(error, OSError) and error.errno not in MISSING for error in errors):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, in_words, read, replace, sealed, to_count, unsealed
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, read, replace, sealed, to_count, unsealed
 from t3d.store.lock import one_at_a_time
 
 FILE = "control.json"
@@ -39,7 +39,7 @@ def read_asked(path: Path, session: Mapping[str, Any]) -> Asked:
     except FileNotFoundError:
         return Asked()
     except CORRUPT_ERRORS as error:
-        raise Refused(in_words(error)) from None
+        raise Refused(error_text(error)) from None
     return asked if whose == (session.get("pid"), session.get("host"), session.get("time")) else Asked()
 
 
@@ -68,7 +68,7 @@ def ask(path: Path, session: Mapping[str, Any], action: str) -> Asked:
                     now = now._replace(pause=action == "pause")
             replace(path / FILE, sealed("control", {**whose, **now._asdict()}))
     except (OSError, ValueError) as error:
-        raise UserError(f"the request could not be written: {in_words(error)}") from None
+        raise UserError(f"the request could not be written: {error_text(error)}") from None
     return now
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from t3d.config import Config, Member, to_toml
+from t3d.config.networks import own_network
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
 from t3d.events import (
@@ -42,13 +43,12 @@ from t3d.events import (
     Update,
     to_line,
 )
-from t3d.files import Refused, clear_leftovers, in_words, open_log, replace, shown
-from t3d.policy.architectures import own_network
-from t3d.policy.files import load_policy, save_policy
+from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, replace
+from t3d.policy.files import read_policy, save_policy
 from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.spec import Spec
 from t3d.store.lock import holder
 from t3d.store.reader import last_event
-from t3d.types import Spec
 from t3d.version import __version__
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
@@ -137,7 +137,7 @@ class RunFolder:
             self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")
         except (OSError, Refused) as error:
-            raise UserError(f"cannot write the run in {path}: {in_words(error)}") from None
+            raise UserError(f"cannot write the run in {path}: {error_text(error)}") from None
         self._unwritten: list[str] = []  # policies that could not be written, in words
         self._place, self._checked_at = _identity(path), time.monotonic()
         self.notes = [log.note for log in (self._events, self._metrics, self._journal) if log.note]
@@ -157,7 +157,7 @@ class RunFolder:
     def refuse_if_gone(self) -> None:
         """Ends a run whose folder was removed."""
         if self.is_gone():
-            raise UserError(f"the run's folder {shown(self.path)} was removed or moved away while it trained")
+            raise UserError(f"the run's folder {display_path(self.path)} was removed or moved away while it trained")
 
     def refuse_if_gone_by_now(self) -> None:
         """The same, but checks only once a second."""
@@ -195,7 +195,7 @@ class RunFolder:
     def best_problem(self, member: int) -> str:
         """Returns what is wrong with the file of a member's best policy, or an empty string."""
         try:
-            load_policy(self.path / "best" / self.cfg.members[member].name, own_network(self.cfg.td3))
+            read_policy(self.path / "best" / self.cfg.members[member].name, own_network(self.cfg.td3))
         except UserError as error:
             return str(error)
         return ""
@@ -221,7 +221,7 @@ class RunFolder:
         try:
             save_policy(self.path / kind / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
-            self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {in_words(error)}")
+            self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {error_text(error)}")
 
 
 def rooted(cfg: Config) -> Config:
@@ -243,10 +243,10 @@ def create_folder(cfg: Config) -> Path:
     except OSError as error:
         raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
     if process := holder(path):
-        raise UserError(f"a run named {shown(path)} is running in {process}; choose another --run.name")
+        raise UserError(f"a run named {display_path(path)} is running in {process}; choose another --run.name")
     raise UserError(
-        f"a run named {shown(path)} already exists; choose another --run.name, "
-        f"remove that folder, or resume it: t3d resume {shlex.quote(shown(path))}"
+        f"a run named {display_path(path)} already exists; choose another --run.name, "
+        f"remove that folder, or resume it: t3d resume {shlex.quote(display_path(path))}"
     )
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
-from t3d.policy.files import MOST_JSON_BYTES, described
+from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.store.lock import one_at_a_time
 from t3d.store.values import LARGEST
 
@@ -78,4 +78,4 @@ def _hash_in(path: Path, name: str) -> str:
     """Returns the hash of the tensors of a member's best policy, as the file beside it says."""
     if Path(name).name != name:
         raise Refused(f"{name!r:.60} is not the name of a member")
-    return str(described(read(path / "best" / f"{name}.json", MOST_JSON_BYTES)).get("tensors_sha256"))
+    return str(read_description(read(path / "best" / f"{name}.json", MOST_JSON_BYTES)).get("tensors_sha256"))

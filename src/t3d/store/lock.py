@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, fields_in, in_words, open_log, open_plain, to_count
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, open_log, open_plain, to_count
 
 LONGEST = 1000  # bytes of the file that are read
 CHANGES = "changes.lock"  # held while one of the small files that several processes change is replaced
@@ -33,7 +33,7 @@ class Lock:
         try:
             self._file, self._folder = open_log(folder / "lock"), _opened(folder)
         except (OSError, Refused) as error:
-            raise UserError(f"cannot lock {folder}: {in_words(error)}") from None
+            raise UserError(f"cannot lock {folder}: {error_text(error)}") from None
         said, self.note = _holder(self._file), ""
         try:
             for descriptor in (self._file.fileno(), self._folder):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, fields_in, in_words, read, replace, to_json
+from t3d.files import CORRUPT_ERRORS, error_text, fields_in, read, replace, to_json
 from t3d.store.lock import one_at_a_time
 
 FILE = "notes.json"
@@ -54,7 +54,7 @@ def write_notes(path: Path, notes: Notes, before: Notes | None = None) -> None:
                 raise UserError(f"the notes of {path.name} were changed meanwhile; look at them and edit them again")
             replace(path / FILE, to_json({"tags": list(notes.tags), "note": notes.note}))
     except (OSError, ValueError) as error:
-        raise UserError(f"the notes of {path.name} could not be written: {in_words(error)}") from None
+        raise UserError(f"the notes of {path.name} could not be written: {error_text(error)}") from None
 
 
 def _is_text(text: str) -> bool:

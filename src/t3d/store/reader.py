@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from t3d.config import Config, EnvConfig, Member, load_config
+from t3d.config.networks import own_network
 from t3d.config.sweeps import noun
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, Event, SeedStopped, from_line
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.architectures import own_network
-from t3d.policy.files import UnknownNetwork, load_policy
+from t3d.policy.files import UnknownNetwork, read_policy
 from t3d.store.members import contenders, evals_by_member, stopped_members
 from t3d.store.values import check_values
 
@@ -117,9 +117,9 @@ class Run(NamedTuple):
     def load(self, stem: Path) -> SavedPolicy:
         """Loads a policy file of this run."""
         try:
-            return load_policy(stem)
+            return read_policy(stem)
         except UnknownNetwork:  # the run's own, imported only if it is needed
-            return load_policy(stem, own_network(self.cfg.td3))
+            return read_policy(stem, own_network(self.cfg.td3))
 
     def policy(self, member: Member, which: str = "best") -> SavedPolicy:
         """Returns the best or the last policy of a member; refuses a file that says it is another's."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.types import Fault, Floats, Spec
+from t3d.policy.spec import Floats, Spec
+from t3d.types import Fault
 from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, close_quietly
 from t3d.world.pixels import open_env
 from t3d.world.spec import spec_of

@@ -7,7 +7,7 @@ from typing import Any
 from t3d.errors import UserError
 from t3d.files import to_fields, to_list, to_number
 from t3d.policy.acting import SavedPolicy
-from t3d.types import Spec
+from t3d.policy.spec import Spec
 from t3d.world.spec import size_of
 
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from t3d.config import Config, Member
 from t3d.errors import StoppedEarly
 from t3d.files import to_count
-from t3d.policy.spaces import random_action
+from t3d.policy.actions import random_action
+from t3d.policy.spec import Floats
 from t3d.seeds import derive, stream
-from t3d.types import Episode, Fault, Floats, State
+from t3d.types import Episode, Fault, State
 from t3d.world.batch import EnvBatch
 from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, Result
 from t3d.world.noise import NOISES, Noise, scale_factor

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import Config
-from t3d.policy.acting import MemberPolicy
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.seeds import derive
 from t3d.types import Evaluation, Policy
 from t3d.world.batch import EnvBatch, open_batch

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, plain
-from t3d.policy.spaces import newest, split
+from t3d.policy.observations import newest, split
+from t3d.policy.spec import Spec
 from t3d.seeds import derive
-from t3d.types import Spec
 from t3d.world.batch import EnvBatch, SingleEnvs, open_batch
 from t3d.world.guard import ENVIRONMENT_ERRORS, EnvFactory
 from t3d.world.names import label_of

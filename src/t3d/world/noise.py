@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import NoiseConfig
-from t3d.types import Floats
+from t3d.policy.spec import Floats
 
 OU_RATE = 0.15  # how fast OU noise reverts to zero; DDPG's value (Lillicrap et al., 2015)
 LADDER = 4.0  # a member's noisiest environment uses this multiple of the configured scale; chosen

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.types import Image, Part, Spec
+from t3d.policy.spec import Image, Part, Spec
 
 Path = tuple[str | int, ...]
 WIDEST = 1e9  # action bounds beyond this stand for infinity

@@ -21,7 +21,8 @@ from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import Actor
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
-from t3d.types import Batch, Spec, State
+from t3d.policy.spec import Spec
+from t3d.types import Batch, State
 
 TOLERANCE = 0.01  # of the largest value in the tensor
 MOVED_TOLERANCE = 0.03  # of how far a network has moved: targets move a thousand times less than online networks

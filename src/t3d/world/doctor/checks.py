@@ -10,8 +10,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.policy.spaces import random_action, split
-from t3d.types import Spec
+from t3d.policy.actions import random_action
+from t3d.policy.observations import split
+from t3d.policy.spec import Spec
 from t3d.world.doctor.trial import EPISODES, MOST_SECONDS, MOST_STEPS, Trial, play, reset
 from t3d.world.guard import EnvGuard, GymEnv
 from t3d.world.spec import size_of

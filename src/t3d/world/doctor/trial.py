@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import EnvironmentFailed, UserError
-from t3d.policy.spaces import newest, random_action, split
-from t3d.types import Floats
+from t3d.policy.actions import random_action
+from t3d.policy.observations import newest, split
+from t3d.policy.spec import Floats
 from t3d.world.guard import EnvGuard, GymEnv, Result
 
 MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: training should start without a noticeable delay

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.types import Floats, Image, Part, Spec
+from t3d.policy.spec import Floats, Image, Part, Spec
 
 ABSURD = 1e10  # chosen: one observation of 1e14 overflows squared gradients in float32, which freezes weights for good
 FIXED_TO = 1e6  # chosen: what `clip` reduces infinities to; their squares fit into float32
@@ -100,47 +100,6 @@ def fixed_number(value: Any) -> float:
         return float(_clipped(numbers("", value, ()).reshape(1), np.zeros(1, np.float32))[0])
     except InvalidValue:
         return 0.0
-
-
-def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
-    """Scales actions (..., action_size) from [-1, 1] to the environment's own bounds, shape and dtype."""
-    return _scaled(action, spec).astype(spec.action_dtype).reshape(action.shape[:-1] + spec.action_shape)
-
-
-def played(actions: Floats, spec: Spec) -> Floats:
-    """Rounds actions (..., action_size) in [-1, 1] to those that the environment is actually given."""
-    return from_bounds(_scaled(actions, spec), spec) if spec.has_integer_actions else actions
-
-
-def random_action(rng: np.random.Generator, spec: Spec) -> Floats:
-    """Draws an action in [-1, 1], uniformly over those that the environment can be given."""
-    if spec.has_integer_actions:
-        low, high = spec.action_low.astype(int), spec.action_high.astype(int)
-        return from_bounds(rng.integers(low, high, endpoint=True), spec)
-    return rng.uniform(-1, 1, spec.action_size).astype(np.float32)
-
-
-def from_bounds(action: NDArray[Any], spec: Spec) -> Floats:
-    """Scales actions (..., action_size) from the environment's own bounds to [-1, 1]."""
-    scaled = action - spec.action_low  # changed in place from here on, as in _scaled
-    scaled /= spec.action_high - spec.action_low
-    scaled *= 2
-    scaled -= 1
-    return scaled.astype(np.float32)
-
-
-def _scaled(action: Floats, spec: Spec) -> NDArray[np.float64]:
-    low, high = spec.action_low, spec.action_high
-    scaled = action.astype(np.float64)  # a copy, changed in place from here on: temporaries would take twice as long
-    scaled += 1
-    scaled /= 2
-    scaled *= high - low
-    scaled += low
-    if spec.has_integer_actions:
-        np.rint(scaled, out=scaled)
-    np.maximum(scaled, low, out=scaled)
-    np.minimum(scaled, high, out=scaled)
-    return scaled
 
 
 def largest_of(flat: NDArray[Any]) -> float:
@@ -244,3 +203,61 @@ def _clipped_image(pixels: NDArray[Any], last: NDArray[np.uint8]) -> NDArray[Any
 
 def _to_bytes(image: Image, pixels: NDArray[Any]) -> NDArray[Any]:
     return np.rint(pixels * 255) if image.is_float else pixels
+
+
+def batch_size(observation: Any, spec: Spec) -> int | None:
+    """How many observations these are; None for a single one, and for what is neither."""
+    first = spec.observation[0] if spec.observation else spec.images[0]
+    try:
+        shape = np.shape(inside(observation, first))
+    except ValueError:  # it has no such part, or is a ragged list
+        return None
+    single = _shapes(first)
+    return shape[0] if shape not in single and shape[1:] in single else None
+
+
+def flatten_batch(observations: Any, count: int, spec: Spec) -> NDArray[Any]:
+    """Flattens N observations to rows of what flatten returns."""
+    usual = _usual(observations, spec)
+    if usual is not None:
+        return usual
+    parts: list[Part | Image] = [*spec.observation, *spec.images]
+    for part in parts:
+        if np.shape(inside(observations, part))[:1] != (count,):
+            raise InvalidValue(part.name, f"does not have {count} rows, as the rest of the batch has")
+    rows = []
+    for row in range(count):
+        try:
+            rows.append(flatten(_row(observations, row), spec))
+        except InvalidValue as error:
+            raise InvalidValue(f"{error.field} in row {row} of the batch", error.problem) from None
+    width = 4 * spec.observation_size + spec.frame_size if spec.images else spec.observation_size
+    return np.stack(rows) if rows else np.empty((0, width), spec.observation_dtype)
+
+
+def _usual(observations: Any, spec: Spec) -> NDArray[Any] | None:
+    """Copies a batch that is one sane array of floats; None for any other, whose bad rows are then found one by one."""
+    only = spec.observation[0] if len(spec.observation) == 1 and not spec.images else None
+    if only is None or only.path or only.first_choice is not None or not isinstance(observations, np.ndarray):
+        return None
+    if observations.dtype.kind != "f" or not largest_of(observations.reshape(-1)) <= ABSURD:
+        return None
+    flat = observations.reshape(len(observations), spec.own_size).astype(np.float32)
+    return np.pad(flat, [(0, 0), (0, spec.action_size)]) if spec.max_action_change else flat
+
+
+def _row(observations: Any, row: int) -> Any:
+    if isinstance(observations, dict):
+        return {key: _row(value, row) for key, value in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(_row(value, row) for value in observations)
+    return observations[row]
+
+
+def _shapes(part: Part | Image) -> list[tuple[int, ...]]:
+    """The shapes that a single array of this part may have."""
+    if isinstance(part, Part):
+        return [part.shape]
+    channels, height, width = part.shape
+    shape = (height, width, channels) if part.channels_last else part.shape
+    return [shape, (height, width)] if channels == 1 else [shape]

@@ -1,0 +1,62 @@
+"""The networks that settings describe; the user's own are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t3d.config.algorithm import TD3Config
+from t3d.errors import UserError
+from t3d.modules import import_named, is_own, named_or_own, where_it_failed
+from t3d.policy.architectures import KINDS, Architecture, Kind
+from t3d.policy.encoders import Encoder, encoder_from
+from t3d.policy.spec import Spec
+
+
+def architecture(
+    name: str, sizes: Sequence[int], activation: str, encoder: Encoder | Mapping[str, Any] | None = None
+) -> Architecture:
+    """Returns an architecture by the name of its kind; one of the user's own is imported."""
+    encoder = encoder_from(encoder) if isinstance(encoder, Mapping) else encoder
+    found = Architecture(name, named_or_own(name, KINDS, Kind, "network"), tuple(sizes), activation, encoder)
+    try:
+        found.size  # noqa: B018 (its layout may raise)
+    except Exception as error:
+        why = str(error) if isinstance(error, ValueError) else where_it_failed(error)
+        raise UserError(f"there is no network {name} with layers {list(sizes)}: {why}") from error
+    return found
+
+
+def own_network(cfg: TD3Config) -> Kind | None:
+    """Imports the actor's network if it is the user's own, as load_policy wants it."""
+    return import_named(cfg.actor_network, Kind, "network") if is_own(cfg.actor_network) else None
+
+
+def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
+    """The architecture of an actor, before the tanh of its output; with images it begins with their encoder."""
+    sizes = (spec.observation_size, *cfg.actor_hidden, spec.action_size)
+    return architecture(cfg.actor_network, sizes, cfg.actor_activation, encoder_of(spec, cfg))
+
+
+def critic_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
+    """The architecture of a critic, which has one output, or one for each value of a categorical critic.
+
+    With images its input has been encoded by the actor's encoder.
+    """
+    outputs = cfg.value_bins if cfg.critic_loss == "categorical" else 1
+    sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, outputs)
+    network, encoder = architecture(cfg.critic_network, sizes, cfg.critic_activation), encoder_of(spec, cfg)
+    return network if encoder is None else network._replace(encoder=encoder, encoded=True)
+
+
+def encoder_of(spec: Spec, cfg: TD3Config) -> Encoder | None:
+    """The encoder of an environment's images; None if it has none."""
+    if not spec.images:
+        return None
+    shapes = tuple(image.shape for image in spec.images)
+    found = Encoder(shapes, spec.stack, cfg.encoder_strides, cfg.encoder_channels, cfg.encoder_features)
+    try:
+        found.outputs  # noqa: B018 (it may raise)
+    except ValueError as error:
+        raise UserError(f"{error}; give fewer or smaller td3.encoder_strides, or larger images") from None
+    return found
