@@ -18,7 +18,7 @@ import torch
 
 import t3d
 from t3d.events import Diagnosed, End, Start
-from t3d.store.reader import read_events
+from t3d.store.log import read_events
 
 CRITICS = {1: "one critic", 2: "two critics, the smaller value"}
 FIGURES = ("step", "q_predicted", "q_return", "q_bias", "q_rows")

@@ -26,7 +26,7 @@ from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
-from t3d.store.catalogue import read_entry
+from t3d.store.summary import read_entry
 from t3d.types import UpdateTrace
 
 ROOT = Path(__file__).parents[1]

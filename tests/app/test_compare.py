@@ -230,7 +230,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
         ("lwo",): "did you mean low?",
         ("x-*",): "no run matches x-*",
         ("low", "--names", "a", "b"): "--names gives 2 names to 1 groups: low",
-        ("low", "--metric", "retrun"): "has no figure retrun, did you mean return?",
+        ("low", "--metric", "retrun"): "has no metric retrun, did you mean return?",
         ("low", "--metric", "returns"): "compare one of them: returns.0, returns.1",
         ("low,seventh", "seventh"): "seed 7 of runs/seventh is in both low,seventh and seventh",
         ("low,hopper", "--threshold", "3"): "--threshold is for one task, and these are 2: Pendulum-v1, Hopper-v5",

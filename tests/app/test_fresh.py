@@ -21,7 +21,8 @@ from faults import rewrite_policy
 from t3d.app.cli import main
 from t3d.app.tables import figure
 from t3d.files import sealed, unsealed
-from t3d.store.reader import best_of, open_run
+from t3d.store.members import best_of
+from t3d.store.reader import open_run
 
 SMALL = ["--total-steps", "200", "--random-steps", "100", "--td3.batch-size", "16", "--threads", "1", "--no-video"]
 SMALL += ["--td3.actor-hidden", "16", "--td3.critic-hidden", "16", "--eval.every-steps", "50", "--eval.episodes", "2"]

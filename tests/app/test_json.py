@@ -23,8 +23,9 @@ from t3d.app.runs_json import shown_fields
 from t3d.app.tables import figure
 from t3d.events import ActorEvent, Alarm, Note, Resumed, SeedStopped, Start, from_line, to_line
 from t3d.insight.statistics import estimate, mean
-from t3d.store.catalogue import read_entry
-from t3d.store.reader import best_of, open_run
+from t3d.store.members import best_of
+from t3d.store.reader import open_run
+from t3d.store.summary import read_entry
 from terminals import COMMAND, SMALL, TRAIN, in_terminal
 
 PAGE = Path(__file__).parents[2] / "docs" / "output.md"

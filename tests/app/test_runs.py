@@ -26,9 +26,10 @@ from t3d.app.tables import figure, source_of
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import ActorEvent, Alarm, End, Eval, Event, Note, SeedStopped, Start, to_line
-from t3d.store.catalogue import Entry, Stored, catalogue, changes, contents, read_entry
-from t3d.store.members import evals_by_member
-from t3d.store.reader import Place, Unreadable, best_of, open_run, read_log
+from t3d.store.log import Place, Unreadable, read_log
+from t3d.store.members import best_of, evals_by_member
+from t3d.store.reader import open_run
+from t3d.store.summary import Entry, Stored, catalogue, changes, contents, read_entry
 
 
 class BreakingEnv(CountingEnv):

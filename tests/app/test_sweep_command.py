@@ -8,8 +8,8 @@ import pytest
 
 from t3d.app.cli import main
 from t3d.app.train import parse
-from t3d.store.catalogue import read_entry
 from t3d.store.reader import open_run
+from t3d.store.summary import read_entry
 
 SIZES = ["--preset", "quick", "--total-steps", "150", "--random-steps", "100", "--eval.every-steps", "100"]
 SIZES += ["--eval.episodes", "2", "--eval.max-steps", "20", "--no-video"]

@@ -19,15 +19,15 @@ from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from helpers import small_config
 from run_folders import folder_of, run
 from t3d.dash import glances, library
-from t3d.dash.index import RunIndex
 from t3d.dash.library import Library
 from t3d.dash.live import Live
 from t3d.dash.steps import STEP_OF
 from t3d.events import Alarm, Note, Update, to_line
 from t3d.insight.fifteen_steps import fifteen_texts
-from t3d.insight.figures import Figure
-from t3d.store.catalogue import read_entry
+from t3d.store.columns import Columns
 from t3d.store.listing import listed_fields
+from t3d.store.metrics import Metric
+from t3d.store.summary import read_entry
 from t3d.types import UpdateTrace
 
 
@@ -313,7 +313,7 @@ def test_long_runs_that_do_not_fit_into_memory_together_are_compared_all_the_sam
         write_long_run(tmp_path / name, 4_000)
     alone = Library(tmp_path).index("a")[0]
     monkeypatch.setattr(library, "MOST_BYTES", alone.nbytes)
-    monkeypatch.setattr("t3d.dash.index.PART", alone.size // 5)
+    monkeypatch.setattr("t3d.store.columns.PART", alone.size // 5)
     monkeypatch.setattr(library, "SOON", 0.0)
     monkeypatch.setattr(library, "PATIENCE", 0.0)  # a request reads one part
     shelf = Library(tmp_path)
@@ -324,7 +324,7 @@ def test_long_runs_that_do_not_fit_into_memory_together_are_compared_all_the_sam
     assert [*shelf._indexes] == ["a", "b", "c"] and shelf._bytes() <= library.MOST_BYTES
     drawn, returns = answers[-1]["series"]
     for line in drawn["lines"]:
-        values = alone.tables[Update].reports(0, Figure(Update, "q_mean"))[2]
+        values = alone.tables[Update].reports(0, Metric(Update, "q_mean"))[2]
         assert min(line["members"][0]["y"]) == values.min() and max(line["members"][0]["y"]) == values.max()
         assert line["members"][0]["y"][-1] == values[-1]
     assert len(returns["lines"]) == 3
@@ -336,7 +336,7 @@ def test_figures_of_open_pages_are_not_dropped(tmp_path: Path, monkeypatch: pyte
     shelf = Library(tmp_path)
     monkeypatch.setattr(library, "MOST_BYTES", 1)
 
-    async def look() -> RunIndex:
+    async def look() -> Columns:
         stream = Live(shelf).stream(["a"])
         await anext(stream)
         kept = shelf.index("a")[0]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dash_client import client_of
 from fake_runs import EVERY, update, write_long_run, write_run
-from t3d.dash.curves import thinned
 from t3d.events import Continued, EpisodeEnd, Event, Paused, to_line
+from t3d.insight.curves import thinned
 from t3d.insight.statistics import estimate, mean
 
 FINITE = st.floats(-1e6, 1e6)

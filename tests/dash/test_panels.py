@@ -6,7 +6,7 @@ import json
 from importlib import resources
 
 from t3d.alarms.alarms import SYMPTOMS
-from t3d.insight.figures import LISTED
+from t3d.store.metrics import LISTED
 
 PANELS = json.loads((resources.files("t3d.dash") / "pages" / "panels.json").read_text("utf-8"))
 WITHOUT_CURVE = {"constant-observation"}

@@ -28,8 +28,8 @@ from t3d.config import Config, merge
 from t3d.config.presets import preset
 from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note
 from t3d.run.watching import watch_over
-from t3d.store.catalogue import read_entry
-from t3d.store.reader import read_events
+from t3d.store.log import read_events
+from t3d.store.summary import read_entry
 from worlds import Sound
 
 

@@ -19,8 +19,9 @@ from t3d.config import merge
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Continued, End, Event, Note, Paused, Resumed, Saved, Start, Update
 from t3d.files import Refused, sealed
-from t3d.store.catalogue import newest_session, pauses, read_entry
 from t3d.store.control import FILE, Asked, ask, read_asked
+from t3d.store.journal import newest_session, pauses
+from t3d.store.summary import read_entry
 
 SESSION = {"pid": 4, "host": "here", "time": 1e9}
 

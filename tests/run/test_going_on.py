@@ -30,10 +30,11 @@ from t3d.data.replay import Replay
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import End, Event, Resumed, SaveFailed
 from t3d.files import Refused
-from t3d.store.catalogue import read_entry
 from t3d.store.checkpoint import newest
+from t3d.store.log import last_event
 from t3d.store.manifest import Segment, write_file
-from t3d.store.reader import last_event, open_run
+from t3d.store.reader import open_run
+from t3d.store.summary import read_entry
 from t3d.types import Requests
 from t3d.world.make import env_factory
 

@@ -25,8 +25,8 @@ from t3d.errors import UserError
 from t3d.events import End, Start
 from t3d.insight.comparison import compare
 from t3d.insight.groups import pooled, read_groups
-from t3d.store.catalogue import read_entry
 from t3d.store.reader import open_run
+from t3d.store.summary import read_entry
 from t3d.world.make import env_factory
 from t3d.world.names import reference
 

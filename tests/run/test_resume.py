@@ -23,9 +23,9 @@ from t3d.config import Config, merge
 from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.run.resume import Changes, load
-from t3d.store.catalogue import read_entry
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.folder import versions
+from t3d.store.summary import read_entry
 from t3d.world.evaluate import MemberEvaluator
 
 

@@ -23,9 +23,9 @@ from t3d.config.presets import as_config
 from t3d.errors import UserError
 from t3d.events import End, Eval, Event, Saved, SeedStopped, Start
 from t3d.insight.plots import plot_curves
-from t3d.store.catalogue import read_entry
 from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
+from t3d.store.summary import read_entry
 
 GRIDS = [
     ["td3.gamma=0.9,0.97", "td3.tau=0.005,0.6"],

@@ -17,9 +17,9 @@ from faults import contents_of
 from t3d.app.cli import main
 from t3d.errors import UserError
 from t3d.events import End, Eval
-from t3d.store.catalogue import catalogue
 from t3d.store.checkpoint import newest
 from t3d.store.manifest import FORMAT
+from t3d.store.summary import catalogue
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [f"checkpoint-format-{number}" for number in range(1, FORMAT)]

@@ -15,10 +15,10 @@ import t3d
 from helpers import small_config
 from t3d.errors import UserError
 from t3d.events import KINDS, ActorEvent, Alarm, Eval, Event, Note, from_line, to_line
-from t3d.store import reader
-from t3d.store.catalogue import read_entry
-from t3d.store.reader import START, locate, open_run, read_events, read_log
-from t3d.store.values import CHECKED, TYPES
+from t3d.store import log
+from t3d.store.log import CHECKED, START, TYPES, read_events, read_log
+from t3d.store.reader import locate, open_run
+from t3d.store.summary import read_entry
 
 FUTURE = '{"event": "dream", "step": 1, "time": 1.0, "what": {"electric": "sheep"}}'
 
@@ -184,30 +184,30 @@ def test_what_is_not_of_a_fields_type_is_refused(annotation: str) -> None:
 
 
 def test_lines_are_read_a_few_at_a_time_and_only_complete_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "AT_ONCE", 10)
+    monkeypatch.setattr(log, "AT_ONCE", 10)
     content = [b"a" * 25, b"", b"b", b"c" * 9, b"d" * 10, b"e"]
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(content))  # the last line is not complete
-    found, place, reads = list[bytes](), reader.START, 0
-    while (chunk := reader.read_lines(tmp_path, place)).lines:
+    found, place, reads = list[bytes](), log.START, 0
+    while (chunk := log.read_lines(tmp_path, place)).lines:
         assert not chunk.restarted
         found, place, reads = found + chunk.lines, chunk.end, reads + 1
     assert found == content[:-1] and reads > 2
-    with (tmp_path / "events.jsonl").open("ab") as log:
-        log.write(b"\n")
-    assert reader.read_lines(tmp_path, place).lines == [b"e"]
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write(b"\n")
+    assert log.read_lines(tmp_path, place).lines == [b"e"]
     (tmp_path / "events.jsonl").write_bytes(b"new\n")
-    again = reader.read_lines(tmp_path, place)
+    again = log.read_lines(tmp_path, place)
     assert again.restarted and again.lines == [b"new"]
 
 
 def test_a_line_without_an_end_is_cut_so_that_what_follows_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "AT_ONCE", 10)
-    monkeypatch.setattr(reader, "LONGEST_LINE", 20)
+    monkeypatch.setattr(log, "AT_ONCE", 10)
+    monkeypatch.setattr(log, "LONGEST_LINE", 20)
     (tmp_path / "events.jsonl").write_bytes(b"x" * 100 + b"\nlast\n")
-    found, place = list[bytes](), reader.START
-    while (chunk := reader.read_lines(tmp_path, place)).lines:
+    found, place = list[bytes](), log.START
+    while (chunk := log.read_lines(tmp_path, place)).lines:
         found, place = found + chunk.lines, chunk.end
     assert b"".join(found) == b"x" * 100 + b"last" and found[-1] == b"last"
     assert place.offset == 106
@@ -219,6 +219,6 @@ def test_a_bug_of_ours_is_not_counted_as_a_damaged_line(tmp_path: Path, monkeypa
     def fail(event: Any) -> None:
         raise AttributeError("ours")
 
-    monkeypatch.setattr("t3d.store.reader.check_values", fail)
+    monkeypatch.setattr("t3d.store.log.check_values", fail)
     with pytest.raises(AttributeError, match="ours"):
         read_log(tmp_path)

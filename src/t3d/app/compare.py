@@ -22,9 +22,10 @@ from t3d.errors import UserError
 from t3d.files import followed
 from t3d.insight.comparison import Comparison, Row, compare
 from t3d.insight.comparison_plots import draw_comparison
-from t3d.insight.figures import RETURN, listing, reported
 from t3d.insight.groups import Group, read_groups
 from t3d.insight.statistics import Estimate, Reached
+from t3d.store.columns import read_columns
+from t3d.store.metrics import RETURN, listing
 
 Columns = dict[str, Callable[[Row], str]]
 PIPED_WIDTH = 200  # characters, so that a file gets one line per group
@@ -46,7 +47,7 @@ class CompareArgs:
     names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")] = ()
     """What to call the groups, in their order."""
     metric: Annotated[str, tyro.conf.arg(metavar="NAME")] = RETURN
-    """The figure to compare; help lists those that the first group has."""
+    """The metric to compare; help lists those that the first group has."""
     threshold: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
     """Also say when seeds first reached this, in steps and in minutes."""
     at: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None
@@ -66,7 +67,7 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"--threshold {args.threshold} is no number that can be reached")
     groups = _named(read_groups(args.groups, args.root), args.names)
     if args.metric == "help":
-        console.print(listing(reported(groups[0].trainings[0].run)), soft_wrap=True)
+        console.print(listing(read_columns(groups[0].trainings[0].run.path).metrics()), soft_wrap=True)
         return 0
     found = compare(groups, args.metric, args.threshold, args.at)
     if args.json:

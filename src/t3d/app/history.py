@@ -13,8 +13,8 @@ from t3d.config import Member
 from t3d.config.sweeps import by_values, swept, value_text
 from t3d.events import Eval
 from t3d.files import Refused
+from t3d.store.log import read_log
 from t3d.store.members import evals_by_member
-from t3d.store.reader import read_log
 
 BARS = "▁▂▃▄▅▆▇█"
 

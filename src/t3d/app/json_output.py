@@ -13,7 +13,7 @@ from t3d.config import Member
 from t3d.errors import UserError
 from t3d.events import Event, Resumed, Start, finite, to_line
 from t3d.files import Refused, open_plain
-from t3d.store.reader import fields_of
+from t3d.store.log import fields_of
 
 LOGS = ("journal.jsonl", "events.jsonl")
 TAIL = 2**20  # bytes read of a log that a failing run wrote to

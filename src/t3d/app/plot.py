@@ -1,4 +1,4 @@
-"""`t3d plot RUN...`: plots learning curves, or any other figure of runs, in one image."""
+"""`t3d plot RUN...`: plots learning curves, or any other metric of runs, in one image."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from t3d.app.flags import read_flags
 from t3d.app.plain_console import PlainConsole
 from t3d.errors import UserError
 from t3d.files import error_text, followed
-from t3d.insight.figures import RETURN, listing, reported
 from t3d.insight.plots import plot_curves
+from t3d.store.columns import read_columns
+from t3d.store.metrics import RETURN, listing
 from t3d.store.reader import open_run
 
 
@@ -31,7 +32,7 @@ class PlotArgs:
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Plot only this seed, in a sweep the member of this name, e.g. gamma-0.98-seed-0."""
     metric: Annotated[str, tyro.conf.arg(metavar="NAME")] = RETURN
-    """The figure to plot, e.g. q_mean or gradient_norms.actor; help lists those that the first run has."""
+    """The metric to plot, e.g. q_mean or gradient_norms.actor; help lists those that the first run has."""
     pool: bool = True
     """Draw the seeds of runs with the same settings as one line; --no-pool: a line for each run."""
     x: Literal["steps", "time"] = "steps"
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"smooth={args.smooth} is too small; 1 plots every evaluation as it is")
     runs = [open_run(text, args.root) for text in args.runs]
     if args.metric == "help":
-        PlainConsole().print(listing(reported(runs[0])), soft_wrap=True)
+        PlainConsole().print(listing(read_columns(runs[0].path).metrics()), soft_wrap=True)
         return 0
     for run in runs if args.metric == RETURN else ():
         run.best_member()  # raises if there is nothing to plot

@@ -11,11 +11,11 @@ import numpy as np
 
 from t3d.app.tables import figure
 from t3d.config.sweeps import short, value_text
-from t3d.dash.curves import DrawnRun, Window, find, lines, pools_of
-from t3d.insight.figures import Figure
-from t3d.insight.groups import joined
+from t3d.insight.curves import DrawnRun, Window, find, lines
+from t3d.insight.groups import joined, pooled
 from t3d.insight.html import Html, element
 from t3d.insight.svg_chart import COLOURS, Curve, Points, bars_chart, curves_chart
+from t3d.store.metrics import Metric
 
 POINTS = 200  # of each curve; chosen
 MOST_LINES = 12  # in a chart; of more, those that end highest are drawn
@@ -40,7 +40,7 @@ class Labelled(NamedTuple):
 
 def charts(runs: Sequence[DrawnRun]) -> list[Html]:
     """Returns the charts under their headings; runs that differ only in their seeds are one line."""
-    pools = pools_of(runs)
+    pools = pooled(runs)
     groups: dict[str, list[Html]] = {}
     for panel in _panels():
         for one in [panel] if len(pools) == 1 else _each_metric(panel):
@@ -105,7 +105,7 @@ def _card(panel: dict[str, Any], said: str, picture: Html, legend: Html | None, 
     )
 
 
-def _label(panel: dict[str, Any], metric: str, figure: Figure, line: dict[str, Any], *, several: bool) -> str:
+def _label(panel: dict[str, Any], metric: str, figure: Metric, line: dict[str, Any], *, several: bool) -> str:
     """Says what a line is, where there are others beside it."""
     whose = [joined(line["runs"])] if several else []
     values = [f"{short(name)}={value_text(value)}" for name, value in line["values"].items()]
@@ -156,7 +156,7 @@ def _legend(drawn: Sequence[Labelled]) -> Html | None:
     return element("ul", {"class": "legend"}, items)
 
 
-def _bars(panel: dict[str, Any], pool: Pool, figures: Sequence[Figure]) -> Html | None:
+def _bars(panel: dict[str, Any], pool: Pool, figures: Sequence[Metric]) -> Html | None:
     """Draws the newest counts of the first member that has any, as the dashboard does."""
     newest = {}
     for one in figures:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from t3d.config import Member
 from t3d.config.sweeps import swept
 from t3d.dash.details import details
-from t3d.dash.index import RunIndex
 from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
 from t3d.errors import UserError
@@ -20,10 +19,12 @@ from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import Group, Training
 from t3d.insight.seen import Seen, seen_from, seen_in_training
 from t3d.policy.acting import SavedPolicy
-from t3d.store.catalogue import read_entry
+from t3d.store.columns import Columns
 from t3d.store.fresh import Fresh, read_fresh
+from t3d.store.log import read_log
 from t3d.store.notes import read_notes
-from t3d.store.reader import Run, open_run, read_log
+from t3d.store.reader import Run, open_run
+from t3d.store.summary import read_entry
 
 MOST_VIDEO_BYTES = 10 * 2**20  # in one report; chosen: what can be mailed
 
@@ -44,7 +45,7 @@ class Facts(NamedTuple):
     name: str  # different from those of other runs in the report
     run: Run
     listed: Listed
-    figures: RunIndex
+    figures: Columns
     about: dict[str, Any]  # as the dashboard's run page has it
     events: list[Event]  # alarms, notes and actors
     scores: Comparison | None  # of its only group; None: it was not evaluated, or is a sweep
@@ -60,7 +61,7 @@ class Facts(NamedTuple):
 
 def gather(path: Path, name: str, video_bytes: int) -> Facts:
     """Reads a run."""
-    run, listed, index = open_run(path), Listed(read_entry(path), read_notes(path)), RunIndex(path)
+    run, listed, index = open_run(path), Listed(read_entry(path), read_notes(path)), Columns(path)
     index.refresh(math.inf)
     member, policy, problem = _chosen(run)
     fresh = read_fresh(path).by_member.get(member.name) if member and policy else None

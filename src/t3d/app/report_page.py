@@ -15,11 +15,10 @@ from t3d.app.runs_show import notes_in_words
 from t3d.app.runs_text import env_text, members_text, size_text
 from t3d.app.tables import SHOWN_ELSEWHERE, figure, source_of
 from t3d.config.sweeps import swept
-from t3d.dash.curves import DrawnRun
 from t3d.dash.details import config_of
 from t3d.insight.comparison import Comparison
+from t3d.insight.curves import DrawnRun
 from t3d.insight.html import Content, Html, element, folded, joined, listed, section, table
-from t3d.store.catalogue import pauses
 from t3d.version import __version__
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"  # a browser runs no script
@@ -157,9 +156,7 @@ def _video(facts: Facts) -> Html | None:
 
 
 def _curves(runs: Sequence[Facts]) -> Html:
-    drawn = [
-        DrawnRun(one.name, one.figures, one.listed.entry.started.timestamp(), pauses(one.run.path)) for one in runs
-    ]
+    drawn = [DrawnRun(one.name, one.figures, one.listed.entry.started.timestamp()) for one in runs]
     several = any(len(one.listed.entry.seeds) > 1 for one in runs)
     about = "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
     made = charts(drawn)

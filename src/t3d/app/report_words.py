@@ -20,10 +20,11 @@ from t3d.insight.scores import LAST
 from t3d.insight.seen import Range
 from t3d.insight.statistics import Estimate, Interval
 from t3d.policy.spec import Spec
-from t3d.store.catalogue import journal_lines
 from t3d.store.fresh import Fresh
+from t3d.store.journal import journal_lines
+from t3d.store.log import prefixes
 from t3d.store.members import highest, last_means
-from t3d.store.reader import Run, prefixes
+from t3d.store.reader import Run
 from t3d.world.spec import size_of
 
 ENDED = {

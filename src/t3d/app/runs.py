@@ -21,9 +21,10 @@ from t3d.app.safe_output import standard_output
 from t3d.app.tables import clean, figure, table
 from t3d.config.sweeps import swept
 from t3d.errors import UserError, did_you_mean
-from t3d.store.catalogue import Entry, catalogue, read_entry
 from t3d.store.listing import searched_text
-from t3d.store.reader import Unreadable, locate
+from t3d.store.log import Unreadable
+from t3d.store.reader import locate
+from t3d.store.summary import Entry, catalogue, read_entry
 
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
 NARROW = 100  # characters; below this the list omits some columns

@@ -10,10 +10,10 @@ from t3d.app.json_output import member_fields
 from t3d.config.sweeps import swept
 from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
 from t3d.files import Refused
-from t3d.store.catalogue import Entry, changes, contents
 from t3d.store.listing import listed_fields
-from t3d.store.members import evals_by_member, last_means, member_of, stopped_members
-from t3d.store.reader import Chunk, Place, best_of, read_log
+from t3d.store.log import Chunk, Place, read_log
+from t3d.store.members import best_of, evals_by_member, last_means, member_of, stopped_members
+from t3d.store.summary import Entry, changes, contents
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:

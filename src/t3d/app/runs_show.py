@@ -13,9 +13,9 @@ from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, re
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
 from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
-from t3d.store.catalogue import Entry, changes, contents
-from t3d.store.members import evals_by_member, stopped_members
-from t3d.store.reader import best_of, damage_in_words, read_log
+from t3d.store.log import damage_in_words, read_log
+from t3d.store.members import best_of, evals_by_member, stopped_members
+from t3d.store.summary import Entry, changes, contents
 
 RESUMABLE = ("stopped", "failed", "died")
 SETTINGS = ("setting", "default", "this run", "source")

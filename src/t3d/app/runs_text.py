@@ -8,7 +8,7 @@ from rich.text import Text
 
 from t3d.app.tables import clean
 from t3d.config.sweeps import by_values, counted, swept
-from t3d.store.catalogue import Entry
+from t3d.store.summary import Entry
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "died": "magenta"}
 COLOURS |= {"running": "cyan", "paused": "blue"}

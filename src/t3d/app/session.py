@@ -25,8 +25,9 @@ from t3d.errors import StoppedEarly
 from t3d.events import ActingEvent, Alarm, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, display_path, open_log
 from t3d.store.fresh import read_fresh
-from t3d.store.members import trained
-from t3d.store.reader import Run, best_of, open_run, read_events
+from t3d.store.log import read_events
+from t3d.store.members import best_of, trained
+from t3d.store.reader import Run, open_run
 
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
 

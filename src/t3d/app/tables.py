@@ -17,8 +17,7 @@ from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
 from t3d.store.fresh import Fresh
-from t3d.store.members import highest, last_means, trained
-from t3d.store.reader import best_of
+from t3d.store.members import best_of, highest, last_means, trained
 from t3d.types import sample_std
 
 SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "sweep", "run.root", "run.name", "device", "engine", "threads")

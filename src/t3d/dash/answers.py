@@ -10,12 +10,13 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from t3d.dash.curves import DrawnRun, Window, find, lines, pools_of
 from t3d.dash.details import config_of, details, difference
 from t3d.dash.library import SORTS, Library, Listed
 from t3d.dash.steps import steps_of
 from t3d.errors import UserError
-from t3d.store.catalogue import pauses
+from t3d.insight.curves import DrawnRun, Window, find, lines
+from t3d.insight.groups import pooled
+from t3d.store.metrics import Metric
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
@@ -73,13 +74,10 @@ def run_series(library: Library, name: str, asked: QueryParams) -> dict[str, Any
     metrics, window = _metrics(asked), _window(asked)
     drawn, complete = _drawn(library, library.run(name))
     with drawn.data.lock:
-        found = {metric: find([drawn], metric) for metric in metrics}
-        series = [
-            {"metric": one.name, "event": one.kind.event, "lines": lines([drawn], one, window)}
-            for one in dict.fromkeys(figure for figures in found.values() for figure in figures)
-        ]
+        found = {name: find([drawn], name) for name in metrics}
+        series = [_series([[drawn]], metric, window) for metric in dict.fromkeys(chain.from_iterable(found.values()))]
         size = drawn.data.size
-    missing = [metric for metric, figures in found.items() if not figures]
+    missing = [name for name, known in found.items() if not known]
     return {"run": name, "size": size, "complete": complete, "series": series, "missing": missing}
 
 
@@ -96,20 +94,13 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
             drawn[name], whole = _drawn(library, run)
             complete = complete and whole
     is_pooled = _choice(asked, "pool", ["yes", "no"]) == "yes"
-    pools = pools_of([*drawn.values()]) if is_pooled else [[run] for run in drawn.values()]
+    pools = pooled([*drawn.values()]) if is_pooled else [[run] for run in drawn.values()]
     with ExitStack() as held:
         for name in sorted(drawn):  # in the same order everywhere, so that nobody waits for each other
             held.enter_context(drawn[name].data.lock)
-        found = {metric: find([*drawn.values()], metric) for metric in metrics}
+        found = dict.fromkeys(metric for name in metrics for metric in find(drawn.values(), name))
         missing = {name: [one for one in metrics if not find([run], one)] for name, run in drawn.items()}
-        series = [
-            {
-                "metric": figure.name,
-                "event": figure.kind.event,
-                "lines": [line for pool in pools for line in lines(pool, figure, window)],
-            }
-            for figure in dict.fromkeys(chain.from_iterable(found.values()))
-        ]
+        series = [_series(pools, metric, window) for metric in found]
         alarms = {name: Counter(one.kind for one in run.data.alarms) for name, run in drawn.items()}
     return {
         "series": series,
@@ -123,7 +114,13 @@ def comparison(library: Library, asked: QueryParams) -> dict[str, Any]:
 def _drawn(library: Library, run: Listed) -> tuple[DrawnRun, bool]:
     name = run.entry.path.name
     index, complete = library.index(name)
-    return DrawnRun(name, index, run.entry.started.timestamp(), pauses(run.entry.path)), complete
+    return DrawnRun(name, index, run.entry.started.timestamp()), complete
+
+
+def _series(pools: Sequence[Sequence[DrawnRun]], metric: Metric, window: Window) -> dict[str, Any]:
+    """Returns the lines of a metric as plain values."""
+    drawn = [line for pool in pools for line in lines(pool, metric, window)]
+    return {"metric": metric.name, "event": metric.kind.event, "lines": drawn}
 
 
 def _metrics(asked: QueryParams) -> list[str]:

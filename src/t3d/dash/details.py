@@ -7,8 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t3d.config import Member, dotted, flat
-from t3d.dash.index import RunIndex, evaluations
 from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
 from t3d.events import (
@@ -17,6 +18,7 @@ from t3d.events import (
     BadValueMet,
     Continued,
     End,
+    Eval,
     Note,
     Paused,
     Resumed,
@@ -25,11 +27,13 @@ from t3d.events import (
     Start,
 )
 from t3d.files import read
-from t3d.insight.figures import Figure
-from t3d.store.catalogue import ALIVE, changes, contents, journal_lines, newest_session
+from t3d.store.columns import Columns
 from t3d.store.control import asked_of
+from t3d.store.journal import journal_lines, newest_session
+from t3d.store.log import fields_of
 from t3d.store.members import member_of
-from t3d.store.reader import fields_of
+from t3d.store.metrics import MEAN_RETURN, STD_RETURN, Metric
+from t3d.store.summary import ALIVE, changes, contents
 
 MOST_TOLD = 200  # news, the newest
 LARGEST_SOURCE = 2**20  # bytes of config.toml
@@ -38,7 +42,7 @@ OF_SESSION = ("pid", "host", "versions", "parameters", "replay_bytes", "engine_r
 PLACED = ("device", "engine", "threads")
 
 
-def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any]:
+def details(listed: Listed, index: Columns, *, complete: bool) -> dict[str, Any]:
     """Returns what a run page shows."""
     path, entry = listed.entry.path, listed.entry
     session, chosen = newest_session(path) or {}, flat(index.cfg)
@@ -58,7 +62,7 @@ def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any
         "alarms": [_alarm(event, index.members) for event in index.alarms],
         "news": news(path, index),
         "videos": videos_of(path),
-        "metrics": _names(index.figures()),
+        "metrics": _names(index.metrics()),
         "control": asked_of(path, session) if entry.status in ALIVE else None,
         "files": {name: stored.bytes for name, stored in contents(path).items()},
         "damaged_lines": index.damaged,
@@ -67,9 +71,9 @@ def details(listed: Listed, index: RunIndex, *, complete: bool) -> dict[str, Any
     }
 
 
-def news(path: Path, index: RunIndex) -> list[dict[str, Any]]:
+def news(path: Path, index: Columns) -> list[dict[str, Any]]:
     """Returns what happened to a run, oldest first: from its journal, and what its events say in words."""
-    told = [event for kind in (Note, ActorEvent, BadValueMet) for event in index.told[kind]]
+    told = [event for kind in (Note, ActorEvent, BadValueMet) for event in index.messages[kind]]
     found = [_told(vars(event) | {"event": event.event}) for event in told]
     found += [_told(fields) for fields in map(fields_of, journal_lines(path)[-MOST_TOLD:]) if fields]
     known = [one for one in found if isinstance(one["time"], int | float) and isinstance(one["step"], int)]
@@ -100,7 +104,7 @@ def difference(runs: dict[str, Listed]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _member(index: RunIndex, member: Member) -> dict[str, Any]:
+def _member(index: Columns, member: Member) -> dict[str, Any]:
     found, stop = evaluations(index, member), index.stopped.get(member)
     return {
         "name": member.name,
@@ -113,6 +117,15 @@ def _member(index: RunIndex, member: Member) -> dict[str, Any]:
         "best": max(found, key=lambda one: one["mean"]) if found else None,
         "last": found[-1] if found else None,
     }
+
+
+def evaluations(index: Columns, member: Member) -> list[dict[str, Any]]:
+    """Returns what is listed of a member's evaluations, in order."""
+    rows = index.tables[Eval].reports(index.members.index(member), MEAN_RETURN, STD_RETURN, Metric(Eval, "updates"))
+    return [
+        {"step": int(step), "updates": int(updates), "mean": mean, "std": std}
+        for step, _, mean, std, updates in np.nan_to_num(rows).T.tolist()
+    ]
 
 
 def _alarm(event: Alarm, members: Sequence[Member]) -> dict[str, Any]:
@@ -141,5 +154,5 @@ def _told(fields: dict[str, Any]) -> dict[str, Any]:
     return {"event": kind, "step": fields.get("step"), "time": fields.get("time"), "text": text[:LONGEST_TEXT]}
 
 
-def _names(figures: Iterable[Figure]) -> dict[str, list[str]]:
-    return {kind.event: [one.name for one in of_kind] for kind, of_kind in groupby(figures, lambda one: one.kind)}
+def _names(metrics: Iterable[Metric]) -> dict[str, list[str]]:
+    return {kind.event: [one.name for one in of_kind] for kind, of_kind in groupby(metrics, lambda one: one.kind)}

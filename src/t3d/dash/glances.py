@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t3d.dash.curves import thinned
-from t3d.dash.index import PART
 from t3d.events import Alarm, Eval
 from t3d.files import Refused
-from t3d.store.catalogue import ALIVE, Entry, alarm_kinds
-from t3d.store.reader import START, event_of, prefixes, read_end, read_lines, read_part
+from t3d.insight.curves import thinned
+from t3d.store.columns import PART
+from t3d.store.journal import alarm_kinds
+from t3d.store.log import START, event_of, prefixes, read_end, read_lines, read_part
+from t3d.store.summary import ALIVE, Entry
 
 SECONDS = 0.15  # that a request may spend on reading logs; chosen
 LARGEST = 2**24  # bytes of a log that are read for a list; of a longer one parts from all over, for its curve; chosen

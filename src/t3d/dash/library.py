@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.dash.glances import Glances
-from t3d.dash.index import RunIndex
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, error_text
-from t3d.store.catalogue import ALIVE, Entry, peek, read_entry
+from t3d.store.columns import Columns
 from t3d.store.listing import listed_fields, searched_text
+from t3d.store.log import Unreadable
 from t3d.store.notes import FILE as NOTES
 from t3d.store.notes import Notes, read_notes
-from t3d.store.reader import Unreadable
+from t3d.store.summary import ALIVE, Entry, peek, read_entry
 
 WATCHED = (
     *("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "control.json"),
@@ -87,7 +87,7 @@ class Library:
         self.glances = Glances()
         self._lock = threading.Lock()
         self._cache: dict[str, Cached] = {}
-        self._indexes: OrderedDict[str, RunIndex] = OrderedDict()  # the one looked at last comes last
+        self._indexes: OrderedDict[str, Columns] = OrderedDict()  # the one looked at last comes last
         self._used: Counter[str] = Counter()  # how many open pages and requests use the figures of a run
 
     def runs(self) -> tuple[list[Listed], list[Unreadable]]:
@@ -120,7 +120,7 @@ class Library:
             raise NoSuchRun(f"it cannot be read as a run: {found.reason}")
         return found
 
-    def index(self, name: str) -> tuple[RunIndex, bool]:
+    def index(self, name: str) -> tuple[Columns, bool]:
         """Returns the figures of a run, read on from where they were, and whether that is all there is."""
         self.run(name)
         with self.using([name]):
@@ -133,11 +133,11 @@ class Library:
             self._save_memory()
         return index, complete
 
-    def _index(self, name: str) -> RunIndex:
+    def _index(self, name: str) -> Columns:
         with self._lock:
             index = self._indexes.get(name)
         if index is None:
-            index = RunIndex(self.root / name)
+            index = Columns(self.root / name)
         with self._lock:
             index = self._indexes.setdefault(name, index)
             self._indexes.move_to_end(name)
@@ -159,7 +159,7 @@ class Library:
         while (largest := self._largest_if_too_many()) is not None and largest.thin():
             pass
 
-    def _largest_if_too_many(self) -> RunIndex | None:
+    def _largest_if_too_many(self) -> Columns | None:
         with self._lock:
             for name in [name for name in self._indexes if name not in self._used]:
                 if self._bytes() > MOST_BYTES:

@@ -10,7 +10,7 @@ from typing import Any
 
 from t3d.dash.library import Library, stamp_of
 from t3d.errors import UserError
-from t3d.store.catalogue import peek
+from t3d.store.summary import peek
 
 EVERY = 0.5  # seconds between two looks at a run's files; chosen
 EVERY_LIST = 1.0  # the same for the list

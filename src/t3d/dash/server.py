@@ -22,9 +22,10 @@ from t3d.dash.live import Live
 from t3d.dash.videos import NoSuchVideo, open_video, part_of, pieces
 from t3d.errors import UserError
 from t3d.events import finite
-from t3d.store.catalogue import ALIVE, newest_session
 from t3d.store.control import ask
+from t3d.store.journal import newest_session
 from t3d.store.notes import checked_notes, write_notes
+from t3d.store.summary import ALIVE
 from t3d.version import __version__
 
 TYPES = {  # of static files

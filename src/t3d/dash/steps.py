@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from t3d.config import Config, Member, TD3Config
-from t3d.dash.index import RunIndex
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.fifteen_steps import LETTERS, fifteen_texts
 from t3d.policy.files import MOST_JSON_BYTES, read_description
+from t3d.store.columns import Columns
 from t3d.store.reader import Run
 
 STEP_OF = {  # which step makes each part of a trace; types.UpdateTrace says the same
@@ -23,7 +23,7 @@ STEP_OF = {  # which step makes each part of a trace; types.UpdateTrace says the
 }
 
 
-def steps_of(index: RunIndex, asked: str | None) -> dict[str, Any]:
+def steps_of(index: Columns, asked: str | None) -> dict[str, Any]:
     """Returns the steps of a member, the first unless one is asked for by its name or seed."""
     member = index.members[0] if asked is None else _member(index, asked)
     event = index.newest_update(member)
@@ -70,11 +70,11 @@ def settings_of_step(cfg: Config, td3: TD3Config) -> dict[int, dict[str, Any]]:
     }
 
 
-def _member(index: RunIndex, asked: str) -> Member:
+def _member(index: Columns, asked: str) -> Member:
     return Run(index.path, index.cfg, {member: [] for member in index.members}).member(asked)
 
 
-def _observes_images(index: RunIndex, member: Member) -> bool:
+def _observes_images(index: Columns, member: Member) -> bool:
     """Whether the policy's file says so; settings say it only of images that T3D renders itself."""
     try:
         return bool(read_description(read(index.path / "last" / f"{member.name}.json", MOST_JSON_BYTES)).get("images"))

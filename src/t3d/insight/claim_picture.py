@@ -14,9 +14,10 @@ from t3d.errors import UserError
 from t3d.events import Diagnosed, Eval
 from t3d.insight.claims import CLAIMS, Claim
 from t3d.insight.comparison import FEW
-from t3d.insight.figures import Figure, series
 from t3d.insight.plots import STEPS, drawing, save
 from t3d.insight.statistics import Scores, estimate, mean
+from t3d.store.columns import read_columns
+from t3d.store.metrics import Metric
 from t3d.store.reader import Run
 
 COLOURS = ("#d95f02", "#1f77b4")
@@ -24,7 +25,7 @@ LATE = 0.7  # the share of training after which values are compared: Pendulum's 
 
 
 class KindCurves(NamedTuple):
-    """A figure of the members of one kind over training, at the steps that all of them have."""
+    """A metric of the members of one kind over training, at the steps that all of them have."""
 
     steps: NDArray[np.float64]  # (T,)
     values: NDArray[np.float64]  # (seeds, T)
@@ -40,9 +41,10 @@ class KindCurves(NamedTuple):
         return means
 
 
-def curves(run: Run, figure: str) -> list[KindCurves]:
-    """The figure of both kinds of members, from their diagnostics or, for mean_return, their evaluations."""
-    known = series(run, Figure(Eval if figure == "mean_return" else Diagnosed, figure))
+def curves(run: Run, name: str) -> list[KindCurves]:
+    """The metric of both kinds of members, from their diagnostics or, for mean_return, their evaluations."""
+    metric = Metric(Eval if name == "mean_return" else Diagnosed, name)
+    known = read_columns(run.path, [metric.kind]).series(metric)
     found = []
     for members in by_values(run.cfg.members).values():
         living = [member for member in members if member not in run.stopped]
@@ -50,7 +52,7 @@ def curves(run: Run, figure: str) -> list[KindCurves]:
         if not living:
             raise UserError(f"all members of one kind have diverged in {run.path}, so that nothing can be compared")
         if not told:
-            raise UserError(f"{run.path} has reported no {figure} yet: no discounted return is known")
+            raise UserError(f"{run.path} has reported no {name} yet: no discounted return is known")
         steps = reduce(np.intersect1d, [one.steps for one in told])
         if len(told) < len(living) or not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
             raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} goes on")

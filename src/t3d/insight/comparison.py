@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from t3d.config import Member
 from t3d.config.sweeps import counted
 from t3d.errors import UserError
-from t3d.insight.figures import RETURN, Figure, Series, find_figures, series
 from t3d.insight.groups import Group, Training, joined
 from t3d.insight.scores import Seed, Window, seed_of, window
 from t3d.insight.statistics import (
@@ -29,6 +29,8 @@ from t3d.insight.statistics import (
     reached,
     relative_to,
 )
+from t3d.store.columns import Columns, read_metric
+from t3d.store.metrics import RETURN, Metric, Series
 from t3d.types import sample_std
 
 FEW = 5  # seeds; with fewer, intervals are too narrow (docs/statistics.md)
@@ -87,31 +89,30 @@ def compare(
 ) -> Comparison:
     """Compares the first group with each of the others; at: scores are those of this step instead of the end."""
     runs = {one.run.path: one.run for group in groups for one in group.trainings}
-    figures = find_figures([*runs.values()], metric)
-    if len(figures) > 1:
-        raise UserError(f"{metric} has several entries; compare one of them: {', '.join(one.name for one in figures)}")
+    metrics, columns = read_metric([*runs], metric)
+    if len(metrics) > 1:
+        raise UserError(f"{metric} has several entries; compare one of them: {', '.join(one.name for one in metrics)}")
+    compared = metrics[0]
     tasks = [*groups[0].tasks]
     if threshold is not None and len(tasks) > 1:
         raise UserError(f"--threshold is for one task, and these are {len(tasks)}: {joined(tasks)}")
-    by_task = [_seeds(groups, task, figures[0], at) for task in tasks]
+    by_task = [_seeds(groups, task, columns, compared, at) for task in tasks]
     found = [Scored(group, [seeds[place] for seeds, _ in by_task]) for place, group in enumerate(groups)]
     if len(tasks) > 1:
         found = [_relative(one, found[0], tasks) for one in found]
-    rows = [_row(one, found[0], threshold, figures[0].name) for one in found]
+    rows = [_row(one, found[0], threshold, compared.name) for one in found]
     windows = [shared for _, shared in by_task]
-    notes = [*_interval_notes(windows, figures[0]), *_notes(found)]
-    score = _score_text(tasks, figures[0], found[0], max(len(shared.before) for shared in windows), at)
-    return Comparison(figures[0].name, score, tasks, threshold, rows, notes)
+    notes = [*_interval_notes(windows, compared), *_notes(found)]
+    score = _score_text(tasks, compared, found[0], max(len(shared.before) for shared in windows), at)
+    return Comparison(compared.name, score, tasks, threshold, rows, notes)
 
 
-def _curves(group: Group, task: str, figure: Figure) -> list[Series]:
-    known = {one.run.path: series(one.run, figure) for one in group.tasks[task]}
-    return [_series_of(one, known[one.run.path], figure) for one in group.tasks[task]]
-
-
-def _seeds(groups: Sequence[Group], task: str, figure: Figure, at: int | None) -> tuple[list[list[Seed]], Window]:
+def _seeds(
+    groups: Sequence[Group], task: str, columns: dict[Path, Columns], metric: Metric, at: int | None
+) -> tuple[list[list[Seed]], Window]:
     """Scores the trainings of one task, group by group."""
-    curves = [_curves(group, task, figure) for group in groups]
+    known = {path: of_run.series(metric) for path, of_run in columns.items()}
+    curves = [[_series_of(one, known[one.run.path], metric) for one in group.tasks[task]] for group in groups]
     trainings = [group.tasks[task] for group in groups]
     both = [*zip(chain(*trainings), chain(*curves), strict=True)]
     living = [curve for one, curve in both if one.member not in one.run.stopped] or [curve for _, curve in both]
@@ -123,10 +124,10 @@ def _seeds(groups: Sequence[Group], task: str, figure: Figure, at: int | None) -
     return found, shared
 
 
-def _series_of(one: Training, known: dict[Member | None, Series], figure: Figure) -> Series:
+def _series_of(one: Training, known: dict[Member | None, Series], metric: Metric) -> Series:
     if one.member not in known:
         why = "it is one of the whole run" if None in known else "its log has none"
-        raise UserError(f"{one.run.path} has no {figure.name} of {one.member.title}: {why}")
+        raise UserError(f"{one.run.path} has no {metric.name} of {one.member.title}: {why}")
     return known[one.member]
 
 
@@ -163,8 +164,8 @@ def _row(one: Scored, base: Scored, threshold: float | None, metric: str) -> Row
         )
         when = steps, minutes
     verdict = "" if apart is None else _verdict(one.group.name, base.group.name, apart, metric)
-    figures = estimate(mean, one.scores), estimate(interquartile_mean, one.scores)
-    return Row(one, *figures, apart, wins, when, verdict)
+    middles = estimate(mean, one.scores), estimate(interquartile_mean, one.scores)
+    return Row(one, *middles, apart, wins, when, verdict)
 
 
 def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
@@ -178,9 +179,9 @@ def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
     return f"These seeds cannot tell {name} and {base} apart: the interval of the difference contains 0"
 
 
-def _score_text(tasks: list[str], figure: Figure, base: Scored, count: int, at: int | None) -> str:
-    what = "evaluation" if figure.kind.event == "eval" else "report"
-    of = "mean return" if figure.name == RETURN else figure.name
+def _score_text(tasks: list[str], metric: Metric, base: Scored, count: int, at: int | None) -> str:
+    what = "evaluation" if metric.kind.event == "eval" else "report"
+    of = "mean return" if metric.name == RETURN else metric.name
     which = f"mean of its last {count} {what}s" if count > 1 else f"its last {what}"
     until = "" if at is None else f" up to step {at:,}"
     text = f"Score of a seed: {which}{until} ({of})"
@@ -192,8 +193,8 @@ def _score_text(tasks: list[str], figure: Figure, base: Scored, count: int, at: 
     )
 
 
-def _interval_notes(windows: list[Window], figure: Figure) -> list[str]:
-    what = "Evaluations" if figure.kind.event == "eval" else "Reports"
+def _interval_notes(windows: list[Window], metric: Metric) -> list[str]:
+    what = "Evaluations" if metric.kind.event == "eval" else "Reports"
     return [
         f"{what} are {one.shortest:,.0f} to {one.longest:,.0f} steps apart; all seeds are scored at the steps of the "
         "rarest, the others interpolated there."

@@ -9,7 +9,6 @@ import numpy as np
 
 from t3d.config.sweeps import counted
 from t3d.insight.comparison import Comparison, Row
-from t3d.insight.figures import RETURN
 from t3d.insight.plots import COLOURS, LINES, STEPS, VALUES, drawing, save
 from t3d.insight.scores import Seed
 from t3d.insight.statistics import (
@@ -21,6 +20,7 @@ from t3d.insight.statistics import (
     performance_profile,
     resample,
 )
+from t3d.store.metrics import RETURN
 
 ACROSS = 3  # panels in a row
 RESAMPLES = 2_000  # of bands, at each of up to hundreds of steps; the table has more

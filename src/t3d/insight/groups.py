@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from t3d.config import Config, Member, flat, plain
 from t3d.config.sweeps import short
@@ -56,9 +56,19 @@ def settings_of(cfg: Config) -> dict[str, Any]:
     return {key: value for key, value in known.items() if key not in NOT_SETTINGS}
 
 
-def pooled(runs: Sequence[Run]) -> list[list[Run]]:
+class HasConfig(Protocol):
+    """Whatever stands for a run."""
+
+    @property
+    def cfg(self) -> Config: ...
+
+
+R = TypeVar("R", bound=HasConfig)
+
+
+def pooled(runs: Sequence[R]) -> list[list[R]]:
     """Puts runs together that differ only in their seeds; a run that repeats a seed of the others stays apart."""
-    pools: list[list[Run]] = []
+    pools: list[list[R]] = []
     for run in runs:
         for pool in pools:
             of_run, of_pool = ((cfg.env.title, cfg.sweep, settings_of(cfg)) for cfg in (run.cfg, pool[0].cfg))

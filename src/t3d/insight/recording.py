@@ -12,7 +12,7 @@ from t3d.errors import UserError
 from t3d.modules import find_again
 from t3d.policy.files import read_policy
 from t3d.run.child import begin
-from t3d.store.catalogue import remembered_files
+from t3d.store.journal import remembered_files
 from t3d.world.graphics import choose_graphics
 from t3d.world.make import own_names
 

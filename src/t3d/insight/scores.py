@@ -9,9 +9,9 @@ import numpy as np
 
 from t3d.errors import UserError
 from t3d.files import readable
-from t3d.insight.figures import Series
 from t3d.insight.groups import Training
 from t3d.insight.statistics import Array
+from t3d.store.metrics import Series
 
 LAST = 3  # evaluations whose mean is a seed's score
 

@@ -26,8 +26,8 @@ from t3d.run.reporter import eval_event
 from t3d.run.resume import BadValues, Changes, load
 from t3d.run.surroundings import Surroundings
 from t3d.run.watching import watch_over
-from t3d.store.catalogue import remembered_files
 from t3d.store.folder import rooted
+from t3d.store.journal import remembered_files
 from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.factory import checked_factory

@@ -14,7 +14,7 @@ from t3d.modules import is_own
 from t3d.run.parts import Loaded
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.folder import worth_keeping
-from t3d.store.reader import last_event
+from t3d.store.log import last_event
 
 MAY_DIFFER = (
     "run.root",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from t3d.alarms.alarms import SEEN, Watch
 from t3d.config import Config
+from t3d.store.log import read_events
 from t3d.store.members import member_of
-from t3d.store.reader import read_events
 
 
 def watch_over(cfg: Config, path: Path) -> Watch:

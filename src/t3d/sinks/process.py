@@ -18,9 +18,10 @@ from t3d.config import load_config
 from t3d.events import Event
 from t3d.files import Refused, error_text, open_log, read
 from t3d.run.child import begin
-from t3d.sinks.scalars import KINDS, Point, Scalars
+from t3d.sinks.scalars import Point, Scalars
 from t3d.store.lock import try_lock
-from t3d.store.reader import START, event_of, prefixes, read_lines
+from t3d.store.log import START, event_of, prefixes, read_lines
+from t3d.store.metrics import KINDS
 
 LOCK = "sinks.lock"  # names the tools for which all of the log was written
 LONGEST = 1000  # bytes of that file
@@ -134,7 +135,7 @@ def main() -> None:
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[Event]:
-    """Yields the events that carry figures; damaged lines are left out, as everywhere."""
+    """Yields the events that carry numbers; damaged lines are left out, as everywhere."""
     for line in lines:
         event = event_of(line) if line.startswith(WANTED) else None
         if event is not None and 0 <= event.step < 2**62:  # which fits into other tools' files

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
-from t3d.insight.figures import LISTED, entries
 from t3d.store.members import member_of
+from t3d.store.metrics import LISTED, entries
 
-KINDS: tuple[type[Event], ...] = (Eval, Update, Diagnosed, EpisodeEnd, ActingEvent)
 FOLDERS = {Eval: "eval", Update: "train", Diagnosed: "diagnostics", ActingEvent: "acting"}  # before T3D's own names
 THEIRS = {  # Stable-Baselines3's names
     (Eval, "mean_return"): "eval/mean_reward",

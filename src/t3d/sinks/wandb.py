@@ -15,7 +15,7 @@ from typing import Any
 from t3d.config import Config, to_dict
 from t3d.files import Refused, open_plain, readable, refuse_link
 from t3d.sinks.scalars import Point
-from t3d.store.reader import LONGEST_START
+from t3d.store.log import LONGEST_START
 
 FOLDER = "wandb"
 STEP = "global_step"  # the axis of all charts; W&B's own step only counts rows, because evaluations may come late

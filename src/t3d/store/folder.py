@@ -48,7 +48,7 @@ from t3d.policy.files import read_policy, save_policy
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.store.lock import holder
-from t3d.store.reader import last_event
+from t3d.store.log import last_event
 from t3d.version import __version__
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
 from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.store.lock import one_at_a_time
-from t3d.store.values import LARGEST
+from t3d.store.log import LARGEST
 
 FILE, MOST_BYTES = "fresh.json", 2**24
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from t3d.store.catalogue import Entry
 from t3d.store.fresh import Fresh
+from t3d.store.summary import Entry
 
 
 def listed_fields(entry: Entry) -> dict[str, Any]:

@@ -66,6 +66,12 @@ def contenders(
     return [member for member in living if member.values == chosen] or living
 
 
+def best_of(evals: list[Eval]) -> Eval:
+    """Returns the evaluation of the best policy: the highest mean return since the task last changed."""
+    marked = [one for one in evals if one.best]
+    return marked[-1] if marked else max(evals, key=lambda one: one.mean_return)
+
+
 def trained(evals: Iterable[Eval]) -> list[Eval]:
     """Returns the evaluations of policies that have been updated."""
     return [one for one in evals if one.updates > 0]

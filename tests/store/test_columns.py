@@ -1,7 +1,8 @@
-"""What the dashboard keeps of a run in memory is what its log says, however the log grows or is damaged."""
+"""The columns of a run are what its log says, however the log grows or is damaged."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -15,15 +16,13 @@ from hypothesis import strategies as st
 from fake_runs import TRACE, diagnosis, evaluation, update, write_long_run, write_run
 from helpers import small_config
 from run_folders import folder_of, run
-from t3d.config import Config, merge
-from t3d.dash.index import RunIndex
-from t3d.dash.plain_lines import read_plain
-from t3d.dash.table import WHOLE, Table
+from t3d.config import Config, Member, merge
 from t3d.events import ActingEvent, Alarm, EpisodeEnd, Eval, Event, Update, to_line
-from t3d.insight.figures import Figure, reported, series
-from t3d.store.reader import Place, open_run, read_end, read_part
-
-SPREAD = Figure(Eval, "std_return")
+from t3d.store.columns import Columns
+from t3d.store.journal import pauses
+from t3d.store.log import Place, read_end, read_events, read_part
+from t3d.store.metrics import KINDS, NOT_METRICS, Metric, entries, series_of, without_pauses
+from t3d.store.tables import WHOLE, Table, read_plain
 
 
 @pytest.fixture(scope="module")
@@ -32,29 +31,35 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder_of(run(small_config(seeds=[0, 1], log={"every_steps": 20}), tmp_path_factory.mktemp("runs")))
 
 
-def indexed(path: Path) -> RunIndex:
-    index = RunIndex(path)
+def indexed(path: Path) -> Columns:
+    index = Columns(path)
     assert index.refresh(60)
     return index
 
 
-def assert_holds(index: RunIndex, path: Path) -> None:
-    """Every figure is what `t3d plot` reads, bit for bit."""
-    opened = open_run(path)
-    figures = reported(opened)
-    assert figures and {*figures} == {*index.figures()}
-    for figure in figures:
-        for member, expected in series(opened, figure).items():
-            place = WHOLE if member is None else index.members.index(member)
-            found = index.tables[figure.kind].series(place, figure, SPREAD)
-            assert found is not None
-            assert (found.steps == expected.steps).all() and (found.values == expected.values).all(), figure
-            assert (found.times == expected.times).all()
+def assert_holds(index: Columns, path: Path) -> None:
+    """Every metric is what the events say, read one by one, bit for bit."""
+    reported: dict[Metric, dict[Member | None, list[tuple[float, ...]]]] = {}
+    for event in read_events(path, kinds=KINDS):
+        member = None if event.member is None else index.members[event.member]
+        for field in dataclasses.fields(event):
+            for entry, value in entries(getattr(event, field.name), field.name).items():
+                if field.name not in NOT_METRICS and value is not None and not getattr(event, "summary", False):
+                    rows = reported.setdefault(Metric(type(event), field.name, entry), {}).setdefault(member, [])
+                    rows.append((event.step, value, event.time, math.nan))
+    assert reported and reported.keys() == {*index.metrics()}
+    for metric, by_member in reported.items():
+        found = index.series(metric)
+        assert found.keys() == by_member.keys()
+        for member, rows in by_member.items():
+            expected = series_of(*np.array(rows, np.float64).T)
+            assert (found[member].steps == expected.steps).all() and (found[member].values == expected.values).all()
+            assert (found[member].times == without_pauses(expected.times, pauses(path))).all()
 
 
-def test_it_holds_every_figure_that_plots_can_read(trained: Path) -> None:
+def test_it_holds_every_number_of_every_event(trained: Path) -> None:
     index = indexed(trained)
-    assert index.damaged == 0 and len(index.figures()) > 50
+    assert index.damaged == 0 and len(index.metrics()) > 50
     assert_holds(index, trained)
 
 
@@ -62,7 +67,7 @@ def test_it_reads_on_where_it_was(trained: Path, tmp_path: Path) -> None:
     content = (trained / "events.jsonl").read_bytes()
     (tmp_path / "config.toml").write_bytes((trained / "config.toml").read_bytes())
     (tmp_path / "events.jsonl").write_bytes(b"")
-    index = RunIndex(tmp_path)
+    index = Columns(tmp_path)
     for cut in [*range(0, len(content), len(content) // 23), len(content)]:  # mostly in the middle of a line
         (tmp_path / "events.jsonl").write_bytes(content[:cut])
         assert index.refresh(60)
@@ -76,14 +81,14 @@ def test_a_resumed_run_that_has_truncated_its_log_is_read_again(tmp_path: Path) 
     lines = (path / "events.jsonl").read_bytes().splitlines(keepends=True)
     (path / "events.jsonl").write_bytes(b"".join(lines[:2]) + (to_line(evaluation(0, 0, 1000, 7.0)) + "\n").encode())
     assert index.refresh(60)
-    found = index.tables[Eval].series(0, Figure(Eval, "mean_return"), SPREAD)
+    found = index.tables[Eval].series(0, Metric(Eval, "mean_return"))
     assert found is not None and found.values.tolist() == [1.0, 7.0]
 
 
 def test_a_log_is_read_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.store.reader.AT_ONCE", 1000)
+    monkeypatch.setattr("t3d.store.log.AT_ONCE", 1000)
     path = write_long_run(tmp_path / "a", 2_000)
-    index = RunIndex(path)
+    index = Columns(path)
     reads = 0
     while not index.refresh(0.02):
         reads += 1
@@ -99,20 +104,20 @@ def test_a_long_log_is_read_in_parts_from_all_over_and_is_the_same_in_the_end(
     with (path / "events.jsonl").open("a") as log:
         log.writelines(to_line(one) + "\n" for one in alarms)
     whole = indexed(path)
-    monkeypatch.setattr("t3d.dash.index.PART", 20_000)
-    index = RunIndex(path)
-    assert not index.refresh(0) and index.told[Alarm], "the end comes first"
+    monkeypatch.setattr("t3d.store.columns.PART", 20_000)
+    index = Columns(path)
+    assert not index.refresh(0) and index.messages[Alarm], "the end comes first"
     sizes = [index.size]
     for _ in range(8):
         assert not index.refresh(0)
         sizes.append(index.size)
     assert sizes == sorted(sizes) and 0 < sizes[0] < sizes[-1] < (path / "events.jsonl").stat().st_size / 4
-    steps = index.tables[Update].reports(0, Figure(Update, "updates"))[0]
-    last = whole.tables[Update].reports(0, Figure(Update, "updates"))[0, -1]
+    steps = index.tables[Update].reports(0, Metric(Update, "updates"))[0]
+    last = whole.tables[Update].reports(0, Metric(Update, "updates"))[0, -1]
     assert (np.diff(steps) > 0).all() and np.diff([0, *steps, last]).max() < last / 3, "they are from all over"
     assert index.refresh(60) and index.size == whole.size == (path / "events.jsonl").stat().st_size
     assert_holds(index, path)
-    assert index.told == whole.told and len(index.told[Alarm]) == 200
+    assert index.messages == whole.messages and len(index.messages[Alarm]) == 200
     assert [index.newest_update(one) for one in index.members] == [whole.newest_update(one) for one in whole.members]
     assert index.damaged == whole.damaged == 0
 
@@ -120,9 +125,9 @@ def test_a_long_log_is_read_in_parts_from_all_over_and_is_the_same_in_the_end(
 def test_a_log_that_is_truncated_while_its_parts_are_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("t3d.dash.index.PART", 20_000)
+    monkeypatch.setattr("t3d.store.columns.PART", 20_000)
     path = write_long_run(tmp_path / "a", 4_000)
-    index = RunIndex(path)
+    index = Columns(path)
     assert not index.refresh(0)
     content = (path / "events.jsonl").read_bytes()
     (path / "events.jsonl").write_bytes(content[: content.index(b"\n", len(content) // 2) + 1])
@@ -147,7 +152,7 @@ def test_the_newest_trace_of_each_member_is_kept(tmp_path: Path) -> None:
     for member in index.members:
         event = index.newest_update(member)
         assert event is not None and event.seed == member.seed
-        assert event.updates == index.tables[Update].reports(0, Figure(Update, "updates"))[0, -1]
+        assert event.updates == index.tables[Update].reports(0, Metric(Update, "updates"))[0, -1]
         assert {*event.values} == {*TRACE}
 
 
@@ -219,18 +224,18 @@ def test_an_unknown_event_of_a_newer_version_is_skipped(tmp_path: Path) -> None:
 def test_numbers_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
     events = [update(0, 0, step, q_mean) for step, q_mean in enumerate([1.0, math.nan, 1e301, 2.0])]
     found = indexed(write_run(tmp_path / "a", {0: [1.0]}, events=events)).tables[Update]
-    drawn = found.series(0, Figure(Update, "q_mean"), SPREAD)
+    drawn = found.series(0, Metric(Update, "q_mean"))
     assert drawn is not None and drawn.values.tolist() == [1.0, 2.0] and found.rows == 4
 
 
-def test_a_file_with_thousands_of_figures_is_not_kept(tmp_path: Path) -> None:
+def test_thousands_of_entries_are_not_kept(tmp_path: Path) -> None:
     where = {"step": 1, "member": 0, "seed": 0, "time": 1.0}
     wide = json.loads(to_line(diagnosis(where))) | {"dead_units": {str(n): 1.0 for n in range(5000)}}
     path = write_run(tmp_path / "a", {0: [1.0]})
     with (path / "events.jsonl").open("a") as log:
         log.write(json.dumps(wide) + "\n")
     index = indexed(path)
-    assert index.damaged == 1 and len(index.figures()) < 100
+    assert index.damaged == 0 and 10 < len(index.metrics()) < 100
 
 
 def test_what_is_said_of_the_whole_run_has_its_own_place(tmp_path: Path) -> None:
@@ -239,13 +244,13 @@ def test_what_is_said_of_the_whole_run_has_its_own_place(tmp_path: Path) -> None
     events = [ActingEvent(step=step, ratio=step / 10, **shares) for step in (1, 2)]
     events.append(ActingEvent(step=2, ratio=9.0, summary=True, **shares))
     index = indexed(write_run(tmp_path / "a", {0: [1.0]}, events=events))
-    found = index.tables[ActingEvent].series(WHOLE, Figure(ActingEvent, "ratio"), SPREAD)
+    found = index.tables[ActingEvent].series(WHOLE, Metric(ActingEvent, "ratio"))
     assert found is not None and found.values.tolist() == [0.1, 0.2], "without the summary, which repeats them"
 
 
 def test_only_the_newest_news_is_kept(tmp_path: Path) -> None:
     alarms = [Alarm(step=step, kind="k", text=f"no. {step}", advice="") for step in range(1000)]
-    told = indexed(write_run(tmp_path / "a", {0: [1.0]}, events=alarms)).told[Alarm]
+    told = indexed(write_run(tmp_path / "a", {0: [1.0]}, events=alarms)).messages[Alarm]
     assert len(told) == 200 and told[-1] == alarms[-1]
 
 
@@ -257,12 +262,12 @@ def test_a_thinned_table_has_half_the_rows_and_the_smallest_and_largest_values(
     table = Table(Update, merge(Config(), {"seeds": [0, 1]}).members)
     for step, (member, value) in enumerate(reports):
         table.add([to_line(update(member, member, step, math.nan if value is None else value)).encode()], step)
-    before = [table.reports(member, Figure(Update, "q_mean")) for member in (0, 1)]
+    before = [table.reports(member, Metric(Update, "q_mean")) for member in (0, 1)]
     counts = [sum(member == one for member, _ in reports) for one in (0, 1)]
     assert table.thin() == (max(counts) > 4)
     assert table.rows == sum(count - 2 * ((count - 1) // 4) for count in counts if count)
     for member in (0, 1):
-        steps, _, values = table.reports(member, Figure(Update, "q_mean"))
+        steps, _, values = table.reports(member, Metric(Update, "q_mean"))
         assert (np.diff(steps) > 0).all()
         own = [step for step, (one, _) in enumerate(reports) if one == member]
         fours = [own[start : start + 4] for start in range(0, len(own), 4)]
@@ -281,5 +286,5 @@ def test_a_table_grows_without_losing_rows() -> None:
     grown = Table(Update, members)
     for step in range(300):
         grown.add([to_line(update(step % 2, step % 2, step, float(step))).encode()], 0)
-    found = grown.series(1, Figure(Update, "q_mean"), SPREAD)
+    found = grown.series(1, Metric(Update, "q_mean"))
     assert found is not None and found.values.tolist() == [*map(float, range(1, 300, 2))]

@@ -1,37 +1,53 @@
-"""What the dashboard keeps of one run in memory: figures as columns, and the news; read on from where it was."""
+"""The events of a run as columns of numbers, and what they say in words; read on from where it was as a log grows.
+
+Plots, comparisons, reports and the dashboard are views of these columns.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from t3d.config import Config, Member, load_config
-from t3d.dash.table import Table
+from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Alarm, BadValueMet, Eval, Event, Note, SeedStopped, StepsTaken
-from t3d.files import CORRUPT_ERRORS
-from t3d.insight.figures import KINDS, Figure
+from t3d.files import CORRUPT_ERRORS, Refused
+from t3d.store.journal import pauses
+from t3d.store.log import (
+    LOG,
+    START,
+    Place,
+    damage_in_words,
+    event_of,
+    looks_like_event,
+    prefixes,
+    read_end,
+    read_lines,
+    read_part,
+)
 from t3d.store.members import member_of
-from t3d.store.reader import START, Place, event_of, prefixes, read_end, read_lines, read_part
+from t3d.store.metrics import KINDS, Metric, Series, listing, parse_metric, without_pauses
+from t3d.store.tables import WHOLE, Table
 
-TELLING: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueMet, SeedStopped)
-MOST_TOLD = 200  # of each kind of news, the newest
+MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueMet, SeedStopped)
+MOST_MESSAGES = 200  # of each kind, the newest
 PART = 2**20  # bytes of a long log that are read at a time: larger parts are slower, they do not fit into caches
 BEGINNING = 16  # bytes of a line that tell the kind of its event
-BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *TELLING, StepsTaken) for start in prefixes([kind])}
+BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *MESSAGES, StepsTaken) for start in prefixes([kind])}
 
 
-class RunIndex:
+class Columns:
     """One run; every method may be called by several threads at once."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, kinds: Iterable[type[Event]] = KINDS) -> None:
+        """Keeps numbers of these kinds of events only."""
+        self.path, self.kinds = path, tuple(kinds)
         self.lock = threading.Lock()
+        self.pauses: list[tuple[float, float]] = []
         self._place: Place = START  # up to here the log is read, but for the parts that are missing
         self._parts: list[tuple[int, int]] = []  # missing ones, the next one last
         self._begin()
@@ -57,32 +73,48 @@ class RunIndex:
                 pass
             for table in self.tables.values():
                 table.put_in_order()
+            self.pauses = pauses(self.path)
             return not more
 
     def thin(self) -> bool:
         """Halves what is kept of the kind of event that takes most memory; returns whether that is less."""
         with self.lock:
-            return max(self.tables.values(), key=lambda one: one.nbytes).thin()
+            return max(self.tables.values(), key=lambda table: table.nbytes).thin()
 
-    def figures(self) -> list[Figure]:
-        """Returns all figures that were reported."""
-        return [figure for kind in KINDS for figure in self.tables[kind].columns]
+    def metrics(self) -> list[Metric]:
+        """Returns all metrics that were reported, event by event."""
+        return [metric for table in self.tables.values() for metric in table.metrics()]
+
+    def series(self, metric: Metric, every: int = 0) -> dict[Member | None, Series]:
+        """Returns what each member reported of a metric; under None what is reported of the whole run.
+
+        With `every`, reports are averaged in windows of so many steps; the newest window may not be over yet.
+        """
+        table = self.tables[metric.kind]
+        reported = {number: table.series(number, metric, every) for number in table.members()}
+        return {
+            None if number == WHOLE else self.members[number]: series._replace(
+                times=without_pauses(series.times, self.pauses)
+            )
+            for number, series in reported.items()
+            if series is not None
+        }
 
     def newest_update(self, member: Member) -> StepsTaken | None:
         """Returns the newest trace of an update of a member that can be read."""
-        found = self._traces.get(self.members.index(member))
-        event = None if found is None else event_of(found[1])
+        trace = self._traces.get(self.members.index(member))
+        event = None if trace is None else event_of(trace[1])
         return event if isinstance(event, StepsTaken) else None
 
     @property
-    def told(self) -> dict[type[Event], list[Event]]:
+    def messages(self) -> dict[type[Event], list[Event]]:
         """What events say in words: of each kind the newest."""
-        return {kind: [event for _, event in found] for kind, found in self._told.items()}
+        return {kind: [event for _, event in placed] for kind, placed in self._messages.items()}
 
     @property
     def alarms(self) -> list[Alarm]:
         """The newest alarms, oldest first."""
-        return [event for _, event in self._told[Alarm] if isinstance(event, Alarm)]
+        return [event for _, event in self._messages[Alarm] if isinstance(event, Alarm)]
 
     def _read_on(self) -> bool:
         """Reads a part that is missing or, if none is, what the log has grown by; returns whether there was any."""
@@ -109,8 +141,8 @@ class RunIndex:
         end = read_end(self.path)
         self._place = end if end.offset > PART else START
         self._parts = spread_parts(self._place.offset)[::-1]
-        self.tables = {kind: Table(kind, self.members) for kind in KINDS}
-        self._told: dict[type[Event], list[tuple[int, Event]]] = {kind: [] for kind in TELLING}
+        self.tables = {kind: Table(kind, self.members) for kind in self.kinds}
+        self._messages: dict[type[Event], list[tuple[int, Event]]] = {kind: [] for kind in MESSAGES}
         self.stopped: dict[Member, SeedStopped] = {}
         self._traces: dict[int, tuple[int, bytes]] = {}  # by member: offset and line of the newest
         self.damaged = 0
@@ -119,16 +151,16 @@ class RunIndex:
         groups: dict[bytes, list[bytes]] = defaultdict(list)
         for line in lines:
             groups[line[:BEGINNING]].append(line)
-        for beginning, mine in groups.items():
+        for beginning, group in groups.items():
             kind = BY_BEGINNING.get(beginning)
             if kind in self.tables:
-                self._tabulate(self.tables[kind], mine, offset)
+                self._tabulate(self.tables[kind], group, offset)
             elif kind is StepsTaken:
-                self._keep_traces(mine, offset)
-            elif kind in self._told:
-                self._tell(kind, mine, offset)
+                self._keep_traces(group, offset)
+            elif kind in self._messages:
+                self._add_messages(kind, group, offset)
             else:
-                self.damaged += sum(line[:11] != b'{"event": "' or line[-1:] != b"}" for line in mine)
+                self.damaged += sum(not looks_like_event(line) for line in group)
 
     def _tabulate(self, table: Table, lines: Sequence[bytes], offset: int) -> None:
         """Adds lines to a table all at once or, if one of them is damaged, one by one."""
@@ -145,12 +177,12 @@ class RunIndex:
         for number, member in enumerate(self.members):
             if offset < self._traces.get(number, (0, b""))[0]:
                 continue
-            mine = b'"member": %d, "seed": %d, ' % (number, member.seed)
-            newest = next((line for line in reversed(lines) if mine in line[:200]), None)
+            about = b'"member": %d, "seed": %d, ' % (number, member.seed)
+            newest = next((line for line in reversed(lines) if about in line[:200]), None)
             if newest is not None:
                 self._traces[number] = offset, newest
 
-    def _tell(self, kind: type[Event], lines: Sequence[bytes], offset: int) -> None:
+    def _add_messages(self, kind: type[Event], lines: Sequence[bytes], offset: int) -> None:
         new = []
         for line in lines:
             event = event_of(line)
@@ -161,7 +193,35 @@ class RunIndex:
             member = member_of(event, self.members)
             if isinstance(event, SeedStopped) and member is not None:
                 self.stopped[member] = event
-        self._told[kind] = sorted([*self._told[kind], *new], key=lambda one: one[0])[-MOST_TOLD:]
+        self._messages[kind] = sorted([*self._messages[kind], *new], key=lambda placed: placed[0])[-MOST_MESSAGES:]
+
+
+def read_columns(path: Path, kinds: Iterable[type[Event]] = KINDS) -> Columns:
+    """Reads all of a run's log."""
+    try:
+        columns = Columns(path, kinds)
+        columns.refresh(math.inf)
+    except (OSError, Refused) as error:
+        raise UserError(f"{path / 'events.jsonl'} cannot be read: {error}") from None
+    return columns
+
+
+def read_metric(paths: Sequence[Path], name: str) -> tuple[list[Metric], dict[Path, Columns]]:
+    """Returns the metric of this name, or all its entries, and the runs' numbers; raises if a run does not have it."""
+    kind = parse_metric(name).kind
+    runs = {path: read_columns(path, [kind]) for path in paths}
+    metrics: list[Metric] | None = None
+    for path, columns in runs.items():
+        own = [metric for metric in columns.metrics() if metric.is_named(name)]
+        metrics = own if metrics is None else [metric for metric in metrics if metric in own]
+        if not metrics:
+            known = read_columns(path).metrics()
+            error = UserError(f"{path} has no metric {name}{did_you_mean(name, [metric.name for metric in known])}")
+            error.add_note(f"It has, by the event that reports them (docs/metrics.md explains each):\n{listing(known)}")
+            raise error
+        if columns.damaged and kind is not Eval:  # of evaluations it was said when the run was opened
+            LOG.warning("%s", damage_in_words(columns.damaged, path / "events.jsonl"))
+    return metrics or [], runs
 
 
 def spread_parts(size: int) -> list[tuple[int, int]]:
@@ -169,13 +229,3 @@ def spread_parts(size: int) -> list[tuple[int, int]]:
     count = -(-size // PART)
     order = sorted(range(count - 1), key=lambda part: f"{part:032b}"[::-1])
     return [(part * PART, min(size, part * PART + PART)) for part in ([count - 1] if count else []) + order]
-
-
-def evaluations(index: RunIndex, member: Member) -> list[dict[str, Any]]:
-    """Returns what is listed of a member's evaluations, in order."""
-    figures = [Figure(Eval, name) for name in ("mean_return", "std_return", "updates")]
-    rows = index.tables[Eval].reports(index.members.index(member), *figures)
-    return [
-        {"step": int(step), "updates": int(updates), "mean": mean, "std": std}
-        for step, _, mean, std, updates in np.nan_to_num(rows).T.tolist()
-    ]

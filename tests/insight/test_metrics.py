@@ -1,4 +1,4 @@
-"""Any figure of a run can be named and plotted; runs of one setting are one line."""
+"""Any metric of a run can be named and plotted; runs of one setting are one line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from run_folders import plotted
 from t3d.app.cli import main
 from t3d.config import Member
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Event, to_line
-from t3d.insight.figures import find_figures, reported, series
 from t3d.insight.groups import pooled
 from t3d.insight.plots import plot_curves
+from t3d.store.columns import read_columns, read_metric
+from t3d.store.metrics import Metric, Series
 from t3d.store.reader import open_run
 
 
@@ -69,9 +70,14 @@ def lines(drawn: list[tuple[str | None, list[float]]]) -> dict[str, list[float]]
     return {label: [float(value) for value in values] for label, values in drawn if label}
 
 
-def test_every_figure_is_found_by_its_name(run: Path) -> None:
-    opened = open_run(run)
-    names = [figure.name for figure in reported(opened)]
+def read(path: Path, name: str) -> tuple[list[Metric], dict[Member | None, Series]]:
+    metrics, columns = read_metric([path], name)
+    return metrics, columns[path].series(metrics[0])
+
+
+def test_every_metric_is_found_by_its_name(run: Path) -> None:
+    reported = read_columns(run).metrics()
+    names = [metric.name for metric in reported]
     assert len(names) == len({*names})
     for name in (
         "return",
@@ -83,18 +89,16 @@ def test_every_figure_is_found_by_its_name(run: Path) -> None:
         "ratio",
     ):
         assert name in names
-    for figure in reported(opened):
-        assert find_figures([opened], figure.name) == [figure]
+    for metric in reported:
+        assert read(run, metric.name)[0] == [metric]
     assert {"updates", "update.updates", "diagnostics.updates"} <= {*names}
     assert not {"step", "time", "member", "env", "episode"} & {*names}
 
 
-def test_a_figure_is_what_each_member_reported(run: Path) -> None:
-    opened = open_run(run)
-
+def test_a_metric_is_what_each_member_reported(run: Path) -> None:
     def values(name: str) -> dict[Any, list[list[float]]]:
-        (figure,) = find_figures([opened], name)
-        return {member: [[*one.steps], [*one.values]] for member, one in series(opened, figure).items()}
+        (_,), series = read(run, name)
+        return {member: [[*one.steps], [*one.values]] for member, one in series.items()}
 
     assert values("return")[Member(1)] == [[0, 1000, 2000], [3, 4, 5]]
     assert values("gradient_norms.critic") == {Member(0): [[500, 1000], [2, 2]], Member(1): [[500, 1000], [4, 4]]}
@@ -114,14 +118,12 @@ def test_values_that_are_not_numbers_are_left_out(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", {0: [1, 2]})
     with (path / "events.jsonl").open("a") as file:
         file.writelines(f"{json.dumps(row)}\n" for row in rows)
-    opened = open_run(path)
-    (figure,) = find_figures([opened], "q_bias")
-    found = series(opened, figure)[Member(0)]
+    found = read(path, "q_bias")[1][Member(0)]
     assert [*found.steps] == [500] and [*found.values] == [3]
     assert main(["plot", str(path), "--metric", "q_bias"]) == main(["plot", str(path), "--metric", "help"]) == 0
 
 
-def test_a_figure_is_plotted_with_a_band_over_seeds(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_is_plotted_with_a_band_over_seeds(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = plotted(monkeypatch)
     assert main(["plot", str(run), "--metric", "disagreement"]) == 0
     assert (run / "curve-disagreement.png").exists()
@@ -134,7 +136,7 @@ def test_a_figure_is_plotted_with_a_band_over_seeds(run: Path, tmp_path: Path, m
     assert lines(drawn) == {"seed 1": [100, 200]}
 
 
-def test_a_figure_with_several_entries_has_a_line_for_each(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_with_several_entries_has_a_line_for_each(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = plotted(monkeypatch)
     assert main(["plot", str(run), "--metric", "gradient_norms"]) == 0
     ending = "mean of 2 seeds, ± std over seeds; thin: single seeds"
@@ -146,7 +148,7 @@ def test_names_that_a_run_does_not_have_get_a_list_of_those_it_has(
 ) -> None:
     assert main(["plot", str(run), "--metric", "q_men"]) == 2
     error = capsys.readouterr().err
-    assert "has no figure q_men, did you mean q_mean?" in error
+    assert "has no metric q_men, did you mean q_mean?" in error
     assert "  episode: total_reward, length, terminated" in error and "action_counts.0 to 29" in error
     assert main(["plot", str(run), "--metric", "help"]) == 0
     assert "  acting: ratio, age_median" in capsys.readouterr().out

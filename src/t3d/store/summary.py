@@ -7,8 +7,6 @@ import os
 import platform
 import statistics
 import time
-from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,22 +18,20 @@ from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
 from t3d.config.settings import short_id, with_args
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
-from t3d.events import Alarm, Continued, Eval, Paused, Resumed, SeedStopped, Start
-from t3d.files import CORRUPT_ERRORS, Refused, read, to_count, to_fields, to_list, to_number
+from t3d.events import Continued, Eval, Paused, Resumed, SeedStopped, Start
+from t3d.files import CORRUPT_ERRORS, read, to_count, to_fields, to_list, to_number
 from t3d.policy.files import read_description
 from t3d.store.checkpoint import folders
 from t3d.store.fresh import Fresh, read_fresh
-from t3d.store.members import evals_by_member, last_means, stopped_members, stored_name
-from t3d.store.reader import Unreadable, best_of, fields_of, prefixes, read_ends, read_log
-from t3d.store.values import LARGEST
+from t3d.store.journal import LONGEST_NAME, alarm_kinds, journal_lines, newest_session
+from t3d.store.log import Unreadable, prefixes, read_ends, read_log
+from t3d.store.members import best_of, evals_by_member, last_means, stopped_members, stored_name
 
-SESSIONS = prefixes((Start, Resumed))
-ALARM = prefixes([Alarm])
 STATES = prefixes((Start, Resumed, Paused, Continued))
-LARGEST_JOURNAL, LARGEST_NOTE = 2**26, 2**24  # bytes; larger ones are not read
+LARGEST_NOTE = 2**24  # bytes; a larger one is not read
 ALIVE = ("running", "paused")  # status of runs whose process may end without a change to a file
 CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
-LONGEST_NAME, LONGEST_FAILURE = 200, 10_000  # characters shown of what a file says
+LONGEST_FAILURE = 10_000  # characters shown of what a file says
 
 
 class Entry(NamedTuple):
@@ -173,45 +169,6 @@ def contents(path: Path) -> dict[str, Stored]:
     return dict(sorted(found.items()))
 
 
-def pauses(path: Path) -> list[tuple[float, float]]:
-    """Returns when a run went on, resumed or after a pause, and for how many seconds it had stood still.
-
-    Those before a resume are counted from the line before it in the journal.
-    """
-    found, before = list[tuple[float, float]](), None
-    for fields in map(fields_of, journal_lines(path)):
-        time = fields.get("time")
-        if not isinstance(time, int | float) or not abs(time) < LARGEST:
-            continue
-        paused = fields.get("paused_seconds") if fields["event"] == Continued.event else None
-        if isinstance(paused, int | float) and 0 <= paused < LARGEST:
-            found.append((time, paused))
-        elif fields["event"] == Resumed.event and before is not None and time > before:
-            found.append((time, time - before))
-        before = time
-    return found
-
-
-def newest_session(path: Path) -> dict[str, Any] | None:
-    """Returns what the newest process of the run said of itself."""
-    sessions = (fields_of(line) for line in reversed(journal_lines(path)) if line.startswith(SESSIONS))
-    return next(filter(None, sessions), None)
-
-
-def remembered_files(path: Path) -> dict[str, str]:
-    """Returns the files of the user's own modules that the newest process of the run used, by their names in config."""
-    files = (newest_session(path) or {}).get("files")
-    return {str(name): str(file) for name, file in files.items()} if isinstance(files, dict) else {}
-
-
-def journal_lines(path: Path) -> list[bytes]:
-    """Returns the lines of a run's journal; runs from before 0.2 have none."""
-    try:
-        return read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
-    except (FileNotFoundError, Refused):
-        return []
-
-
 def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:
     if last["event"] == "end":
         return str(last["reason"])[:LONGEST_NAME]
@@ -233,13 +190,6 @@ def _alive(pid: int, started: float) -> bool:
         return False
     except psutil.AccessDenied:
         return True
-
-
-def alarm_kinds(lines: Iterable[bytes]) -> dict[str, int]:
-    """Counts the alarms in lines of a journal or a log by kind; one that a resumed run sounds again is the same."""
-    found = (fields_of(line) for line in lines if line.startswith(ALARM))
-    alarms = {(str(one.get("kind"))[:LONGEST_NAME], str(one["step"]), str(one.get("member"))) for one in found if one}
-    return dict(sorted(Counter(kind for kind, _, _ in alarms).items()))
 
 
 def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:

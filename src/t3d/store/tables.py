@@ -1,0 +1,239 @@
+"""What a run reported in one kind of event, as columns of numbers that grow.
+
+Lines that hold only numbers are read about three times as fast as JSON, a million in a second or two, if they are what
+T3D writes to the letter; anything else is left to JSON. The result is the same: tests/store/test_columns.py compares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from t3d.config import Member
+from t3d.events import Event
+from t3d.files import fields_in, to_fields
+from t3d.store.log import LARGEST
+from t3d.store.metrics import KINDS, MEAN_RETURN, NOT_METRICS, STD_RETURN, Array, Metric, Series, entries, series_of
+
+STEP, TIME, MEMBER, OFFSET = range(4)  # the first columns; member is -1 where an event is about the whole run
+FIRST = 4
+MOST_COLUMNS = 400  # of one kind of event; a file that has more is not T3D's
+MOST_ENTRIES = 150  # of a field; one with more, such as the returns of very many episodes, is left out; chosen
+WHOLE = -1
+NO_METRIC = Metric(Event, "")
+NUMBER = rb"[-+.0-9eEna]+"  # nan stands for null
+FORMS = {"int": NUMBER, "int | None": NUMBER, "float": NUMBER, "bool": b"true|false"}  # by annotation
+ALWAYS = ("step", "time", "member", "seed")
+
+
+class Table:
+    """One row for each event, one column for each metric; NaN where an event does not have it."""
+
+    def __init__(self, kind: type[Event], members: Sequence[Member]) -> None:
+        self.kind = kind
+        self.fields = [field.name for field in dataclasses.fields(kind) if field.name not in NOT_METRICS]
+        self.columns: dict[Metric, int] = {}
+        self.rows = 0
+        self._seeds = np.array([member.seed for member in members], np.float64)
+        self._numbers = np.empty((FIRST, 64), np.float64)
+
+    @property
+    def nbytes(self) -> int:
+        return self._numbers.nbytes
+
+    def metrics(self) -> list[Metric]:
+        """Returns what was reported, in the order of the event's fields."""
+        return sorted(self.columns, key=lambda metric: self.fields.index(metric.field))
+
+    def add(self, lines: Sequence[bytes], offset: int) -> int:
+        """Adds the events of lines, which begin at this offset of the log; returns how many cannot be used.
+
+        Raises if one holds something unheard of.
+        """
+        plain = read_plain(self.kind, lines)
+        if plain is not None:
+            metrics = {Metric(self.kind, name): _drawable(plain[name]) for name in self.fields if name in plain}
+            return self._append(plain, metrics, plain.get("summary", np.zeros(len(lines))) == 1, offset)
+        events = [to_fields(fields) for fields in fields_in(b'{"events": [%s]}' % b",".join(lines))["events"]]
+        metrics = {}
+        for name in self.fields:
+            metrics |= self._columns_of(events, name)
+        first = {name: _array([event.get(name) for event in events]) for name in ALWAYS}
+        return self._append(first, metrics, np.array([event.get("summary") is True for event in events]), offset)
+
+    def put_in_order(self) -> None:
+        """Sorts rows as they are in the log, whose parts may have been read in any order."""
+        offsets = self._numbers[OFFSET, : self.rows]
+        if (np.diff(offsets) < 0).any():
+            order = np.argsort(offsets, kind="stable")
+            for column in self._numbers:
+                column[: self.rows] = column[order]
+
+    def thin(self) -> bool:
+        """Halves the rows: of every four in a row of a member, each metric keeps its smallest and its largest value.
+
+        They stay in their order, at most three rows from where they were; the newest row stays as it is. Returns
+        whether there was anything to leave out.
+        """
+        self.put_in_order()
+        numbers = self._numbers[:, : self.rows]
+        rows_of = [np.flatnonzero(numbers[MEMBER] == member) for member in self.members()]
+        whole = [rows[: (len(rows) - 1) // 4 * 4] for rows in rows_of]
+        fours = np.concatenate([np.empty(0, np.intp), *whole]).reshape(-1, 4)
+        for column in numbers[FIRST:]:
+            values = column[fours]
+            low, high = (np.where(np.isnan(values), fill, values) for fill in (np.inf, -np.inf))
+            ends = np.sort(np.stack([low.argmin(axis=1), high.argmax(axis=1)], axis=1), axis=1)
+            kept = np.take_along_axis(values, ends, axis=1)
+            kept[ends[:, 0] == ends[:, 1], 1] = np.nan  # there is only one
+            column[fours[:, [0, 2]]] = kept
+        stays = np.ones(self.rows, bool)
+        stays[fours[:, [1, 3]]] = False
+        self._numbers = numbers[:, stays]
+        self.rows = self._numbers.shape[1]
+        return len(fours) > 0
+
+    def reports(self, member: int, *metrics: Metric) -> Array:
+        """Returns steps, times and metrics of what one member, or the whole run, reported of the first: (2 + F, T)."""
+        values = [self._column(metric) for metric in metrics]
+        kept = (self._numbers[MEMBER, : self.rows] == member) & ~np.isnan(values[0])
+        return np.stack([column[kept] for column in (*self._numbers[:MEMBER, : self.rows], *values)])
+
+    def series(self, member: int, metric: Metric, every: int = 0) -> Series | None:
+        """Returns what one member, or the whole run, reported of a metric, or its averages over windows of steps."""
+        spread = STD_RETURN if metric == MEAN_RETURN else NO_METRIC
+        steps, times, values, spreads = self.reports(member, metric, spread)
+        if not len(steps):
+            return None
+        if every:
+            steps = np.minimum(np.ceil(steps / every) * every, steps.max())
+        return series_of(steps, values, times, spreads)
+
+    def members(self) -> list[int]:
+        """Returns which members have reported, by number; WHOLE stands for the whole run."""
+        return [int(member) for member in np.unique(self._numbers[MEMBER, : self.rows])]
+
+    def _column(self, metric: Metric) -> Array:
+        if metric not in self.columns:
+            return np.full(self.rows, np.nan)
+        return self._numbers[self.columns[metric], : self.rows]
+
+    def _columns_of(self, events: Sequence[Mapping[str, Any]], name: str) -> dict[Metric, Array]:
+        """Returns the columns of a field: one, or one for each of its entries."""
+        values = [event.get(name) for event in events]
+        if not any(isinstance(value, dict | list) for value in values):
+            return {Metric(self.kind, name): _drawable(_array(values))}
+        if max(_length(value) for value in values) > MOST_ENTRIES:
+            return {}
+        if len({tuple(value) if isinstance(value, dict) else _length(value) for value in values}) == 1:
+            rows = _drawable(_array([[*value.values()] if isinstance(value, dict) else value for value in values]))
+            return {Metric(self.kind, name, entry): rows[:, at] for at, entry in enumerate(entries(values[0], name))}
+        named = [entries(value, name) for value in values]
+        names = dict.fromkeys(chain.from_iterable(named))
+        return {
+            Metric(self.kind, name, entry): _drawable(_array([each.get(entry) for each in named])) for entry in names
+        }
+
+    def _known(self, members: Array, seeds: Array) -> Any:
+        """Which events name a member of the run by its number and its seed."""
+        inside = (members >= 0) & (members < len(self._seeds)) & (members == np.floor(members))
+        return inside & (self._seeds[np.where(inside, members, 0).astype(int)] == seeds)
+
+    def _append(self, first: Mapping[str, Array], metrics: Mapping[Metric, Array], repeated: Any, offset: int) -> int:
+        steps, times, members = first["step"], first["time"], first["member"]
+        whole = np.isnan(members)
+        members = np.where(whole, WHOLE, members)
+        valid = (steps >= 0) & (steps < 2**62) & (steps == np.floor(steps)) & (np.abs(times) < LARGEST)
+        valid &= whole | self._known(members, first["seed"])
+        kept = valid & ~repeated
+        new = [metric for metric, values in metrics.items() if metric not in self.columns and _any_number(values[kept])]
+        if len(self.columns) + len(new) > MOST_COLUMNS:
+            raise ValueError(f"it has more than {MOST_COLUMNS} metrics of one kind")
+        self.columns |= {metric: FIRST + column for column, metric in enumerate(new, len(self.columns))}
+        count = int(kept.sum())
+        self._make_room(self.rows + count)
+        block = self._numbers[:, self.rows : self.rows + count]
+        block[:OFFSET] = np.stack([steps, times, members])[:, kept]
+        block[OFFSET] = offset
+        block[FIRST:] = np.nan
+        for metric, values in metrics.items():
+            if metric in self.columns:
+                block[self.columns[metric]] = values[kept]
+        self.rows += count
+        return int((~valid).sum())
+
+    def _make_room(self, rows: int) -> None:
+        columns, capacity = FIRST + len(self.columns), self._numbers.shape[1]
+        if columns == self._numbers.shape[0] and rows <= capacity:
+            return
+        larger = np.empty((columns, max(rows + rows // 2, capacity)))
+        larger[: self._numbers.shape[0], : self.rows] = self._numbers[:, : self.rows]
+        larger[self._numbers.shape[0] :, : self.rows] = np.nan
+        self._numbers = larger
+
+
+def read_plain(kind: type[Event], lines: Sequence[bytes]) -> dict[str, Array] | None:
+    """Returns a column for each metric, and for what tables need besides; None if the lines are not as expected."""
+    pattern, names = LAYOUTS[kind]
+    block = b"\n".join(lines)
+    if b": null" in block:
+        block = block.replace(b": null", b": nan")
+    rows = pattern.findall(block) if pattern is not None else []
+    if len(rows) != len(lines):
+        return None
+    try:
+        columns = [_plain_column(words) for words in zip(*rows, strict=True)]
+    except ValueError:
+        return None
+    return dict(zip(names, columns, strict=True))
+
+
+def _plain_column(words: tuple[bytes, ...]) -> Array:
+    if words[0] in (b"true", b"false"):
+        return np.array([word == b"true" for word in words], np.float64)
+    return np.fromiter(map(float, words), np.float64, len(words))
+
+
+def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
+    """Returns what a line of this kind looks like, or None if it can hold more than numbers."""
+    pattern, names = rb'^\{"event": "%s"' % kind.event.encode(), []
+    for field in dataclasses.fields(kind):
+        annotation: Any = field.type
+        wanted = field.name in (*ALWAYS, "summary") or field.name not in NOT_METRICS
+        if annotation == "dict[str, float]" and field.default_factory is not dataclasses.MISSING:
+            value = rb"\{\}"  # optional, and empty
+        elif annotation in FORMS:
+            value = b"(%s%s)" % (b"" if wanted else b"?:", FORMS[annotation])
+            names += [field.name] if wanted else []
+        else:
+            return None, []
+        pattern += rb', "%s": %s' % (field.name.encode(), value)
+    return re.compile(pattern + rb"\}$", re.MULTILINE), names
+
+
+LAYOUTS = {kind: _layout(kind) for kind in KINDS}
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, dict | list) else -1
+
+
+def _array(values: Sequence[Any]) -> Array:
+    try:
+        return np.array(values, np.float64)
+    except TypeError:
+        raise ValueError("not all of them are numbers") from None
+
+
+def _drawable(values: Array) -> Array:
+    """Replaces numbers that are not finite, or too large to be drawn, by NaN."""
+    return np.where(np.abs(values) < LARGEST, values, np.nan)
+
+
+def _any_number(values: Array) -> bool:
+    return not np.isnan(values).all()
