@@ -15,10 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import config_page
 import helpers
 import t3d
+from rules_in_tests import ALL_RULES
+from t3d.algo.engines import ENGINES
+from t3d.algo.td3 import coefficients_of
+from t3d.app.flags import read_known
 from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, plain, to_dict, to_toml
-from t3d.config.other_names import OTHER_NAMES, our_names
+from t3d.config.fields import known_settings, setting, settings_where
+from t3d.config.merging import OTHER_NAMES, our_names
 from t3d.config.presets import as_config, preset
 from t3d.errors import UserError
 from t3d.events import Start
@@ -100,10 +106,9 @@ def test_arguments_of_an_environment_are_plain_values() -> None:
 
 
 def test_every_field_says_what_it_is() -> None:
-    source = "".join(Path(inspect.getfile(one)).read_text(encoding="utf-8") for one in (Config, TD3Config))
-    declared = re.findall(r"^    (\w+): [^\n]+ = [^\n]+\n(    \"\"\")?", source, re.MULTILINE)
-    described = [name for name, quotes in declared if quotes]
-    assert sorted(described) == sorted(["args", *(key.split(".")[-1] for key in flat(Config()))])  # args: empty
+    source = "".join(Path(inspect.getfile(kind)).read_text(encoding="utf-8") for kind in (Config, TD3Config))
+    described = [name for _, name in config_page.field_docstrings(source)]
+    assert sorted(described) == sorted(name.split(".")[-1] for name in known_settings(Config))
 
 
 @pytest.mark.parametrize(
@@ -129,8 +134,8 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"gamma": 1.5}}, "td3.gamma=1.5 is out of range; it must be between 0 and 1"),
         ({"td3": {"gamma": float("nan")}}, "out of range"),
         ({"td3": {"tau": -0.1}}, "out of range"),
-        ({"td3": {"actor_hidden": [256, 0]}}, "layer sizes must be between 1"),
-        ({"td3": {"critic_hidden": [10**9]}}, "layer sizes must be between 1 and 65536"),
+        ({"td3": {"actor_hidden": [256, 0]}}, "td3.actor_hidden contains 0; each must be between 1 and 65536"),
+        ({"td3": {"critic_hidden": [10**9]}}, "each must be between 1 and 65536"),
         ({"td3": {"actor_hidden": ["a"]}}, "a list of integers"),
         ({"td3": {"critics": 0}}, "out of range"),
         ({"td3": {"aggregate": "max"}}, "td3.aggregate='max' is not one of min, mean, min_of_random_2, truncated"),
@@ -179,6 +184,47 @@ def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], words: str) -> No
     assert words in str(caught.value)
 
 
+@dataclasses.dataclass(frozen=True)
+class MomentumConfig(TD3Config):
+    """TD3's settings, and two more that are declared here and nowhere else."""
+
+    momentum: float = setting(0.9, between=(0, 1), sweep=True, optional=True, computed_by=(), extreme=0.1)
+    """Momentum of the actor."""
+    restarts: int = setting(0, between=(0, 9), used_with=("lr_schedule", "cosine"), resume="changed", learning=False)
+    """Restarts of the schedule."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WithMomentum(Config):
+    """All settings, with those two."""
+
+    td3: MomentumConfig = dataclasses.field(default_factory=MomentumConfig)
+
+
+def test_a_setting_is_declared_once() -> None:
+    cfg = merge(WithMomentum(), {"td3": {"momentum": 0.5}})
+    assert merge(WithMomentum(), tomllib.loads(to_toml(cfg))) == cfg and flat(cfg)["td3.momentum"] == 0.5
+    wrong: dict[str, tuple[str, Any]] = {
+        "td3.momentum=2.0 is out of range; it must be between 0 and 1": ("momentum", 2),
+        "td3.momentum='much' is not a number": ("momentum", "much"),
+        "unknown key td3.momentun, did you mean momentum": ("momentun", 0.5),
+        "td3.restarts=3 is used only with td3.lr_schedule=cosine": ("restarts", 3),
+    }
+    for words, (name, value) in wrong.items():
+        with pytest.raises(UserError, match=re.escape(words)):
+            merge(WithMomentum(), {"td3": {name: value}})
+    swept = WithMomentum(sweep=("td3.momentum=0.1,0.2",))
+    assert [getattr(swept.td3_of(member), "momentum") for member in swept.members] == [0.1, 0.2]  # noqa: B009
+    with pytest.raises(UserError, match=r"td3.restarts cannot be swept; these can: td3.gamma, .*, td3.momentum$"):
+        WithMomentum(sweep=("td3.restarts=0,1",))
+    for engine in ("fused", "graph"):
+        refuses = ENGINES[engine].refuses
+        assert not refuses(ALL_RULES["td3"], WithMomentum().td3, coefficients_of(cfg.td3))
+        assert "td3.momentum=0.9 only" in refuses(ALL_RULES["td3"], cfg.td3, coefficients_of(cfg.td3))
+    assert "td3.restarts" in settings_where(WithMomentum, lambda about: about.get("resume") == "changed")
+    assert read_known(WithMomentum, ["--td3.momentum", "0.3"], "t3d train")[0].td3.momentum == 0.3
+
+
 STABLE_BASELINES = """learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps
     action_noise policy_delay target_policy_noise target_noise_clip policy_kwargs net_arch n_envs n_steps
     optimize_memory_usage stats_window_size tensorboard_log verbose seed device total_timesteps eval_freq
@@ -202,7 +248,7 @@ def test_the_names_of_others_are_known(names: str) -> None:
 
 
 def test_what_others_call_something_else_leads_to_a_setting_that_takes_it() -> None:
-    for name, (words, _) in OTHER_NAMES.items():
+    for name, words in OTHER_NAMES.items():
         for word in words.split():
             key, _, value = word.partition("=")
             assert key in {*flat(Config()), "quiet"}, name

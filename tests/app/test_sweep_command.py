@@ -40,11 +40,11 @@ def test_a_sweep_overrides_preset_and_file_and_a_flag_the_sweep_of_a_file(tmp_pa
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--sweep"], "--sweep has no value; write FIELD=V1,V2 with commas and no spaces, e.g. td3.gamma=0.98,0.99"),
-        (["--sweep", "td3.gamma:0.98,0.99"], "--sweep cannot read 'td3.gamma:0.98,0.99'; write FIELD=V1,V2"),
-        (["--sweep", "td3.gamma", "0.98", "0.99"], "--sweep cannot read 'td3.gamma'; write"),
-        (["--sweep", "td3.gamma=0.98,", "0.99"], "--sweep cannot read 'td3.gamma=0.98,'; write"),
-        (["--sweep", "td3.gamma=0.98,0.99", "0.995"], "--sweep cannot read '0.995'; write"),
+        (["--sweep"], "--sweep has no value; give one or several, separated by spaces or commas"),
+        (["--sweep", "td3.gamma:0.98,0.99"], "sweep='td3.gamma:0.98' cannot be read; write FIELD=V1,V2"),
+        (["--sweep", "td3.gamma", "0.98", "0.99"], "sweep='td3.gamma' cannot be read; write"),
+        (["--sweep", "td3.gamma=0.98,", "0.99"], "sweep='td3.gamma=0.98,' cannot be read; write"),
+        (["--sweep", "td3.gamma=0.98,0.99", "0.995"], "sweep='0.995' cannot be read; write"),
         (
             ["--td3.gamma", "0.5", "--sweep", "td3.gamma=0.9,0.98"],
             "--td3.gamma contradicts --sweep td3.gamma=0.9,0.98;",

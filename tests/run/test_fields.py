@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,54 +12,9 @@ import helpers
 import t3d
 from run_folders import run, weights
 from t3d.config import Config, flat
+from t3d.config.fields import declared_types, known_settings
 from t3d.events import Note
 
-CHANGES: dict[str, Any] = {
-    "td3.gamma": 0.9,
-    "td3.tau": 0.5,
-    "td3.batch_size": 17,
-    "td3.actor_lr": 1e-2,
-    "td3.critic_lr": 1e-2,
-    "td3.policy_delay": 3,
-    "td3.target_noise": 0.7,
-    "td3.target_noise_clip": 0.05,
-    "td3.critics": 3,
-    "td3.aggregate": "mean",
-    "td3.drop_highest": 2,
-    "td3.actor_objective": "min",
-    "td3.critic_loss": "huber",
-    "td3.value_low": -30,
-    "td3.value_high": 5,
-    "td3.value_bins": 17,
-    "td3.weight_decay": 0.1,
-    "td3.max_grad_norm": 0.01,
-    "td3.lr_schedule": "linear",
-    "td3.lr_final": 0.7,
-    "td3.lr_updates": 50,
-    "td3.pre_activation_penalty": 1.0,
-    "td3.actor_hidden": [16, 17],
-    "td3.critic_hidden": [16, 17],
-    "td3.actor_network": "layer_norm",
-    "td3.critic_network": "residual",
-    "td3.actor_activation": "silu",
-    "td3.critic_activation": "tanh",
-    "random_steps": 90,
-    "updates_per_step": 0.5,
-    "normalise_observations": True,
-    "scale_rewards": True,
-    "replay.capacity": 120,
-    "replay.n_step": 3,
-    "replay.sampling": "proportional",
-    "replay.priority_exponent": 0.9,
-    "replay.importance_exponent": 0.9,
-    "replay.importance_updates": 100,
-    "noise.exploration_noise": 0.3,
-    "noise.kind": "ou",
-    "noise.decay_steps": 200,
-    "noise.final_noise": 0.3,
-    "env.action_repeat": 2,
-    "env.max_action_change": 0.2,
-}
 CATEGORICAL = {"td3.critic_loss": "categorical", "td3.value_low": -20, "td3.value_high": 10}
 COSINE = {"td3.lr_schedule": "cosine", "td3.lr_updates": 100}
 NEEDS: dict[str, dict[str, Any]] = {  # fields that do nothing, or are refused, without others
@@ -113,6 +68,19 @@ COVERED = {
 }
 
 
+def other_value(name: str) -> Any:
+    """A value that is not the default, as declared: the extreme one, the next of the choices, or the opposite."""
+    section, _, last = name.rpartition(".")
+    kind: Any = type(getattr(Config(), section)) if section else Config
+    choices, default = get_args(declared_types(kind)[last]), flat(Config())[name]
+    if (extreme := known_settings(Config)[name].get("extreme")) is not None:
+        return extreme
+    return (not default) if isinstance(default, bool) else choices[1]
+
+
+CHANGES = {name: other_value(name) for name in flat(Config()) if name not in COVERED}
+
+
 def learned(tmp_path: Path, changes: dict[str, Any]) -> np.ndarray[Any, Any]:
     """The weights after a short run with some fields changed."""
     nested: dict[str, Any] = {}
@@ -150,7 +118,7 @@ def test_targets_beyond_the_support_are_told_once(tmp_path: Path) -> None:
 
 
 def test_every_other_field_is_covered_by_a_named_test() -> None:
-    assert sorted([*CHANGES, *COVERED]) == sorted(flat(Config()))
+    assert {*COVERED} < {*flat(Config())}
     for place in COVERED.values():
         file, test = place.split("::")
         assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text(encoding="utf-8"), place

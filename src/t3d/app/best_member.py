@@ -14,7 +14,7 @@ from t3d.app.plain_console import labelled
 from t3d.app.safe_output import printable
 from t3d.app.tables import figure, returned
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
-from t3d.config.sweeps import counted, noun, setting
+from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
 from t3d.modules import find_again
@@ -152,7 +152,7 @@ def _in_words(members: Sequence[Member]) -> str:
     values = {member.values for member in members}
     if values == {()} or len(values) > 1:
         return counted(len(members), noun(members))
-    return f"the {len(members)} seeds with {setting(members[0].values)}"
+    return f"the {len(members)} seeds with {values_title(members[0].values)}"
 
 
 def _result(choice: Choice, what: str, run: Run) -> Text:

@@ -13,7 +13,7 @@ from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts
 from t3d.app.report_words import alarm_lines, card, fresh_mean, seen_rows, verdict, video_in_words
 from t3d.app.runs_show import notes_in_words
 from t3d.app.runs_text import env_text, members_text, size_text
-from t3d.app.tables import SHOWN_ELSEWHERE, figure, source_of
+from t3d.app.tables import IN_HEADING, figure, source_of
 from t3d.config.sweeps import swept
 from t3d.dash.details import config_of
 from t3d.insight.comparison import Comparison
@@ -186,7 +186,7 @@ def _marked(cell: str, is_beyond: bool) -> Content:
 
 def _configuration(facts: Facts) -> Html:
     settings, preset = facts.about["settings"], facts.listed.entry.preset
-    elsewhere = (*SHOWN_ELSEWHERE, *swept(facts.run.cfg.members))
+    elsewhere = (*IN_HEADING, *swept(facts.run.cfg.members))
     rows = [
         [key, value_of(pair["default"]), value_of(pair["value"]), source_of(key, pair["value"], preset)]
         for key, pair in settings.items()

@@ -13,7 +13,7 @@ from t3d.app.compare import estimated
 from t3d.app.report_facts import Facts, Video
 from t3d.app.runs_text import duration_text, seeds_text
 from t3d.app.tables import figure
-from t3d.config.sweeps import counted, noun, setting
+from t3d.config.sweeps import counted, noun, values_title
 from t3d.events import Resumed
 from t3d.insight.comparison import Row
 from t3d.insight.scores import LAST
@@ -70,7 +70,11 @@ def _highest(run: Run) -> list[str]:
     """Says which combination of a sweep ended highest."""
     means = last_means(run.cfg.members, run.evals, run.stopped)
     found = highest(means)
-    return [f"The highest mean of last evaluations is {figure(means[found])}, with {setting(found)}."] if found else []
+    return (
+        [f"The highest mean of last evaluations is {figure(means[found])}, with {values_title(found)}."]
+        if found
+        else []
+    )
 
 
 def _learned(facts: Facts, row: Row) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from t3d.app import alarms
 from t3d.app.runs_text import duration_text, env_text, seeds_text, size_text, status_text
-from t3d.app.tables import SHOWN_ELSEWHERE, clean, figure, fits, print_sweep, returned, source_of, table
+from t3d.app.tables import IN_HEADING, clean, figure, fits, print_sweep, returned, source_of, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
 from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
@@ -118,7 +118,7 @@ def _spread(one: Eval) -> str:
 
 
 def _show_settings(entry: Entry, console: Console) -> None:
-    elsewhere = [*SHOWN_ELSEWHERE, *swept(entry.members)]
+    elsewhere = [*IN_HEADING, *swept(entry.members)]
     differing = {key: pair for key, pair in changes(entry.config).items() if key not in elsewhere}
     if not differing:
         console.print("\nAll settings are the defaults.")

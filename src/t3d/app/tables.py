@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.config import Config, Member, diff, flat, plain
+from t3d.config.fields import settings_where
 from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.events import Eval
@@ -20,7 +21,7 @@ from t3d.store.fresh import Fresh
 from t3d.store.members import best_of, highest, last_means, trained
 from t3d.types import sample_std
 
-SHOWN_ELSEWHERE = ("env.id", "env.name", "preset", "sweep", "run.root", "run.name", "device", "engine", "threads")
+IN_HEADING = settings_where(Config, lambda about: about.get("in_heading", False))
 UNLIMITED = 10_000  # characters; wider than any table
 WIDEST_HEAD = 14  # characters; longer names of swept settings are broken at an underscore
 
@@ -63,7 +64,7 @@ def returned(fresh: Fresh) -> str:
 def print_changes(cfg: Config, console: Console) -> None:
     """Prints the settings that differ from the defaults, and whether they come from the preset."""
     changes = diff(cfg, Config())
-    for key in (*SHOWN_ELSEWHERE, *swept(cfg.members)):
+    for key in (*IN_HEADING, *swept(cfg.members)):
         changes.pop(key, None)
     if not changes:
         console.print("All settings are the defaults.")

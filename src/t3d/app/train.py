@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated
 
 import tyro
 
@@ -19,9 +19,9 @@ from t3d.app.dash import check_installed
 from t3d.app.flags import is_flag, read_known
 from t3d.app.session import show
 from t3d.app.signals import SignalRequests
-from t3d.config import Config, NoiseConfig, load_toml, merge, plain
+from t3d.config import Config, load_toml, merge, plain
 from t3d.config.presets import preset
-from t3d.config.sweeps import FORM, swept
+from t3d.config.sweeps import swept
 from t3d.errors import NothingLeft, UserError
 from t3d.events import Event
 
@@ -89,7 +89,7 @@ def _dashboard(args: TrainArgs) -> Iterator[None]:
 
 def parse(arguments: list[str]) -> TrainArgs:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = _join_sweeps(_expand_noise(arguments))
+    arguments = _join_sweeps(arguments)
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
     asked, said = _option(arguments, "--preset"), from_file.get("preset")
@@ -136,40 +136,15 @@ def _option(arguments: list[str], flag: str) -> str | None:
     return value
 
 
-def _expand_noise(arguments: list[str]) -> list[str]:
-    """Expands --noise KIND and --noise per-env to --noise.kind KIND and --noise.per-env."""
-    kinds = get_args(get_type_hints(NoiseConfig)["kind"])
-    full = {"per-env": ["--noise.per-env"], **{kind: ["--noise.kind", kind] for kind in kinds}}
-    out, rest = list[str](), [*arguments]
-    while rest:
-        word = rest.pop(0)
-        flag, _, value = word.partition("=")
-        if flag != "--noise":
-            out.append(word)
-            continue
-        value = value or (rest.pop(0) if rest else "")
-        if value not in full:
-            raise UserError(f"--noise {value} is not one of {', '.join([*kinds, 'per-env'])}")
-        out += full[value]
-    return out
-
-
 def _join_sweeps(arguments: list[str]) -> list[str]:
     """Joins --sweep A=1,2 --sweep B=3,4 to one --sweep A=1,2 B=3,4 at the end; other words between them stay."""
-    others, sweeps, rest = list[str](), list[str](), [*arguments]
-    while rest:
-        word = rest.pop(0)
+    others, sweeps, takes = list[str](), list[str](), ""
+    for word in arguments:
         flag, _, value = word.partition("=")
-        if flag != "--sweep":
-            others.append(word)
-            continue
-        if not value and (not rest or is_flag(rest[0])):
-            raise UserError(f"--sweep has no value; {FORM}")
-        words = [value or rest.pop(0)]
-        while rest and not is_flag(rest[0]) and ("=" in rest[0] or NUMBERS.fullmatch(rest[0])):
-            words.append(rest.pop(0))
-        for one in words:
-            if "=" not in one or one.endswith(("=", ",")):
-                raise UserError(f"--sweep cannot read {one!r}; {FORM}")
-        sweeps += words
-    return [*others, "--sweep", *sweeps] if sweeps else others
+        if flag == "--sweep":
+            sweeps, takes = [*sweeps, *filter(None, [value])], "some" if value else "any"
+        elif not is_flag(word) and (takes == "any" or (takes and ("=" in word or NUMBERS.fullmatch(word)))):
+            sweeps, takes = [*sweeps, word], "some"
+        else:
+            others, takes = [*others, word], ""
+    return [*others, "--sweep", *sweeps] if len(others) < len(arguments) else others

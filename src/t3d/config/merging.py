@@ -1,23 +1,69 @@
-"""Merges, flattens and compares configurations."""
+"""Configurations as plain values: merged, compared, flattened, written as TOML and read again."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
-from t3d.config.other_names import our_names
+from t3d.config.fields import declared_types
 from t3d.config.settings import Config
-from t3d.config.validation import declared_types
 from t3d.errors import UserError, did_you_mean
+from t3d.files import read, readable
 
 Section = TypeVar("Section")
+MOST_TOML_BYTES = 2**20
 MOVED = {f"td3.{name}": name for name in ("random_steps", "updates_per_step", "normalise_observations")}
+OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on lips: our settings
+    "action_noise": "noise.kind noise.exploration_noise",
+    "batch_size": "td3.batch_size",
+    "buffer_size": "replay.capacity",
+    "capture_video": "record_every",
+    "cuda": "device=cuda",
+    "discount": "td3.gamma",
+    "env": "env.id",
+    "env_id": "env.id",
+    "eval_freq": "eval.every_steps",
+    "exp_name": "run.name",
+    "expl_noise": "noise.exploration_noise",
+    "exploration_noise": "noise.exploration_noise",
+    "gamma": "td3.gamma",
+    "gradient_steps": "updates_per_step",
+    "learning_rate": "td3.actor_lr td3.critic_lr",
+    "learning_starts": "random_steps",
+    "lr": "td3.actor_lr td3.critic_lr",
+    "max_timesteps": "total_steps",
+    "n_envs": "env.num_envs",
+    "n_eval_episodes": "eval.episodes",
+    "n_steps": "replay.n_step",
+    "net_arch": "td3.actor_hidden td3.critic_hidden",
+    "noise": "noise.kind noise.per_env",
+    "noise_clip": "td3.target_noise_clip",
+    "num_envs": "env.num_envs",
+    "policy_delay": "td3.policy_delay",
+    "policy_freq": "td3.policy_delay",
+    "policy_frequency": "td3.policy_delay",
+    "policy_kwargs": "td3.actor_hidden td3.critic_hidden",
+    "policy_noise": "td3.target_noise",
+    "seed": "seeds",
+    "start_timesteps": "random_steps",
+    "target_noise_clip": "td3.target_noise_clip",
+    "target_policy_noise": "td3.target_noise",
+    "tau": "td3.tau",
+    "tensorboard_log": "sinks=tensorboard",
+    "total_timesteps": "total_steps",
+    "track": "sinks=wandb",
+    "train_freq": "updates_per_step",
+    "verbose": "quiet",
+}
 
 
 def merge(base: Section, data: Mapping[str, Any], *, prefix: str = "") -> Section:
     """Copies a configuration with the values of a nested mapping; unknown keys and wrong types are errors."""
-    hints = declared_types(type(base))  # type: ignore[arg-type]  # mypy does not see that classes are hashable
+    hints = declared_types(type(base))
     changes: dict[str, Any] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"
@@ -67,3 +113,53 @@ def plain(value: Any) -> str:
     if value is None:
         return "nothing"  # an argument of the environment that is not given
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def our_names(theirs: str, known: Collection[str]) -> list[str]:
+    """Returns our settings for another library's name, with or without a section, if all of them are known here."""
+    names = OTHER_NAMES.get(theirs.rpartition(".")[2].replace("-", "_"), "").split()
+    return names if all(name.partition("=")[0] in known for name in names) else []
+
+
+def to_toml(cfg: Config) -> str:
+    """Formats a configuration as TOML; load_toml and merge read it back."""
+    values = to_dict(cfg)
+    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    for section, content in values.items():
+        if isinstance(content, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{key} = {_toml_value(value)}" for key, value in content.items()]
+    return "\n".join(lines) + "\n"
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Reads the nested values of a TOML file."""
+    try:
+        return tomllib.loads(read(path, MOST_TOML_BYTES).decode())
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # not TOML, not text, too deep, or not a plain file
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def load_config(path: Path) -> Config:
+    """Reads a configuration; an error names the file."""
+    values = load_toml(path)
+    try:
+        return merge(Config(), values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        keys = {key: key if key.isascii() and key.isidentifier() else _toml_value(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]} = {_toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)  # JSON and TOML agree on strings, integers, booleans and lists, but not on 1e-05
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
+    if readable(text) != text:
+        raise UserError(f"{readable(text)} has a character that is not UTF-8, and settings are text; rename that file")
+    return text

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
-from t3d.config.sweeps import CAN_BE_SWEPT, Member, Sweep, members_of, parse_all, refuse_field, refuse_same_members
-from t3d.config.validation import check_range, convert, is_setting
+from t3d.config.fields import About, Section, known_settings, setting, settings_where
+from t3d.config.sweeps import Member, Sweep, members_of, parse_all, refuse_field, refuse_same_members
 from t3d.errors import UserError, did_you_mean
 
 MOST_ACTORS = 1024  # processes; chosen
@@ -22,23 +22,22 @@ SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
 @dataclass(frozen=True)
-class NoiseConfig:
+class NoiseConfig(Section, prefix="noise."):
     """Exploration noise on the policy's actions."""
 
     kind: Literal["gaussian", "ou", "pink"] = "gaussian"
     """The noise process; independent for every environment."""
-    exploration_noise: float = 0.1
+    exploration_noise: float = setting(0.1, between=(0, 10), extreme=0.3)
     """Its scale, as a fraction of half the action range (σ)."""
-    final_noise: float = 0.0
+    final_noise: float = setting(0.0, between=(0, 10), extreme=0.3)
     """Final noise scale of the linear schedule (used if decay_steps > 0)."""
-    decay_steps: int = 0
+    decay_steps: int = setting(0, between=(0, 10**12), extreme=200)
     """Steps until final_noise is reached; 0 keeps the scale constant."""
     per_env: bool = False
-    """Give each seed's environments different scales, from 0.25 to 4 times the noise scale; also --noise per-env."""
+    """Give each seed's environments different scales, from 0.25 to 4 times the noise scale."""
 
     def __post_init__(self) -> None:
-        convert(self, "noise.")
-        check_range(self, "noise.", exploration_noise=(0, 10), final_noise=(0, 10), decay_steps=(0, 10**12))
+        super().__post_init__()
         if self.final_noise and not self.decay_steps:
             raise UserError(
                 f"noise.final_noise={self.final_noise} needs noise.decay_steps, the steps until it is reached"
@@ -46,36 +45,34 @@ class NoiseConfig:
 
 
 @dataclass(frozen=True)
-class EnvConfig:
+class EnvConfig(Section, prefix="env."):
     """The environment to train on."""
 
-    id: str = ""
+    id: str = setting("", resume="edited", learning=False, in_heading=True)
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
-    args: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict, metadata=About(resume="edited"))
     """Arguments with which it is made: numbers, strings, true or false, and lists and tables of these."""
-    name: str = ""
+    name: str = setting("", resume="ignored", learning=False, in_heading=True)
     """Name in titles and folder names; if empty, the id, or the class of what a make_env given in Python makes."""
-    num_envs: int = 0
+    num_envs: int = setting(0, between=(0, 10_000))
     """Environments per seed; the ratio of updates to steps does not depend on it. 0: one, or one for each actor."""
-    pixels: int = 0
+    pixels: int = setting(0, between=(0, 128))
     """Observe rendered images of this many pixels each way instead of the environment's own observations; 0: do not."""
     camera: str = ""
     """Camera of those images, by its name or number, where the environment has several."""
-    frame_stack: int = 1
+    frame_stack: int = setting(1, between=(1, 16))
     """Frames in an observation with images, the newest and the ones before it, so that motion can be seen."""
-    action_repeat: int = 1
+    action_repeat: int = setting(1, between=(1, 1000), extreme=2)
     """Environment steps per action (1 = no repeat); they count as one step, and their rewards are summed."""
-    max_action_change: float = 0.0
+    max_action_change: float = setting(0.0, between=(0, 1), extreme=0.2)
     """Most that an action may change per step, a fraction of its range; the previous one is observed. 0: no limit."""
-    bad_values: Literal["raise", "skip", "clip"] = "raise"
+    bad_values: Literal["raise", "skip", "clip"] = setting("raise", resume="changed")
     """When the environment returns an invalid value, e.g. NaN: end the run, end the episode, or fix the value."""
-    hang_seconds: float = 8.0
+    hang_seconds: float = setting(8.0, between=(1, 10**6), resume="changed", learning=False)
     """An actor process whose environment takes longer for one step or reset is killed and restarted."""
 
     def __post_init__(self) -> None:
-        convert(self, "env.")
-        check_range(self, "env.", num_envs=(0, 10_000), action_repeat=(1, 1000), hang_seconds=(1, 10**6))
-        check_range(self, "env.", pixels=(0, 128), frame_stack=(1, 16), max_action_change=(0, 1))
+        super().__post_init__()
         if 0 < self.pixels < 32:
             raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
         if self.camera and not self.pixels:
@@ -108,107 +105,97 @@ def short_id(env_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class EvalConfig:
+class EvalConfig(Section, prefix="eval."):
     """Evaluation, in separate environments, with the same seeds each time and no noise."""
 
-    every_steps: int = 5_000
+    every_steps: int = setting(5_000, between=(1, 10**12), learning=False)
     """Steps between evaluations; there is also one at step 0 and one at the end."""
-    episodes: int = 10
+    episodes: int = setting(10, between=(1, 100_000))
     """Episodes per evaluation, for each seed."""
-    seed: int = 0
+    seed: int = setting(0, between=(0, 2**31 - 1))
     """Seed of the evaluation episodes, shared by all training seeds and runs so that they are comparable."""
-    max_steps: int = 10_000
+    max_steps: int = setting(10_000, between=(1, 10**12))
     """Maximum length of an evaluation episode, for environments without a time limit."""
 
-    def __post_init__(self) -> None:
-        convert(self, "eval.")
-        check_range(self, "eval.", every_steps=(1, 10**12), episodes=(1, 100_000), max_steps=(1, 10**12))
-        check_range(self, "eval.", seed=(0, 2**31 - 1))
-
 
 @dataclass(frozen=True)
-class LogConfig:
+class LogConfig(Section, prefix="log."):
     """How often a run reports on its learning."""
 
-    every_steps: int = 1_000
+    every_steps: int = setting(1_000, between=(1, 10**12), learning=False)
     """Steps between reports."""
-
-    diagnose_every_steps: int = 5_000
+    diagnose_every_steps: int = setting(5_000, between=(0, 10**12), resume="changed", learning=False)
     """Steps between diagnostics (docs/metrics.md); 0: none. They change nothing that is learned."""
 
-    def __post_init__(self) -> None:
-        convert(self, "log.")
-        check_range(self, "log.", every_steps=(1, 10**12), diagnose_every_steps=(0, 10**12))
-
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Section, prefix="checkpoint."):
     """Checkpoints: everything needed to resume a run exactly where it was."""
 
-    every_steps: int = 10_000
+    every_steps: int = setting(10_000, between=(1, 10**12), learning=False)
     """Steps between checkpoints; there is also one when the run stops. The last three are kept."""
-
-    def __post_init__(self) -> None:
-        convert(self, "checkpoint.")
-        check_range(self, "checkpoint.", every_steps=(1, 10**12))
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Section, prefix="run."):
     """Where the run is written."""
 
-    root: str = "runs"
+    root: str = setting("runs", resume="ignored", learning=False, in_heading=True)
     """Folder that contains the runs."""
-    name: str = ""
+    name: str = setting("", resume="ignored", learning=False, in_heading=True)
     """Folder of this run inside root; if empty, <env>-<preset>-<time>."""
 
     def __post_init__(self) -> None:
-        convert(self, "run.")
+        super().__post_init__()
         if self.name != Path(self.name).name:
             raise UserError(f"run.name={self.name!r} must be a plain folder name; use run.root for the folder it is in")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Section):
     """All settings of a run."""
 
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = setting((0,), learning=False)
     """One policy is trained per seed, all in one run."""
-    sweep: tuple[str, ...] = ()
+    sweep: tuple[str, ...] = setting((), learning=False, in_heading=True)
     """E.g. td3.gamma=0.98,0.99: trains every seed with each value; overrides the setting."""
-    total_steps: int = 1_000_000
+    total_steps: int = setting(1_000_000, between=(1, 10**12), resume="changed")
     """Environment steps per seed."""
-    random_steps: int = 25_000
+    random_steps: int = setting(25_000, between=(0, 10**12), extreme=90)
     """Steps with uniformly random actions before learning starts."""
-    updates_per_step: float = 1.0
+    updates_per_step: float = setting(1.0, between=(0, 1000), extreme=0.5)
     """Updates per environment step after the random steps."""
     normalise_observations: bool = False
     """Normalise observations by their running mean and standard deviation (not in the paper)."""
     scale_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return (not in the paper)."""
-    actors: str = "inline"
+    actors: str = setting("inline", resume="changed")
     """inline: act in the learner's process (deterministic); local:N: in N processes beside it; ray:N: on a cluster."""
-    ray_address: str = ""
+    ray_address: str = setting("", resume="changed")
     """The Ray cluster that actors=ray:N joins, e.g. 10.0.0.1:6379; if empty, T3D starts one on this machine."""
-    ray_cpus: float = 1.0
+    ray_cpus: float = setting(1.0, between=(0, 1024), resume="changed")
     """CPUs of the cluster that each of its actors reserves; may be a fraction."""
-    max_ahead: int = 0
+    max_ahead: int = setting(0, between=(0, 10**9), resume="ignored")
     """How many transitions of a seed actors may be ahead of the updates; 0: 96, or up to 400 for each Ray actor."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", left_to_machine=True, learning=False, in_heading=True)
     """Where networks and replay live; auto uses the GPU if there is one."""
-    threads: int = 0
+    threads: int = setting(
+        0, between=(0, 4096), resume="ignored", left_to_machine=True, learning=False, in_heading=True
+    )
     """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
-    rule: str = "td3"
+    rule: str = setting("td3", resume="moved")
     """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
-    engine: Literal["auto", "eager", "fused", "graph", "capture"] = "auto"
+    engine: Literal["auto", "eager", "fused", "graph", "capture"] = setting(
+        "auto", resume="ignored", left_to_machine=True, learning=False, in_heading=True
+    )
     """auto: the fastest that computes this; fused, eager: CPU; graph (written for TD3), capture (any), eager: GPU."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products and convolutions to 10 bits (TF32): faster, less precise."""
-    record_every: int = 0
+    record_every: int = setting(0, between=(0, 10**9), resume="changed", learning=False)
     """Record videos of every N-th evaluation while it trains, in a process beside it; 0: none."""
-    sinks: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = setting((), resume="changed", learning=False)
     """Tools to write the run for as it trains: tensorboard, wandb (offline), or both."""
-    preset: str = "default"
+    preset: str = setting("default", learning=False, in_heading=True)
     """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
@@ -220,15 +207,18 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        convert(self, "")
-        check_range(self, "", total_steps=(1, 10**12), random_steps=(0, 10**12), updates_per_step=(0, 1000))
-        check_range(self, "", max_ahead=(0, 10**9), threads=(0, 4096), record_every=(0, 10**9))
-        self._check_sinks()
+        super().__post_init__()
+        if not {*self.sinks} <= {*SINKS} or len({*self.sinks}) < len(self.sinks):
+            raise UserError(f"sinks={' '.join(self.sinks)} is not one or more of {', '.join(SINKS)}, each once")
         if self.actors != "inline" and not 1 <= self.async_actors <= MOST_ACTORS:
             raise UserError(f"actors={self.actors} is not inline, local:N or ray:N with N from 1 to {MOST_ACTORS}")
-        check_range(self, "", ray_cpus=(0, 1024))
         if self.ray_address and self.actors_kind != "ray":
             raise UserError(f"ray_address={self.ray_address} is used only with actors=ray:N")
+        self._check_seeds()
+        self._check_sweep()
+        self._check_together()
+
+    def _check_seeds(self) -> None:
         if not self.seeds:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
         if len(self.seeds) > MOST_SEEDS:
@@ -239,7 +229,25 @@ class Config:
             raise UserError(f"seeds contains a number that is too large; seeds go up to {SEEDS_END - 1:,} (2^62 - 1)")
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
-        self._check_sweep()
+
+    def _check_sweep(self) -> None:
+        """Normalises the sweep and checks its values like those of the settings themselves."""
+        object.__setattr__(self, "sweep", tuple(map(str, self._sweeps)))
+        can_be_swept = settings_where(type(self), lambda about: about.get("sweep", False))
+        for name, values in self._sweeps:
+            if name not in known_settings(type(self)):
+                hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
+                raise UserError(f"there is no setting {name}{hint}")
+            if self.rule == "td3" or name == "seeds":  # another rule's are known when it is imported
+                refuse_field(name, can_be_swept)
+            for value in values if name in can_be_swept else ():
+                self.td3_of(Member(0, ((name, value),)))
+        if self.rule == "td3":
+            refuse_same_members(self._sweeps, self.td3)
+        _ = self.members  # raises if they are too many
+
+    def _check_together(self) -> None:
+        """Refuses settings that contradict each other."""
         if self.random_steps >= self.total_steps:
             or_else = " or train longer" if self.preset == "quick" else ", train longer, or use --preset quick"
             raise UserError(
@@ -261,25 +269,6 @@ class Config:
                 "replay.sampling=lap treats errors below 1 alike, and --scale-rewards makes nearly all of them "
                 "smaller; use --replay.sampling proportional"
             )
-
-    def _check_sinks(self) -> None:
-        if not {*self.sinks} <= {*SINKS} or len({*self.sinks}) < len(self.sinks):
-            raise UserError(f"sinks={' '.join(self.sinks)} is not one or more of {', '.join(SINKS)}, each once")
-
-    def _check_sweep(self) -> None:
-        """Normalises the sweep and checks its values like those of the settings themselves."""
-        object.__setattr__(self, "sweep", tuple(map(str, self._sweeps)))
-        for name, values in self._sweeps:
-            if not is_setting(self, name):
-                hint = did_you_mean(name if "." in name else f"td3.{name}", CAN_BE_SWEPT)
-                raise UserError(f"there is no setting {name}{hint}")
-            if self.rule == "td3" or name == "seeds":  # another rule's are known when it is imported
-                refuse_field(name, CAN_BE_SWEPT)
-            for value in values if name in CAN_BE_SWEPT else ():
-                self.td3_of(Member(0, ((name, value),)))
-        if self.rule == "td3":
-            refuse_same_members(self._sweeps, self.td3)
-        _ = self.members  # raises if they are too many
 
     @cached_property
     def _sweeps(self) -> list[Sweep]:

@@ -15,13 +15,6 @@ EXAMPLE = "td3.gamma=0.98,0.99"
 FORM = f"write FIELD=V1,V2 with commas and no spaces, e.g. {EXAMPLE}"
 FIELD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?")  # its last part is in file names, so nothing else may be
 MOST_FIELDS = 3  # chosen: members' names are file names
-CAN_BE_SWEPT = tuple(  # the numbers that TD3's update reads; with a rule of one's own, those that its update reads
-    f"td3.{name}"
-    for name in (
-        *("gamma", "tau", "actor_lr", "critic_lr", "target_noise", "target_noise_clip"),
-        *("weight_decay", "max_grad_norm", "pre_activation_penalty"),
-    )
-)
 
 
 class Member(NamedTuple):
@@ -38,7 +31,7 @@ class Member(NamedTuple):
     @property
     def title(self) -> str:
         """In words: seed 0, or td3.gamma=0.98, seed 0."""
-        return ", ".join([*filter(None, [setting(self.values)]), f"seed {self.seed}"])
+        return ", ".join([*filter(None, [values_title(self.values)]), f"seed {self.seed}"])
 
 
 class Sweep(NamedTuple):
@@ -132,7 +125,7 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def setting(values: Values) -> str:
+def values_title(values: Values) -> str:
     """Formats a member's values: td3.gamma=0.98, td3.tau=0.01."""
     return ", ".join(f"{field}={value_text(value)}" for field, value in values)
 

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from t3d.config import Config, Member, flat, plain
+from t3d.config.fields import settings_where
 from t3d.config.sweeps import short
 from t3d.errors import UserError
 from t3d.files import readable
 from t3d.store.reader import MARKS, Run, locate, open_run
 
-NOT_SETTINGS = {  # may differ between runs whose seeds are pooled: they say where, how fast and how often it reports
-    *("seeds", "sweep", "preset", "device", "threads", "engine", "run.root", "run.name", "env.hang_seconds"),
-    *("eval.every_steps", "log.every_steps", "log.diagnose_every_steps", "checkpoint.every_steps"),
-    *("record_every", "sinks", "replay.frames_on_disk"),
-    *("env.id", "env.name"),  # the title of the environment stands for them
-}
+# May differ between runs whose seeds are pooled; the title of the environment stands for its id and name.
+NOT_LEARNING = settings_where(Config, lambda about: not about.get("learning", True))
 MOST_NAMED = 3  # runs, or settings, in the name of a group
 
 
@@ -53,7 +50,7 @@ class Group(NamedTuple):
 def settings_of(cfg: Config) -> dict[str, Any]:
     """Returns the settings by which runs on an environment are told apart."""
     known = flat(cfg) | {"env.num_envs": cfg.num_envs}
-    return {key: value for key, value in known.items() if key not in NOT_SETTINGS}
+    return {key: value for key, value in known.items() if key not in NOT_LEARNING}
 
 
 class HasConfig(Protocol):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from t3d.config import Config, diff, load_config, merge, plain
+from t3d.config.fields import settings_where
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
@@ -16,44 +17,13 @@ from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.folder import worth_keeping
 from t3d.store.log import last_event
 
-MAY_DIFFER = (
-    "run.root",
-    "run.name",
-    "total_steps",
-    "threads",
-    "engine",
-    "actors",
-    "ray_address",
-    "ray_cpus",
-    "max_ahead",
-    "env.hang_seconds",
-    "env.bad_values",
-    "env.name",
-    "log.diagnose_every_steps",
-    "record_every",
-    "sinks",
-    "replay.frames_on_disk",
-)
-CHANGEABLE = {  # what a resume may change, by its flag or in config.toml
-    "total_steps": "--total-steps",
-    "actors": "--actors",
-    "ray_address": "--ray-address",
-    "ray_cpus": "--ray-cpus",
-    "env.bad_values": "--bad-values",
-    "env.hang_seconds": "--hang-seconds",
-    "env.id": "",  # only in config.toml: where another machine finds the environment
-    "env.args": "",  # the run says what that changes
-    "log.diagnose_every_steps": "",  # changes nothing that is learned, nor do the next two
-    "record_every": "",
-    "sinks": "",
-    "replay.frames_on_disk": "",  # where images are kept
+CHANGED = settings_where(Config, lambda about: about.get("resume") == "changed")  # by its flag or in config.toml
+CHANGEABLE = (*CHANGED, *settings_where(Config, lambda about: about.get("resume") == "edited"))  # in config.toml
+MAY_DIFFER = (*CHANGED, *settings_where(Config, lambda about: about.get("resume") == "ignored"))  # in a command
+OWN_FILES = settings_where(Config, lambda about: about.get("resume") == "moved")
+LEFT_TO_MACHINE = {
+    name: getattr(Config, name) for name in settings_where(Config, lambda about: about.get("left_to_machine", False))
 }
-OWN_FILES = (
-    "rule",
-    "td3.actor_network",
-    "td3.critic_network",
-)  # may be found elsewhere, too: the same NAME, in config.toml
-LEFT_TO_MACHINE = {"device": "auto", "engine": "auto", "threads": 0}  # in config.toml: the machine chooses
 
 BadValues = Literal["raise", "skip", "clip"]
 
@@ -167,8 +137,8 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
     if refused:
         raise UserError(
             f"{path / 'config.toml'} was changed: {', '.join(refused)}; a run resumes as it was started. Undo that, or "
-            f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and most of them with "
-            f"{', '.join(filter(None, CHANGEABLE.values()))}"
+            f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and some of them with "
+            + ", ".join(f"--{name.replace('_', '-')}" for name in Changes._fields)
         )
     applied = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
     nested: dict[str, Any] = {"env": {"args": written.env.args}, "td3": {}, "log": {}, "replay": {}}
@@ -226,7 +196,7 @@ def _refuse_other(started: Config, cfg: Config, path: Path) -> None:
     elif cfg.env.id == started.env.id.rpartition(":")[0]:  # a module alone
         cfg = replace(cfg, env=replace(cfg.env, id=started.env.id))
     for key, (then, now) in diff(_settled(cfg, started), _settled(started, started)).items():
-        if key not in MAY_DIFFER and (key, now) != ("device", "auto"):
+        if key not in MAY_DIFFER and LEFT_TO_MACHINE.get(key) != now:
             raise UserError(
                 f"{path} was started with {key}={plain(then)}, and this command says {plain(now)}; leave it as it was, "
                 "or choose another --run.name"

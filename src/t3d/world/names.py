@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from t3d.config import Config, merge
-from t3d.config.validation import is_toml
+from t3d.config.fields import is_toml
 from t3d.errors import UserError
 from t3d.world.factory import CheckedFactory
 from t3d.world.make import ById

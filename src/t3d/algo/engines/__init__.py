@@ -22,6 +22,7 @@ from t3d.algo.pixels import pixels_update
 from t3d.algo.rules import Agent, Rule
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
+from t3d.config.fields import HAND_WRITTEN, settings_where
 from t3d.types import Batch
 
 Update = Callable[[Batch, Any, Any], Any]  # batch, draws, phase -> trace
@@ -66,11 +67,7 @@ def refuses_nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> s
 
 def graph_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses what gradients by hand were not derived for."""
-    return (
-        _refuses_rule(rule)
-        or _refuses_networks(cfg, *HIDDEN)
-        or _refuses_fields(cfg, coefficients, "critic_loss", "pre_activation_penalty")
-    )
+    return _refuses_rule(rule) or _refuses_networks(cfg, *HIDDEN) or _refuses_settings("graph", cfg, coefficients)
 
 
 def fused_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
@@ -82,9 +79,8 @@ def fused_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str
     return (
         _refuses_rule(rule)
         or _refuses_networks(cfg, "mlp")
-        or _refuses_fields(cfg, coefficients, "critic_loss", "actor_objective", "pre_activation_penalty")
         or (f"computes with one {moving[0]} for all seeds" if moving else "")
-        or _refuses_fields(cfg, coefficients, "aggregate", "weight_decay", "max_grad_norm", "lr_schedule")
+        or _refuses_settings("fused", cfg, coefficients)
     )
 
 
@@ -105,10 +101,10 @@ def _refuses_networks(cfg: TD3Config, *kinds: str) -> str:
     return ""
 
 
-def _refuses_fields(cfg: TD3Config, coefficients: Coefficients, *names: str) -> str:
-    """Refuses settings that are not the paper's."""
-    for name in names:
-        value, plain = getattr(coefficients, name, getattr(cfg, name)), getattr(TD3Config, name)
+def _refuses_settings(engine: str, cfg: TD3Config, coefficients: Coefficients) -> str:
+    """Refuses settings that the engine computes with their defaults alone."""
+    for name in settings_where(type(cfg), lambda about: engine not in about.get("computed_by", HAND_WRITTEN)):
+        value, plain = getattr(coefficients, name, getattr(cfg, name)), getattr(type(cfg), name)
         if isinstance(value, Tensor) or value != plain:
             return f"computes with td3.{name}={plain} only"
     return ""
