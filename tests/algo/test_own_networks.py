@@ -109,7 +109,7 @@ no_parameters = Kind(lambda sizes: [(3, 4)], mlp)
 """
 WRONG = {  # as the actor's network, and as the critics'
     "torch_only": ("must be Tensor, not", None),
-    "short": (r"in torch, for K networks at once, it returns shape \(2, 8, 0\)", r"it returns shape \(2, 8, 0\)"),
+    "short": (r"returns in torch, for K networks at once, has shape \(2, 8, 0\)", r"has shape \(2, 8, 0\)"),
     "different": ("NumPy, with which policies act, and torch differ by", None),
     "raising": (r"line \d+: KeyError: 'nothing'", r"line \d+: KeyError: 'nothing'"),
     "unused": ("not have been used in the graph", "not have been used in the graph"),

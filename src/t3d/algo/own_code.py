@@ -18,7 +18,7 @@ from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import ImageActor, Stack, initial
 from t3d.algo.rules import Rule
 from t3d.config import Config, TD3Config
-from t3d.config.fields import known_settings
+from t3d.config.fields import known_settings, settings_where
 from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.config.sweeps import swept
 from t3d.errors import UserError
@@ -190,11 +190,11 @@ def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
 
     known = known_settings(type(small))
     defaults: dict[str, Any] = {field.name: field.default for field in fields(small)}
-    for name, about in known.items():
+    for name in settings_where(type(small), lambda about: about.get("optional", False)):
         belonging = (name, *(other for other in known if known[other].get("used_with", ("",))[0] == name))
         plain = replace(small, **{other: defaults[other] for other in belonging})
-        if about.get("optional") and plain != small:
-            extreme = replace(small, **({name: about["extreme"]} if "extreme" in about else {}))
+        if plain != small:
+            extreme = replace(small, **({name: known[name]["extreme"]} if "extreme" in known[name] else {}))
             is_noticed = not torch.equal(learned(extreme, batch.weight), learned(plain, batch.weight))
             _require(is_noticed, f"it takes no notice of td3.{name}")
     if cfg.replay.sampling == "proportional":
