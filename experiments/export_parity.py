@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from t3d.algo.networks import Actor, ImageActor, initial
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture, architecture
+from t3d.policy import files
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.actions import limited, to_bounds
 from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture
-from t3d.policy.files import description_of
 from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.policy.spec import Image, Part, Spec
 from t3d.ship.export import export_policy
@@ -45,7 +45,7 @@ def policy_of(network: Architecture, spec: Spec, scaled: bool) -> SavedPolicy:
     size = (1, spec.observation_size)
     scaling = Scaling(rng.normal(size=size).astype(np.float32), rng.uniform(0.1, 3, size).astype(np.float32))
     snapshot = PolicySnapshot(0, network, flat, scaling if scaled else None)
-    return SavedPolicy(snapshot, spec, description_of(snapshot, spec, ABOUT), "")
+    return files.policy_of(snapshot, spec, ABOUT)
 
 
 def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any], NDArray[Any] | None], NDArray[Any]]:

@@ -16,7 +16,7 @@ from t3d.config.networks import actor_architecture, architecture
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.actions import limited, to_bounds
 from t3d.policy.architectures import Architecture
-from t3d.policy.files import description_of, hash_of, tensors_of
+from t3d.policy.files import policy_of
 from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.policy.spec import Image, Part, Spec
 
@@ -54,7 +54,7 @@ def made(network: Architecture, spec: Spec, scaled: bool = False, seed: int = 0)
     if scaled:
         scaling = Scaling(rng.normal(size=size).astype(np.float32), rng.uniform(0.1, 3, size).astype(np.float32))
     snapshot = PolicySnapshot(7, network, flat, scaling)
-    return SavedPolicy(snapshot, spec, description_of(snapshot, spec, ABOUT), hash_of(tensors_of(snapshot, 0)))
+    return policy_of(snapshot, spec, ABOUT)
 
 
 def of_vectors(

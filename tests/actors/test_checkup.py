@@ -14,7 +14,6 @@ import pytest
 
 import actor_worlds
 from actor_helpers import actor_config, of_kind
-from t3d.actors.checkup_worker import spec_from_json, spec_to_json
 from t3d.errors import StoppedEarly, UserError
 from t3d.events import End, Note
 from t3d.policy.spec import Spec
@@ -81,7 +80,7 @@ def test_a_spec_survives_its_way_through_json() -> None:
     space["eye"] = gym.spaces.Box(0, 255, (3, 40, 50), np.uint8)
     parts, images = layout_of(space)
     spec = Spec(parts, (2, 1), np.array([-0.1, -1e9]), np.array([1 / 3, 2.0]), "float64", images, 3, 0.25)
-    back = spec_from_json(json.loads(json.dumps(spec_to_json(spec))))
+    back = Spec.from_dict(json.loads(json.dumps(spec.to_dict())))
     assert (back.observation, back.action_shape, back.action_dtype) == (spec.observation, (2, 1), "float64")
     assert len(back.images) == 1 and (back.images, back.stack, back.max_action_change) == (images, 3, 0.25)
     assert np.array_equal(back.action_low, spec.action_low) and np.array_equal(back.action_high, spec.action_high)

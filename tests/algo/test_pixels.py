@@ -27,9 +27,10 @@ from t3d.algo.pixels import pixels_init, pixels_update, shifted, whole_pixels
 from t3d.algo.rules import PIXELS, TD3, rule_of
 from t3d.algo.td3 import coefficients_of
 from t3d.config import Config, TD3Config, diff, merge
-from t3d.config.networks import actor_architecture, architecture, critic_architecture, encoder_of
+from t3d.config.networks import actor_architecture, critic_architecture, encoder_of
 from t3d.config.presets import preset
 from t3d.errors import UserError
+from t3d.policy.architectures import Architecture
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.run.placement import choose_engine
@@ -94,7 +95,7 @@ def agree(spec: Spec, cfg: TD3Config, count: int) -> None:
 
 def test_an_architecture_is_described_in_plain_values() -> None:
     network = actor_architecture(LAYOUTS["two cameras"], SMALL)
-    again = architecture(**network.to_dict())
+    again = Architecture.from_dict(network.to_dict())
     assert again == network and again.size == network.size == initial(network, [0], torch.float32).shape[1]
     assert "encoder" not in actor_architecture(helpers.make_spec(), SMALL).to_dict()
 

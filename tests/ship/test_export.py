@@ -228,7 +228,7 @@ def test_flipped_bits_are_refused(exported: Path) -> None:
 def rewritten(file: Path, change: Any, **about: Any) -> None:
     """Changes a model and gives it the right hashes again."""
     onnx = pytest.importorskip("onnx")
-    from t3d.ship.onnx_policy import hash_of_model  # noqa: PLC0415 (an extra)
+    from t3d.policy.onnx_policy import hash_of_model  # noqa: PLC0415 (an extra)
 
     model = onnx.load(file)
     change(onnx, model)

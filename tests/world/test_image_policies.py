@@ -107,8 +107,8 @@ def test_flipped_bits_are_refused(stem: Path, suffix: str) -> None:
 
 
 def encoder(**changes: Any) -> dict[str, Any]:
-    read_description = NETWORK.to_dict()
-    return {"network": {**read_description, "encoder": {**read_description["encoder"], **changes}}}
+    fields = NETWORK.to_dict()
+    return {"network": {**fields, "encoder": {**fields["encoder"], **changes}}}
 
 
 def image(**changes: Any) -> dict[str, Any]:

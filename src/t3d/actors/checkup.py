@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from t3d.actors.checkup_worker import Checkup, Phase, spec_from_json
+from t3d.actors.checkup_worker import Checkup, Phase
 from t3d.actors.supervisor import Worker, for_workers, starting
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
 from t3d.errors import StoppedEarly, UserError
+from t3d.policy.spec import Spec
 from t3d.world.guard import EnvFactory
 
 POLL_SECONDS = 0.02  # between two checks of the process; chosen
@@ -24,7 +25,7 @@ def check(cfg: Config, make_env: EnvFactory, log: WorkerLog, stop: threading.Eve
         while True:
             fault = worker.fault(cfg.env.hang_seconds)
             for message in worker.receive():  # after fault(): an ended process has sent everything by then
-                spec, vector = spec_from_json(message["spec"]), message["vector"]
+                spec, vector = Spec.from_dict(message["spec"]), message["vector"]
                 return Checkup(message["warnings"], spec, vector, message["environment"])
             if worker.error is not None:
                 raise worker.error

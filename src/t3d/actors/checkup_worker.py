@@ -10,7 +10,7 @@ import numpy as np
 
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared
 from t3d.config import Config
-from t3d.policy.spec import Image, Part, Spec
+from t3d.policy.spec import Spec
 from t3d.world.batch import VectorEnvBatch, open_batch
 from t3d.world.doctor import examine
 from t3d.world.fingerprint import fingerprint
@@ -60,7 +60,7 @@ class Doctor:
         vector = isinstance(env_batch, VectorEnvBatch)
         env_batch.close()
         environment = fingerprint(self._make, self.cfg.env)
-        self.parent.send(warnings=warnings, spec=spec_to_json(env_batch.spec), vector=vector, environment=environment)
+        self.parent.send(warnings=warnings, spec=env_batch.spec.to_dict(), vector=vector, environment=environment)
 
     def close(self) -> None:
         """Does nothing: run leaves nothing open."""
@@ -100,28 +100,3 @@ class Observed(gym.Wrapper[Any, Any, Any, Any]):
         """Closes the environment."""
         self._set_phase("closing the environment")
         self.env.close()
-
-
-def spec_to_json(spec: Spec) -> dict[str, Any]:
-    """Converts a spec to plain values."""
-    bounds = {"action_low": spec.action_low.tolist(), "action_high": spec.action_high.tolist()}
-    parts = {name: [part._asdict() for part in getattr(spec, name)] for name in ("observation", "images")}
-    return {**spec._asdict(), **bounds, **parts}
-
-
-def spec_from_json(fields: dict[str, Any]) -> Spec:
-    """The inverse of spec_to_json."""
-    parts, images = (
-        [{**part, "path": tuple(part["path"]), "shape": tuple(part["shape"])} for part in fields[name]]
-        for name in ("observation", "images")
-    )
-    return Spec(
-        observation=tuple(Part(**part) for part in parts),
-        action_shape=tuple(fields["action_shape"]),
-        action_low=np.array(fields["action_low"], np.float64),
-        action_high=np.array(fields["action_high"], np.float64),
-        action_dtype=fields["action_dtype"],
-        images=tuple(Image(**image) for image in images),
-        stack=fields["stack"],
-        max_action_change=fields["max_action_change"],
-    )

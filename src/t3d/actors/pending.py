@@ -15,7 +15,7 @@ from t3d.config import Config
 from t3d.config.networks import actor_architecture
 from t3d.errors import NobodyLeft
 from t3d.files import to_count, to_fields
-from t3d.policy.snapshots import PolicySnapshot, packed, unpacked
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.types import Evaluation, State
 
@@ -99,7 +99,7 @@ class PendingEvaluations(ABC):
 
     def state(self) -> State:
         """Returns the evaluations in progress, which a resumed run starts again."""
-        return {str(index): {"step": one.step, **packed(one.snapshot)} for index, one in enumerate(self.pending)}
+        return {str(index): {"step": one.step, **one.snapshot.to_dict()} for index, one in enumerate(self.pending)}
 
     def restore(self, state: State) -> list[int]:
         """Starts the saved evaluations again and returns their steps."""
@@ -108,7 +108,7 @@ class PendingEvaluations(ABC):
             raise ValueError(f"{len(state)} evaluations are under way")
         for index in range(len(state)):
             saved = to_fields(state[str(index)])
-            snapshot = unpacked(saved, self.count, self.network)
+            snapshot = PolicySnapshot.from_dict(saved, self.count, self.network).checked()
             steps.append(to_count(saved["step"], least=steps[-1] + 1 if steps else 0))
             self.submit(snapshot, steps[-1])
         return steps

@@ -18,9 +18,9 @@ from t3d.actors.member_actor import MemberActor
 from t3d.actors.ray_checks import started_here
 from t3d.actors.worker import EVALUATION_NICENESS
 from t3d.config import Config, merge
-from t3d.config.networks import architecture
+from t3d.config.networks import sent_architecture
 from t3d.errors import Diverged
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot, Scaling
+from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.priority import lower_priority
 from t3d.types import Rollout
 from t3d.world.episode import EpisodeCounters
@@ -50,20 +50,13 @@ def order_seconds(cfg: Config) -> float:
 
 def packed_policy(snapshot: PolicySnapshot) -> dict[str, Any]:
     """Converts a policy to plain values and arrays."""
-    scaling = None if snapshot.scaling is None else tuple(snapshot.scaling)
-    return {
-        "updates": snapshot.updates,
-        "network": snapshot.architecture.to_dict(),
-        "flat": snapshot.flat,
-        "scaling": scaling,
-    }
+    return {"network": snapshot.architecture.to_dict(), **snapshot.to_dict()}
 
 
 def unpacked_policy(policy: dict[str, Any], cfg: Config) -> PolicySnapshot:
     """The inverse of packed_policy. A network of the user's own is found where cfg says, on this machine."""
-    scaling = None if policy["scaling"] is None else Scaling(*policy["scaling"])
-    network = architecture(**{**policy["network"], "name": cfg.td3.actor_network})
-    return PolicySnapshot(policy["updates"], network, policy["flat"], scaling)
+    network = sent_architecture({**policy["network"], "name": cfg.td3.actor_network})
+    return PolicySnapshot.from_dict(policy, len(policy["flat"]), network)
 
 
 class Actor:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.config.networks import architecture
+from t3d.config.networks import sent_architecture
 from t3d.policy.architectures import Architecture
 from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.types import Origins
@@ -121,7 +121,7 @@ class Policies(Shared):
     @classmethod
     def opened(cls, members: int, network: dict[str, Any], slots: int, fd: int) -> Policies:
         """Opens those of another process by their handle."""
-        return cls(members, architecture(**network), slots, fd)
+        return cls(members, sent_architecture(network), slots, fd)
 
     def put(self, slot: int, snapshot: PolicySnapshot) -> None:
         """Copies a snapshot into a slot."""
@@ -131,9 +131,9 @@ class Policies(Shared):
         if snapshot.scaling is not None:
             self.arrays["mean"][slot], self.arrays["std"][slot] = snapshot.scaling
 
-    def get(self, slot: int, members: slice = slice(None)) -> PolicySnapshot:
-        """Returns these members' part of a snapshot; it changes when the slot does."""
-        flat, mean, std = (self.arrays[name][slot, members] for name in ("flat", "mean", "std"))
+    def get(self, slot: int) -> PolicySnapshot:
+        """Returns a snapshot, which changes when the slot does."""
+        flat, mean, std = (self.arrays[name][slot] for name in ("flat", "mean", "std"))
         scaling = Scaling(mean, std) if self.arrays["scaled"][slot] else None
         return PolicySnapshot(int(self.arrays["updates"][slot]), self.network, flat, scaling)
 
@@ -182,9 +182,7 @@ class SharedState(Shared):
         while True:
             version = self.version
             slot = version % POLICY_SLOTS
-            seen = self.policies.get(slot, slice(member, member + 1))
-            scaling = None if seen.scaling is None else Scaling(*(part.copy() for part in seen.scaling))
-            copied = seen._replace(flat=seen.flat.copy(), scaling=scaling)
+            copied = self.policies.get(slot).of_member(member)
             if (self._stamps[slot] == version).all():
                 return copied
 

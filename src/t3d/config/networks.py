@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from t3d.config.algorithm import TD3Config
 from t3d.errors import UserError
 from t3d.modules import import_named, is_own, named_or_own, where_it_failed
 from t3d.policy.architectures import KINDS, Architecture, Kind
-from t3d.policy.encoders import Encoder, encoder_from
+from t3d.policy.encoders import Encoder
 from t3d.policy.spec import Spec
 
 
-def architecture(
-    name: str, sizes: Sequence[int], activation: str, encoder: Encoder | Mapping[str, Any] | None = None
-) -> Architecture:
+def architecture(name: str, sizes: Sequence[int], activation: str, encoder: Encoder | None = None) -> Architecture:
     """Returns an architecture by the name of its kind; one of the user's own is imported."""
-    encoder = encoder_from(encoder) if isinstance(encoder, Mapping) else encoder
-    found = Architecture(name, named_or_own(name, KINDS, Kind, "network"), tuple(sizes), activation, encoder)
+    network = Architecture(name, _kind(name), tuple(sizes), activation, encoder)
     try:
-        found.size  # noqa: B018 (its layout may raise)
+        network.size  # noqa: B018 (its layout may raise)
     except Exception as error:
         why = str(error) if isinstance(error, ValueError) else where_it_failed(error)
         raise UserError(f"there is no network {name} with layers {list(sizes)}: {why}") from error
-    return found
+    return network
+
+
+def sent_architecture(fields: dict[str, Any]) -> Architecture:
+    """Reads an architecture that another process of the run has sent; one of the user's own is imported."""
+    return Architecture.from_dict(fields, _kind(fields["name"]))
+
+
+def _kind(name: str) -> Kind:
+    return named_or_own(name, KINDS, Kind, "network")
 
 
 def own_network(cfg: TD3Config) -> Kind | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3d.files import Refused, to_count, to_fields, to_list
 from t3d.policy import encoders
 from t3d.policy.encoders import Encoder
 from t3d.policy.spec import Floats
@@ -106,9 +107,21 @@ class Architecture(NamedTuple):
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, which architecture(**values) reads."""
+        """Returns it as plain values, which from_dict reads."""
         encoder = {} if self.encoder is None else {"encoder": self.encoder.to_dict()}
         return {"name": self.name, "sizes": list(self.sizes), "activation": self.activation, **encoder}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any], own: Kind | None = None) -> Architecture:
+        """Reads it; `own` is the user's network that it names, if it names one. Raises an error for other values."""
+        name, activation = str(fields["name"]), str(fields["activation"])
+        if (kind := KINDS.get(name, own)) is None or activation not in ACTIVATIONS:
+            raise Refused(f"its network is {name!r:.60} with activation {activation!r:.60}")
+        encoder = Encoder.from_dict(to_fields(fields["encoder"])) if "encoder" in fields else None
+        first, *others = to_list(fields["sizes"])
+        least = 1 if encoder is None else 0
+        sizes = (to_count(first, least=least), *(to_count(size, least=1) for size in others))
+        return cls(name, kind, sizes, activation, encoder)
 
 
 def linear(fan_in: int, fan_out: int) -> list[Parameter]:

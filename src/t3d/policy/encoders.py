@@ -5,7 +5,7 @@ Like the networks of policy/architectures.py it is written once: for K members i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,8 +82,22 @@ class Encoder(NamedTuple):
         return ops.join(pieces)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, which encoder_from reads."""
+        """Returns it as plain values, which from_dict reads."""
         return {**self._asdict(), "images": [list(shape) for shape in self.images], "strides": list(self.strides)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Encoder:
+        """Raises an error for values that describe none."""
+        images = []
+        for shape in to_list(fields["images"]):
+            channels, height, width = (to_count(size, least=1) for size in to_list(shape))
+            images.append((channels, height, width))
+        strides = tuple(to_count(stride, least=1) for stride in to_list(fields["strides"]))
+        numbers = (to_count(fields[name], least=1) for name in ("channels", "features"))
+        encoder = cls(tuple(images), to_count(fields["stack"], least=1), strides, *numbers)
+        if not images or not strides or not encoder.outputs:
+            raise ValueError("an encoder has images and strides")
+        return encoder
 
     def _shrunk(self, side: int) -> int:
         """What the convolutions leave of a side of an image."""
@@ -93,20 +107,6 @@ class Encoder(NamedTuple):
                 raise ValueError(f"convolutions with strides {list(self.strides)} leave nothing of {side} pixels")
             left = (left - KERNEL) // stride + 1
         return left
-
-
-def encoder_from(values: Mapping[str, Any]) -> Encoder:
-    """Reverses to_dict; raises ValueError if the values describe no encoder."""
-    images = []
-    for shape in to_list(values["images"]):
-        channels, height, width = (to_count(one, least=1) for one in to_list(shape))
-        images.append((channels, height, width))
-    strides = tuple(to_count(one, least=1) for one in to_list(values["strides"]))
-    stack, channels, features = (to_count(values[name], least=1) for name in ("stack", "channels", "features"))
-    found = Encoder(tuple(images), stack, strides, channels, features)
-    if not images or not strides or not found.outputs:
-        raise ValueError("an encoder has images and strides")
-    return found
 
 
 def join(pieces: Sequence[Floats]) -> Floats:

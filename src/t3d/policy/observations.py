@@ -179,9 +179,8 @@ def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
     value = inside(observation, image)
     if not isinstance(value, np.ndarray):
         raise InvalidValue(image.name, f"is {type(value).__name__} {value!r:.60}, not an array")
-    channels, height, width = image.shape
-    shape = (height, width, channels) if image.channels_last else image.shape
-    if value.shape != shape and not (channels == 1 and value.shape == (height, width)):
+    shape, (channels, *sides) = image.own_shape, image.shape
+    if value.shape != shape and not (channels == 1 and value.shape == tuple(sides)):
         raise InvalidValue(image.name, f"has shape {value.shape} instead of {shape}; images must keep their size")
     if value.dtype.kind != "f" if image.is_float else value.dtype != np.uint8:
         raise InvalidValue(image.name, f"is of type {value.dtype} instead of {'float' if image.is_float else 'uint8'}")
@@ -258,6 +257,5 @@ def _shapes(part: Part | Image) -> list[tuple[int, ...]]:
     """The shapes that a single array of this part may have."""
     if isinstance(part, Part):
         return [part.shape]
-    channels, height, width = part.shape
-    shape = (height, width, channels) if part.channels_last else part.shape
-    return [shape, (height, width)] if channels == 1 else [shape]
+    channels, *sides = part.shape
+    return [part.own_shape, tuple(sides)] if channels == 1 else [part.own_shape]

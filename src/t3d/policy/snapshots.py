@@ -30,24 +30,34 @@ class PolicySnapshot(NamedTuple):
     flat: Floats  # (M, P): each row has all parameters of an actor
     scaling: Scaling | None = None  # None: observations are not scaled
 
+    def of_member(self, member: int) -> PolicySnapshot:
+        """Copies one member's part, which later updates do not change."""
+        mine, scaling = slice(member, member + 1), self.scaling
+        alone = None if scaling is None else Scaling(scaling.mean[mine].copy(), scaling.std[mine].copy())
+        return self._replace(flat=self.flat[mine].copy(), scaling=alone)
 
-def packed(snapshot: PolicySnapshot) -> dict[str, Any]:
-    """Converts a policy snapshot to part of a state."""
-    scaling = {} if snapshot.scaling is None else snapshot.scaling._asdict()
-    return {"updates": snapshot.updates, "flat": snapshot.flat, **scaling}
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything but the architecture, as arrays and plain values by name."""
+        scaling = {} if self.scaling is None else self.scaling._asdict()
+        return {"updates": self.updates, "flat": self.flat, **scaling}
 
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any], members: int, architecture: Architecture) -> PolicySnapshot:
+        """Reverses to_dict for this number of members; raises ValueError for arrays of another shape or type."""
+        scale = (members, architecture.sizes[0])
+        shapes = {"flat": (members, architecture.size), "mean": scale, "std": scale}
+        arrays = {name: fields[name] for name in shapes if name in fields}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shapes[name]:
+                raise ValueError(f"{name} of a policy is not an array of float32 {shapes[name]}")
+        scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
+        return cls(to_count(fields["updates"]), architecture, arrays["flat"], scaling)
 
-def unpacked(state: dict[str, Any], members: int, architecture: Architecture) -> PolicySnapshot:
-    """Reverses packed for the given number of members; refuses values that are not finite or of another shape."""
-    scale = (members, architecture.sizes[0])
-    shapes = {"flat": (members, architecture.size), "mean": scale, "std": scale}
-    arrays = {name: state[name] for name in shapes if name in state}
-    for name, array in arrays.items():
-        is_array = isinstance(array, np.ndarray) and array.dtype == np.float32
-        if not is_array or array.shape != shapes[name] or not np.isfinite(array).all():
-            raise ValueError(f"{name} of a policy is not float32 {shapes[name]}, or not finite")
-    scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
-    return PolicySnapshot(to_count(state["updates"]), architecture, arrays["flat"], scaling)
+    def checked(self) -> PolicySnapshot:
+        """Returns it, unless a number is not finite."""
+        if not all(np.isfinite(array).all() for array in (self.flat, *(self.scaling or ()))):
+            raise ValueError("a number of a policy is not finite")
+        return self
 
 
 class MemberPolicy:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.files import Refused, to_count, to_fields, to_list, to_number
+
 Floats = NDArray[np.float32]
-
-
-def name_at(path: tuple[str | int, ...]) -> str:
-    """What is at these keys and indices of an observation, for messages."""
-    return "observation" + "".join(f"[{key!r}]" for key in path)
+Path = tuple[str | int, ...]  # keys and indices that lead to a part of an observation; empty when it is one array
+MOST_BYTES = 2**26  # of an observation with images, in a description that is not refused; chosen
 
 
 class Part(NamedTuple):
     """One array of an observation and its place in the flat vector."""
 
-    path: tuple[str | int, ...]  # keys and indices that lead to it; empty when the observation is one array
+    path: Path
     shape: tuple[int, ...]
     start: int
     stop: int
@@ -27,13 +27,28 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        return name_at(self.path)
+        """What messages call it."""
+        return _name(self.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as plain values, which from_dict reads."""
+        return {**self._asdict(), "path": list(self.path), "shape": list(self.shape)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Part:
+        """Raises an error for values that describe none."""
+        choice = None if fields["first_choice"] is None else to_count(fields["first_choice"], least=-(2**62))
+        shape = tuple(to_count(size) for size in to_list(fields["shape"]))
+        part = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]), choice)
+        if choice is None and prod(shape) != part.stop - part.start:
+            raise ValueError(f"a part of its observations is {fields}")
+        return part
 
 
 class Image(NamedTuple):
     """One image of an observation and its place in a frame, which holds the images of one step as uint8."""
 
-    path: tuple[str | int, ...]  # keys and indices that lead to it; empty when the observation is one image
+    path: Path
     shape: tuple[int, int, int]  # channels, height, width, as in a frame
     start: int
     stop: int
@@ -42,7 +57,29 @@ class Image(NamedTuple):
 
     @property
     def name(self) -> str:
-        return name_at(self.path)
+        """What messages call it."""
+        return _name(self.path)
+
+    @property
+    def own_shape(self) -> tuple[int, int, int]:
+        """The shape in which the environment returns it."""
+        channels, height, width = self.shape
+        return (height, width, channels) if self.channels_last else self.shape
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as plain values, which from_dict reads."""
+        return {**self._asdict(), "path": list(self.path), "shape": list(self.shape)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Image:
+        """Raises an error for values that describe none."""
+        channels, height, width = (to_count(size, least=1) for size in to_list(fields["shape"]))
+        flags = fields["channels_last"], fields["is_float"]
+        shape = (channels, height, width)
+        image = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]), *flags)
+        if not all(isinstance(flag, bool) for flag in flags) or prod(shape) != image.stop - image.start:
+            raise ValueError(f"an image of its observations is {fields}")
+        return image
 
 
 class Spec(NamedTuple):
@@ -95,6 +132,68 @@ class Spec(NamedTuple):
     def has_integer_actions(self) -> bool:
         """Whether the environment takes whole numbers only."""
         return np.dtype(self.action_dtype).kind in "iu"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as plain values, which from_dict reads: what most specs do not have is left out."""
+        images = {"images": [image.to_dict() for image in self.images], "stack": self.stack}
+        return {
+            "observation": [part.to_dict() for part in self.observation],
+            **(images if self.images else {}),
+            "action_shape": list(self.action_shape),
+            "action_low": self.action_low.tolist(),
+            "action_high": self.action_high.tolist(),
+            "action_dtype": self.action_dtype,
+            **({"max_action_change": self.max_action_change} if self.max_action_change else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Spec:
+        """Reads a spec among other fields, which may say anything; raises an error for values that describe none."""
+        spec = cls(
+            tuple(Part.from_dict(to_fields(part)) for part in to_list(fields["observation"])),
+            tuple(to_count(size) for size in to_list(fields["action_shape"])),
+            np.array([to_number(bound) for bound in to_list(fields["action_low"])], np.float64),
+            np.array([to_number(bound) for bound in to_list(fields["action_high"])], np.float64),
+            str(fields["action_dtype"]),
+            tuple(Image.from_dict(to_fields(image)) for image in to_list(fields.get("images", []))),
+            to_count(fields.get("stack", 1), least=1),
+            fields.get("max_action_change", 0.0),
+        )
+        if not _is_contiguous(spec.observation) or not _is_contiguous(spec.images):
+            raise Refused("the parts of its observations are not contiguous")
+        if not (spec.observation or spec.images) or (spec.images and spec.observation_width > MOST_BYTES):
+            raise Refused("its observations are empty, or larger than any that T3D takes")
+        spec._refuse_impossible_actions()
+        return spec
+
+    def _refuse_impossible_actions(self) -> None:
+        low, high, limit = self.action_low, self.action_high, self.max_action_change
+        is_sized = low.shape == high.shape == (self.action_size,)
+        if not is_sized or not np.isfinite([low, high]).all() or (low >= high).any():
+            raise Refused("its action bounds are not finite numbers, low below high")
+        try:
+            kind: str = np.dtype(self.action_dtype).kind
+        except TypeError:  # there is no such type
+            kind = ""
+        if kind not in ("f", "i", "u"):
+            raise Refused(f"its actions are of type {self.action_dtype!r:.60}, which are not numbers")
+        if not isinstance(limit, float) or not 0 <= limit <= 1 or (limit and kind != "f"):
+            raise Refused(f"its max_action_change is {limit!r:.60}, with actions of type {self.action_dtype}")
+
+
+def _name(path: Path) -> str:
+    return "observation" + "".join(f"[{key!r}]" for key in path)
+
+
+def _path(fields: dict[str, Any]) -> Path:
+    path = tuple(to_list(fields["path"]))
+    if not all(isinstance(key, str | int) for key in path):
+        raise ValueError(f"a part of its observations is {fields}")
+    return path
+
+
+def _is_contiguous(parts: Sequence[Part | Image]) -> bool:
+    return [part.start for part in parts] == [0, *(part.stop for part in parts)][: len(parts)]
 
 
 def floats_in(columns: NDArray[Any]) -> Floats:

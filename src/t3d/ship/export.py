@@ -69,8 +69,8 @@ def _c(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> 
 
 def _onnx(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> tuple[bytes, float | None]:
     try:
-        from t3d.ship.onnx_graph import model_of  # noqa: PLC0415 (an extra)
-        from t3d.ship.onnx_policy import DESCRIPTION, OnnxPolicy, hash_of_model  # noqa: PLC0415
+        from t3d.policy.onnx_graph import model_of  # noqa: PLC0415 (an extra)
+        from t3d.policy.onnx_policy import DESCRIPTION, OnnxPolicy, hash_of_model  # noqa: PLC0415
     except ImportError as error:
         raise UserError(f'exporting to ONNX needs {error.name}; install it with: pip install "t3d[export]"') from None
     from onnx import helper  # noqa: PLC0415

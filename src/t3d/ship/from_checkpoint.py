@@ -15,8 +15,8 @@ from t3d.data.normaliser import Normaliser
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
-from t3d.policy import files as policy_files
 from t3d.policy.acting import SavedPolicy
+from t3d.policy.files import policy_of, read_policy
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.store.checkpoint import open_checkpoint
@@ -34,13 +34,11 @@ def load(path: Path, seed: int | str | None) -> SavedPolicy:
         _refuse_own_code(cfg, path)
         place = _place(cfg, seed, path)
         member = cfg.members[place]
-        last = policy_files.read_policy(path.parents[1] / "last" / member.name)
+        last = read_policy(path.parents[1] / "last" / member.name)
         if changed := difference(state["spec"], outline(last.spec)):
             raise UserError(f"the policies and the checkpoints of {path.parents[1]} are of different runs: {changed}")
-        alone = _alone(_shipped(cfg, last.spec, state), place)
-        about = _about(last.about, member, checkpoint.step)
-        description = policy_files.description_of(alone, last.spec, about)
-        return SavedPolicy(alone, last.spec, description, policy_files.hash_of(policy_files.tensors_of(alone, 0)))
+        shipped = _shipped(cfg, last.spec, state).of_member(place)
+        return policy_of(shipped, last.spec, _about(last.about, member, checkpoint.step))
     except CORRUPT_ERRORS as error:
         raise UserError(f"{path} is not a checkpoint that T3D can use: {error}") from None
 
@@ -79,13 +77,6 @@ def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
     normaliser = Normaliser(len(cfg.members), spec.observation_size)
     normaliser.restore(to_fields(memory["normaliser"]))
     return normaliser.put_into(snapshot)
-
-
-def _alone(snapshot: PolicySnapshot, place: int) -> PolicySnapshot:
-    mine = slice(place, place + 1)
-    scaling = snapshot.scaling
-    alone = None if scaling is None else scaling._replace(mean=scaling.mean[mine], std=scaling.std[mine])
-    return snapshot._replace(flat=snapshot.flat[mine], scaling=alone)
 
 
 def _about(last: dict[str, Any], member: Member, step: int) -> dict[str, Any]:

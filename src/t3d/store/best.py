@@ -8,7 +8,7 @@ import numpy as np
 
 from t3d.files import to_count, to_fields
 from t3d.policy.architectures import Architecture
-from t3d.policy.snapshots import PolicySnapshot, Scaling, packed, unpacked
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.folder import RunFolder
 from t3d.types import Evaluation, State
 
@@ -26,7 +26,7 @@ class BestPolicies:
         if not mean_return > self.returns[member]:
             return False
         self.returns[member] = mean_return
-        self._kept[member] = (evaluation.step, _alone(evaluation.snapshot, member))
+        self._kept[member] = (evaluation.step, evaluation.snapshot.of_member(member))
         return True
 
     def write(self, member: int, folder: RunFolder) -> None:
@@ -47,7 +47,7 @@ class BestPolicies:
     def state(self) -> State:
         """Returns the best returns, and the policies of members that have one."""
         kept = self._kept.items()
-        policies = {f"member-{member}": {"step": step, **packed(snapshot)} for member, (step, snapshot) in kept}
+        policies = {f"member-{member}": {"step": step, **snapshot.to_dict()} for member, (step, snapshot) in kept}
         return {"returns": np.array(self.returns), **policies}
 
     def restore(self, state: State, architecture: Architecture) -> None:
@@ -58,12 +58,5 @@ class BestPolicies:
         for member in range(len(self.returns)):
             if f"member-{member}" in state:
                 saved = to_fields(state[f"member-{member}"])
-                self._kept[member] = (to_count(saved["step"]), unpacked(saved, 1, architecture))
-
-
-def _alone(snapshot: PolicySnapshot, member: int) -> PolicySnapshot:
-    """Copies one member's part of a snapshot, which later updates do not change."""
-    mine = slice(member, member + 1)
-    scaling = snapshot.scaling
-    alone = None if scaling is None else Scaling(scaling.mean[mine].copy(), scaling.std[mine].copy())
-    return snapshot._replace(flat=snapshot.flat[mine].copy(), scaling=alone)
+                snapshot = PolicySnapshot.from_dict(saved, 1, architecture).checked()
+                self._kept[member] = (to_count(saved["step"]), snapshot)

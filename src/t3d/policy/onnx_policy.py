@@ -13,13 +13,12 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, to_count, unsealed
+from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, to_count, to_fields, unsealed
 from t3d.policy.acting import LoadedPolicy
 from t3d.policy.architectures import Architecture
-from t3d.policy.files import architecture_from, spec_from
+from t3d.policy.onnx_graph import model_of, split_inputs
 from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.policy.spec import Spec
-from t3d.ship.onnx_graph import model_of, split_inputs
 
 DESCRIPTION = "t3d"  # the metadata that holds the policy's description
 MOST_BYTES = 2**31  # what protobuf allows
@@ -87,7 +86,7 @@ def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
     about = unsealed(DESCRIPTION, text.encode())
     if about["model_sha256"] != hash_of_model(model):
         raise Refused(CHANGED)
-    spec, network = spec_from(about), architecture_from(about["network"])
+    spec, network = Spec.from_dict(about), Architecture.from_dict(to_fields(about["network"]))
     if 4 * network.size > len(content):
         raise Refused("it does not hold the numbers of its network")
     expected = model_of(_empty(network, scaled=about["scaled"] is True), spec, {})
