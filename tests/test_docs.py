@@ -18,7 +18,7 @@ import pytest
 import tyro
 
 import config_page
-from t3d.alarms.alarms import SYMPTOMS
+from t3d.alarms.symptoms import SYMPTOMS
 from t3d.app.cli import main
 from t3d.app.explain import ExplainArgs
 from t3d.app.serve import ServeArgs

@@ -185,7 +185,7 @@ class Alarm(Event):
     """Something looks wrong: what, in a sentence, and what to try."""
 
     event: ClassVar[str] = "alarm"
-    kind: str  # a name from t3d.alarms.alarms
+    kind: str  # a name from t3d.alarms.symptoms
     text: str
     advice: str
 

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t3d.app.console import View
-from t3d.app.history import BARS, EvalHistory, earlier_evals, sparkline
-from t3d.app.history_lines import HistoryLines
+from t3d.app.history import BARS, EvalHistory, HistoryLines, earlier_evals, sparkline
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole
 from t3d.app.signals import SignalRequests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import resources
 
-from t3d.alarms.alarms import SYMPTOMS
+from t3d.alarms.symptoms import SYMPTOMS
 from t3d.store.metrics import LISTED
 
 PANELS = json.loads((resources.files("t3d.dash") / "pages" / "panels.json").read_text("utf-8"))

@@ -29,8 +29,7 @@ from t3d.config import Config, Member, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import Saved
 from t3d.insight.explain import explained
-from t3d.insight.explain_page import page
-from t3d.insight.explain_pictures import BLUE, ORANGE, PICTURES, drawn
+from t3d.insight.explain_page import BLUE, ORANGE, PICTURES, drawn, page
 from t3d.insight.fifteen_steps import fifteen_texts
 from t3d.insight.one_update import OneUpdate, one_update
 from t3d.store.checkpoint import Checkpoint
@@ -80,7 +79,7 @@ def at(update: OneUpdate, source: str) -> Tensor:
     return values if place is None else values[int(place)]
 
 
-def figures_of(values: Tensor) -> list[float]:
+def statistics_of(values: Tensor) -> list[float]:
     values = values.double()
     return [float(one) for one in (values.mean(), values.std(correction=0), values.min(), values.max())]
 
@@ -102,7 +101,9 @@ def test_the_steps_are_those_of_the_page_about_the_algorithm() -> None:
 
 def test_every_number_of_the_page_is_of_the_update(update: OneUpdate) -> None:
     html = page(update, explained(update))
-    rows = re.findall(r'<tr><td title="((?:trace|batch)\.[^"]+)">.*?</td><td>(\S+?)</td>((?:<td>.*?</td>)+)</tr>', html)
+    rows = re.findall(
+        r'<span title="((?:trace|batch)\.[^"]+)">.*?</span></th><td>(\S+?)</td>((?:<td>.*?</td>)+)</tr>', html
+    )
     assert {source.partition("[")[0] for source, *_ in rows} == {
         *(f"batch.{name}" for name in ("s", "a", "r", "s2", "terminated")),
         *(f"trace.{name}" for name in ("pi2", "eps", "a2", "q2", "v2", "y", "q", "td", "loss", "pi", "q_pi")),
@@ -110,7 +111,7 @@ def test_every_number_of_the_page_is_of_the_update(update: OneUpdate) -> None:
     for source, shape, cells in rows:
         values = at(update, source)
         assert shape == "×".join(map(str, values.shape))
-        assert list(map(float, re.findall(NUMBER, cells))) == pytest.approx(figures_of(values), rel=1e-3, abs=1e-9)
+        assert list(map(float, re.findall(NUMBER, cells))) == pytest.approx(statistics_of(values), rel=1e-3, abs=1e-9)
 
 
 def test_moves_of_the_networks_are_those_of_the_agent(update: OneUpdate) -> None:
@@ -211,7 +212,7 @@ def test_the_terminal_has_fifteen_steps_in_order_within_80_columns(
     assert [int(one) for one in re.findall(r"^(\d+)  .* ─+$", said, re.MULTILINE)] == list(range(1, 16))
     assert max(map(len, lines[:-1])) <= 80 and "\x1b" not in said
     row = next(line for line in lines if line.split()[:2] == ["y", str(len(update.trace.y))])
-    assert list(map(float, row.split()[2:])) == pytest.approx(figures_of(update.trace.y), rel=1e-3)
+    assert list(map(float, row.split()[2:])) == pytest.approx(statistics_of(update.trace.y), rel=1e-3)
     assert said.count("why: ") == said.count("without it: ") == 15
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page(update, explained(update))
 

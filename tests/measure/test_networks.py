@@ -17,7 +17,7 @@ from t3d.algo.pixels import pixels_init, pixels_update
 from t3d.algo.rules import TD3
 from t3d.algo.td3 import coefficients_of
 from t3d.config import TD3Config
-from t3d.measure.networks import dead_units, first_moments, gradient, networks, norms, watch
+from t3d.measure.metrics import dead_units, first_moments, gradient, networks, norms, record_activations
 
 SPEC = helpers.make_spec()
 CFG = TD3Config(batch_size=32, actor_hidden=(16, 16), critic_hidden=(16, 16), encoder_channels=4)
@@ -75,7 +75,7 @@ def test_units_that_are_zero_for_the_whole_batch_are_dead() -> None:
     actor = Actor(network, initial(network, [0, 1], torch.float32))
     with_dead(actor, [8, 2])
     layers_of(network, actor.flat)[1][1][:] = 1.0  # whatever the first layer passes on
-    forwards = watch(actor)
+    forwards = record_activations(actor)
     y = actor.forward(torch.randn(2, 500, 5, generator=torch.Generator().manual_seed(0)))
     assert y.requires_grad and len(forwards) == 1 and [one.shape[-1] for one in forwards[0]] == [8, 16]
     assert dead_units(forwards[0], 2) == pytest.approx([8 / 24, 2 / 24])
@@ -88,7 +88,7 @@ def test_critics_count_as_one_network_of_their_member_and_compute_what_they_did(
     critic = Critic(network, initial(network, range(4), torch.float32), 2)
     with_dead(critic, [10, 5, 0, 0])
     s, a = (torch.randn(2, 600, size, generator=torch.Generator().manual_seed(size)) for size in (5, 3))
-    before, forwards = critic(s, a), watch(critic)
+    before, forwards = critic(s, a), record_activations(critic)
     assert torch.equal(critic(s, a), before)
     assert dead_units(forwards[0], 2) == [0.75, 0]
     critic.q1(s, a)
@@ -98,7 +98,7 @@ def test_critics_count_as_one_network_of_their_member_and_compute_what_they_did(
 def test_watching_a_network_with_images_sees_what_comes_after_the_encoder() -> None:
     spec = image_spec((3, 32, 32))
     agent = pixels_init(spec, CFG, (0, 1))
-    forwards = {name: watch(one) for name, one in networks(agent).items()}
+    forwards = {name: record_activations(one) for name, one in networks(agent).items()}
     (batch, draws), *_ = image_batches(spec, CFG, 2, 1, torch.float32)
     pixels_update(agent, batch, draws, CFG, coefficients_of(CFG), True)
     assert [len(one) for one in forwards["encoder"][0]] == [] and len(forwards["actor"][0]) == 2

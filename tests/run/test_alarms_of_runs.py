@@ -19,15 +19,13 @@ import helpers
 import t3d
 from actor_helpers import actor_config
 from run_folders import assert_equal, told
-from t3d.alarms.alarms import Watch
+from t3d.alarms.watch import Watch, notes_in_words, watch_over
 from t3d.algo.learner import Learner
 from t3d.algo.networks import layers_of
 from t3d.app.cli import main
-from t3d.app.runs_show import notes_in_words
 from t3d.config import Config, merge
 from t3d.config.presets import preset
 from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note
-from t3d.run.watching import watch_over
 from t3d.store.log import read_events
 from t3d.store.summary import read_entry
 from worlds import Sound

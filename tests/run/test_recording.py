@@ -22,7 +22,7 @@ from run_folders import end_of, run, weights
 from t3d.config import Config
 from t3d.dash.videos import videos_of
 from t3d.events import End, Note
-from t3d.insight.recording import record_all
+from t3d.insight.video import record_all
 from t3d.run import beside, child
 from t3d.run.beside import Beside, Recorder
 from t3d.run.parts import Counters
@@ -135,7 +135,7 @@ def test_a_stop_does_not_wait_for_a_recording(tmp_path: Path, caplog: pytest.Log
     started = time.monotonic()
     for _ in t3d.train(cfg, stop=stop):
         if [*(tmp_path / "a").glob("videos/.unfinished-*")] and not stop.is_set():
-            (recorder,) = [one for one in here.children() if "t3d.insight.recording" in one.cmdline()]
+            (recorder,) = [one for one in here.children() if "t3d.insight.video" in one.cmdline()]
             stop.set()
             started = time.monotonic()
     assert time.monotonic() - started < 5

@@ -15,7 +15,7 @@ import pytest
 
 import helpers
 import t3d
-from t3d.app.alarms import SAID_BY_DOCTOR
+from t3d.alarms.watch import SAID_BY_DOCTOR
 from t3d.app.cli import main
 from t3d.config import EnvConfig
 from t3d.errors import UserError

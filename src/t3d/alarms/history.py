@@ -44,7 +44,7 @@ class History:
             self.first = self.first or event
             self.best = event if self.best is None or event.mean_return > self.best.mean_return else self.best
         if isinstance(event, Diagnosed):
-            self.largest_return = max(self.largest_return, abs(number(event.q_return)))
+            self.largest_return = max(self.largest_return, abs(or_nan(event.q_return)))
             constant = set(event.constant_observations)
             self.never_changed = constant if self.never_changed is None else self.never_changed & constant
             self.largest_reward = event.largest_reward or 0.0  # its scale may change, so only the newest counts
@@ -59,6 +59,6 @@ class History:
         return [event for event in self.events.get(kind, ()) if isinstance(event, kind)]
 
 
-def number(value: float | None) -> float:
-    """Returns a figure, or NaN, which is neither above nor below anything, if there is none."""
+def or_nan(value: float | None) -> float:
+    """Returns a number, or NaN, which is neither above nor below anything, if there is none."""
     return float("nan") if value is None else value

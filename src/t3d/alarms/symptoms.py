@@ -1,14 +1,14 @@
-"""What alarms look for: a small function for each, over the newest events of a member."""
+"""What alarms look for, over the newest events of a member, and what they advise: only what can still be set."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from t3d.alarms.advice import HIGH_RATE, can_normalise, lower_rate, lower_rates, options
-from t3d.alarms.history import NEWEST, History, number
+from t3d.alarms.history import NEWEST, History, or_nan
 from t3d.config import Config, TD3Config
-from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Update
+from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 
 # Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
@@ -27,6 +27,11 @@ LARGE_REWARD = 1000.0  # of a single step: LunarLander has 100 for a crash, and 
 MANY_CRITICS = 5  # more cost much and add little; chosen
 NEVER_CHANGED = "did not change in any of the batches that were looked at"
 EPISODES = 20  # that a fall or a goal would not all end after the same number of steps
+HIGH_RATE = 3e-3  # three times the highest learning rate of any preset
+START_AGAIN = "Start again with t3d train: a resumed run keeps its settings, and what it has learned so far."
+AFTER_FIX = "Start again with t3d train: a resumed run still learns from what it has stored of the old environment."
+ONLY_SLOWER = "This run learns the same without, only more slowly; to change it, start again with t3d train."
+RESUMED = "A resumed run can have fewer actors; for the others, start again with t3d train."
 
 
 class Finding(NamedTuple):
@@ -36,14 +41,26 @@ class Finding(NamedTuple):
     advice: str
 
 
+class Symptom(NamedTuple):
+    """What to look for, in which events, and for how many in a row it must hold."""
+
+    kind: str
+    find: Callable[[Any, History, Config, TD3Config], Finding | None]  # the event is one of looks_at
+    looks_at: tuple[type[Event], ...]
+    looks: int
+    then: str = START_AGAIN  # ends the advice: whether to resume or to start again
+    of_environment: bool = False  # the same for all members, and so told once
+    is_note: bool = False  # it may be as it should, so that nobody has to do anything
+
+
 def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
-    if not number(event.stuck_actions) > STUCK:
+    if not or_nan(event.stuck_actions) > STUCK:
         return None
     is_fast = td3.actor_lr > HIGH_RATE  # then nothing else is to blame
-    advice = options(
-        (can_normalise(event, cfg) and not is_fast, "--normalise-observations if observations are large"),
-        (True, lower_rate(td3, "actor")),
+    advice = _options(
+        (_can_normalise(event, cfg) and not is_fast, "--normalise-observations if observations are large"),
+        (True, _lower_rate(td3, "actor")),
         (td3.pre_activation_penalty == 0 and not is_fast, "--td3.pre-activation-penalty 0.001"),
     )
     return Finding(
@@ -56,21 +73,21 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
 def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config) -> Finding | None:
     """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
     looks = history.newest(Diagnosed)
-    predicted, biases = [number(look.q_predicted) for look in looks], [number(look.q_bias) for look in looks]
+    predicted, biases = [or_nan(look.q_predicted) for look in looks], [or_nan(look.q_bias) for look in looks]
     scale = max(history.largest_return, history.largest_reward) if history.largest_return else float("inf")
     is_high = biases[-1] > TOO_HIGH * scale and biases[-1] > biases[0] + GROWN * scale
     if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
         return None
     more = (td3.critics < MANY_CRITICS, f"more critics, --td3.critics {MANY_CRITICS}")
-    advice = options((True, lower_rate(td3, "critic")), more) + "."
+    advice = _options((True, _lower_rate(td3, "critic")), more) + "."
     if td3.critics == 1:
         advice = "two critics, --td3.critics 2: TD3 takes the smaller of their values, which prevents this."
     elif td3.aggregate != "min":
         advice = "the smallest of the critics' values, --td3.aggregate min."
     return Finding(
-        f"the critics overestimate, more and more: they predict returns of {_figure(predicted[-1])} where "
-        f"{_figure(number(event.q_return))} followed, too high by {_figure(biases[-1])} ({NEWEST - 1} looks ago by "
-        f"{_figure(biases[0])}). The actor then prefers actions that only look good.",
+        f"the critics overestimate, more and more: they predict returns of {_number(predicted[-1])} where "
+        f"{_number(or_nan(event.q_return))} followed, too high by {_number(biases[-1])} ({NEWEST - 1} looks ago by "
+        f"{_number(biases[0])}). The actor then prefers actions that only look good.",
         advice,
     )
 
@@ -81,18 +98,18 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
     if not (largest > 0 and td3.gamma < 1):
         return None
     limit = largest / (1 - td3.gamma)
-    errors = [number(one.td_abs_mean) for one in history.newest(Update)]
-    advice = f"{lower_rates(td3)}; then a lower --td3.gamma."
-    if abs(number(event.q_mean)) > limit:
+    errors = [or_nan(one.td_abs_mean) for one in history.newest(Update)]
+    advice = f"{_lower_rates(td3)}; then a lower --td3.gamma."
+    if abs(or_nan(event.q_mean)) > limit:
         return Finding(
-            f"the critics diverge: their mean value is {_figure(event.q_mean)}, and no return can be beyond "
-            f"{_figure(limit)} (the largest reward so far, {_figure(largest)}, / (1 - gamma)).",
+            f"the critics diverge: their mean value is {_number(event.q_mean)}, and no return can be beyond "
+            f"{_number(limit)} (the largest reward so far, {_number(largest)}, / (1 - gamma)).",
             advice,
         )
     if len(errors) == NEWEST and errors[-1] > largest and errors[-1] > 2 * errors[0]:
         return Finding(
-            f"the critics diverge: their mean error has grown from {_figure(errors[0])} to {_figure(errors[-1])} "
-            f"within {NEWEST} reports and is larger than any reward ({_figure(largest)}).",
+            f"the critics diverge: their mean error has grown from {_number(errors[0])} to {_number(errors[-1])} "
+            f"within {NEWEST} reports and is larger than any reward ({_number(largest)}).",
             advice,
         )
     return None
@@ -100,14 +117,14 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
 
 def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """Most of a network's hidden units pass nothing, whatever the input."""
-    name, share = max(event.dead_units.items(), key=lambda one: number(one[1]), default=("", 0.0))
-    if not number(share) >= MOSTLY_DEAD:
+    name, share = max(event.dead_units.items(), key=lambda one: or_nan(one[1]), default=("", 0.0))
+    if not or_nan(share) >= MOSTLY_DEAD:
         return None
     is_actor = "actor" in name
     network, flag = (td3.actor_network, "actor") if is_actor else (td3.critic_network, "critic")
-    advice = options(
-        (True, lower_rate(td3, "actor" if is_actor else "critic")),
-        (can_normalise(event, cfg), "--normalise-observations"),
+    advice = _options(
+        (True, _lower_rate(td3, "actor" if is_actor else "critic")),
+        (_can_normalise(event, cfg), "--normalise-observations"),
         (network == "mlp", f"--td3.{flag}-network layer_norm"),
     )
     return Finding(
@@ -130,7 +147,7 @@ def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Con
         return Finding(
             f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at "
             f"step {best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
-            options((True, lower_rates(td3)), larger_replay) + "; and other alarms first if there are any.",
+            _options((True, _lower_rates(td3)), larger_replay) + "; and other alarms first if there are any.",
         )
     lost = first.mean_return - event.mean_return
     enough = len(history.means) > EVALUATIONS and lost > max(CHANCE * first.std_return, CHANCE * event.std_return)
@@ -139,19 +156,19 @@ def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Con
     return Finding(
         f"the policy is worse than before training: its evaluation is {event.mean_return:,.1f}, and that of the "
         f"untrained one was {first.mean_return:,.1f}. None of {len(history.means) - 1} since was clearly better.",
-        f"t3d doctor, which checks the environment's rewards, then {lower_rates(td3)}, or more --random-steps.",
+        f"t3d doctor, which checks the environment's rewards, then {_lower_rates(td3)}, or more --random-steps.",
     )
 
 
 def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Config) -> Finding | None:
     """The learner makes far more, or far fewer, updates for each step than asked for, again and again."""
-    wanted, ratio = cfg.updates_per_step, number(event.ratio)
-    ratios = [number(one.ratio) for one in history.newest(ActingEvent)]
+    wanted, ratio = cfg.updates_per_step, or_nan(event.ratio)
+    ratios = [or_nan(one.ratio) for one in history.newest(ActingEvent)]
     one_way = all(one > RATIO * wanted for one in ratios) or all(one < wanted / RATIO for one in ratios)
     if event.summary or not wanted or not one_way:
         return None
     fewer = (cfg.async_actors > 1, f"fewer actors, --actors {cfg.actors_kind}:{max(1, cfg.async_actors // 2)}")
-    advice = options(
+    advice = _options(
         fewer, (cfg.most_ahead > 1, f"a lower --max-ahead (now {cfg.most_ahead})"), (True, "a larger --log.every-steps")
     )
     return Finding(
@@ -162,7 +179,7 @@ def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Confi
 
 def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __: TD3Config) -> Finding | None:
     """Learning mostly waits for the environment."""
-    share = number(event.learner_waited if isinstance(event, ActingEvent) else event.acting_share)
+    share = or_nan(event.learner_waited if isinstance(event, ActingEvent) else event.acting_share)
     if not share > SLOW:
         return None
     if cfg.async_actors:
@@ -189,11 +206,11 @@ def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Con
 
 def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config) -> Finding | None:
     """Rewards are so large that the critics' values and gradients are out of proportion to the learning rates."""
-    mean = number(event.total_reward) / max(1, event.length)
+    mean = or_nan(event.total_reward) / max(1, event.length)
     if cfg.scale_rewards or not (abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD):
         return None
-    seen = f"{_figure(mean)} a step on average" + (
-        f", and up to {_figure(history.largest_reward)} in magnitude" if history.largest_reward else ""
+    seen = f"{_number(mean)} a step on average" + (
+        f", and up to {_number(history.largest_reward)} in magnitude" if history.largest_reward else ""
     )
     return Finding(
         f"rewards are very large: {seen}. The learning rates are made for rewards of about 1; with these the critics' "
@@ -221,6 +238,48 @@ def _rise(values: list[float]) -> float:
     return fmean(values[half:]) - fmean(values[:half]) if len(values) == NEWEST else float("nan")
 
 
-def _figure(value: float) -> str:
-    """Formats a figure without an exponent where that is readable."""
+def _number(value: float) -> str:
+    """Formats a number without an exponent where that is readable."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.3g}"
+
+
+def _options(*each: tuple[bool, str]) -> str:
+    return ", or ".join(text for is_of_use, text in each if is_of_use)
+
+
+def _lower_rate(td3: TD3Config, which: Literal["actor", "critic"]) -> str:
+    """Names the flag that lowers a learning rate, and what it is now."""
+    rate = td3.actor_lr if which == "actor" else td3.critic_lr
+    too_high = ", which is far too high" if rate > HIGH_RATE else ""
+    return f"a lower learning rate, --td3.{which}-lr {_lower(rate)} (now {rate:g}{too_high})"
+
+
+def _lower_rates(td3: TD3Config) -> str:
+    """Names the flags that lower both learning rates, and what they are now."""
+    flags = f"--td3.actor-lr {_lower(td3.actor_lr)} --td3.critic-lr {_lower(td3.critic_lr)}"
+    return f"lower learning rates, {flags} (now {td3.actor_lr:g} and {td3.critic_lr:g})"
+
+
+def _can_normalise(event: Diagnosed, cfg: Config) -> bool:
+    """Whether observations could be normalised and are not; those with images, which have an encoder, cannot."""
+    return not cfg.normalise_observations and "encoder" not in event.weight_norms
+
+
+def _lower(rate: float) -> str:
+    """Suggests a learning rate: a third of this one, at most the default."""
+    return f"{min(rate / 3, 3e-4) or 3e-4:.0e}".replace("e-0", "e-")
+
+
+# Summaries have this order: what makes learning meaningless, then the environment, then speed.
+SYMPTOMS = (
+    Symptom("critics-diverging", critics_diverging, (Update,), 10),  # largest_reward is of the last look
+    Symptom("overestimation", overestimation, (Diagnosed,), 3),
+    Symptom("saturated-actor", saturated_actor, (Diagnosed,), 3),
+    Symptom("dead-units", dead_units, (Diagnosed,), 3),
+    Symptom("evaluation-collapsed", evaluation_collapsed, (Eval,), 3),
+    Symptom("time-limit-terminates", time_limit_terminates, (EpisodeEnd,), EPISODES - 1, AFTER_FIX, True),
+    Symptom("large-rewards", large_rewards, (EpisodeEnd,), 10, of_environment=True),
+    Symptom("constant-observation", constant_observation, (Diagnosed,), 5, "", True, is_note=True),
+    Symptom("update-ratio", update_ratio, (ActingEvent,), 5, RESUMED),
+    Symptom("slow-environment", slow_environment, (Diagnosed, ActingEvent), 3, ONLY_SLOWER, True),
+)

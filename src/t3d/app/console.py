@@ -13,9 +13,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from t3d.app import alarms
-from t3d.app.history import EvalHistory, earlier_evals
-from t3d.app.history_lines import HistoryLines
+from t3d.alarms.watch import alarm_heading, alarm_text
+from t3d.app.history import EvalHistory, HistoryLines, earlier_evals
 from t3d.app.live_table import live_table
 from t3d.app.plain_console import PlainConsole, labelled
 from t3d.app.signals import STOPPING, SignalRequests
@@ -222,7 +221,7 @@ def _line_for(event: Event, who: str) -> Text | None:
         case ActorEvent():
             line = labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
         case Alarm():
-            line = labelled(f"{alarms.heading(event, who)}:", "yellow", alarms.words(event))
+            line = labelled(f"{alarm_heading(event, who)}:", "yellow", alarm_text(event))
         case Note():
             line = labelled("note:", "yellow", event.text)
     return line

@@ -7,7 +7,7 @@ import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.padding import Padding
@@ -15,9 +15,11 @@ from rich.rule import Rule as Line
 from rich.table import Table
 from rich.text import Text
 
+from t3d.app.console import View
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole
+from t3d.app.plain_console import PlainConsole, draw_picture
 from t3d.app.safe_output import printable
+from t3d.app.signals import handling_signals
 from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError
@@ -26,8 +28,12 @@ from t3d.files import display_path, error_text, followed, replace
 from t3d.modules import NotImported, importing
 from t3d.store.reader import MARKS, Run, open_run
 
+if TYPE_CHECKING:
+    from t3d.insight.explain import Quantity, Step
+
 STEPS = 3_000  # of the small run that explains an environment; chosen: Pendulum is half learned after ten seconds
 INDENT = 4
+CLAIM_ENV = "Pendulum-v1"
 
 
 @dataclass(frozen=True)
@@ -80,16 +86,42 @@ def main(arguments: list[str]) -> int:
 
 
 def _claim(name: str, args: ExplainArgs) -> int:
-    from t3d.app.claim import ENV, show_claim, show_run  # noqa: PLC0415
-    from t3d.insight.claims import claim_config  # noqa: PLC0415 (imports torch)
+    from t3d.insight.claim_picture import findings, plot_claim  # noqa: PLC0415 (imports torch)
+    from t3d.insight.claims import CLAIMS, claim_config  # noqa: PLC0415
 
     if args.seed is not None:
         raise UserError("--claim trains several seeds and compares them all; leave --seed out")
     check_folder(args.out)
-    out = followed(args.out) if args.out else None
+    claim, console = CLAIMS[name], PlainConsole()
     if args.what is not None and is_run(args.what, args.root):
-        return show_run(name, open_run(args.what, args.root), out)
-    return show_claim(name, claim_config(name, args.what or ENV, str(args.root)), out)
+        run = open_run(args.what, args.root)
+        if run.cfg.sweep != (claim.sweep,):
+            raise UserError(f"{run.path} was not trained for the claim {name}, which compares {claim.sweep}")
+        console.print(claim.says, soft_wrap=True)
+    else:
+        console.print(claim.says, soft_wrap=True)
+        folder, exit_code = _train_claim(claim_config(name, args.what or CLAIM_ENV, str(args.root)), console)
+        if exit_code:
+            text = f"stopped before the end; when t3d resume {folder} has finished it, "
+            console.print(f"{text}t3d explain {folder} --claim {name} shows it", soft_wrap=True)
+            return exit_code
+        run = open_run(folder)
+    picture = followed(args.out) if args.out else run.path / f"{name}.png"
+    console.print()
+    for line in findings(run, name):
+        console.print(line, soft_wrap=True)
+    draw_picture(lambda: plot_claim(run, name, picture), picture, console)
+    return 0
+
+
+def _train_claim(cfg: Config, console: PlainConsole) -> tuple[str, int]:
+    """Trains both kinds of members in one run; returns its folder and the exit code if it was stopped."""
+    from t3d.run.loop import train  # noqa: PLC0415 (imports torch)
+
+    with handling_signals() as requested, View(console, requested) as view:
+        for event in train(cfg, stop=requested.stop, save=requested.save):
+            view.show(event)
+    return view.folder, requested.exit_code
 
 
 def check_folder(out: Path | None) -> None:
@@ -134,13 +166,13 @@ def _train(env_id: str, folder: Path, args: ExplainArgs, console: PlainConsole) 
 
 
 def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> None:
-    from t3d.insight.explain import Step, explained, returned  # noqa: PLC0415 (imports torch)
-    from t3d.insight.explain_page import heading, page  # noqa: PLC0415
+    from t3d.insight.explain import explained, heading, returned  # noqa: PLC0415 (imports torch)
+    from t3d.insight.explain_page import page  # noqa: PLC0415
     from t3d.insight.fifteen_steps import LETTERS  # noqa: PLC0415
     from t3d.insight.one_update import one_update  # noqa: PLC0415
 
     update = one_update(run, args.seed)
-    steps = explained(update) if update.cfg.rule == "td3" else list[Step]()
+    steps = explained(update) if update.cfg.rule == "td3" else []
     others = returned(update) if not steps else []
     console.print(Text(printable(heading(update)), "bold"))
     console.print(LETTERS)
@@ -160,19 +192,14 @@ def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> N
     console.print(f"\nthe same as a page, {has}: {display_path(out)}", soft_wrap=True)
 
 
-def _print_step(step: Any, console: PlainConsole) -> None:
-    """Prints what happens, the numbers, why, and what would break."""
-    number, text, details = step
+def _print_step(step: Step, console: PlainConsole) -> None:
+    settings = f"    [{step.details.settings_line}]" if step.details.settings else ""
     console.print()
-    console.print(Line(Text(f"{number}  {text.title}", "bold"), align="left", style="dim"))
-    settings = f"    [{details.settings_line}]" if details.settings else ""
-    _print_line("", text.formula + settings, console, "bold cyan")
-    _print_quantities(details.quantities, console)
-    for fact in details.facts:
-        _print_line("", fact, console)
-    for label, line in (("e.g. ", details.example), ("why: ", text.why), ("without it: ", text.without)):
-        if line:
-            _print_line(label, line, console)
+    console.print(Line(Text(f"{step.number}  {step.text.title}", "bold"), align="left", style="dim"))
+    _print_line("", step.text.formula + settings, console, "bold cyan")
+    _print_quantities(step.details.quantities, console)
+    for label, sentence in step.sentences:
+        _print_line(label and f"{label} ", sentence, console)
 
 
 def _print_line(label: str, line: str, console: PlainConsole, style: str = "") -> None:
@@ -182,13 +209,13 @@ def _print_line(label: str, line: str, console: PlainConsole, style: str = "") -
         console.print(Text(" " * INDENT).append_text(part))
 
 
-def _print_quantities(quantities: list[Any], console: PlainConsole) -> None:
+def _print_quantities(quantities: list[Quantity], console: PlainConsole) -> None:
     if not quantities:
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("tensor", no_wrap=True)
     for name in ("shape", "mean", "std", "min", "max"):
         table.add_column(name, justify="right", no_wrap=True, min_width=9)
-    for one in quantities:
-        table.add_row(one.symbol, one.shape, *one.figures)
+    for tensor in quantities:
+        table.add_row(tensor.symbol, tensor.shape, *tensor.statistics)
     console.print(Padding(table, (0, 0, 0, INDENT), expand=False))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -11,15 +12,18 @@ import numpy as np
 
 from t3d.app.tables import figure
 from t3d.config.sweeps import short, value_text
+from t3d.events import Alarm
 from t3d.insight.curves import DrawnRun, Window, find, lines
+from t3d.insight.drawing import GREY, PAGE_COLOURS, STEPS, VALUES, page_picture
 from t3d.insight.groups import joined, pooled
-from t3d.insight.html import Html, element
-from t3d.insight.svg_chart import COLOURS, Curve, Points, bars_chart, curves_chart
+from t3d.insight.html import Html, element, picture
 from t3d.store.metrics import Metric
 
 POINTS = 200  # of each curve; chosen
 MOST_LINES = 12  # in a chart; of more, those that end highest are drawn
 MOST_BANDED = 6  # lines whose bands can be told apart
+SIZE = 4.4, 2.5  # inches
+RED = "#d9534f"
 BINS = ("action_counts", "reward_counts")
 
 Pool = Sequence[DrawnRun]
@@ -32,33 +36,30 @@ class Labelled(NamedTuple):
     line: dict[str, Any]
 
     @property
-    def end(self) -> dict[str, Any]:
-        """What is drawn thick: the mean, or the only one there is."""
-        found: dict[str, Any] = self.line["mean"] or self.line["members"][0]
-        return found
+    def main(self) -> dict[str, Any]:
+        """What is drawn thick: the mean, or the only curve there is."""
+        curve: dict[str, Any] = self.line["mean"] or self.line["members"][0]
+        return curve
 
 
-def charts(runs: Sequence[DrawnRun]) -> list[Html]:
+def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
     """Returns the charts under their headings; runs that differ only in their seeds are one line."""
     pools = pooled(runs)
+    panels = json.loads((resources.files("t3d.dash") / "pages" / "panels.json").read_text("utf-8"))
     groups: dict[str, list[Html]] = {}
-    for panel in _panels():
-        for one in [panel] if len(pools) == 1 else _each_metric(panel):
-            if (made := _chart(one, pools)) is not None:
-                groups.setdefault(panel["group"], []).append(made)
+    for whole in panels:
+        sounded = sorted({alarm.step for alarm in alarms if alarm.kind in whole.get("alarms", [])})
+        for panel in [whole] if len(pools) == 1 else _each_metric(whole):
+            if (chart := _chart(panel, pools, sounded)) is not None:
+                groups.setdefault(whole["group"], []).append(chart)
     return [
-        element("section", {"class": "group"}, element("h3", None, name), element("div", {"class": "charts"}, made))
-        for name, made in groups.items()
+        element("section", {"class": "group"}, element("h3", None, name), element("div", {"class": "charts"}, found))
+        for name, found in groups.items()
     ]
 
 
-def _panels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((resources.files("t3d.dash") / "pages" / "panels.json").read_text("utf-8"))
-    return found
-
-
 def _each_metric(panel: dict[str, Any]) -> list[dict[str, Any]]:
-    """Splits a panel, because several runs have a line each; figures with several entries would have too many."""
+    """Splits a panel, because several runs have a line each; metrics with several entries would have too many."""
     if "bars" in panel:
         return []
     several = len(panel["metrics"]) > 1
@@ -69,104 +70,119 @@ def _each_metric(panel: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _chart(panel: dict[str, Any], pools: Sequence[Pool]) -> Html | None:
-    every = [run for pool in pools for run in pool]
-    figures = [(metric, figure) for metric in panel["metrics"] for figure in find(every, metric)]
-    if not figures:
-        return None
+def _chart(panel: dict[str, Any], pools: Sequence[Pool], sounded: Sequence[int]) -> Html | None:
+    metrics = [(name, metric) for name in panel["metrics"] for metric in find([run for p in pools for run in p], name)]
     if "bars" in panel:
-        return _bars(panel, pools[0], [figure for _, figure in figures])
-    found = [
-        Labelled(_label(panel, metric, figure, line, several=len(pools) > 1), line)
+        return _bars(panel, pools[0], [metric for _, metric in metrics])
+    known = [
+        Labelled(_label(panel, name, metric, line, several=len(pools) > 1), line)
         for pool in pools
-        for metric, figure in figures
-        for line in lines(pool, figure, Window(POINTS))
+        for name, metric in metrics
+        for line in lines(pool, metric, Window(POINTS))
     ]
-    if not found:
+    if not known:
         return None
-    highest = sorted(range(len(found)), key=lambda place: float(found[place].end["y"][-1]), reverse=True)
-    drawn = [found[place] for place in sorted(highest[:MOST_LINES])]
-    said = _newest(drawn)
-    picture = curves_chart([_curve(one, len(drawn)) for one in drawn], f"{panel['title']}: {said}", "steps")
-    left_out = f"The {MOST_LINES} of {len(found)} that end highest. " if len(found) > len(drawn) else ""
-    return _card(panel, said, picture, _legend(drawn), left_out)
+    highest = sorted(range(len(known)), key=lambda place: float(known[place].main["y"][-1]), reverse=True)
+    drawn = [known[place] for place in sorted(highest[:MOST_LINES])]
+    notes = [f"The {MOST_LINES} of {len(known)} that end highest."] if len(known) > len(drawn) else []
+    notes += ["Dashed in red: an alarm about this."] if sounded else []
+    newest = _newest(drawn)
+    svg = page_picture(partial(draw_lines, drawn=drawn, sounded=sounded), SIZE)
+    return _card(panel, newest, svg, _legend(drawn), [*notes, panel["note"]])
 
 
-def _card(panel: dict[str, Any], said: str, picture: Html, legend: Html | None, left_out: str = "") -> Html:
-    note = element("p", {"class": "quiet"}, left_out, panel["note"])
+def _card(panel: dict[str, Any], said: str, svg: bytes, legend: Html | None, notes: Sequence[str]) -> Html:
     return element(
         "figure",
         None,
         element("h4", None, panel["title"]),
         element("p", {"class": "newest"}, said),
-        picture,
+        picture(svg, f"{panel['title']}: {said}"),
         legend,
-        note,
+        element("p", {"class": "quiet"}, " ".join(notes)),
     )
 
 
-def _label(panel: dict[str, Any], metric: str, figure: Metric, line: dict[str, Any], *, several: bool) -> str:
+def _label(panel: dict[str, Any], name: str, metric: Metric, line: dict[str, Any], *, several: bool) -> str:
     """Says what a line is, where there are others beside it."""
     whose = [joined(line["runs"])] if several else []
-    values = [f"{short(name)}={value_text(value)}" for name, value in line["values"].items()]
-    is_alone = len(panel["metrics"]) == 1 and figure.name == metric
-    what = panel["metrics"][metric] or panel.get("entries", {}).get(figure.entry) or figure.entry or figure.name
+    values = [f"{short(field)}={value_text(value)}" for field, value in line["values"].items()]
+    is_alone = len(panel["metrics"]) == 1 and metric.name == name
+    what = panel["metrics"][name] or panel.get("entries", {}).get(metric.entry) or metric.entry or metric.name
     return " · ".join([*whose, *values, *([] if is_alone and (whose or values) else [what])])
 
 
-def _curve(one: Labelled, count: int) -> Curve:
-    line, mean = one.line, one.line["mean"]
-    living = [member for member in line["members"] if not member["diverged"]]
-    banded = mean is not None and mean["low"] is not None and count <= MOST_BANDED
-    low, high = (np.array(mean[edge], np.float64) if banded else None for edge in ("low", "high"))
-    return Curve(
-        one.label,
-        _points(one.end),
-        low,
-        high,
-        seeds=[_points(member) for member in living] if count == 1 and len(living) > 1 else [],
-        diverged=[_points(member) for member in line["members"] if member["diverged"]],
-    )
+def draw_lines(axes: Any, drawn: Sequence[Labelled], sounded: Sequence[int] = ()) -> None:
+    """Draws means with their bands, the seeds of a single line, and members that diverged, dotted."""
+    for place, (_, line) in enumerate(drawn):
+        mean, main = line["mean"], drawn[place].main
+        look = {"color": PAGE_COLOURS[place % len(PAGE_COLOURS)]}
+        living = [member for member in line["members"] if not member["diverged"]]
+        if mean is not None and mean["low"] is not None and len(drawn) <= MOST_BANDED:
+            axes.fill_between(mean["steps"], mean["low"], mean["high"], **look, alpha=0.2, linewidth=0)
+        for member in living if len(drawn) == 1 and len(living) > 1 else []:
+            axes.plot(member["steps"], member["y"], **look, linewidth=0.6, alpha=0.6)
+        for member in line["members"]:
+            if member["diverged"]:
+                axes.plot(member["steps"], member["y"], ":", **look, linewidth=1)
+        marker = "o" if len(main["y"]) == 1 else ""  # a line of one point cannot be seen
+        axes.plot(main["steps"], main["y"], **look, linewidth=1.6, marker=marker, markersize=4, gid=f"line-{place}")
+    for step in sounded:
+        axes.axvline(step, color=RED, linewidth=1, linestyle="--")
+    _finish(axes, "steps")
+    axes.xaxis.set_major_formatter(STEPS)
 
 
-def _points(curve: dict[str, Any]) -> Points:
-    return Points(np.array(curve["steps"], np.float64), np.array(curve["y"], np.float64))
+def _finish(axes: Any, x_label: str) -> None:
+    axes.set_xlabel(x_label)
+    axes.locator_params(nbins=5)
+    axes.yaxis.set_major_formatter(VALUES)
+    axes.grid(color=GREY, alpha=0.25, linewidth=0.6)
 
 
 def _newest(drawn: Sequence[Labelled]) -> str:
     """Says the last value of each of a few lines."""
     said = []
-    for label, line in drawn if len(drawn) <= 4 else ():
-        end = Labelled(label, line).end
-        banded = len(drawn) == 1 and len(line["members"]) > 1 and end.get("low")
-        within = f" [{figure(end['low'][-1])}, {figure(end['high'][-1])}]" if banded else ""
-        name = f"{label} " if len(drawn) > 1 else ""
-        said.append(f"{name}{figure(end['y'][-1])}{within}")
-    last = max((one.end["steps"][-1] for one in drawn), default=0)
+    for labelled in drawn if len(drawn) <= 4 else ():
+        main = labelled.main
+        banded = len(drawn) == 1 and len(labelled.line["members"]) > 1 and main.get("low")
+        within = f" [{figure(main['low'][-1])}, {figure(main['high'][-1])}]" if banded else ""
+        name = f"{labelled.label} " if len(drawn) > 1 else ""
+        said.append(f"{name}{figure(main['y'][-1])}{within}")
+    last = max(labelled.main["steps"][-1] for labelled in drawn)
     return f"{'; '.join(said)} at step {last:,}" if said else ""
 
 
 def _legend(drawn: Sequence[Labelled]) -> Html | None:
     if len(drawn) == 1:
         return None
-    items = [
-        element("li", {"class": f"c{place % COLOURS}"}, element("span", {"class": "key"}), one.label)
-        for place, one in enumerate(drawn)
-    ]
-    return element("ul", {"class": "legend"}, items)
+    colours = [PAGE_COLOURS[place % len(PAGE_COLOURS)] for place in range(len(drawn))]
+    keys = [element("span", {"class": "key", "style": f"background: {colour}"}) for colour in colours]
+    return element(
+        "ul",
+        {"class": "legend"},
+        (element("li", None, key, labelled.label) for key, labelled in zip(keys, drawn, strict=True)),
+    )
 
 
-def _bars(panel: dict[str, Any], pool: Pool, figures: Sequence[Metric]) -> Html | None:
+def _bars(panel: dict[str, Any], pool: Pool, metrics: Sequence[Metric]) -> Html | None:
     """Draws the newest counts of the first member that has any, as the dashboard does."""
     newest = {}
-    for one in figures:
-        members = [member for line in lines(pool, one, Window(POINTS)) for member in line["members"]]
+    for metric in metrics:
+        members = [member for line in lines(pool, metric, Window(POINTS)) for member in line["members"]]
         if members:
-            newest[one] = (members[0]["y"][-1], members[0]["member"])
-    counts = np.array([value for one, (value, _) in newest.items() if one.field in BINS], np.float64)
+            newest[metric] = (members[0]["y"][-1], members[0]["member"])
+    counts = np.array([value for metric, (value, _) in newest.items() if metric.field in BINS], np.float64)
     if not len(counts):
         return None
-    edges = {one.entry: value for one, (value, _) in newest.items() if one.field not in BINS}
-    low, high = edges.get("low", -1.0), edges.get("high", 1.0)
-    said = f"of {next(iter(newest.values()))[1]}"
-    return _card(panel, said, bars_chart(counts, low, high, f"{panel['title']} {said}", panel["bars"]), None)
+    edges = {metric.entry: value for metric, (value, _) in newest.items() if metric.field not in BINS}
+    span = edges.get("low", -1.0), edges.get("high", 1.0)
+    svg = page_picture(partial(draw_bars, counts=counts, span=span, x_label=panel["bars"]), SIZE)
+    return _card(panel, f"of {next(iter(newest.values()))[1]}", svg, None, [panel["note"]])
+
+
+def draw_bars(axes: Any, counts: Any, span: tuple[float, float], x_label: str) -> None:
+    """Draws counts of equal bins over a span."""
+    low, high = span if span[0] < span[1] else (span[0] - 0.5, span[0] + 0.5)
+    axes.stairs(counts, np.linspace(low, high, len(counts) + 1), fill=True, color=PAGE_COLOURS[0])
+    _finish(axes, x_label)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t3d.alarms.watch import alarm_lines
 from t3d.config import Member
 from t3d.config.sweeps import swept
 from t3d.dash.details import details
@@ -17,7 +18,7 @@ from t3d.files import Refused, read, readable
 from t3d.insight.best_member import Choice, known_choice
 from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import Group, Training
-from t3d.insight.seen import Seen, seen_from, seen_in_training
+from t3d.insight.ranges import InputRanges, ranges_in_training
 from t3d.policy.acting import SavedPolicy
 from t3d.store.columns import Columns
 from t3d.store.fresh import Fresh, read_fresh
@@ -48,14 +49,15 @@ class Facts(NamedTuple):
     figures: Columns
     about: dict[str, Any]  # as the dashboard's run page has it
     events: list[Event]  # alarms, notes and actors
+    alarms: list[str]  # a line for each kind
     scores: Comparison | None  # of its only group; None: it was not evaluated, or is a sweep
     member: Member | None  # whose policy this is about
     policy: SavedPolicy | None
     problem: str  # why there is no policy
     choice: Choice | None  # how the seeds compared on fresh episodes
     fresh: Fresh | None  # what it returned on fresh episodes; None: it has played none
-    seen_fresh: Seen | None  # in those
-    seen: Seen | None  # in training
+    seen_fresh: InputRanges | None  # in those
+    seen: InputRanges | None  # in training
     video: Video | None
 
 
@@ -65,21 +67,23 @@ def gather(path: Path, name: str, video_bytes: int) -> Facts:
     index.refresh(math.inf)
     member, policy, problem = _chosen(run)
     fresh = read_fresh(path).by_member.get(member.name) if member and policy else None
+    events = read_log(path, kinds=(Alarm, Note, ActorEvent)).events
     return Facts(
         name=name,
         run=run,
         listed=listed,
         figures=index,
         about=details(listed, index, complete=True),
-        events=read_log(path, kinds=(Alarm, Note, ActorEvent)).events,
+        events=events,
+        alarms=alarm_lines(events, listed.entry.members),
         scores=_scores(run),
         member=member,
         policy=policy,
         problem=problem,
         choice=_known_choice(run) if policy else None,
         fresh=fresh,
-        seen_fresh=seen_from(fresh.seen, policy.spec) if fresh and policy else None,
-        seen=seen_in_training(run, member, policy.spec) if member and policy else None,
+        seen_fresh=InputRanges.from_dict(fresh.seen, policy.spec) if fresh and policy else None,
+        seen=ranges_in_training(run, member, policy.spec) if member and policy else None,
         video=_video(run.path, member, policy, video_bytes),
     )
 

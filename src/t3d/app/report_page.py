@@ -5,23 +5,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from datetime import datetime
-from importlib import resources
 
+from t3d.alarms.watch import notes_in_words
 from t3d.app.report_charts import charts
 from t3d.app.report_comparison import comparison_section, value_of
 from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts
-from t3d.app.report_words import alarm_lines, card, fresh_mean, seen_rows, verdict, video_in_words
-from t3d.app.runs_show import notes_in_words
+from t3d.app.report_words import card, fresh_mean, seen_rows, verdict, video_in_words
 from t3d.app.runs_text import env_text, members_text, size_text
 from t3d.app.tables import IN_HEADING, figure, source_of
 from t3d.config.sweeps import swept
 from t3d.dash.details import config_of
+from t3d.events import Alarm
 from t3d.insight.comparison import Comparison
 from t3d.insight.curves import DrawnRun
-from t3d.insight.html import Content, Html, element, folded, joined, listed, section, table
+from t3d.insight.html import Content, Html, document, element, folded, joined, listed, section, table
 from t3d.version import __version__
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"  # a browser runs no script
 MOST_ROWS = 30  # of ranges that are shown at once; more are folded away
 RANGES = ("", "training from", "to", "fresh episodes from", "to")
 
@@ -30,14 +29,6 @@ def page(runs: Sequence[Facts], comparison: Comparison | None, refused: str) -> 
     """Returns the file; refused says why the runs are not compared."""
     alone = len(runs) == 1
     title = f"{runs[0].name}: report" if alone else f"Report of {len(runs)} runs"
-    head = [
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}),
-        element("meta", {"name": "generator", "content": f"T3D {__version__}"}),
-        element("title", None, title),
-        element("style", None, Html((resources.files("t3d.app") / "report.css").read_text("utf-8"))),
-    ]
     together = [] if comparison is None else [comparison_section(comparison, runs)]
     body: list[Content] = []
     if not alone:
@@ -49,7 +40,7 @@ def page(runs: Sequence[Facts], comparison: Comparison | None, refused: str) -> 
         own = [_curves([one])] if alone or not same_task else []
         body.append(_run(one, place, together if alone else [], own))
     body.append(element("footer", None, _written()))
-    return f'<!doctype html>\n<html lang="en"><head>{joined(head)}</head>\n<body>{joined(body)}</body></html>\n'
+    return document(title, body)
 
 
 def _written() -> str:
@@ -104,13 +95,13 @@ def _notes(facts: Facts) -> Html | None:
 
 
 def _verdict(facts: Facts) -> Html:
-    kind = "verdict alarmed" if alarm_lines(facts) or facts.run.stopped else "verdict"
+    kind = "verdict alarmed" if facts.alarms or facts.run.stopped else "verdict"
     return element("div", {"class": kind}, element("h2", None, "Verdict"), listed(verdict(facts)))
 
 
 def _alarms(facts: Facts) -> Html | None:
     """Alarms and notes in words."""
-    alarms, notes = alarm_lines(facts), [*dict.fromkeys(notes_in_words(facts.events))]
+    alarms, notes = facts.alarms, [*dict.fromkeys(notes_in_words(facts.events))]
     if not alarms and not notes:
         return None
     lines = [element("li", {"class": "bad"}, f"{one[0].upper()}{one[1:]}") for one in alarms]
@@ -157,9 +148,13 @@ def _video(facts: Facts) -> Html | None:
 
 def _curves(runs: Sequence[Facts]) -> Html:
     drawn = [DrawnRun(one.name, one.figures, one.listed.entry.started.timestamp()) for one in runs]
+    alarms = [event for one in runs for event in one.events if isinstance(event, Alarm)]
     several = any(len(one.listed.entry.seeds) > 1 for one in runs)
     about = "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
-    made = charts(drawn)
+    try:
+        made = charts(drawn, alarms)
+    except ImportError as error:
+        return section("Curves", element("p", None, f"There are no pictures without matplotlib ({error})."))
     said = (about if several else "") if made else "Nothing has been reported yet."
     return section("Curves", element("p", {"class": "quiet"}, said), *made)
 

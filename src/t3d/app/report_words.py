@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
-
-from t3d.app import alarms
 from t3d.app.compare import estimated
 from t3d.app.report_facts import Facts, Video
 from t3d.app.runs_text import duration_text, seeds_text
@@ -16,8 +13,8 @@ from t3d.app.tables import figure
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.events import Resumed
 from t3d.insight.comparison import Row
+from t3d.insight.ranges import Range
 from t3d.insight.scores import LAST
-from t3d.insight.seen import Range
 from t3d.insight.statistics import Estimate, Interval
 from t3d.policy.spec import Spec
 from t3d.store.fresh import Fresh
@@ -57,7 +54,7 @@ def verdict(facts: Facts) -> list[str]:
     ]
     said += [_learned(facts, facts.scores.rows[0])] if facts.scores else _highest(run)
     said.append(fresh_in_words(facts))
-    kinds = len(alarm_lines(facts))
+    kinds = len(facts.alarms)
     said.append(
         f"{counted(kinds, 'kind')} of alarm sounded; read what {'it says' if kinds == 1 else 'they say'} below."
         if kinds
@@ -132,11 +129,6 @@ def video_in_words(facts: Facts, video: Video) -> str:
     return f"It shows the policy of {whose} at step {video.step:,}{', not the one above' if is_other else ''}."
 
 
-def alarm_lines(facts: Facts) -> list[str]:
-    """Returns a line for each kind of alarm."""
-    return alarms.summary(facts.events, facts.listed.entry.members)
-
-
 def card(facts: Facts) -> list[tuple[str, str]]:
     """Returns the card of the policy: what it is for, how it came to be, how good it is, what it has not seen."""
     policy, cfg = facts.policy, facts.run.cfg
@@ -194,14 +186,9 @@ def limits(facts: Facts) -> str:
     known = f"Its training saw the ranges listed below, in its newest {seen.transitions:,} transitions"
     if fresh is None:
         return f"{known}; beyond them it is untested."
-    beyond = outside(seen.observations, fresh.observations)
+    beyond = seen.observations.exceeded_by(fresh.observations)
     went = f"{len(beyond)} of {count} components of fresh observations went" if beyond else "no fresh observation went"
     return f"{known}; {went} beyond them."
-
-
-def outside(known: Range, met: Range) -> list[int]:
-    """Returns the components in which values went beyond a known range."""
-    return [int(place) for place in np.flatnonzero((met.low < known.low) | (met.high > known.high))]
 
 
 def observed(spec: Spec) -> str:
@@ -236,7 +223,7 @@ def seen_rows(facts: Facts, spec: Spec) -> list[SeenRow]:
 
 
 def _rows(names: Sequence[str], training: Range | None, fresh: Range | None) -> list[SeenRow]:
-    beyond = outside(training, fresh) if training and fresh else []
+    beyond = training.exceeded_by(fresh) if training and fresh else []
     known = training or fresh
     return [
         SeenRow(name, [*_edges(training, place), *_edges(fresh, place)], place in beyond)

@@ -7,12 +7,12 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from t3d.app import alarms
+from t3d.alarms.watch import alarm_lines, notes_in_words
 from t3d.app.runs_text import duration_text, env_text, seeds_text, size_text, status_text
 from t3d.app.tables import IN_HEADING, clean, figure, fits, print_sweep, returned, source_of, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
-from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
+from t3d.events import ActorEvent, Alarm, Eval, Note, SeedStopped
 from t3d.store.log import damage_in_words, read_log
 from t3d.store.members import best_of, evals_by_member, stopped_members
 from t3d.store.summary import Entry, changes, contents
@@ -45,24 +45,13 @@ def show(entry: Entry, console: Console) -> None:
         console.print(
             clean(f"{member.title} diverged at step {event.step:,} and stopped: {event.text}", "red"), soft_wrap=True
         )
-    for text in alarms.summary(log.events, entry.members):
+    for text in alarm_lines(log.events, entry.members):
         console.print(clean(text, "yellow"), soft_wrap=True)
     for text in [*notes_in_words(log.events), *damage]:
         console.print(clean(f"note: {text}", "yellow"), soft_wrap=True)
     show_results(entry, evals_by_member(log.events, entry.members), set(stopped), console)
     _show_settings(entry, console)
     _show_files(entry, console)
-
-
-def notes_in_words(events: list[Event]) -> list[str]:
-    """Returns notes, mostly the doctor's warnings, unless an alarm repeats them, and what happened to lost actors."""
-    repeated = alarms.repeated(events)
-    return [
-        event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}"
-        for event in events
-        if (isinstance(event, Note) and not any(words in event.text for words in repeated))
-        or (isinstance(event, ActorEvent) and event.what != "back")
-    ]
 
 
 def show_results(entry: Entry, evals: dict[Member, list[Eval]], stopped: set[Member], console: Console) -> None:

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 
 from rich.text import Text
 
-from t3d.app import alarms
+from t3d.alarms.watch import alarm_lines
 from t3d.app.console import View, acting_in_words
 from t3d.app.json_output import EventStream
 from t3d.app.next_commands import print_next_commands, print_path
@@ -49,7 +49,7 @@ def show(
             run = open_run(folder)
             print_results(run, end, console)
             member = _best_member(run, end, console, requested.stop)
-            sounded = alarms.summary(read_events(run.path, kinds=[Alarm]), run.cfg.members)
+            sounded = alarm_lines(read_events(run.path, kinds=[Alarm]), run.cfg.members)
             for text in sounded:
                 console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
             if acting is not None:

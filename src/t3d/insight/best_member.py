@@ -26,7 +26,7 @@ from t3d.files import (
     to_number,
     unsealed,
 )
-from t3d.insight.seen import Seen, Watched, seen_fields
+from t3d.insight.ranges import InputRanges, RangeRecorder
 from t3d.insight.statistics import estimate, mean
 from t3d.policy.acting import SavedPolicy
 from t3d.seeds import derive
@@ -48,7 +48,7 @@ class Played(NamedTuple):
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
-    seen: Seen | None
+    seen: InputRanges | None
 
 
 class Choice(NamedTuple):
@@ -125,9 +125,9 @@ def play(
             env_batch.reset(position, starts[0], 0)  # PyBullet differs on the first reset only
         for member, policy in policies.items():
             check_fits(policy, env_batch.spec, env.id)
-            watched = Watched(policy.actor, policy.spec)
+            watched = RangeRecorder(policy.actor, policy.spec)
             returns, lengths = evaluate(watched, env_batch, starts, run.cfg.eval.max_steps, before_a_step)
-            results[member] = Played(returns, lengths, watched.seen)
+            results[member] = Played(returns, lengths, watched.ranges)
     finally:
         env_batch.close()
         streams.close()
@@ -150,7 +150,7 @@ def save_played(run: Run, played: Mapping[Member, tuple[SavedPolicy, Played]], c
             highest=float(one.returns.max()),
             mean_length=float(one.lengths.mean()),
             of=len(played),
-            seen=seen_fields(one.seen) if one.seen and chosen in (None, member) else None,
+            seen=one.seen.to_dict() if one.seen and chosen in (None, member) else None,
         )
     write_fresh(run.path, results, chosen.name if chosen else "")
 

@@ -14,7 +14,7 @@ from t3d.errors import UserError
 from t3d.events import Diagnosed, Eval
 from t3d.insight.claims import CLAIMS, Claim
 from t3d.insight.comparison import FEW
-from t3d.insight.plots import STEPS, drawing, save
+from t3d.insight.drawing import STEPS, drawing, save
 from t3d.insight.statistics import Scores, estimate, mean
 from t3d.store.columns import read_columns
 from t3d.store.metrics import Metric

@@ -9,7 +9,8 @@ import numpy as np
 
 from t3d.config.sweeps import counted
 from t3d.insight.comparison import Comparison, Row
-from t3d.insight.plots import COLOURS, LINES, STEPS, VALUES, drawing, save
+from t3d.insight.drawing import STEPS, VALUES, drawing, save
+from t3d.insight.plots import COLOURS, LINES
 from t3d.insight.scores import Seed
 from t3d.insight.statistics import (
     Array,

@@ -29,12 +29,12 @@ class Quantity(NamedTuple):
         return "×".join(map(str, self.values.shape)) or "1"
 
     @property
-    def figures(self) -> list[str]:
+    def statistics(self) -> list[str]:
         """Mean, standard deviation, smallest and largest value; a single number is only itself."""
         values = self.values.double()
         if values.numel() == 1:
             return [number(values)]
-        return [number(one) for one in (values.mean(), values.std(correction=0), values.min(), values.max())]
+        return [number(value) for value in (values.mean(), values.std(correction=0), values.min(), values.max())]
 
 
 class Details(NamedTuple):
@@ -56,6 +56,19 @@ class Step(NamedTuple):
     number: int
     text: Text
     details: Details
+
+    @property
+    def sentences(self) -> list[tuple[str, str]]:
+        """What is said below its numbers, each with a label."""
+        facts = [("", fact) for fact in self.details.facts]
+        labelled = [("e.g.", self.details.example), ("why:", self.text.why), ("without it:", self.text.without)]
+        return [(label, sentence) for label, sentence in [*facts, *labelled] if sentence]
+
+
+def heading(update: OneUpdate) -> str:
+    """Says which update it is."""
+    where = f"{update.cfg.env.title}, {update.member.title}, run {update.title} at step {update.step:,}"
+    return f"Update {update.number:,} of {update.cfg.rule_title}: {where}"
 
 
 def number(value: Any) -> str:

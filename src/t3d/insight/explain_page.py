@@ -1,95 +1,177 @@
-"""One update in fifteen steps as one HTML page that needs nothing else: no script, no other file, no other host."""
+"""One update in fifteen steps as a page, with pictures of some steps."""
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from t3d.insight.explain import Quantity, Step
-from t3d.insight.explain_pictures import PICTURES, drawn
-from t3d.insight.fifteen_steps import LETTERS
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from t3d.insight.drawing import GREY, PAGE_COLOURS, page_picture
+from t3d.insight.explain import Quantity, Step, heading, online_actor
+from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS, LETTERS
+from t3d.insight.html import Html, document, element, joined, picture, section, table
 from t3d.insight.one_update import OneUpdate
 
+BLUE, ORANGE = PAGE_COLOURS[:2]
+DASHED: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": "--"}
+HEADS = ("tensor", "shape", "mean", "std", "min", "max")
 INDEX = re.compile(r"_([φθ]?[i\d]?'?)")
-CSS = """
-:root { color-scheme: light dark; --ink: #1c1f23; --paper: #ffffff; --soft: #62686f; --line: #d9dde1; --mark: #1f5f9e; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e6e8; --paper: #16181b; --soft: #a0a6ad; --line: #363b41; --mark: #7fb4ea; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 46rem; color: var(--ink); background: var(--paper);
-  font: 1rem/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; line-height: 1.25; } h2 { font-size: 1.1rem; margin: 0 0 .4rem; }
-section { border-top: 1px solid var(--line); padding: 1rem 0; }
-nav a { display: inline-block; padding: 0 .35rem; } a { color: var(--mark); }
-.formula { font-size: 1.05rem; color: var(--mark); margin: .3rem 0; overflow-wrap: anywhere; }
-.settings, .facts, figcaption, th { color: var(--soft); font-size: .9rem; }
-.table { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .1rem .6rem .1rem 0; white-space: nowrap; font-weight: normal; }
-th:first-child, td:first-child { text-align: left; }
-p { margin: .4rem 0; } b { font-weight: 600; } code { font-size: .95em; overflow-wrap: anywhere; }
-figure { margin: .6rem 0; } img { max-width: 100%; height: auto; }
-"""
-
-
-def heading(update: OneUpdate) -> str:
-    """Says which update it is."""
-    where = f"{update.cfg.env.title}, {update.member.title}, run {update.title} at step {update.step:,}"
-    return f"Update {update.number:,} of {update.cfg.rule_title}: {where}"
+MOST_POINTS = 500  # of a scatter; chosen
 
 
 def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = (), *, pictures: bool = True) -> str:
     """Returns the page; others are what a rule that is not TD3 returned."""
-    said = escape(heading(update))
-    links = "".join(f'<a href="#step-{step.number}">{step.number}</a>' for step in steps)
-    sections = "".join(_section(step, update, pictures=pictures) for step in steps)
-    if others:
-        sections += f"<section><h2>What its update returned</h2>{_table(others)}</section>"
-    about = f"One real update, taken apart. {_math(LETTERS)} Point at a tensor to see where it is in the code."
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{said}</title><style>{CSS}</style></head>\n"
-        f"<body><h1>{said}</h1><p>{about}</p><nav>{links}</nav>\n{sections}</body></html>\n"
+    said = heading(update)
+    links = (element("a", {"href": f"#step-{step.number}"}, str(step.number)) for step in steps)
+    about = "One real update, taken apart. ", _math(LETTERS), " Point at a tensor to see where it is in the code."
+    return document(
+        said,
+        element("h1", None, said),
+        element("p", None, about),
+        element("nav", None, links),
+        (_section(step, update, pictures=pictures) for step in steps),
+        section("What its update returned", _table(others)) if others else None,
     )
 
 
-def _section(step: Step, update: OneUpdate, *, pictures: bool) -> str:
+def _section(step: Step, update: OneUpdate, *, pictures: bool) -> Html:
     number, text, details = step
-    lines = [
-        f'<section id="step-{number}"><h2>{number}. {escape(text.title)}</h2>',
-        f'<p class="formula">{_math(text.formula)}</p>',
-        f'<p class="settings">{escape(details.settings_line)}</p>' if details.settings else "",
-        _table(details.quantities) if details.quantities else "",
-        *(f'<p class="facts">{_math(fact)}</p>' for fact in details.facts),
-        f"<p><b>For example</b> <code>{_math(details.example)}</code></p>" if details.example else "",
-        _picture(number, update) if pictures and number in PICTURES else "",
-        f"<p><b>Why</b> {_math(text.why)}</p>",
-        f"<p><b>Without it</b> {_math(text.without)}</p></section>",
-    ]
-    return "\n".join(filter(None, lines)) + "\n"
+    return element(
+        "section",
+        {"id": f"step-{number}"},
+        element("h2", None, f"{number}. {text.title}"),
+        element("p", {"class": "formula"}, _math(text.formula)),
+        element("p", {"class": "quiet"}, details.settings_line) if details.settings else None,
+        _table(details.quantities) if details.quantities else None,
+        _picture(number, update) if pictures and number in PICTURES else None,
+        (
+            element("p", None if label else {"class": "quiet"}, element("b", None, label), f" {_math(sentence)}")
+            for label, sentence in step.sentences
+        ),
+    )
 
 
-def _math(text: str) -> str:
-    """Escapes text and sets its indices lower: π_φ', Q_θ1, Σ_i."""
-    return INDEX.sub(r"<sub>\1</sub>", escape(text, quote=False))
+def _math(text: str) -> Html:
+    """Sets indices lower: π_φ', Q_θ1, Σ_i."""
+    pieces = INDEX.split(text)
+    return joined(element("sub", None, piece) if place % 2 else piece for place, piece in enumerate(pieces))
 
 
-def _table(quantities: Sequence[Quantity]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("tensor", "shape", "mean", "std", "min", "max"))
-    rows = "".join(_row(one) for one in quantities)
-    return f'<div class="table"><table><tr>{head}</tr>\n{rows}</table></div>'
+def _table(quantities: Sequence[Quantity]) -> Html:
+    return table(
+        HEADS,
+        (
+            [element("span", {"title": tensor.source}, _math(tensor.symbol)), tensor.shape, *tensor.statistics]
+            for tensor in quantities
+        ),
+    )
 
 
-def _row(one: Quantity) -> str:
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in (one.shape, *one.figures))
-    return f'<tr><td title="{escape(one.source)}">{_math(one.symbol)}</td>{cells}</tr>\n'
+def _picture(step: int, update: OneUpdate) -> Html:
+    caption = PICTURES[step].caption(update)
+    return element("figure", None, picture(drawn(step, update), caption), element("figcaption", None, caption))
 
 
-def _picture(step: int, update: OneUpdate) -> str:
-    image = base64.b64encode(drawn(step, update)).decode()
-    caption = escape(PICTURES[step].caption(update))
-    shown = f'<img alt="{caption}" src="data:image/svg+xml;base64,{image}">'
-    return f"<figure>{shown}<figcaption>{caption}</figcaption></figure>"
+def drawn(step: int, update: OneUpdate) -> bytes:
+    """Draws the picture of a step, as SVG."""
+    return page_picture(lambda axes: PICTURES[step].draw(axes, update))
+
+
+class Picture(NamedTuple):
+    """What a picture shows, and how it is drawn into axes."""
+
+    caption: Callable[[OneUpdate], str]
+    draw: Callable[[Any, OneUpdate], None]
+
+
+def _noise(axes: Any, update: OneUpdate) -> None:
+    eps, sigma, clip = _array(update.trace.eps), update.td3.target_noise, update.td3.target_noise_clip
+    most = 1.15 * max(clip, float(np.abs(eps).max()), 1e-6) if clip < 4 * sigma else 4.2 * sigma or 1.0
+    axes.hist(eps, bins=41, range=(-most, most), density=True, color=BLUE)
+    if sigma:
+        x = np.linspace(-most, most, 301)
+        axes.plot(
+            x, np.exp(-((x / sigma) ** 2) / 2) / (sigma * np.sqrt(2 * np.pi)), color=ORANGE, label="before the clip"
+        )
+        axes.legend(loc="upper center")
+    for limit in (-clip, clip):
+        if abs(limit) < most:
+            axes.axvline(limit, **DASHED)
+    axes.set(xlabel="noise on a'", ylabel="density", xlim=(-most, most), ylim=(0, 1.25 * axes.get_ylim()[1]))
+
+
+def _critics(axes: Any, update: OneUpdate) -> None:
+    q2, v2 = _array(update.trace.q2, flat=False), _array(update.trace.v2)
+    if len(q2) == 2 and update.td3.aggregate == "min":
+        apart, first = q2[1] - q2[0], q2[0] < q2[1]
+        axes.scatter(q2[0][first], apart[first], s=9, color=BLUE, label="Q_θ1' is kept")
+        axes.scatter(q2[0][~first], apart[~first], s=9, color=ORANGE, label="Q_θ2' is kept")
+        axes.axhline(0, **DASHED)
+        axes.set(xlabel="Q_θ1'(s', a')", ylabel="Q_θ2' − Q_θ1'")
+    else:
+        order = np.argsort(v2)
+        for place, values in enumerate(q2):
+            axes.plot(values[order], ".", markersize=3, color=BLUE, label="" if place else "each critic")
+        axes.plot(v2[order], color=ORANGE, label="kept")
+        axes.set(xlabel="transitions, sorted by what is kept", ylabel="Q'(s', a')")
+    axes.legend()
+
+
+def _errors(axes: Any, update: OneUpdate) -> None:
+    td, y = _array(update.trace.td, flat=False), _array(update.trace.y)
+    for place, (one, colour) in enumerate(zip(td[:2], (BLUE, ORANGE), strict=False)):
+        axes.scatter(y, one, s=9, color=colour, label=f"Q_θ{place + 1}")
+    axes.axhline(0, **DASHED)
+    axes.set(xlabel="target y", ylabel="error Q(s, a) − y")
+    axes.legend()
+
+
+def _polyak(letter: str, online: Callable[[OneUpdate], Tensor], name: str) -> Callable[[Any, OneUpdate], None]:
+    def draw(axes: Any, update: OneUpdate) -> None:
+        before, after = _array(update.before[name]), _array(update.after[name])
+        gap, moved = _array(online(update)) - before, after - before
+        some = np.linspace(0, len(gap) - 1, min(MOST_POINTS, len(gap))).astype(int)
+        axes.scatter(gap[some], moved[some], s=5, color=BLUE, label="each weight")
+        ends = np.array([gap.min(), gap.max()])
+        axes.plot(ends, update.td3.tau * ends, color=ORANGE, linewidth=1, label=f"slope τ = {update.td3.tau:g}")
+        axes.set(xlabel=f"{letter} − {letter}' before", ylabel=f"move of {letter}'")
+        axes.legend()
+
+    return draw
+
+
+def _array(values: Tensor, *, flat: bool = True) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = values.double().numpy()
+    return found.ravel() if flat else found
+
+
+def _kept(update: OneUpdate) -> str:
+    if len(update.trace.q2) == 1:
+        return "What the target critic says."
+    words = AGGREGATE_IN_WORDS[update.td3.aggregate][0].format(dropped=update.td3.drop_highest)
+    return f"What the target critics say; kept: {words.removeprefix('keep ')}."
+
+
+def _erring(update: OneUpdate) -> str:
+    count = len(update.trace.td)
+    who = "the critics were" if count > 1 else "the critic was"
+    return f"How far {f'the first two of {count} critics were' if count > 2 else who} from the target, before moving."
+
+
+PICTURES = {
+    6: Picture(lambda _: "The noise of this batch; dashed: its clip. What was beyond is at the clip.", _noise),
+    8: Picture(_kept, _critics),
+    11: Picture(_erring, _errors),
+    14: Picture(
+        lambda _: "Each weight of the target has gone τ of its way to the actor.",
+        _polyak("φ", lambda update: online_actor(update, update.after), "actor_target"),
+    ),
+    15: Picture(
+        lambda _: "Each weight of the targets has gone τ of its way to its critic.",
+        _polyak("θ", lambda update: update.after["critic"], "critic_target"),
+    ),
+}

@@ -1,10 +1,16 @@
-"""Builds HTML in which text is always text: whatever is not HTML already is escaped."""
+"""Pages that need nothing else, in which text is always text: whatever is not HTML already is escaped."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from html import escape
+from importlib import resources
 from typing import TypeAlias
+
+from t3d.version import __version__
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"  # a browser runs no script
 
 
 class Html(str):
@@ -14,7 +20,20 @@ class Html(str):
 
 
 Content: TypeAlias = "str | Iterable[Content] | None"
-EMPTY = ("meta",)  # elements without content or end
+EMPTY = ("meta", "img")  # elements without content or end
+
+
+def document(title: str, *body: Content) -> str:
+    """Returns a whole page: no script, no other file, no other host."""
+    head = [
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}),
+        element("meta", {"name": "generator", "content": f"T3D {__version__}"}),
+        element("title", None, title),
+        element("style", None, Html((resources.files("t3d.insight") / "page.css").read_text("utf-8"))),
+    ]
+    return f'<!doctype html>\n<html lang="en"><head>{joined(head)}</head>\n<body>{joined(body)}</body></html>\n'
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *content: Content) -> Html:
@@ -28,25 +47,30 @@ def element(name: str, attributes: Mapping[str, object] | None = None, *content:
 def joined(*content: Content) -> Html:
     """Returns pieces one after the other."""
     pieces = []
-    for one in content:
-        if isinstance(one, str):
-            pieces.append(one if isinstance(one, Html) else text(one))
-        elif one is not None:
-            pieces.append(joined(*one))
+    for piece in content:
+        if isinstance(piece, str):
+            pieces.append(piece if isinstance(piece, Html) else text(piece))
+        elif piece is not None:
+            pieces.append(joined(*piece))
     return Html("".join(pieces))
 
 
 def text(said: str) -> Html:
     """Escapes text; characters that cannot be printed, such as those that turn the direction of text, become ?."""
-    return Html(escape("".join(one if one.isprintable() or one in "\n\t" else "?" for one in said)))
+    return Html(escape("".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in said)))
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[Content]], kind: str = "") -> Html:
     """Returns a table that scrolls sideways where it does not fit; the first cell of a row is its heading."""
-    named = [element("th", {"scope": "col"}, one) for one in heads]
+    named = [element("th", {"scope": "col"}, head) for head in heads]
     head = element("thead", None, element("tr", None, named)) if named else None
-    made = element("table", {"class": kind or None}, head, element("tbody", None, (_row([*cells]) for cells in rows)))
-    return element("div", {"class": "table"}, made)
+    body = element("tbody", None, (_row([*cells]) for cells in rows))
+    return element("div", {"class": "table"}, element("table", {"class": kind or None}, head, body))
+
+
+def picture(svg: bytes, said: str) -> Html:
+    """Returns a picture; said is for readers who cannot see it."""
+    return element("img", {"alt": said, "src": f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"})
 
 
 def section(title: str, *content: Content) -> Html:
@@ -56,7 +80,7 @@ def section(title: str, *content: Content) -> Html:
 
 def listed(said: Iterable[str]) -> Html:
     """Returns a list of sentences."""
-    return element("ul", None, (element("li", None, one) for one in said))
+    return element("ul", None, (element("li", None, sentence) for sentence in said))
 
 
 def folded(summary: str, *content: Content) -> Html:
@@ -66,4 +90,4 @@ def folded(summary: str, *content: Content) -> Html:
 
 def _row(cells: list[Content]) -> Html:
     first = element("th", {"scope": "row"}, cells[0])
-    return element("tr", None, first, (element("td", None, one) for one in cells[1:]))
+    return element("tr", None, first, (element("td", None, cell) for cell in cells[1:]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -15,8 +12,9 @@ import numpy as np
 from t3d.config import Member
 from t3d.config.sweeps import Values, by_values, counted, short, swept, value_text
 from t3d.errors import UserError
-from t3d.files import readable, replace
+from t3d.files import readable
 from t3d.insight.curves import DrawnRun, MemberCurve, member_curves
+from t3d.insight.drawing import STEPS, VALUES, drawing, save
 from t3d.insight.groups import joined, pooled
 from t3d.insight.statistics import Array, differ, on_common_steps
 from t3d.store.columns import read_metric
@@ -27,7 +25,6 @@ from t3d.types import sample_std
 MOST_DRAWN, DRAWN_OF_MORE = 24, 12  # combinations of a sweep: one for each colour and style; the second is chosen
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
 LINES = ["-", "--", ":", "-."]  # the next one when all colours are taken
-STEPS, VALUES = "{x:,.0f}", "{x:,.6g}"  # how the numbers at axes are written
 MOST_INSIDE = 6  # lines whose legend and bands fit into the axes; chosen
 LABELS = {"steps": "environment steps per seed", "time": "minutes since the first evaluation"}
 
@@ -74,27 +71,6 @@ def plot_curves(
         figure = _figure(plt, lines, pools, runs, seed=seed, x=x, smooth=smooth, metric=metric)
         save(figure, out)
         plt.close(figure)
-
-
-@contextmanager
-def drawing(style: dict[Any, Any] | None = None) -> Iterator[Any]:
-    """Provides pyplot, for files only, and without reading names that contain a $ as formulas."""
-    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    with mpl.rc_context({"text.parse_math": False, **(style or {})}):
-        yield plt
-
-
-def save(figure: Any, out: Path) -> None:
-    """Writes a figure to a file, in the format of its name."""
-    image = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks, e.g. in a name
-        figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
-    replace(out, image.getvalue())
 
 
 def _lines(pools: Sequence[Pool], name: str, seed: int | str | None) -> list[Line]:

@@ -1,10 +1,12 @@
 """Records videos of a policy. Frames are piped straight into ffmpeg, so length costs no memory.
 
-If the policy observes images, the newest ones are shown beside what people see, enlarged by whole pixels.
+If the policy observes images, the newest ones are shown beside what people see, enlarged by whole pixels. As a program
+this records the policies of one evaluation, beside the training.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,18 +18,25 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.config import EnvConfig
+from t3d.config import EnvConfig, load_config
+from t3d.config.networks import own_network
 from t3d.errors import UserError
+from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
+from t3d.policy.files import read_policy
+from t3d.run.child import begin
 from t3d.seeds import derive
+from t3d.store.journal import remembered_files
 from t3d.world.compatibility import check_fits
-from t3d.world.graphics import graphics_hint
+from t3d.world.graphics import choose_graphics, graphics_hint
 from t3d.world.guard import Environment, close_quietly
-from t3d.world.make import env_factory
+from t3d.world.make import env_factory, own_names
 from t3d.world.pixels import with_pixels
 
 Frame = NDArray[np.uint8]
 DEFAULT_FPS = 30
+STEPS = 300  # of a video while a run trains, as of the one after training
+NICE = 19
 
 
 def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int) -> float:
@@ -165,3 +174,33 @@ def _make_private(folder: Path) -> None:
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)  # of a recording that was killed
     folder.mkdir(mode=0o700)
+
+
+def main() -> int:
+    """Records what the first line of standard input says; ends at once when that is closed."""
+    task = begin(NICE, lambda: os._exit(1))
+    try:
+        record_all(Path(task["path"]), task["step"])
+    except UserError as error:
+        print(f"error: {error}")  # noqa: T201
+        return 2
+    return 0
+
+
+def record_all(path: Path, step: int) -> None:
+    """Writes videos/MEMBER-step-N.mp4 for every member whose policy of this step is there."""
+    choose_graphics()
+    cfg = load_config(path / "config.toml")
+    find_again(own_names(cfg), remembered_files(path), path)
+    for member in cfg.members:
+        stem = path / "videos" / ".policies" / member.name
+        if not stem.with_name(f"{stem.name}.safetensors").exists():
+            continue
+        policy = read_policy(stem, own_network(cfg.td3))
+        if policy.about["step"] == step:  # otherwise it has diverged since
+            out = path / "videos" / f"{member.name}-step-{step}.mp4"
+            record(policy, cfg.env, out, seed=member.seed, episodes=STEPS, steps=STEPS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

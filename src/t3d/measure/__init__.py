@@ -1,1 +1,1 @@
-"""Figures about learning: pure functions over tensors and arrays."""
+"""Metrics of learning: pure functions over tensors and arrays."""

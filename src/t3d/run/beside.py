@@ -90,7 +90,7 @@ class Recorder:
             return
         try:
             self._copy_policies()
-            self._child = Child("t3d.insight.recording", {"path": str(self.path), "step": step})
+            self._child = Child("t3d.insight.video", {"path": str(self.path), "step": step})
             self._step = step
         except (OSError, Refused) as error:
             self._say(step, error_text(error))

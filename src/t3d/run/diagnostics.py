@@ -17,8 +17,8 @@ from torch import Tensor
 from t3d.algo.learner import Learner, named_tensors
 from t3d.config import TD3Config
 from t3d.events import Diagnosed, Event
-from t3d.measure import figures
-from t3d.measure.networks import dead_units, first_moments, gradient, networks, norms, watch
+from t3d.measure import metrics
+from t3d.measure.metrics import dead_units, first_moments, gradient, networks, norms, record_activations
 from t3d.measure.returns import NO_RETURNS, as_batch, newest_returns
 from t3d.run.parts import Parts
 from t3d.types import Batch
@@ -26,7 +26,7 @@ from t3d.types import Batch
 ROWS, ROWS_OF_IMAGES = 1_000, 256  # of each member, at most, for the bias of the critics; chosen
 OF_TD, OF_AGE = (0.05, 0.25, 0.5, 0.75, 0.95), (0.05, 0.5, 0.95)  # quantiles
 
-Figures = dict[str, list[Any]]  # by the name of the event's field: a value for each member
+Metrics = dict[str, list[Any]]  # by the name of the event's field: a value for each member
 Result = TypeVar("Result")
 
 
@@ -72,7 +72,7 @@ class Diagnostics:
             for member in parts.living
         ]
 
-    def _of_batch(self, trace: Any) -> Figures:
+    def _of_batch(self, trace: Any) -> Metrics:
         """What the newest update read and returned."""
         learner, memory = self.parts.learner, self.parts.memory
         batch, _ = read_by_newest(learner)
@@ -83,24 +83,24 @@ class Diagnostics:
         stored = memory.replay.rewards(batch.index.to(memory.device))
         rewards = stored.nan_to_num().cpu().numpy()  # a member that stopped at once has stored none
         ranges = [[float(one.min()), float(one.max())] for one in rewards]
-        ages = figures.ages(batch.index.cpu(), memory.added, memory.replay.capacity)
+        ages = metrics.ages(batch.index.cpu(), memory.added, memory.replay.capacity)
         vectors = batch.s
         if learner.spec.images:
             vectors = batch.s[..., : 4 * learner.spec.observation_size].contiguous().view(torch.float32)
         return {
-            "disagreement": figures.disagreement(trace.q).tolist(),
-            "saturated": figures.saturated(pi).tolist(),
-            "stuck_actions": figures.stuck_actions(pi).tolist(),
-            "td_quantiles": figures.quantiles(trace.td, OF_TD),
-            "sampled_age": figures.quantiles(ages, OF_AGE),
-            "action_counts": [figures.histogram(one, -1, 1) for one in batch.a.cpu().numpy()],
-            "reward_counts": [figures.histogram(one, *of) for one, of in zip(rewards, ranges, strict=True)],
+            "disagreement": metrics.disagreement(trace.q).tolist(),
+            "saturated": metrics.saturated(pi).tolist(),
+            "stuck_actions": metrics.stuck_actions(pi).tolist(),
+            "td_quantiles": metrics.quantiles(trace.td, OF_TD),
+            "sampled_age": metrics.quantiles(ages, OF_AGE),
+            "action_counts": [metrics.histogram(one, -1, 1) for one in batch.a.cpu().numpy()],
+            "reward_counts": [metrics.histogram(one, *of) for one, of in zip(rewards, ranges, strict=True)],
             "reward_range": ranges,
             "largest_reward": memory.largest_rewards,
-            "constant_observations": figures.constant_observations(vectors),
+            "constant_observations": metrics.constant_observations(vectors),
         }
 
-    def _of_networks(self, copy: AgentCopy) -> Figures:
+    def _of_networks(self, copy: AgentCopy) -> Metrics:
         """What the newest update would do to the agent now."""
         learner, members = self.parts.learner, self.parts.learner.members
         copy.update(*read_by_newest(learner))
@@ -113,7 +113,7 @@ class Diagnostics:
             "weight_norms": by_member(weights, members),
         }
 
-    def _of_values(self, copy: AgentCopy) -> Figures:
+    def _of_values(self, copy: AgentCopy) -> Metrics:
         """What the critics predict, and what followed.
 
         A transition with the whole rest of its episode is a many-step one, so that the q of an update of it is the
@@ -147,7 +147,7 @@ class AgentCopy:
         self.agent = rule.init(learner.spec, learner.cfg, seeds, like.device, like.dtype)
         self._networks = networks(self.agent)
         relu = {name: one for name, one in self._networks.items() if one.architecture.activation == "relu"}
-        self._forwards = {name: watch(one) for name, one in relu.items()}
+        self._forwards = {name: record_activations(one) for name, one in relu.items()}
         self._cfg = replace(learner.cfg, batch_size=rows)
         shapes = rule.draws(learner.spec, self._cfg)
         zeros = (None if shape is None else like.new_zeros(learner.members, *shape) for shape in shapes)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from t3d.actors.governor import Governor, passed
+from t3d.alarms.watch import watch_over
 from t3d.config import Config
 from t3d.config.presets import as_config
 from t3d.errors import UserError, as_sentence
@@ -25,7 +26,6 @@ from t3d.run.placement import resolve
 from t3d.run.reporter import eval_event
 from t3d.run.resume import BadValues, Changes, load
 from t3d.run.surroundings import Surroundings
-from t3d.run.watching import watch_over
 from t3d.store.folder import rooted
 from t3d.store.journal import remembered_files
 from t3d.store.lock import Lock

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t3d.alarms.alarms import SEEN, SYMPTOMS, Debounce, Watch
+from t3d.alarms.symptoms import SYMPTOMS
+from t3d.alarms.watch import WATCHED_EVENTS, Debounce, Watch
 from t3d.config import Config, merge
 from t3d.events import (
     ActingEvent,
@@ -432,4 +433,4 @@ def test_figures_that_were_not_finite_are_no_alarm_and_no_error() -> None:
 
 
 def test_only_some_kinds_of_events_are_needed() -> None:
-    assert {type(event) for event in ALL} <= set(SEEN)
+    assert {type(event) for event in ALL} <= set(WATCHED_EVENTS)

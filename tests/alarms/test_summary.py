@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from t3d.app.alarms import summary
+from t3d.alarms.watch import alarm_lines
 from t3d.config import Member
 from t3d.events import Alarm
 
@@ -32,11 +32,11 @@ def alarm(step: int, member: int | None, kind: str = "stuck") -> Alarm:
     ],
 )
 def test_a_line_says_in_how_many_seeds_an_alarm_sounded(sounded: list[tuple[int, int | None]], line: str) -> None:
-    assert summary([alarm(*one) for one in sounded], SEEDS) == [f"{line}: It is stuck. Try: push."]
+    assert alarm_lines([alarm(*one) for one in sounded], SEEDS) == [f"{line}: It is stuck. Try: push."]
 
 
 def test_the_gravest_comes_first_whenever_it_sounded() -> None:
     kinds = ["slow-environment", "unknown", "large-rewards", "saturated-actor", "critics-diverging"]
-    lines = summary([alarm(1000 * place, None, kind) for place, kind in enumerate(kinds)], SEEDS)
+    lines = alarm_lines([alarm(1000 * place, None, kind) for place, kind in enumerate(kinds)], SEEDS)
     assert [int(line.split(",")[0].removeprefix("alarm at step ")) for line in lines[:3]] == [4, 3, 2]
     assert "step 0:" in lines[3] and "step 1,000:" in lines[4], "kinds of other versions last"
