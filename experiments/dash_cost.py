@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
@@ -60,22 +60,20 @@ class Page(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        while not self.ended.is_set():
-            try:
-                self._follow()
-            except (OSError, http.client.HTTPException):  # there is no run yet, or no server any more
-                time.sleep(0.1)
+        tag = ""
+        while not self.ended.wait(1.0):
+            with suppress(OSError, http.client.HTTPException):  # there is no run yet, or no server any more
+                tag = self._look(tag)
 
-    def _follow(self) -> None:
-        with closing(self._connected()) as live:
-            live.request("GET", f"/api/live?run={self.run_name}")
-            answer = live.getresponse()
-            if answer.status != 200:
-                raise ConnectionError
-            while not self.ended.is_set() and (line := answer.readline()):
-                if line.startswith(b"data:"):
-                    self._ask(f"/api/runs/{self.run_name}")
-                    self._ask(f"/api/runs/{self.run_name}/series?{SCREEN}")
+    def _look(self, tag: str) -> str:
+        with closing(self._connected()) as connection:
+            connection.request("GET", f"/api/live?run={self.run_name}", headers={"if-none-match": tag})
+            answer = connection.getresponse()
+            answer.read()
+        if answer.status == 200:
+            self._ask(f"/api/runs/{self.run_name}")
+            self._ask(f"/api/runs/{self.run_name}/series?{SCREEN}")
+        return answer.headers.get("etag", "")
 
     def _ask(self, path: str) -> None:
         with closing(self._connected()) as connection:

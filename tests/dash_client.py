@@ -10,10 +10,10 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from t3d.dash.guard import Access
 from t3d.dash.library import Library
 from t3d.dash.process import access_to, listen, serve
 from t3d.dash.server import Application
+from t3d.web import Access
 
 TOKEN = "the-token"
 HERE = "http://127.0.0.1:8700"
@@ -22,7 +22,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 def client_of(root: Path | Library, host: str = "127.0.0.1", **keywords: Any) -> TestClient:
     """A client of a server that listens on a host; what the server itself raises becomes an answer."""
-    app = Application(root if isinstance(root, Library) else Library(root), Access(TOKEN, host, 8700)).asgi()
+    app = Application(root if isinstance(root, Library) else Library(root), Access(host, 8700, TOKEN))
     return TestClient(app, base_url=HERE, raise_server_exceptions=False, **keywords)
 
 

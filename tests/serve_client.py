@@ -22,9 +22,8 @@ from t3d.config.networks import architecture
 from t3d.policy.acting import LoadedPolicy, SavedPolicy
 from t3d.policy.files import save_policy
 from t3d.policy.spec import Part, Spec
-from t3d.ship.serve_access import Access, Limits
-from t3d.ship.serve_app import BINARY, Application
-from t3d.ship.serve_errors import JSON
+from t3d.ship.serve import BINARY, JSON, Application, Limits
+from t3d.web import Access
 
 SIZE = 5  # of the observations of of_vectors()
 GOOD: dict[str, Any] = {"observation": [0.1, -0.2, 0.3, 0.0, 1.0]}
@@ -45,7 +44,7 @@ def client_of(
     policy: LoadedPolicy | None = None, host: str = "127.0.0.1", token: str = "", **limits: Any
 ) -> TestClient:
     """A client of a server that listens on a host; what the server itself raises becomes an answer."""
-    app = Application(policy or of_vectors(), Access(host, token), Limits(**limits))
+    app = Application(policy or of_vectors(), Access(host, token=token), Limits(**limits))
     return TestClient(app, base_url="http://127.0.0.1:8701", raise_server_exceptions=False)
 
 

@@ -24,7 +24,7 @@ import pytest
 from fake_runs import write_run
 from serve_client import AS_JSON, GOOD, saved, served, until
 from shipped_policies import of_vectors
-from t3d.dash import plotly
+from t3d.dash.server import PLOTLY
 
 UPGRADE = (
     b"GET /ws HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
@@ -202,7 +202,7 @@ def test_others_are_answered(servers: dict[str, Server], kind: str, name: str, c
 
 def test_headers_that_do_not_end_are_given_up_those_of_a_second_request_too(tmp_path: Path) -> None:
     request = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-    with served(tmp_path / "run", first="import t3d.web as web; web.HEADER_SECONDS = 1") as server:
+    with served(tmp_path / "run", first="import t3d.web_server as web; web.HEADER_SECONDS = 1") as server:
         for is_second in (False, True):
             with socket.create_connection(("127.0.0.1", server.port), timeout=20) as plug:
                 if is_second:
@@ -247,7 +247,7 @@ def test_requests_sent_without_waiting_are_answered_in_turn_and_not_piled_up(tmp
 def test_a_large_answer_is_sent_whole(servers: dict[str, Server]) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", servers["dash"].port, timeout=20)) as connection:
         connection.request("GET", "/static/plotly.min.js")
-        assert connection.getresponse().read() == plotly.script()
+        assert connection.getresponse().read() == PLOTLY.read_bytes()
 
 
 def test_that_no_file_can_be_opened_is_said_once(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 
 
 class UserError(Exception):
@@ -80,3 +81,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns a hint like ', did you mean tau?', or nothing if no known word is close enough."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
     return f", did you mean {near[0]}?" if near else ""
+
+
+def check_installed(user: str, packages: Sequence[str], extra: str) -> None:
+    """Refuses if packages of an extra are missing, which a command or a page needs."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        *others, last = missing
+        names = f"{', '.join(others)} and {last}, which are" if others else f"{last}, which is"
+        raise UserError(f'{user} needs {names} not installed: pip install "t3d[{extra}]"')

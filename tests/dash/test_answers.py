@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -19,12 +18,10 @@ from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from helpers import small_config
 from run_folders import folder_of, run
 from t3d.dash import glances, library
+from t3d.dash.answers import STEP_OF
 from t3d.dash.library import Library
-from t3d.dash.live import Live
-from t3d.dash.steps import STEP_OF
 from t3d.events import Alarm, Note, Update, to_line
 from t3d.insight.fifteen_steps import fifteen_texts
-from t3d.store.columns import Columns
 from t3d.store.listing import listed_fields
 from t3d.store.metrics import Metric
 from t3d.store.summary import read_entry
@@ -294,6 +291,7 @@ def test_before_the_first_update_the_steps_have_no_numbers(root: Path) -> None:
 def test_figures_of_runs_not_looked_at_for_long_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         write_long_run(tmp_path / name, 1_000)
+    monkeypatch.setattr(library, "KEPT_SECONDS", 0.0)
     shelf = Library(tmp_path)
     size = shelf.index("a")[0].nbytes
     monkeypatch.setattr(library, "MOST_BYTES", int(2.5 * size))
@@ -336,16 +334,11 @@ def test_figures_of_open_pages_are_not_dropped(tmp_path: Path, monkeypatch: pyte
     shelf = Library(tmp_path)
     monkeypatch.setattr(library, "MOST_BYTES", 1)
 
-    async def look() -> Columns:
-        stream = Live(shelf).stream(["a"])
-        await anext(stream)
-        kept = shelf.index("a")[0]
-        shelf.index("b")
-        assert shelf.index("a")[0] is kept
-        await stream.aclose()  # type: ignore[attr-defined]
-        return kept
-
-    kept = asyncio.run(look())
+    shelf.look(["a"])
+    kept = shelf.index("a")[0]
+    shelf.index("b")
+    assert shelf.index("a")[0] is kept
+    monkeypatch.setattr(library, "KEPT_SECONDS", 0.0)
     shelf.index("b")
     assert shelf.index("a")[0] is not kept, "but those of closed ones"
 

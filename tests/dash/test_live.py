@@ -1,4 +1,4 @@
-"""A page hears of changes within two seconds, and pages, videos and control work with a real server."""
+"""A page sees changes whenever it asks, and pages, videos and control work with a real server."""
 
 from __future__ import annotations
 
@@ -12,191 +12,128 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from starlette.testclient import TestClient
 
 from dash_client import client_of, served
 from fake_runs import evaluation, write_run
 from t3d.app.cli import main
-from t3d.dash.guard import Access
-from t3d.dash.live import Live, Watcher
 from t3d.dash.process import NICE, PORT, beside, listen
-from t3d.dash.videos import part_of
 from t3d.errors import UserError
 from t3d.events import to_line
 
 VIDEO = bytes(range(256)) * 4096  # a megabyte
 
 
-class Stream:
-    """The events that a page gets."""
+class Page:
+    """What a page does: it asks again and again what it knows already."""
 
-    def __init__(self, access: Access, query: str) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", access.port, timeout=20)
-        self.connection.request("GET", f"/api/live?{query}")
-        self.answer = self.connection.getresponse()
-        assert self.answer.status == 200 and self.answer.headers["content-type"].startswith("text/event-stream")
+    def __init__(self, client: TestClient, *names: str) -> None:
+        self.client, self.names, self.tag = client, names, ""
 
-    def next(self) -> tuple[str, dict[str, Any]]:
-        lines: list[str] = []
-        while not lines or lines[-1]:
-            lines.append(self.answer.readline().decode().rstrip("\n"))
-        return lines[0].removeprefix("event: "), json.loads(lines[1].removeprefix("data: "))
-
-    def close(self) -> None:
-        self.connection.close()
+    def look(self) -> Any:
+        """Returns the state of its runs; None if that is what it knows."""
+        answer = self.client.get("/api/live", params={"run": self.names}, headers={"if-none-match": self.tag})
+        if answer.status_code == 304:
+            assert answer.content == b""
+            return None
+        assert answer.status_code == 200 and self.tag != answer.headers["etag"]
+        self.tag = answer.headers["etag"]
+        return answer.json()["runs"]
 
 
-def grow(path: Path, step: int) -> float:
+def grow(path: Path, step: int) -> None:
     with (path / "events.jsonl").open("a") as log:
         log.write(to_line(evaluation(0, 0, step, 1.0)) + "\n")
-    return time.monotonic()
 
 
-def test_a_page_hears_within_two_seconds_that_a_run_has_grown(tmp_path: Path) -> None:
+def test_a_page_sees_at_once_that_a_run_has_grown_and_gets_nothing_while_it_has_not(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", {0: [1.0]})
-    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
-        assert page.next() == (
-            "run",
-            {"name": "a", "size": (path / "events.jsonl").stat().st_size, "status": "died", "step": 0},
-        )
-        for step in (1000, 2000):
-            written = grow(path, step)
-            kind, data = page.next()
-            assert time.monotonic() - written < 2.0
-            assert kind == "run" and data["step"] == step and data["size"] == (path / "events.jsonl").stat().st_size
+    page = Page(client_of(tmp_path), "a")
+    for step in (0, 1000, 2000):
+        if step:
+            grow(path, step)
+        size = (path / "events.jsonl").stat().st_size
+        assert page.look() == [{"name": "a", "size": size, "status": "died", "step": step}]
+        assert page.look() is None and page.look() is None
 
 
-def test_a_page_hears_of_new_runs_and_tags(tmp_path: Path) -> None:
+def test_the_list_sees_new_runs_tags_and_folders_that_are_none(tmp_path: Path) -> None:
     write_run(tmp_path / "a", {0: [1.0]})
-    with served(tmp_path) as access, closing(Stream(access, "")) as page:
-        assert page.next() == ("runs", {})
-        write_run(tmp_path / "b", {0: [1.0]})
-        assert page.next() == ("runs", {})
-        (tmp_path / "a" / "notes.json").write_text('{"tags": ["x"], "note": ""}')
-        assert page.next() == ("runs", {})
+    page = Page(client_of(tmp_path))
+    assert [run["name"] for run in page.look()] == ["a"] and page.look() is None
+    write_run(tmp_path / "b", {0: [1.0]})
+    assert [run["name"] for run in page.look()] == ["a", "b"] and page.look() is None
+    (tmp_path / "a" / "notes.json").write_text('{"tags": ["x"], "note": ""}')
+    assert page.look() and page.look() is None
+    (tmp_path / "empty").mkdir()
+    assert page.look() and page.look() is None
 
 
-def test_a_page_hears_of_the_video_that_is_recorded_after_training(tmp_path: Path) -> None:
+def test_a_page_sees_the_video_that_is_recorded_after_training(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", {0: [1.0]})
-    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
-        page.next()
-        (path / "video.mp4").write_bytes(b"x")
-        assert page.next()[0] == "run"
+    page = Page(client_of(tmp_path), "a")
+    assert page.look() and page.look() is None
+    (path / "video.mp4").write_bytes(b"x")
+    assert page.look() and page.look() is None
 
 
-def test_an_open_list_hears_that_a_run_was_killed(tmp_path: Path) -> None:
+def test_an_open_list_sees_that_a_run_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         log = write_run(tmp_path / "a", {0: [1.0]}) / "events.jsonl"
         start, *rest = log.read_text().splitlines(keepends=True)
         alive = json.loads(start) | {"pid": process.pid, "time": time.time()}
         log.write_text("".join([json.dumps(alive) + "\n", *rest]))
-        with served(tmp_path) as access, closing(Stream(access, "")) as page:
-            page.next()
-            statuses = f"http://127.0.0.1:{access.port}/?token={access.token}", "GET", "/api/runs"
-            assert [one["status"] for one in asked(*statuses)["runs"]] == ["running"]
-            process.kill()
-            process.wait()
-            assert page.next() == ("runs", {})
-            assert [one["status"] for one in asked(*statuses)["runs"]] == ["died"]
+        page = Page(client_of(tmp_path))
+        assert [run["status"] for run in page.look()] == ["running"] and page.look() is None
+        process.kill()
+        process.wait()
+        assert [run["status"] for run in page.look()] == ["died"]
 
 
 def test_a_run_that_is_removed_is_gone(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a", {0: [1.0]})
-    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
-        page.next()
-        path.rename(tmp_path.parent / "elsewhere")
-        assert page.next()[1]["status"] == "gone"
+    path, client = write_run(tmp_path / "a", {0: [1.0]}), client_of(tmp_path)
+    assert Page(client, "a").look()
+    path.rename(tmp_path.parent / "elsewhere")
+    answer = client.get("/api/live?run=a")
+    assert answer.status_code == 404 and answer.json() == {"error": "there is no run of this name"}
 
 
-def test_a_server_that_ends_lets_go_of_open_pages_without_a_word(
+def test_no_more_runs_are_watched_than_compared(tmp_path: Path) -> None:
+    answer = client_of(tmp_path).get("/api/live", params={"run": [str(number) for number in range(31)]})
+    assert answer.status_code == 400 and "at most 30 runs" in answer.json()["error"]
+
+
+def test_a_server_that_ends_lets_go_of_open_connections_without_a_word(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "a", {0: [1.0]})
     with served(tmp_path) as access:
-        pages = [Stream(access, "run=a"), Stream(access, "")]
-        for page in pages:
-            page.next()
-    for page in pages:
-        page.close()
+        page = http.client.HTTPConnection("127.0.0.1", access.port, timeout=20)
+        page.request("GET", "/api/live")
+        assert page.getresponse().read()
+    page.close()
     assert capfd.readouterr().err == ""
-
-
-def test_many_pages_cost_as_much_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_run(tmp_path / "a", {0: [1.0]})
-    looks: list[str | None] = []
-    watchers: list[Watcher] = []
-    look, subscribe = Live._look, Watcher.subscribe
-
-    def noted(self: Live, name: str | None) -> Any:
-        looks.append(name)
-        return look(self, name)
-
-    def seen(self: Watcher, queue: Any) -> None:
-        watchers.append(self)
-        subscribe(self, queue)
-
-    monkeypatch.setattr(Live, "_look", noted)
-    monkeypatch.setattr(Watcher, "subscribe", seen)
-    with served(tmp_path) as access, ExitStack() as opened:
-        pages = [opened.enter_context(closing(Stream(access, "run=a"))) for _ in range(20)]
-        for page in pages:
-            page.next()
-        time.sleep(1.0)
-        looks.clear()
-        started = time.monotonic()
-        grow(path, 1000)
-        assert all(page.next()[1]["step"] == 1000 for page in pages)
-        passed = time.monotonic() - started
-        assert len({*map(id, watchers)}) == 1 and len(watchers) == 20
-        assert len(looks) <= passed / 0.5 + 2
-
-
-def test_watching_ends_with_the_last_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.dash.live.STILL_HERE", 0.1)
-    write_run(tmp_path / "a", {0: [1.0]})
-    made: list[Live] = []
-    create = Live.__init__
-
-    def noted(self: Live, library: Any) -> None:
-        made.append(self)
-        create(self, library)
-
-    monkeypatch.setattr(Live, "__init__", noted)
-    with served(tmp_path) as access:
-        pages = [Stream(access, "run=a") for _ in range(3)]
-        for page in pages:
-            page.next()
-        assert [*made[0].watchers] == ["a"] and made[0].streams == 3
-        for page in pages:
-            page.close()
-        until = time.monotonic() + 10
-        while made[0].watchers and time.monotonic() < until:
-            time.sleep(0.05)
-        assert made[0].watchers == {} and made[0].streams == 0
 
 
 RANGES = {
     None: (200, 0, len(VIDEO)),
-    "bytes=0-": (200, 0, len(VIDEO)),
+    "bytes=0-": (206, 0, len(VIDEO)),
     "bytes=0-99": (206, 0, 100),
     "bytes=100-": (206, 100, len(VIDEO)),
     "bytes=500000-1999999": (206, 500_000, len(VIDEO)),
     "bytes=-300": (206, len(VIDEO) - 300, len(VIDEO)),
-    f"bytes=-{10**9}": (200, 0, len(VIDEO)),
     "bytes=5-5": (206, 5, 6),
-    "seconds=1-2": (200, 0, len(VIDEO)),
-    "bytes=0-1,5-9": (200, 0, len(VIDEO)),
-    "bytes=-": (200, 0, len(VIDEO)),
+    "seconds=1-2": (400, 0, 0),
     f"bytes={len(VIDEO)}-": (416, 0, 0),
-    "bytes=9-5": (416, 0, 0),
-    "bytes=-0": (416, 0, 0),
-    "bytes=" + "9" * 400: (200, 0, len(VIDEO)),
+    "bytes=9-5": (400, 0, 0),
+    "bytes=" + "9" * 400: (400, 0, 0),
 }
 
 
@@ -208,10 +145,11 @@ def test_parts_of_videos_are_sent(tmp_path: Path, asked: str | None) -> None:
     status, start, stop = RANGES[asked]
     headers = {} if asked is None else {"range": asked}
     answer = client_of(tmp_path).get("/api/runs/a/videos/videos/seed-0-step-2000.mp4", headers=headers)
-    assert answer.status_code == status and answer.content == VIDEO[start:stop]
+    assert answer.status_code == status
+    if status < 300:
+        assert answer.content == VIDEO[start:stop] and answer.headers["content-type"] == "video/mp4"
     if status == 206:
         assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{len(VIDEO)}"
-    assert part_of("bytes=0-", 0) is None
 
 
 def test_videos_are_listed_by_step(tmp_path: Path) -> None:
@@ -349,17 +287,3 @@ def test_the_server_beside_a_run_ends_even_if_that_is_killed(tmp_path: Path) -> 
         (server,) = [one for one in psutil.Process(process.pid).children() if "t3d.dash.process" in one.cmdline()]
         process.kill()
         server.wait(20)
-
-
-def test_what_changes_while_a_page_is_opened_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, look = write_run(tmp_path / "a", {0: [1.0]}), Live._look
-
-    def slow(self: Live, name: str | None) -> Any:
-        time.sleep(0.5)
-        return look(self, name)
-
-    monkeypatch.setattr(Live, "_look", slow)
-    with served(tmp_path) as access, closing(Stream(access, "run=a")) as page:
-        page.next()
-        grow(path, 1000)
-        assert page.next()[1]["step"] == 1000

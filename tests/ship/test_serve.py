@@ -18,7 +18,7 @@ from t3d.config.networks import actor_architecture
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.spec import Image, Spec
 from t3d.ship import parity
-from t3d.ship.serve_app import Application
+from t3d.ship.serve import Application
 from t3d.ship.serve_messages import LEAST_BYTES, MOST_BYTES, Messages
 
 ABOUT_TRAINING = {"kind": "best", "seed": 3, "step": 12_000, "mean_return": -1.5, "t3d": "0.4.0"}
@@ -193,13 +193,14 @@ def test_metrics_count_requests_seconds_and_rows() -> None:
         assert socket.receive_json()["status"] == 400
         text = client.get("/metrics").text
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert figures['t3d_requests_total{path="/act",status="200"}'] == "3"
-    assert figures['t3d_requests_total{path="/act",status="400"}'] == "1"
-    assert figures['t3d_requests_total{path="/ws",status="400"}'] == "1"
-    assert figures['t3d_requests_total{path="other",status="404"}'] == "1"
-    assert [figures[f't3d_act_rows_bucket{{le="{bound}"}}'] for bound in (1, 2, 4, "+Inf")] == ["2", "2", "3", "3"]
-    assert (figures["t3d_act_rows_sum"], figures["t3d_act_seconds_count"]) == ("5", "5")
-    assert (figures["t3d_queue"], figures["t3d_websockets"]) == ("0", "1")
+    assert figures['t3d_requests_total{path="/act",status="200"}'] == "3.0"
+    assert figures['t3d_requests_total{path="/act",status="400"}'] == "1.0"
+    assert figures['t3d_requests_total{path="/ws",status="400"}'] == "1.0"
+    assert figures['t3d_requests_total{path="other",status="404"}'] == "1.0"
+    bounds = ("1.0", "2.0", "4.0", "+Inf")
+    assert [figures[f't3d_act_rows_bucket{{le="{bound}"}}'] for bound in bounds] == ["2.0", "2.0", "3.0", "3.0"]
+    assert (figures["t3d_act_rows_sum"], figures["t3d_act_seconds_count"]) == ("5.0", "5.0")
+    assert (figures["t3d_queue"], figures["t3d_websockets"]) == ("0.0", "1.0")
     assert float(figures["process_resident_memory_bytes"]) > 2**20
     assert all(line.startswith("#") or len(line.rsplit(" ", 1)) == 2 for line in text.splitlines())
 

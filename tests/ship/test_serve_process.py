@@ -206,17 +206,17 @@ def test_a_message_that_is_too_long_closes_its_websocket_with_1009(server: Serve
 
 def test_a_client_for_which_answers_wait_is_dropped(tmp_path: Path) -> None:
     with (
-        served(tmp_path / "run", first="import t3d.web as web; web.UNREAD_SECONDS = 1") as server,
+        served(tmp_path / "run", first="import t3d.web_server as web; web.UNREAD_SECONDS = 1") as server,
         deaf(server) as plug,
     ):
-        assert b"t3d_websockets 1" in fetched(server, "/metrics")
+        assert b"t3d_websockets 1.0" in fetched(server, "/metrics")
         plug.settimeout(0.3)
         message = frame(2, np.zeros((250, SIZE), "<f4").tobytes())
         with suppress(OSError):
             for _ in range(10_000):
                 plug.sendall(message)
             pytest.fail("the server took all of it")
-        until(lambda: b"t3d_websockets 0" in fetched(server, "/metrics"))
+        until(lambda: b"t3d_websockets 0.0" in fetched(server, "/metrics"))
 
 
 def test_the_time_in_which_a_connection_was_idle_is_not_taken_from_the_next_request(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_the_time_in_which_a_connection_was_idle_is_not_taken_from_the_next_requ
         yield json.dumps(GOOD).encode()
 
     with (
-        served(tmp_path / "run", first="import t3d.ship.serve as serve; serve.PATIENCE = 2") as server,
+        served(tmp_path / "run", first="import t3d.ship.serve as serve; serve.IDLE_SECONDS = 2") as server,
         closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection,
     ):
         for body in (json.dumps(GOOD), slowly()):
@@ -318,7 +318,7 @@ def test_it_finishes_what_it_has_when_it_is_stopped(tmp_path: Path, number: int)
         body = json.dumps(GOOD).encode()
         with socket.create_connection(("127.0.0.1", server.port), 20) as plug:
             plug.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body[:10])
-            until(lambda: b"t3d_queue 1" in fetched(server, "/metrics"))
+            until(lambda: b"t3d_queue 1.0" in fetched(server, "/metrics"))
             stopped = threading.Timer(0.5, plug.sendall, [body[10:]])
             stopped.start()
             code, said = server.stop(number)
@@ -335,7 +335,7 @@ def test_it_finishes_what_a_websocket_has_asked_when_it_is_stopped(tmp_path: Pat
         connect(f"ws://127.0.0.1:{server.port}/ws", proxy=None, max_size=None) as opened,
     ):
         opened.send(rows.tobytes())
-        until(lambda: b"t3d_queue 1" in fetched(server, "/metrics"))
+        until(lambda: b"t3d_queue 1.0" in fetched(server, "/metrics"))
         server.process.terminate()
         answer = opened.recv(timeout=60)
         assert isinstance(answer, bytes) and np.allclose(

@@ -9,12 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from t3d import web
 from t3d.app.flags import read_flags
 from t3d.app.safe_output import printable
-from t3d.errors import UserError
+from t3d.errors import UserError, check_installed
 
-NEEDED = ("starlette", "uvicorn", "plotly")
+NEEDED = "the dashboard", ("starlette", "uvicorn", "plotly"), "dash"
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,11 @@ class DashArgs:
 def main(arguments: list[str]) -> int:
     """Serves until Ctrl-C."""
     args = read_flags(DashArgs, arguments, "t3d dash")
-    check_installed()
+    check_installed(*NEEDED)
     if not os.path.isdir(args.root):  # noqa: PTH112 (Path.is_dir raises where this says no)
         raise UserError(f"there is no folder {args.root}; t3d train writes runs to runs/, or name their folder")
     if (args.root / "events.jsonl").exists():
         raise UserError(f"{args.root} is a run itself; t3d dash {args.root.parent} shows it among the others")
-    web.check_port(args.port)
     from t3d.dash.process import NICE, access_to, address_of, listen, serve  # noqa: PLC0415 (needs the extra)
 
     opened = listen(args.host, args.port)
@@ -46,8 +44,3 @@ def main(arguments: list[str]) -> int:
     os.nice(NICE)  # not lower_priority: the session is that of a terminal, whose shell would be lowered too
     serve(opened, args.root, access)
     return 0
-
-
-def check_installed() -> None:
-    """Refuses if the extra is not installed."""
-    web.check_installed("the dashboard", NEEDED, "dash")

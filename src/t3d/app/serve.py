@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from t3d import web
 from t3d.app.flags import read_flags
 from t3d.app.safe_output import printable
-from t3d.errors import UserError
+from t3d.errors import UserError, check_installed
 
 if TYPE_CHECKING:
-    from t3d.ship.serve_app import Application
-    from t3d.ship.serve_metrics import Metrics
+    from t3d.ship.serve import Application
 
-NEEDED = ("starlette", "uvicorn", "httptools", "websockets")
+NEEDED = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
 PORT = 8701
 TOKEN = "T3D_TOKEN"  # noqa: S105 (the name of a variable)
 SHORTEST_TOKEN = 16  # characters
@@ -58,15 +56,15 @@ def main(arguments: list[str]) -> int:
     _check(args)
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # threads for products as small as these only wait
+    from t3d import web  # noqa: PLC0415 (needs the extra)
     from t3d.policy.files import load_policy  # noqa: PLC0415 (imports NumPy)
-    from t3d.ship.serve import serve  # noqa: PLC0415 (needs the extra)
-    from t3d.ship.serve_access import Access, Limits  # noqa: PLC0415
-    from t3d.ship.serve_app import Application  # noqa: PLC0415
+    from t3d.ship.serve import Application, Limits, serve  # noqa: PLC0415
 
-    token = _token(args.host)
+    web.check_port(args.port)
+    token = os.environ.get(TOKEN) or ("" if args.host in web.LOOPBACK else web.new_token())
     policy = load_policy(args.file, seed=args.seed)
     limits = Limits(args.max_batch, args.max_bytes, args.max_seconds, args.max_queue, args.max_connections)
-    application = Application(policy, Access(args.host, token), limits)
+    application = Application(policy, web.Access(args.host, token=token), limits)
     opened = web.listen(args.host, [args.port], "t3d serve")
     address = web.address_of(args.host, opened.getsockname()[1])
 
@@ -78,7 +76,7 @@ def main(arguments: list[str]) -> int:
         say(f"  {_curl(application, address, token)}")
 
     serve(opened, application, announce)
-    say(_in_words(application.metrics))
+    say(f"stopped after {application.metrics.in_words()}")
     return 0
 
 
@@ -88,40 +86,25 @@ def say(text: str) -> None:
 
 
 def _check(args: ServeArgs) -> None:
-    web.check_installed("t3d serve", NEEDED, "serve")
-    web.check_port(args.port)
+    check_installed("t3d serve", NEEDED, "serve")
     counts = {"batch": args.max_batch, "bytes": args.max_bytes, "queue": args.max_queue}
     for name, value in {**counts, "connections": args.max_connections}.items():
         if value is not None and value < 1:
             raise UserError(f"--max-{name} must be at least 1")
     if not 0 < args.max_seconds <= LONGEST_SECONDS:
         raise UserError(f"--max-seconds must be above 0 and at most {LONGEST_SECONDS:g}")
-
-
-def _token(host: str) -> str:
-    """The token that requests need: the user's own, a new one where others can reach the server, or none."""
     token = os.environ.get(TOKEN)
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise UserError(f"{TOKEN} must have at least {SHORTEST_TOKEN} printable ASCII characters, or not be set")
-    if token is not None:
-        return token
-    return "" if host in web.LOOPBACK else web.new_token()
 
 
 def _curl(application: Application, address: str, token: str) -> str:
     """A command that asks the server something: for an action if the policy sees no images, which are too long."""
-    words = ["curl", "-s", shlex.quote(f"http://{address}/{'info' if application.policy.spec.images else 'act'}")]
+    sees_images = bool(application.policy.spec.images)
+    words = ["curl", "-s", shlex.quote(f"http://{address}/{'info' if sees_images else 'act'}")]
     if token:
-        words += [
-            "-H",
-            f'"authorization: Bearer ${TOKEN}"' if TOKEN in os.environ else f"'authorization: Bearer {token}'",
-        ]
-    if not application.policy.spec.images:
+        is_own = TOKEN in os.environ
+        words += ["-H", f'"authorization: Bearer ${TOKEN}"' if is_own else f"'authorization: Bearer {token}'"]
+    if not sees_images:
         words += ["-H", "'content-type: application/json'", "-d", shlex.quote(application.messages.example().decode())]
     return " ".join(words)
-
-
-def _in_words(metrics: Metrics) -> str:
-    answered = sum(metrics.answers.values())
-    refused = sum(count for (_, status), count in metrics.answers.items() if status >= 400)
-    return f"stopped after {answered:,} requests: {metrics.acted:,} answered with actions, {refused:,} refused"

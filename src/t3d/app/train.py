@@ -15,14 +15,14 @@ from typing import Annotated
 
 import tyro
 
-from t3d.app.dash import check_installed
+from t3d.app.dash import NEEDED
 from t3d.app.flags import is_flag, read_known
 from t3d.app.session import show
 from t3d.app.signals import SignalRequests
 from t3d.config import Config, load_toml, merge, plain
 from t3d.config.presets import preset
 from t3d.config.sweeps import swept
-from t3d.errors import NothingLeft, UserError
+from t3d.errors import NothingLeft, UserError, check_installed
 from t3d.events import Event
 
 NUMBERS = re.compile(r"[-+.,\deE]+")  # values of a sweep that were torn off by a space
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
 @contextmanager
 def _dashboard(args: TrainArgs) -> Iterator[None]:
     """Serves the dashboard in another process for as long as the run is shown."""
-    check_installed()
+    check_installed(*NEEDED)
     from t3d.dash.process import beside  # noqa: PLC0415 (needs the extra)
 
     with beside(Path(args.cfg.run.root)) as address:

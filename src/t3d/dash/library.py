@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.dash.glances import Glances
-from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, error_text
 from t3d.store.columns import Columns
 from t3d.store.listing import listed_fields, searched_text
@@ -20,6 +19,7 @@ from t3d.store.log import Unreadable
 from t3d.store.notes import FILE as NOTES
 from t3d.store.notes import Notes, read_notes
 from t3d.store.summary import ALIVE, Entry, peek, read_entry
+from t3d.web import RequestRefused
 
 WATCHED = (
     *("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "control.json"),
@@ -29,6 +29,7 @@ MOST_BYTES = 80 * 2**20  # of figures in memory, so that the server stays below 
 SLOW = 0.04  # seconds
 REREAD_AFTER = 20  # times what reading took, a run that grows is read again: a long sweep takes a while; chosen
 SOON, PATIENCE = 0.25, 2.0  # seconds that a request reads long logs before it answers with what it has; chosen
+KEPT_SECONDS = 10.0  # for which the figures of a run are kept after a page has asked about it; chosen
 ENOUGH = 1 / 8  # of a log; until that much is read the page is empty, and answers come soon
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
@@ -38,10 +39,6 @@ SORTS: dict[str, tuple[Any, bool]] = {
     "name": (lambda one: one.entry.path.name.lower(), False),
     "steps": (lambda one: one.entry.step, True),
 }
-
-
-class NoSuchRun(UserError):
-    """There is no run of this name."""
 
 
 class Listed(NamedTuple):
@@ -88,7 +85,7 @@ class Library:
         self._lock = threading.Lock()
         self._cache: dict[str, Cached] = {}
         self._indexes: OrderedDict[str, Columns] = OrderedDict()  # the one looked at last comes last
-        self._used: Counter[str] = Counter()  # how many open pages and requests use the figures of a run
+        self._used: dict[str, float] = {}  # when a page has last asked about a run
 
     def runs(self) -> tuple[list[Listed], list[Unreadable]]:
         """Lists the runs, and the folders that are none."""
@@ -97,19 +94,18 @@ class Library:
             self._cache = {name: self._cache[name] for name in self._names() if name in self._cache}
         return [one for one in found if isinstance(one, Listed)], [one for one in found if isinstance(one, Unreadable)]
 
-    def state(self) -> dict[str, tuple[Stamp, str]]:
-        """Returns what changes when the list does: files, and the status, because a killed process changes no file."""
+    def look(self, names: Sequence[str]) -> list[tuple[str, Stamp, Listed | Unreadable]]:
+        """Returns what changes when runs do, or without names the list: files, and the status after a kill."""
+        self.use(names)
+        if names:
+            return [(name, stamp_of(self.path(name)), self.run(name)) for name in names]
         stamps = {path: stamp_of(path) for path in self._folders()}
-        found = {path: self._read(path, stamp) for path, stamp in stamps.items()}
-        return {
-            path.name: (stamps[path], one.entry.status if isinstance(one, Listed) else one.reason)
-            for path, one in found.items()
-        }
+        return [(path.name, stamp, self._read(path, stamp)) for path, stamp in stamps.items()]
 
     def path(self, name: str) -> Path:
         """Returns the folder of a run: one that is really in the folder of runs, whatever was asked for."""
         if name not in self._names():
-            raise NoSuchRun("there is no run of this name")
+            raise RequestRefused(404, "there is no run of this name")
         return self.root / name
 
     def run(self, name: str) -> Listed:
@@ -117,20 +113,20 @@ class Library:
         path = self.path(name)
         found = self._read(path, stamp_of(path))
         if isinstance(found, Unreadable):
-            raise NoSuchRun(f"it cannot be read as a run: {found.reason}")
+            raise RequestRefused(404, f"it cannot be read as a run: {found.reason}")
         return found
 
     def index(self, name: str) -> tuple[Columns, bool]:
         """Returns the figures of a run, read on from where they were, and whether that is all there is."""
         self.run(name)
-        with self.using([name]):
-            try:
-                index = self._index(name)
-                is_empty = index.size < ENOUGH * os.path.getsize(index.path / "events.jsonl")  # noqa: PTH202
-                complete = index.refresh((SOON if is_empty else PATIENCE) / len(self._used))
-            except CORRUPT_ERRORS as error:
-                raise NoSuchRun(f"it cannot be read as a run: {error_text(error)}") from None
-            self._save_memory()
+        self.use([name])
+        try:
+            index = self._index(name)
+            is_empty = index.size < ENOUGH * os.path.getsize(index.path / "events.jsonl")  # noqa: PTH202
+            complete = index.refresh((SOON if is_empty else PATIENCE) / len(self._used))
+        except CORRUPT_ERRORS as error:
+            raise RequestRefused(404, f"it cannot be read as a run: {error_text(error)}") from None
+        self._save_memory()
         return index, complete
 
     def _index(self, name: str) -> Columns:
@@ -143,16 +139,12 @@ class Library:
             self._indexes.move_to_end(name)
         return index
 
-    @contextmanager
-    def using(self, names: Sequence[str]) -> Iterator[None]:
-        """Keeps the figures of runs in memory for as long as the context lasts."""
+    def use(self, names: Iterable[str]) -> None:
+        """Keeps the figures of runs in memory for a while, because a page shows them."""
+        now = time.monotonic()
         with self._lock:
-            self._used.update(names)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._used -= Counter(names)
+            used = {name: since for name, since in self._used.items() if now - since < KEPT_SECONDS}
+            self._used = used | dict.fromkeys(names, now)
 
     def _save_memory(self) -> None:
         """Drops the figures that nobody uses, those looked at longest ago first, and thins the others if it must."""

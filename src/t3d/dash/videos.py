@@ -1,38 +1,24 @@
-"""Videos of a run: which there are, and parts of their bytes."""
+"""Which videos a run has."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, refuse_link, replace, to_count, to_json
 
 NAME = re.compile(r"(?P<member>[\w.-]+)-step-(?P<step>\d{1,18})\.mp4")
-AT_ONCE, MOST_JSON = 2**18, 2**10  # bytes
-RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
-
-
-class NoSuchVideo(Exception):
-    """There is no video of this name."""
-
-
-class Part(NamedTuple):
-    """Which bytes of a file to send, and of how many."""
-
-    start: int
-    stop: int
-    size: int
+MOST_JSON = 2**10  # bytes
 
 
 def videos_of(path: Path) -> list[dict[str, Any]]:
     """Lists the videos of a run folder by the step of the policy that they show; others come last."""
-    found = [_about(path / "video.mp4", ""), *(_about(one, "videos/") for one in _recorded(path))]
-    return sorted(filter(None, found), key=lambda one: (one["step"] is None, one["step"] or 0, one["file"]))
+    videos = [_about(path / "video.mp4", ""), *(_about(file, "videos/") for file in _recorded(path))]
+    return sorted(filter(None, videos), key=lambda video: (video["step"] is None, video["step"] or 0, video["file"]))
 
 
 def describe_video(path: Path, member: str, step: int) -> None:
@@ -42,34 +28,9 @@ def describe_video(path: Path, member: str, step: int) -> None:
         replace(path / "video.json", to_json({"bytes": size, "member": member, "step": step}))
 
 
-def open_video(path: Path, name: str) -> BinaryIO:
-    """Opens a video that videos_of lists; links are not followed."""
-    listed = [one["file"] for one in videos_of(path)]
-    with suppress(OSError, Refused):
-        if name in listed:
-            return open_plain(path / name)
-    raise NoSuchVideo
-
-
-def part_of(asked: str | None, size: int) -> Part | None:
-    """Returns what a Range header asks for: all if it is missing or not understood, None if there is no such part."""
-    match = RANGE.fullmatch(asked or "")
-    if match is None or match.groups() == ("", ""):
-        return Part(0, size, size)
-    first, last = match.groups()
-    start = int(first) if first else max(0, size - int(last))
-    stop = min(size, int(last) + 1) if first and last else size
-    return Part(start, stop, size) if start < stop else None
-
-
-def pieces(file: BinaryIO, part: Part) -> Iterator[bytes]:
-    """Yields the bytes of a part and closes the file."""
-    with file:
-        file.seek(part.start)
-        left = part.stop - part.start
-        while left and (piece := file.read(min(left, AT_ONCE))):
-            left -= len(piece)
-            yield piece
+def find_video(path: Path, name: str) -> Path | None:
+    """Returns the path of a video that videos_of lists; links are none."""
+    return path / name if name in [video["file"] for video in videos_of(path)] else None
 
 
 def _recorded(path: Path) -> list[Path]:
@@ -83,12 +44,12 @@ def _recorded(path: Path) -> list[Path]:
 def _about(path: Path, folder: str) -> dict[str, Any] | None:
     try:
         with open_plain(path) as file:
-            found = os.fstat(file.fileno())
+            stat = os.fstat(file.fileno())
     except (OSError, Refused):
         return None
-    said = NAME.fullmatch(path.name)
-    member, step = (said["member"], int(said["step"])) if said else _described(path, found.st_size)
-    return {"file": folder + path.name, "bytes": found.st_size, "time": found.st_mtime, "step": step, "member": member}
+    match = NAME.fullmatch(path.name)
+    member, step = (match["member"], int(match["step"])) if match else _described(path, stat.st_size)
+    return {"file": folder + path.name, "bytes": stat.st_size, "time": stat.st_mtime, "step": step, "member": member}
 
 
 def _described(path: Path, size: int) -> tuple[str | None, int | None]:

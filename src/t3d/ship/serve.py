@@ -1,82 +1,317 @@
-"""Serves a policy over HTTP and WebSocket until it is stopped."""
+"""Serves a policy over HTTP and WebSocket: who may ask, limits, and what is answered."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import math
-import signal
 import socket
+import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import numpy as np
+import prometheus_client as prometheus
+from numpy.typing import NDArray
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import Message, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from t3d import web
-from t3d.ship.serve_app import Application
+from t3d.errors import UserError
+from t3d.events import finite
+from t3d.policy.acting import Controller, LoadedPolicy
+from t3d.ship.serve_messages import Messages, Question
+from t3d.version import __version__
+from t3d.web import FAILED, Access, RequestRefused, error_handlers, json_answer, read_body, refuse
+from t3d.web_server import Connections, Server
 
-PATIENCE = 60.0  # seconds after which an idle connection is closed; chosen
+JSON, BINARY = "application/json", "application/octet-stream"
+PATHS = ("/act", "/info", "/health", "/metrics", "/ws")
+AVAILABLE = "POST /act, GET /info, /health and /metrics, and the WebSocket /ws"
+# Smaller messages are answered on the spot, in less time than it takes to hand them to a thread and back; larger ones
+# must not hold up the others. Chosen: 60 observations of HalfCheetah as bytes, which take 0.2 ms.
+SMALL = 2**12
+IDLE_SECONDS = 60.0  # after which an idle connection is closed; chosen
+TRY_AGAIN_LATER = 1013  # of the codes with which a WebSocket is closed
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)  # bounds of the histograms
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+TRAINING = ("kind", "seed", "step", "updates", "mean_return", "std_return", "episodes", "values", "t3d")
+ENVIRONMENT = ("pixels", "camera", "action_repeat")
 
 
-class Server(uvicorn.Server):
-    """Says when it is there; when it is stopped, finishes what it has and leaves the rest to its caller."""
+class Limits(NamedTuple):
+    """What a client may ask for; whatever is beyond is refused in a sentence."""
 
-    def __init__(self, application: Application, connections: web.Connections, announce: Callable[[], None]) -> None:
-        super().__init__(_config(application, connections))
-        self.application, self.connections, self.announce = application, connections, announce
+    batch: int = 256  # observations of a request
+    bytes: int | None = None  # of a request; None: what a full batch takes in JSON
+    seconds: float = 5.0  # until a request has arrived, and again until it is answered
+    queue: int = 64  # requests that are being received, wait or are answered
+    connections: int = 128
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts, and says so only now that signals are handled."""
-        await super().startup(sockets)
-        self.connections.start()
-        self.announce()
+
+class Metrics:
+    """What a server has answered, and how quickly, for Prometheus."""
+
+    def __init__(self, policy: LoadedPolicy) -> None:
+        prometheus.disable_created_metrics()
+        self.registry = prometheus.CollectorRegistry()
+        into: dict[str, Any] = {"registry": self.registry}
+        self.requests = prometheus.Counter("t3d_requests", "Answers by path and status.", ["path", "status"], **into)
+        self.seconds = prometheus.Histogram(
+            "t3d_act_seconds", "Seconds from a request for an action to its answer.", buckets=SECONDS, **into
+        )
+        self.rows = prometheus.Histogram(
+            "t3d_act_rows", "Observations of a request that got actions.", buckets=ROWS, **into
+        )
+        about = policy.about
+        facts = {"environment": about.get("env") or "", "seed": about["seed"], "step": about["step"]}
+        info = prometheus.Info("t3d_policy", "The policy.", **into)
+        info.info({**{name: str(value) for name, value in facts.items()}, "sha256": policy.sha256})
+        prometheus.ProcessCollector(**into)
+
+    def gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
+        """Adds a number that is read whenever somebody asks."""
+        prometheus.Gauge(name, meaning, registry=self.registry).set_function(read)
+
+    def count(self, path: str, status: int) -> None:
+        """Counts an answer."""
+        self.requests.labels(path, str(status)).inc()
+
+    def in_words(self) -> str:
+        """Returns how many requests were answered and refused."""
+        counted = [sample for metric in self.requests.collect() for sample in metric.samples]
+        refused = sum(sample.value for sample in counted if int(sample.labels["status"]) >= 400)
+        acted = self.registry.get_sample_value("t3d_act_rows_count") or 0.0
+        answered = sum(sample.value for sample in counted)
+        return f"{answered:,.0f} requests: {acted:,.0f} answered with actions, {refused:,.0f} refused"
+
+
+class Application:
+    """Answers requests for the actions of one policy."""
+
+    def __init__(self, policy: LoadedPolicy, access: Access, limits: Limits) -> None:
+        self.policy, self.access = policy, access
+        self.messages = Messages(policy.spec, limits.batch)
+        self.limits = limits._replace(bytes=limits.bytes or self.messages.most_bytes)
+        self.most_bytes = self.limits.bytes or 0
+        self.waiting = self.sockets = 0
+        self.is_stopping = False
+        self.metrics = Metrics(policy)
+        self.metrics.gauge("t3d_queue", "Requests being received, waiting or answered.", lambda: self.waiting)
+        self.metrics.gauge("t3d_queue_limit", "Limit on t3d_queue.", lambda: limits.queue)
+        self.metrics.gauge("t3d_websockets", "Open WebSockets.", lambda: self.sockets)
+        self._worker = ThreadPoolExecutor(1, "policy")
+        routes = [
+            Route("/act", self.act, methods=["POST"]),
+            Route("/info", self.info, methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/metrics", self.figures, methods=["GET"]),
+            WebSocketRoute("/ws", self.socket),
+        ]
+        self._routes = Starlette(routes=routes, exception_handlers=error_handlers(AVAILABLE))
+        self._routes.router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request or WebSocket."""
+        started = time.perf_counter()
+        path = scope["path"] if scope["path"] in PATHS else "other"
+
+        async def counted(message: Message) -> None:
+            if message["type"].endswith("http.response.start"):
+                self.metrics.count(path, message["status"])
+            await send(message)
+
+        try:
+            self._check_access(Headers(scope=scope))
+        except RequestRefused as refused:
+            await refuse(refused, scope, receive, counted)
+        else:
+            await self._routes(scope, receive, counted)
+        if path == "/act":
+            self.metrics.seconds.observe(time.perf_counter() - started)
+
+    def _check_access(self, headers: Headers) -> None:
+        """With a token nothing else matters: a page of another site does not know it, under whatever name it comes."""
+        if not self.access.token:
+            self.access.refuse_foreign(headers)
+        elif not self.access.in_header(headers):
+            raise RequestRefused(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
+
+    async def act(self, request: Request) -> Response:
+        """Answers POST /act, in the kind of the question."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (JSON, BINARY):
+            raise RequestRefused(415, f"the content type must be {JSON} or {BINARY}")
+        if self.policy.spec.stack > 1:
+            raise RequestRefused(
+                409,
+                f"this policy sees the newest {self.policy.spec.stack} frames of an episode, which a request of its "
+                "own does not have; use the WebSocket /ws, one for each episode",
+            )
+        with self._turn():
+            content = await read_body(request, self.most_bytes, self.limits.seconds)
+            answer = await self._answer(kind, content, self.policy)
+        return Response(answer, media_type=kind)
+
+    async def socket(self, socket: WebSocket) -> None:
+        """Answers messages one by one; each connection has its own episode."""
+        controller = self.policy.controller()
+        await socket.accept()
+        self.sockets += 1
+        try:
+            with suppress(WebSocketDisconnect):
+                while (message := await socket.receive())["type"] == "websocket.receive":
+                    await self._reply(socket, message, controller)
+                    await asyncio.sleep(0)  # others have their turn, however many messages have arrived here
+        finally:
+            self.sockets -= 1
+
+    async def info(self, _: Request) -> Response:
+        """Says what the policy is."""
+        about = self.policy.about
+        exported = about.get("training")
+        hashes = {name: about[name] for name in ("tensors_sha256", "model_sha256") if name in about}
+        environment = {"id": about.get("env"), **{name: about[name] for name in ENVIRONMENT if name in about}}
+        training = {name: about[name] for name in TRAINING if name in about}
+        said = {
+            "policy": repr(self.policy),
+            "environment": environment,
+            **self.messages.described(),
+            "network": about["network"],
+            "training": training | (exported if isinstance(exported, dict) else {}),
+            "hashes": {"tensors_sha256": self.policy.sha256, **hashes},
+            "limits": self.limits._asdict(),
+            "served_by": f"t3d {__version__}",
+        }
+        return json_answer(finite(said))
+
+    async def health(self, _: Request) -> Response:
+        """Says whether requests are taken."""
+        if self.is_stopping:
+            raise RequestRefused(503, "the server is stopping")
+        return json_answer({"status": "ok"})
+
+    async def figures(self, _: Request) -> Response:
+        """Sends the metrics."""
+        text = prometheus.generate_latest(self.metrics.registry)
+        return Response(text, headers={"content-type": prometheus.CONTENT_TYPE_LATEST})
+
+    async def finish(self) -> None:
+        """Refuses what is new, and waits for what is not."""
+        self.is_stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.seconds):
+                while self.waiting:
+                    await asyncio.sleep(0.01)
+        self._worker.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Stops on Ctrl-C and SIGTERM; the original raises the signal again afterwards, which ends the process."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    def _turn(self) -> Iterator[None]:
+        """Counts a request from its arrival until it is answered; refuses it if there are too many."""
+        if self.is_stopping:
+            raise RequestRefused(503, "the server is stopping")
+        if self.waiting >= self.limits.queue:
+            raise RequestRefused(
+                503, f"{self.waiting} requests are waiting already, and no more are taken; try again later"
+            )
+        self.waiting += 1
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            self.waiting -= 1
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes no more connections, finishes what has arrived, then closes all."""
-        for server in self.servers:
-            server.close()
-        await self.application.finish()
-        await super().shutdown(sockets)
+    async def _reply(self, socket: WebSocket, message: Message, controller: Controller) -> None:
+        """Answers one message of a WebSocket."""
+        started, text, status, closes = time.perf_counter(), message.get("text"), 200, False
+        kind, content = (BINARY, message["bytes"]) if text is None else (JSON, text)
+        try:
+            with self._turn():
+                answer = await self._answer(kind, content, controller)
+        except RequestRefused as refused:
+            status, closes, sentence = refused.status, refused.closes, refused.sentence
+        except Exception as error:  # of ours; the next message may be answered again
+            traceback.print_exception(error)
+            status, sentence = 500, FAILED
+        self.metrics.count("/ws", status)
+        self.metrics.seconds.observe(time.perf_counter() - started)
+        if status != 200:
+            await socket.send_json({"error": sentence, "status": status})
+        else:
+            await (socket.send_text(answer.decode()) if kind == JSON else socket.send_bytes(answer))
+        if closes:
+            await socket.close(TRY_AGAIN_LATER)
+
+    async def _answer(self, kind: str, content: bytes | str, policy: LoadedPolicy | Controller) -> bytes:
+        if len(content) <= SMALL:
+            answer, rows = self._act(kind, content, policy)
+        else:
+            loop = asyncio.get_running_loop()
+            try:
+                async with asyncio.timeout(self.limits.seconds):
+                    answer, rows = await loop.run_in_executor(self._worker, self._act, kind, content, policy)
+            except TimeoutError:
+                # a WebSocket's episode is lost with it: the worker may be at this step of it still
+                sentence = f"the policy did not answer within {self.limits.seconds:g} s"
+                raise RequestRefused(503, sentence, closes=True) from None
+        if rows:
+            self.metrics.rows.observe(rows)
+        return answer
+
+    def _act(self, kind: str, content: Any, policy: LoadedPolicy | Controller) -> tuple[bytes, int]:
+        """Reads a question, asks the policy and writes its answer; also returns how many observations it had."""
+        question = self.messages.from_json(content) if kind == JSON else self.messages.from_bytes(content)
+        try:
+            with np.errstate(invalid="ignore"):  # of signalling NaNs, which the policy refuses
+                actions = _controlled(policy, question) if isinstance(policy, Controller) else _alone(policy, question)
+        except UserError as error:
+            raise RequestRefused(422, str(error)) from None
+        if actions is None:
+            return b'{"reset": true}', 0
+        return self.messages.to_json(actions) if kind == JSON else self.messages.to_bytes(actions), question.rows
 
 
 def serve(opened: socket.socket, application: Application, announce: Callable[[], None]) -> None:
     """Calls `announce`, and answers requests until Ctrl-C or SIGTERM."""
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look through it again and again
-    connections = web.Connections(application, opened, application.limits.connections, application.most_bytes)
-    application.connections = connections
-    asyncio.run(Server(application, connections, announce).serve([opened]))
+    limits, metrics = application.limits, application.metrics
+    most_bytes = application.most_bytes
+    server = Server(application, opened, limits.connections, idle_seconds=IDLE_SECONDS, message_bytes=most_bytes)
+    connections: Connections = server.connections
+    metrics.gauge("t3d_connections", "Open connections.", lambda: len(connections.open))
+    metrics.gauge("t3d_connections_refused", "Connections refused.", lambda: connections.refused)
+    server.answer(announce, application.finish)
 
 
-def _config(application: Application, connections: web.Connections) -> uvicorn.Config:
-    settings: dict[str, Any] = {
-        "http": connections.wrap(HttpToolsProtocol),
-        "backlog": web.ACCEPTED_AT_ONCE,
-        "ws": "websockets-sansio",
-        "ws_max_size": application.most_bytes,
-        "ws_per_message_deflate": False,  # a small message could become a large one
-        "loop": "asyncio",
-        "interface": "asgi3",
-        "lifespan": "off",
-        "log_level": logging.CRITICAL,  # what clients send must not fill the terminal; errors of ours print themselves
-        "access_log": False,
-        "server_header": False,
-        "date_header": False,
-        "proxy_headers": False,
-        "timeout_keep_alive": math.ceil(PATIENCE),
-        "timeout_graceful_shutdown": math.ceil(application.limits.seconds),
-    }
-    return uvicorn.Config(connections, **settings)
+def _alone(policy: LoadedPolicy, question: Question) -> NDArray[Any]:
+    """Answers a request that stands alone."""
+    if question.observation is None:
+        raise RequestRefused(400, "the request has no observation")
+    if question.reset is not False:
+        raise RequestRefused(400, "reset is for the WebSocket /ws: a request to /act belongs to no episode")
+    if policy.spec.max_action_change and question.previous is None:
+        raise RequestRefused(
+            422,
+            "this policy limits how much actions change, so it takes previous_action too (in JSON); the WebSocket /ws "
+            "keeps it for you",
+        )
+    return policy(question.observation, question.previous)
+
+
+def _controlled(controller: Controller, question: Question) -> NDArray[Any] | None:
+    """Answers a message of a WebSocket, which keeps previous action and frames; None if it only starts an episode."""
+    if question.reset is True:
+        controller.reset(question.previous)
+    elif question.previous is not None:
+        raise RequestRefused(400, 'a WebSocket keeps the previous action itself; send it only with "reset": true')
+    if question.observation is not None:
+        return controller(question.observation, question.reset if isinstance(question.reset, list) else None)
+    if not question.reset:
+        raise RequestRefused(400, "the request has no observation")
+    return None

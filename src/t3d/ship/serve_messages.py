@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,19 +12,11 @@ from numpy.typing import NDArray
 
 from t3d.policy.observations import InvalidValue, batch_size, inside
 from t3d.policy.spec import Image, Part, Spec
+from t3d.web import RequestRefused
 
 FIELDS = ("observation", "previous_action", "reset")
 LONGEST_NUMBER = 32  # characters of a float64 in JSON, with the brackets and spaces around it
 LEAST_BYTES, MOST_BYTES = 2**16, 2**23  # of the limit on a message that follows from the batch; chosen
-
-
-class RequestRefused(Exception):
-    """A request that is answered with a status and a sentence instead of an action."""
-
-    def __init__(self, status: int, sentence: str, *, closes: bool = False) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence = status, sentence
-        self.closes = closes  # the connection: the rest of the request is not read, or its episode is lost
 
 
 class Question(NamedTuple):
@@ -41,19 +34,16 @@ class Messages:
     def __init__(self, spec: Spec, most_rows: int) -> None:
         self.spec, self.most_rows = spec, most_rows
         self.parts: list[Part | Image] = [*spec.observation, *spec.images]
-        self.layout = np.dtype([(str(place), *_binary(part)) for place, part in enumerate(self.parts)])
+        self.layout = np.dtype([(str(number), *_binary(part)) for number, part in enumerate(self.parts)])
+        self._kinds = [self.layout[number] for number in range(len(self.parts))]
         self.action_dtype = np.dtype(spec.action_dtype).newbyteorder("<")
 
     @property
     def most_bytes(self) -> int:
         """What a full batch takes in JSON, within reason."""
+        numbers = sum(math.prod(kind.shape) for kind in self._kinds)
         previous = self.spec.action_size if self.spec.max_action_change else 0
-        return min(max(LONGEST_NUMBER * self.most_rows * (self.numbers + previous), LEAST_BYTES), MOST_BYTES)
-
-    @property
-    def numbers(self) -> int:
-        """How many an observation has."""
-        return sum(_size(self.layout[place]) for place in range(len(self.parts)))
+        return min(max(LONGEST_NUMBER * self.most_rows * (numbers + previous), LEAST_BYTES), MOST_BYTES)
 
     def from_json(self, content: bytes | str) -> Question:
         """Reads {"observation": ...}, with nested lists as the environment nests arrays."""
@@ -90,7 +80,7 @@ class Messages:
                 422, f"an observation has {size} bytes, so {len(content)} bytes are no whole number of them; see /info"
             )
         records = np.frombuffer(content, self.layout)
-        seen = _nested([(part.path, records[str(place)]) for place, part in enumerate(self.parts)])
+        seen = _nested([(part.path, records[str(number)]) for number, part in enumerate(self.parts)])
         return self._limited(Question(seen, len(records)))
 
     def to_json(self, actions: NDArray[Any]) -> bytes:
@@ -115,8 +105,8 @@ class Messages:
         """Says what an observation and an action are, for clients that are programs."""
         spec = self.spec
         arrays = [
-            {"name": part.name, "path": part.path, "shape": self.layout[place].shape, "type": _base(self.layout[place])}
-            for place, part in enumerate(self.parts)
+            {"name": part.name, "path": part.path, "shape": kind.shape, "type": str(kind.base.newbyteorder("="))}
+            for part, kind in zip(self.parts, self._kinds, strict=True)
         ]
         return {
             "observation": {"arrays": arrays, "bytes": self.layout.itemsize, "frames": spec.stack},
@@ -138,23 +128,14 @@ class Messages:
 
 
 def _binary(part: Part | Image) -> tuple[str, tuple[int, ...]]:
-    """The type and shape of an array in bytes."""
     if isinstance(part, Part):
         return "<f4", part.shape
     channels, height, width = part.shape
     return "<f4" if part.is_float else "u1", (height, width, channels) if part.channels_last else part.shape
 
 
-def _base(kind: np.dtype[Any]) -> str:
-    return str(kind.base.newbyteorder("="))
-
-
-def _size(kind: np.dtype[Any]) -> int:
-    return int(np.prod(kind.shape, dtype=np.int64))
-
-
 def _reset(value: Any) -> bool | list[bool]:
-    if isinstance(value, bool) or (isinstance(value, list) and all(isinstance(one, bool) for one in value)):
+    if isinstance(value, bool) or (isinstance(value, list) and all(isinstance(entry, bool) for entry in value)):
         return value
     raise RequestRefused(400, "reset must be true or false, or a list with one of them for each observation")
 
@@ -187,7 +168,6 @@ def _nested(arrays: Sequence[tuple[tuple[str | int, ...], NDArray[Any]]]) -> Any
 
 
 def _listed(nested: Any) -> Any:
-    """Arrays and Tuples as lists."""
     if isinstance(nested, dict):
         listed = {key: _listed(value) for key, value in nested.items()}
         return [*listed.values()] if 0 in listed else listed

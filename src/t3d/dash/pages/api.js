@@ -1,5 +1,6 @@
-// Asking the server, and hearing from it. Pages do their work in follow(), which repeats it.
+// Asking the server. Pages do their work in follow(), which repeats it.
 
+const LOOK_MS = 1000;
 const RETRY_MS = 2000;
 const listeners = new Set();
 
@@ -31,72 +32,62 @@ export async function send(method, path, body) {
   return answer(path, { method, body: JSON.stringify(body), headers: { "content-type": "application/json" } });
 }
 
-async function answer(address, options = {}) {
-  let response;
-  try {
-    response = await fetch(address, options);
-  } catch {
-    listeners.forEach((heard) => heard(false));
-    throw new Error("The server does not answer.");
-  }
-  listeners.forEach((heard) => heard(true));
+async function answer(address, options) {
+  const response = await ask(address, options);
   const content = await response.json();
   if (!response.ok) throw new Refused(content.error ?? `The server answered ${response.status}.`);
   return content;
 }
 
-// Does the work of a page now, whenever what it shows has changed, and again soon after it failed.
+async function ask(address, options = {}) {
+  let response = null;
+  try {
+    response = await fetch(address, options);
+  } catch { /* said below */ }
+  listeners.forEach((heard) => heard(response !== null));
+  if (!response) throw new Error("The server does not answer.");
+  return response;
+}
+
+// Does the work of a page now, whenever its runs (or, without any, the list) have changed, and again soon after it failed.
+// A hidden page asks for nothing.
 export function follow(runs, work, failed) {
+  const address = `/api/live${query({ run: runs })}`;
   let timer = 0;
   let isOver = false;
+  let known = ""; // the tag of what the page shows
   const load = oneAtATime(async () => {
-    clearTimeout(timer);
     try {
       await work();
     } catch (error) {
+      known = "";
       failed(error);
-      if (!isOver) timer = setTimeout(load, RETRY_MS);
     }
   });
-  const end = watch(runs, load);
-  load();
+  const look = oneAtATime(async () => {
+    clearTimeout(timer);
+    if (isOver || document.hidden) return;
+    try {
+      const response = await ask(address, { headers: { "if-none-match": known } });
+      if (response.status !== 304) {
+        known = response.headers.get("etag") ?? "";
+        await load();
+      }
+    } catch (error) {
+      known = "";
+      failed(error);
+    }
+    clearTimeout(timer);
+    if (!isOver) timer = setTimeout(look, known ? LOOK_MS : RETRY_MS);
+  });
+  document.addEventListener("visibilitychange", look);
+  look();
   const leave = () => {
     isOver = true;
     clearTimeout(timer);
-    end();
+    document.removeEventListener("visibilitychange", look);
   };
   return { load, leave };
-}
-
-// Calls heard() whenever the runs (or, without any, the list) have changed, and when the connection was lost, until the
-// returned function is called. A hidden page holds no connection: browsers allow only six to a server.
-function watch(runs, heard) {
-  const address = `/api/live${query({ run: runs })}`;
-  let source = null;
-  let timer = 0;
-  const close = () => {
-    source?.close();
-    source = null;
-    clearTimeout(timer);
-  };
-  const open = () => {
-    close();
-    if (document.hidden) return;
-    source = new EventSource(address);
-    source.addEventListener("run", heard);
-    source.addEventListener("runs", heard);
-    source.addEventListener("error", () => {
-      close();
-      heard();
-      timer = setTimeout(open, RETRY_MS);
-    });
-  };
-  document.addEventListener("visibilitychange", open);
-  open();
-  return () => {
-    document.removeEventListener("visibilitychange", open);
-    close();
-  };
 }
 
 // Makes a function that does the work, and once more afterwards if it was called meanwhile; never twice at a time.
