@@ -293,15 +293,15 @@ def test_figures_of_runs_not_looked_at_for_long_are_dropped(tmp_path: Path, monk
         write_long_run(tmp_path / name, 1_000)
     monkeypatch.setattr(library, "KEPT_SECONDS", 0.0)
     shelf = Library(tmp_path)
-    size = shelf.index("a")[0].nbytes
+    size = shelf.columns("a")[0].nbytes
     monkeypatch.setattr(library, "MOST_BYTES", int(2.5 * size))
-    kept = shelf.index("b")[0]
-    shelf.index("a")
-    shelf.index("c")
-    assert [*shelf._indexes] == ["a", "c"]
-    assert shelf.index("b")[0] is not kept, "and read again when somebody looks"
+    kept = shelf.columns("b")[0]
+    shelf.columns("a")
+    shelf.columns("c")
+    assert [*shelf._columns] == ["a", "c"]
+    assert shelf.columns("b")[0] is not kept, "and read again when somebody looks"
     monkeypatch.setattr(library, "MOST_BYTES", 1)
-    assert shelf.index("c")[1] and [*shelf._indexes] == ["c"], "but never the one that is looked at"
+    assert shelf.columns("c")[1] and [*shelf._columns] == ["c"], "but never the one that is looked at"
 
 
 def test_long_runs_that_do_not_fit_into_memory_together_are_compared_all_the_same(
@@ -309,7 +309,7 @@ def test_long_runs_that_do_not_fit_into_memory_together_are_compared_all_the_sam
 ) -> None:
     for name in "abc":
         write_long_run(tmp_path / name, 4_000)
-    alone = Library(tmp_path).index("a")[0]
+    alone = Library(tmp_path).columns("a")[0]
     monkeypatch.setattr(library, "MOST_BYTES", alone.nbytes)
     monkeypatch.setattr("t3d.store.columns.PART", alone.size // 5)
     monkeypatch.setattr(library, "SOON", 0.0)
@@ -319,7 +319,7 @@ def test_long_runs_that_do_not_fit_into_memory_together_are_compared_all_the_sam
     asked = "/api/compare?run=a&run=b&run=c&pool=no&metric=q_mean&metric=return"
     answers = [got(client, asked) for _ in range(8)]
     assert [one["complete"] for one in answers].index(True) < 8
-    assert [*shelf._indexes] == ["a", "b", "c"] and shelf._bytes() <= library.MOST_BYTES
+    assert [*shelf._columns] == ["a", "b", "c"] and shelf._bytes() <= library.MOST_BYTES
     drawn, returns = answers[-1]["series"]
     for line in drawn["lines"]:
         values = alone.tables[Update].reports(0, Metric(Update, "q_mean"))[2]
@@ -335,12 +335,12 @@ def test_figures_of_open_pages_are_not_dropped(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(library, "MOST_BYTES", 1)
 
     shelf.look(["a"])
-    kept = shelf.index("a")[0]
-    shelf.index("b")
-    assert shelf.index("a")[0] is kept
+    kept = shelf.columns("a")[0]
+    shelf.columns("b")
+    assert shelf.columns("a")[0] is kept
     monkeypatch.setattr(library, "KEPT_SECONDS", 0.0)
-    shelf.index("b")
-    assert shelf.index("a")[0] is not kept, "but those of closed ones"
+    shelf.columns("b")
+    assert shelf.columns("a")[0] is not kept, "but those of closed ones"
 
 
 def test_a_run_that_grows_is_answered_as_it_is_now(tmp_path: Path) -> None:

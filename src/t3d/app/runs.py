@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -21,7 +21,7 @@ from t3d.app.safe_output import standard_output
 from t3d.app.tables import clean, figure, table
 from t3d.config.sweeps import swept
 from t3d.errors import UserError, did_you_mean
-from t3d.store.listing import searched_text
+from t3d.store.listing import SORTS, searched_text
 from t3d.store.log import Unreadable
 from t3d.store.reader import locate
 from t3d.store.summary import Entry, catalogue, read_entry
@@ -56,14 +56,6 @@ class ShowArgs:
     """Folder that contains the runs."""
     json: bool = False
     """Print the run as one JSON object."""
-
-
-SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether the largest comes first
-    "time": (lambda entry: entry.started, True),
-    "return": (lambda entry: entry.sorted_return, True),
-    "name": (lambda entry: entry.path.name.lower(), False),
-    "steps": (lambda entry: entry.step, True),
-}
 
 
 COLUMNS: dict[str, Callable[[Entry], Text]] = {

@@ -1,4 +1,4 @@
-"""The runs of one folder: listed without reading again what has not changed, and the figures of those looked at."""
+"""The runs of one folder: listed without reading again what has not changed, and the metrics of those looked at."""
 
 from __future__ import annotations
 
@@ -25,20 +25,14 @@ WATCHED = (
     *("events.jsonl", "journal.jsonl", "best", "checkpoints", NOTES, "config.toml", "control.json"),
     *("videos", "video.mp4", "video.json"),
 )
-MOST_BYTES = 80 * 2**20  # of figures in memory, so that the server stays below 300 MB; chosen
+MOST_BYTES = 80 * 2**20  # of metrics in memory, so that the server stays below 300 MB; chosen
 SLOW = 0.04  # seconds
 REREAD_AFTER = 20  # times what reading took, a run that grows is read again: a long sweep takes a while; chosen
 SOON, PATIENCE = 0.25, 2.0  # seconds that a request reads long logs before it answers with what it has; chosen
-KEPT_SECONDS = 10.0  # for which the figures of a run are kept after a page has asked about it; chosen
+KEPT_SECONDS = 10.0  # for which the metrics of a run are kept after a page has asked about it; chosen
 ENOUGH = 1 / 8  # of a log; until that much is read the page is empty, and answers come soon
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
-SORTS: dict[str, tuple[Any, bool]] = {
-    "time": (lambda one: one.entry.started, True),
-    "return": (lambda one: one.entry.sorted_return, True),
-    "name": (lambda one: one.entry.path.name.lower(), False),
-    "steps": (lambda one: one.entry.step, True),
-}
 
 
 class Listed(NamedTuple):
@@ -61,19 +55,19 @@ class Cached(NamedTuple):
     """What was read of a folder, and what that took."""
 
     stamp: Stamp
-    found: Listed | Unreadable
+    run: Listed | Unreadable
     read_at: float
     seconds: float
 
     def peeked(self, path: Path) -> Listed | Unreadable:
         """Returns it with the status, the step and the notes as they are now."""
-        if not isinstance(self.found, Listed):
-            return self.found
+        if isinstance(self.run, Unreadable):
+            return self.run
         try:
             status, step = peek(path)
         except Unreadable as error:
             return error
-        return Listed(self.found.entry._replace(status=status, step=step), read_notes(path))
+        return Listed(self.run.entry._replace(status=status, step=step), read_notes(path))
 
 
 class Library:
@@ -84,102 +78,93 @@ class Library:
         self.glances = Glances()
         self._lock = threading.Lock()
         self._cache: dict[str, Cached] = {}
-        self._indexes: OrderedDict[str, Columns] = OrderedDict()  # the one looked at last comes last
-        self._used: dict[str, float] = {}  # when a page has last asked about a run
+        self._columns: OrderedDict[str, Columns] = OrderedDict()  # those looked at last come last
+        self._shown: dict[str, float] = {}  # when a page has last asked about a run
 
     def runs(self) -> tuple[list[Listed], list[Unreadable]]:
         """Lists the runs, and the folders that are none."""
-        found = [self._read(path, stamp_of(path)) for path in self._folders()]
+        runs = [self._read(path, stamp_of(path)) for path in self._folders()]
         with self._lock:
             self._cache = {name: self._cache[name] for name in self._names() if name in self._cache}
-        return [one for one in found if isinstance(one, Listed)], [one for one in found if isinstance(one, Unreadable)]
+        readable = [run for run in runs if isinstance(run, Listed)]
+        return readable, [run for run in runs if isinstance(run, Unreadable)]
 
     def look(self, names: Sequence[str]) -> list[tuple[str, Stamp, Listed | Unreadable]]:
         """Returns what changes when runs do, or without names the list: files, and the status after a kill."""
-        self.use(names)
+        self.keep(names)
         if names:
             return [(name, stamp_of(self.path(name)), self.run(name)) for name in names]
         stamps = {path: stamp_of(path) for path in self._folders()}
         return [(path.name, stamp, self._read(path, stamp)) for path, stamp in stamps.items()]
 
     def path(self, name: str) -> Path:
-        """Returns the folder of a run: one that is really in the folder of runs, whatever was asked for."""
+        """Returns the folder of a run: one that is really in the folder of runs, whatever the name is."""
         if name not in self._names():
             raise RequestRefused(404, "there is no run of this name")
         return self.root / name
 
     def run(self, name: str) -> Listed:
-        """Returns one run as it is listed."""
+        """Returns a run as it is listed."""
         path = self.path(name)
-        found = self._read(path, stamp_of(path))
-        if isinstance(found, Unreadable):
-            raise RequestRefused(404, f"it cannot be read as a run: {found.reason}")
-        return found
+        run = self._read(path, stamp_of(path))
+        if isinstance(run, Unreadable):
+            raise RequestRefused(404, f"it cannot be read as a run: {run.reason}")
+        return run
 
-    def index(self, name: str) -> tuple[Columns, bool]:
-        """Returns the figures of a run, read on from where they were, and whether that is all there is."""
+    def columns(self, name: str) -> tuple[Columns, bool]:
+        """Returns the metrics of a run, read on from where they were, and whether that is all there is."""
         self.run(name)
-        self.use([name])
+        self.keep([name])
         try:
-            index = self._index(name)
-            is_empty = index.size < ENOUGH * os.path.getsize(index.path / "events.jsonl")  # noqa: PTH202
-            complete = index.refresh((SOON if is_empty else PATIENCE) / len(self._used))
+            columns = self._columns.get(name) or Columns(self.root / name)
+            with self._lock:
+                columns = self._columns.setdefault(name, columns)
+                self._columns.move_to_end(name)
+            is_empty = columns.size < ENOUGH * os.path.getsize(columns.path / "events.jsonl")  # noqa: PTH202
+            complete = columns.refresh((SOON if is_empty else PATIENCE) / len(self._shown))
         except CORRUPT_ERRORS as error:
             raise RequestRefused(404, f"it cannot be read as a run: {error_text(error)}") from None
-        self._save_memory()
-        return index, complete
-
-    def _index(self, name: str) -> Columns:
-        with self._lock:
-            index = self._indexes.get(name)
-        if index is None:
-            index = Columns(self.root / name)
-        with self._lock:
-            index = self._indexes.setdefault(name, index)
-            self._indexes.move_to_end(name)
-        return index
-
-    def use(self, names: Iterable[str]) -> None:
-        """Keeps the figures of runs in memory for a while, because a page shows them."""
-        now = time.monotonic()
-        with self._lock:
-            used = {name: since for name, since in self._used.items() if now - since < KEPT_SECONDS}
-            self._used = used | dict.fromkeys(names, now)
-
-    def _save_memory(self) -> None:
-        """Drops the figures that nobody uses, those looked at longest ago first, and thins the others if it must."""
         while (largest := self._largest_if_too_many()) is not None and largest.thin():
             pass
+        return columns, complete
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Keeps the metrics of runs in memory for a while, because a page shows them."""
+        now = time.monotonic()
+        with self._lock:
+            shown = {name: since for name, since in self._shown.items() if now - since < KEPT_SECONDS}
+            self._shown = shown | dict.fromkeys(names, now)
 
     def _largest_if_too_many(self) -> Columns | None:
+        """Drops the metrics that no page shows, those looked at longest ago first."""
         with self._lock:
-            for name in [name for name in self._indexes if name not in self._used]:
+            for name in [name for name in self._columns if name not in self._shown]:
                 if self._bytes() > MOST_BYTES:
-                    del self._indexes[name]
+                    del self._columns[name]
             too_many = self._bytes() > MOST_BYTES
-            return max(self._indexes.values(), key=lambda one: one.nbytes) if too_many else None
+            return max(self._columns.values(), key=lambda columns: columns.nbytes) if too_many else None
 
     def _bytes(self) -> int:
-        return sum(one.nbytes for one in self._indexes.values())
+        return sum(columns.nbytes for columns in self._columns.values())
 
     def _read(self, path: Path, stamp: Stamp) -> Listed | Unreadable:
         started = time.monotonic()
         with self._lock:
             known = self._cache.get(path.name)
         if known is not None and known.stamp == stamp:
-            is_alive = isinstance(known.found, Listed) and known.found.entry.status in ALIVE
-            return known.peeked(path) if is_alive else known.found
+            is_alive = isinstance(known.run, Listed) and known.run.entry.status in ALIVE
+            return known.peeked(path) if is_alive else known.run
         if known is not None and known.seconds > SLOW and started < known.read_at + REREAD_AFTER * known.seconds:
             return known.peeked(path)
-        found: Listed | Unreadable
+        run: Listed | Unreadable
         try:
-            found = Listed(read_entry(path), read_notes(path))
+            run = Listed(read_entry(path), read_notes(path))
         except Unreadable as error:
-            found = error
+            run = error
         now = time.monotonic()
         with self._lock:
-            self._cache[path.name] = Cached(stamp, found, now, now - started)
-        return found
+            self._cache[path.name] = Cached(stamp, run, now, now - started)
+        return run
 
     def _folders(self) -> list[Path]:
         return [self.root / name for name in self._names()]
@@ -187,8 +172,8 @@ class Library:
     def _names(self) -> list[str]:
         """Returns the names of the folders that may be runs; links are not followed."""
         names = []
-        with suppress(OSError), os.scandir(self.root) as found:
-            names = [one.name for one in found if one.is_dir(follow_symlinks=False) and _is_text(one.name)]
+        with suppress(OSError), os.scandir(self.root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and _is_text(entry.name)]
         return sorted(names)
 
 
@@ -197,11 +182,11 @@ def stamp_of(path: Path) -> Stamp:
     stamps = []
     for name in WATCHED:
         try:
-            found = os.lstat(path / name)
+            stat = os.lstat(path / name)
         except (OSError, ValueError):
             stamps.append((0, 0, 0))
         else:
-            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
+            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
     return tuple(stamps)
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from t3d.store.fresh import Fresh
 from t3d.store.summary import Entry
+
+SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {  # key, and whether the largest comes first
+    "time": (lambda entry: entry.started, True),
+    "return": (lambda entry: entry.sorted_return, True),
+    "name": (lambda entry: entry.path.name.lower(), False),
+    "steps": (lambda entry: entry.step, True),
+}
 
 
 def listed_fields(entry: Entry) -> dict[str, Any]:
