@@ -28,7 +28,6 @@ import torch
 
 from t3d.algo.engines import compiled_if_possible
 from t3d.algo.engines.capture import Graphs
-from t3d.algo.engines.launches import Single
 from t3d.algo.learner import Learner
 from t3d.algo.networks import initial
 from t3d.algo.rules import PIXELS
@@ -160,7 +159,7 @@ def assemblies(args: argparse.Namespace, memory: Memory) -> dict[str, Run]:
 
 def recorded(function: Callable[[], Any]) -> Run:
     graphs = Graphs(lambda _: function(), [0], blocks=False)
-    return repeated(lambda: graphs.launch(Single(0)))
+    return repeated(lambda: graphs.launch(1, 0))
 
 
 def gpu_milliseconds(run: Run, count: int = 200) -> float:

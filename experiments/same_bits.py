@@ -12,6 +12,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -135,7 +136,8 @@ def as_spelled_in(source: Path, words: str) -> str:
 
 def hashed(checkpoints: Path) -> dict[str, str]:
     newest = max(checkpoints.glob("*-step-*"))
-    arrays = safetensors.numpy.load_file(newest / "state.safetensors")
+    saved = safetensors.numpy.load_file(newest / "state.safetensors")
+    arrays = {re.sub("_adam_made$", "_adam_steps", name): array for name, array in saved.items()}  # as it was once
     manifest = json.loads((newest / "manifest.json").read_bytes())["manifest"]
     for seed in {seed for seed, *_ in manifest["segments"]}:
         mine = sorted((first, file[0]) for owner, first, _, file in manifest["segments"] if owner == seed)

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from t3d.bench.sizes import HALF_CHEETAH
+from t3d.bench.updates import HALF_CHEETAH
 from t3d.config.networks import architecture
 from t3d.policy.files import save_policy
 from t3d.policy.snapshots import PolicySnapshot

@@ -23,7 +23,7 @@ from t3d.algo.engines.verify import FixedBatch, random_batch
 from t3d.algo.learner import Learner
 from t3d.algo.td3 import coefficients_of
 from t3d.app.tables import print_sweep
-from t3d.bench.sizes import HALF_CHEETAH
+from t3d.bench.updates import HALF_CHEETAH
 from t3d.config import Config, Member, TD3Config, merge
 from t3d.events import End
 from t3d.insight.plots import plot_curves

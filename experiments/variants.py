@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import threading
@@ -24,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import variants_report
-from variants_results import result_file, results
+from common import machine, train_or_resume
 from variants_studies import STUDIES, Study
 
 import t3d
@@ -60,8 +58,7 @@ def main() -> None:
         return
     if not args.draw:
         train_all(args, study)
-    found = results(args, study)
-    report = variants_report.Report(args.study, found, [*study.variants], study.beside_paper)
+    report = variants_report.Report(args.study, results(args, study), [*study.variants], study.beside_paper)
     print(*variants_report.tables(report), sep="\n")
     if args.draw:
         variants_report.draw(report, args.docs)
@@ -69,9 +66,9 @@ def main() -> None:
 
 def train_all(args: argparse.Namespace, study: Study) -> None:
     """Trains what has no result yet, each in a process of its own."""
-    deadline, done = time.monotonic() + args.budget, {(one["task"], one["variant"]) for one in results(args, study)}
-    pairs = product(study.tasks, args.only or study.variants)
-    waiting = [pair for pair in pairs if pair not in done]
+    deadline = time.monotonic() + args.budget
+    done = {(result["task"], result["variant"]) for result in results(args, study)}
+    waiting = [pair for pair in product(study.tasks, args.only or study.variants) if pair not in done]
     kind, _, actors = args.actors.partition(":")
     share = f"{kind}:{max(1, int(actors) // args.jobs)}" if actors else kind
 
@@ -95,9 +92,25 @@ def train_all(args: argparse.Namespace, study: Study) -> None:
 
 def expected_seconds(args: argparse.Namespace, study: Study, task: str, name: str) -> float:
     """Returns the longest time that this variant, or else another on this task, or else any has taken."""
-    found = [one for one in results(args, study) if one.get("steps", study.steps) == study.steps]
-    alike = [one for one in found if one["variant"] == name] or [one for one in found if one["task"] == task] or found
-    return max((one["seconds"] for one in alike), default=0.0)
+    done = [result for result in results(args, study) if result.get("steps", study.steps) == study.steps]
+    same_variant = [result["seconds"] for result in done if result["variant"] == name]
+    same_task = [result["seconds"] for result in done if result["task"] == task]
+    return max(same_variant or same_task or [result["seconds"] for result in done], default=0.0)
+
+
+def result_file(args: argparse.Namespace, task: str, name: str) -> Path:
+    return Path(args.results or args.docs / "variants", args.study, f"{task}-{name}.json")
+
+
+def results(args: argparse.Namespace, study: Study) -> list[dict[str, Any]]:
+    """Reads the results in the order of the study, new ones and those in docs."""
+    here, there = result_file(args, "", "").parent, args.docs / "variants" / args.study
+    read = []
+    for task, name in product(study.tasks, study.variants):
+        folders = [here, there, *([there.parent / study.default_from] if name == "default" else [])]
+        files = [path / f"{task}-{name}.json" for path in folders]
+        read += [json.loads(file.read_text()) for file in files if file.exists()][:1]
+    return read
 
 
 def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
@@ -117,12 +130,12 @@ def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
     if args.random_steps is not None:
         changes["random_steps"] = args.random_steps
     cfg = t3d.merge(t3d.merge(t3d.preset(settings.get("preset", "default")), settings), changes)
-    folder, stop, began = root / f"{task}-{name}", threading.Event(), time.monotonic()
+    stop, began = threading.Event(), time.monotonic()
     timer = threading.Timer(min(args.budget, threading.TIMEOUT_MAX), stop.set)
     timer.daemon = True
     timer.start()
     speeds: list[float] = []
-    for event in t3d.resume(folder, cfg=cfg, stop=stop) if folder.is_dir() else t3d.train(cfg, stop=stop):
+    for event in train_or_resume(cfg, stop=stop):
         if isinstance(event, Start | Resumed):
             start = event
         if isinstance(event, Update):
@@ -132,31 +145,22 @@ def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             seconds = max(event.seconds, time.monotonic() - began)  # the first counts earlier processes, too
             about = {"task": task, "variant": name, "settings": settings, "steps": study.steps, "jobs": args.jobs}
-            result = {**about, **result_of(start, speeds, seconds), "diverged": event.diverged}
-            evals = open_run(folder).evals
-            curves = {
-                member.seed: [(one.step, round(one.mean_return, 2)) for one in evals[member]] for member in cfg.members
+            result = {
+                **about,
+                "engine": start.config["engine"],
+                "actors": start.config["actors"],
+                "parameters": start.parameters,
+                "seconds": round(seconds, 1),
+                "steps_per_second": round(float(np.median(speeds)), 1),
+                "machine": machine(),
+                "versions": start.versions,
+                "diverged": event.diverged,
+                "evaluations": {
+                    member.seed: [(result.step, round(result.mean_return, 2)) for result in evals]
+                    for member, evals in open_run(root / f"{task}-{name}").evals.items()
+                },
             }
-            file.write_text(json.dumps({**result, "evaluations": curves}, indent=1) + "\n")
-
-
-def result_of(start: Start | Resumed, speeds: list[float], seconds: float) -> dict[str, Any]:
-    """Returns how a training ran."""
-    return {
-        "engine": start.config["engine"],
-        "actors": start.config["actors"],
-        "parameters": start.parameters,
-        "seconds": round(seconds, 1),
-        "steps_per_second": round(float(np.median(speeds)), 1),
-        "machine": f"{gpu()}, {psutil.cpu_count()} cores ({platform.machine()})",
-        "versions": start.versions,
-    }
-
-
-def gpu() -> str:
-    import torch  # noqa: PLC0415 (not needed to draw)
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+            file.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ import argparse
 from typing import Any
 
 import torch
-from row_cost import block_of
-from variants import gpu
+from common import gpu_name, random_rollout
 from variants_studies import CHANGES, FINALISTS
 
 import t3d
@@ -19,8 +18,7 @@ from t3d.algo.engines import ENGINES, FASTEST_FIRST
 from t3d.algo.learner import Learner
 from t3d.algo.rules import TD3
 from t3d.algo.td3 import coefficients_of
-from t3d.bench.sizes import HALF_CHEETAH
-from t3d.bench.updates import REPLAY_ROWS, timed_in_turns
+from t3d.bench.updates import HALF_CHEETAH, REPLAY_ROWS, timed_in_turns
 from t3d.config import TD3Config
 from t3d.data.memory import Memory
 
@@ -36,13 +34,12 @@ def main() -> None:
     torch.set_num_threads(1)
     variants = {**CHANGES, **FINALISTS}
     learners = {name: learner_of(settings, args) for name, settings in variants.items()}
-    timed = timed_in_turns({name: one.run for name, (one, _) in learners.items()}, args.seconds, args.device)
-    base = timed["default"]["ms_best"]
+    runs = {name: learner.run for name, (learner, _) in learners.items()}
+    best = {name: times["ms_best"] for name, times in timed_in_turns(runs, args.seconds, args.device).items()}
     print("| variant | engine | ms per update | / that of default |\n|---|---|---|---|")
-    for name in sorted(timed, key=lambda name: timed[name]["ms_best"]):
-        best = timed[name]["ms_best"]
-        print(f"| {name} | {learners[name][1]} | {best:.2f} | {best / base:.2f} × |")
-    where = gpu() if args.device == "cuda" else "CPU, 1 thread"
+    for name in sorted(best, key=best.__getitem__):
+        print(f"| {name} | {learners[name][1]} | {best[name]:.2f} | {best[name] / best['default']:.2f} × |")
+    where = gpu_name() if args.device == "cuda" else "CPU, 1 thread"
     print(f"\nseeds trained at once: {args.seeds}; {where}, torch {torch.__version__}")
 
 
@@ -52,7 +49,7 @@ def learner_of(settings: dict[str, Any], args: argparse.Namespace) -> tuple[Lear
     cfg = t3d.merge(t3d.merge(t3d.preset("default"), settings), changes)
     memory = Memory(HALF_CHEETAH, cfg, args.device)
     for number in range(REPLAY_ROWS // BLOCK):
-        memory.add(*(block_of(member, number, BLOCK) for member in range(args.seeds)))
+        memory.add(*(random_rollout(HALF_CHEETAH, member, number, BLOCK) for member in range(args.seeds)))
     engine = fastest(cfg.td3, args.device)
     learner = Learner(HALF_CHEETAH, cfg.td3, cfg.seeds, args.device, engine=engine, source=memory)
     if ENGINES[engine].is_recorded:

@@ -77,6 +77,12 @@ STUDIES = {
         ["HalfCheetah-v5"],
         {"mlp": {}, "layer_norm": networks("layer_norm", [256, 256]), "residual": networks("residual", [128, 128])},
     ),
+    "engines": Study(
+        ["HalfCheetah-v5"],
+        {engine: {"engine": engine} for engine in ("eager", "fused", "graph")},  # fused needs a CPU, graph a GPU
+        steps=50_000,
+        seeds=3,
+    ),
     "n-step": Study(["HalfCheetah-v5", "Hopper-v5"], {"1-step": {}, "3-step": {"replay": {"n_step": 3}}}),
     "screen": Study(["HalfCheetah-v5", "Walker2d-v5"], CHANGES),
     "finalists": Study(

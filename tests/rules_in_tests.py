@@ -10,7 +10,7 @@ from torch import Tensor
 from ddpg import DDPG
 from t3d.algo.adam import AdamState
 from t3d.algo.networks import Actor, Critic
-from t3d.algo.rules import RULES, RareOperation, Rule
+from t3d.algo.rules import RULES, PeriodicOperation, Rule
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.policy.architectures import ACTIVATIONS, KINDS
 
@@ -25,7 +25,7 @@ class TrackingAgent(NamedTuple):
     actor_adam: AdamState
     critic_adam: AdamState
     largest: Tensor  # (M,)
-    limit: Tensor  # (M,), takes over the largest at every rare operation
+    limit: Tensor  # (M,), takes over the largest at every periodic operation
 
 
 def tracking_init(spec: Any, cfg: Any, seeds: Any, device: Any, dtype: Any) -> TrackingAgent:
@@ -48,7 +48,7 @@ def copy_hard(agent: TrackingAgent, cfg: Any) -> None:
     agent.critic_target.flat.copy_(agent.critic.flat)
 
 
-TRACKING = Rule(tracking_init, tracking_update, rare=(RareOperation(250, copy_hard),))
+TRACKING = Rule(tracking_init, tracking_update, periodic=(PeriodicOperation(250, copy_hard),))
 ALL_RULES = {**RULES, "ddpg": DDPG, "tracking": TRACKING}
 ALL_NETWORKS = [(kind, activation) for kind in KINDS for activation in ACTIVATIONS]
 

@@ -17,8 +17,7 @@ from shipped_policies import of_vectors, vector_spec
 from t3d.bench.updates import Case, update_rows
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture
-from t3d.data.frame_replay import FrameReplay
-from t3d.data.frames import Frames
+from t3d.data.frames import FrameReplay, Frames
 from t3d.data.priorities import SumTree
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 

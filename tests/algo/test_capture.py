@@ -131,7 +131,7 @@ def test_the_unbroken_text_is_equal() -> None:
 
 
 def test_blocks_and_rare_operations_are_the_updates_one_by_one() -> None:
-    """Whole blocks, with sampling inside the graph, over two rare operations."""
+    """Whole blocks, with sampling inside the graph, over two periodic operations."""
     rule, made = ALL_RULES["tracking"], []
     batch = Batches(CFG, 2, 1).batch
     for engine in ("eager", "capture"):
@@ -144,7 +144,7 @@ def test_blocks_and_rare_operations_are_the_updates_one_by_one() -> None:
         for n in (3, 300, 207):
             learner.run(n)
         made.append(dict(named_tensors(learner.agent)))
-        assert learner.updates == 510 and (made[-1]["limit"] < 1e6).all(), "a rare operation has happened"
+        assert learner.updates == 510 and (made[-1]["limit"] < 1e6).all(), "a periodic operation has happened"
     for name, tensor in made[0].items():
         torch.testing.assert_close(made[1][name], tensor, rtol=1e-6, atol=1e-8)
 

@@ -157,7 +157,8 @@ def descended(owner: str, changes: dict[str, Any], gradients: list[torch.Tensor]
     agent = td3_init(SPEC, cfg, (0, 1), dtype=torch.float64)
     stack, adam = getattr(agent, owner), getattr(agent, f"{owner}_adam")
     for gradient in gradients:
-        optimise(stack, adam, gradient, 0.01, cfg, coefficients_of(cfg), every)
+        rate = scheduled(0.01, adam.steps, cfg, every)
+        optimise(stack, adam, gradient, rate, coefficients_of(cfg))
     return stack.flat  # type: ignore[no-any-return]
 
 
@@ -220,14 +221,15 @@ def test_a_limit_touches_only_the_members_above_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "made", "share"),
+    ("schedule", "steps", "share"),
     [
         *(("linear", 0, 1.0), ("linear", 25, 0.775), ("linear", 100, 0.1), ("linear", 900, 0.1)),
         *(("cosine", 0, 1.0), ("cosine", 50, 0.55), ("cosine", 25, 0.1 + 0.45 * (1 + 2**-0.5)), ("cosine", 300, 0.1)),
     ],
 )
-def test_schedules_against_their_formula(schedule: str, made: int, share: float) -> None:
-    rate = scheduled(0.2, torch.tensor(float(made)), schedule, 100, 0.1)
+def test_schedules_against_their_formula(schedule: Any, steps: int, share: float) -> None:
+    cfg = replace(CFG, lr_schedule=schedule, lr_updates=100, lr_final=0.1)
+    rate = scheduled(0.2, torch.tensor(float(steps)), cfg)
     assert float(rate) == pytest.approx(0.2 * share, rel=1e-6)
 
 

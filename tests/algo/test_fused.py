@@ -87,7 +87,7 @@ def distance(
         if [value is None for value in steps] != [value is None for value in truth]:
             return float("inf")  # a step too many or too few
         found = max(found, largest([(a, b) for a, b in zip(steps, truth, strict=True) if b is not None]))
-    assert theirs.critic_adam.made == updates and theirs.actor_adam.made == updates // cfg.policy_delay
+    assert theirs.critic_adam.steps == updates and theirs.actor_adam.steps == updates // cfg.policy_delay
     states = zip(tensors(agent), tensors(theirs), strict=True)
     return max(found, largest(list(states)))
 

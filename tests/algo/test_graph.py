@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import helpers
 import t3d
-from t3d.algo.engines import ENGINES, backprop, graph
+from t3d.algo.engines import ENGINES, graph
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.config import Config, ReplayConfig, TD3Config
@@ -84,19 +84,19 @@ def test_graphs_make_the_same_updates_in_any_number_and_phase(
 def test_the_proof_passes_for_graph_and_sees_a_wrong_one(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, cfg = helpers.make_spec(17, 6), t3d.preset(preset).td3
     assert mismatch("graph", spec, cfg, range(2), "cuda") == ""
-    hidden = backprop.HIDDEN[cfg.critic_network]
+    hidden = graph.HIDDEN[cfg.critic_network]
 
     def wrong(*arguments: torch.Tensor) -> list[torch.Tensor]:
         return [torch.zeros_like(one) for one in hidden.backward(*arguments)]
 
-    monkeypatch.setitem(backprop.HIDDEN, cfg.critic_network, hidden._replace(backward=wrong))
+    monkeypatch.setitem(graph.HIDDEN, cfg.critic_network, hidden._replace(backward=wrong))
     assert "from eager's" in mismatch("graph", spec, replace(cfg, batch_size=64), (0,), "cuda")
 
 
 @GPU
 @pytest.mark.parametrize("objective", graph.OBJECTIVES)
-@pytest.mark.parametrize("critic", backprop.HIDDEN)
-@pytest.mark.parametrize("actor", backprop.HIDDEN)
+@pytest.mark.parametrize("critic", graph.HIDDEN)
+@pytest.mark.parametrize("actor", graph.HIDDEN)
 def test_the_proof_passes_for_every_network_and_objective(actor: str, critic: str, objective: Any) -> None:
     cfg = TD3Config(actor_network=actor, critic_network=critic, actor_objective=objective, critics=3, batch_size=64)
     assert mismatch("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""

@@ -19,7 +19,7 @@ from rules_in_tests import CHOICES
 from t3d.algo.adam import adam_init
 from t3d.algo.coefficients import for_members
 from t3d.algo.engines import ENGINES, graph
-from t3d.algo.engines.backprop import HIDDEN
+from t3d.algo.engines.graph import HIDDEN
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import TD3
@@ -49,7 +49,7 @@ def assert_equal_updates(
     )
     for batch, draws in helpers.random_batches(SPEC, cfg, members, count):
         weighted = batch._replace(weight=torch.rand_like(batch.r) + 0.5, discount=torch.rand_like(batch.r))
-        moves = eager.until_complete == 1
+        moves = eager.updates_to_full_trace == 1
         expected = eager.update(weighted, draws)
         given = by_hand(candidate, weighted, draws, moves)
         for name, value in expected._asdict().items():
@@ -60,7 +60,7 @@ def assert_equal_updates(
     ours = dict(named_tensors(candidate.agent))
     for name, value in named_tensors(eager.agent):
         torch.testing.assert_close(ours[name], value, rtol=0, atol=atol)
-    assert float(candidate.agent.actor_adam.made) == count // cfg.policy_delay > 0
+    assert float(candidate.agent.actor_adam.steps) == count // cfg.policy_delay > 0
 
 
 @pytest.mark.parametrize("network", HIDDEN)
@@ -173,7 +173,7 @@ def test_what_is_compiled_can_be_traced_whole(choice: str, monkeypatch: pytest.M
     Steps of Adam are counted in float32 here: on a CPU, torch 2.13 loses what compiled code adds to a single float64.
     """
     monkeypatch.setattr(t3d.algo.learner, "open_streams", Counted)  # as on a GPU
-    monkeypatch.setattr(t3d.algo.td3, "adam_init", lambda flat: adam_init(flat)._replace(made=torch.zeros(())))
+    monkeypatch.setattr(t3d.algo.td3, "adam_init", lambda flat: adam_init(flat)._replace(steps=torch.zeros(())))
     cfg = replace(CFG, **TRACED[choice])
     compiled, plain = (Learner(SPEC, cfg, (0, 1), dtype=torch.float64) for _ in range(2))
     batch, _ = next(helpers.random_batches(SPEC, cfg, 2, 1))

@@ -1,53 +1,54 @@
-"""What is launched, in which order: phases, blocks and rare operations; no GPU is needed to know."""
+"""How many updates are launched at once: blocks, phases and periodic operations; no GPU is needed to know."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as some
 
-from t3d.algo.engines.launches import Block, Rare, Single, block_length, launches
+from t3d.algo.engines.capture import block_length, launch_length
+
+
+def launches(updates: int, n: int, cycle: int, periods: list[int], block: int) -> list[int]:
+    """The lengths of all launches for n updates, as Learner.run asks for them."""
+    lengths, end = list[int](), updates + n
+    while updates < end:
+        lengths.append(launch_length(updates, end - updates, cycle, periods, block))
+        updates += lengths[-1]
+    return lengths
 
 
 @given(
-    made=some.integers(0, 3000),
+    updates=some.integers(0, 3000),
     n=some.integers(1, 700),
     delay=some.integers(1, 5),
     cycles=some.integers(0, 4),
-    rare=some.lists(some.integers(1, 300), max_size=3),
+    periods=some.lists(some.integers(1, 300), max_size=3),
 )
-def test_launches_are_the_updates_one_by_one(made: int, n: int, delay: int, cycles: int, rare: list[int]) -> None:
-    phases, block = list(range(delay)), cycles * delay
-    plain = []
-    for number in range(made, made + n):
-        plain.append(("update", number % delay))
-        plain += [("rare", place) for place, every in enumerate(rare) if (number + 1) % every == 0]
-    found: list[tuple[str, object]] = []
-    for what in launches(made, n, phases, rare, block):
-        match what:
-            case Block(updates):
-                assert updates == block
-                found += [("update", phase) for phase in phases] * cycles
-            case Single(phase):
-                found.append(("update", phase))
-            case Rare(place):
-                found.append(("rare", place))
-    assert found == plain
+def test_launches_are_the_updates_one_by_one(updates: int, n: int, delay: int, cycles: int, periods: list[int]) -> None:
+    block = cycles * delay
+    lengths = launches(updates, n, delay, periods, block)
+    assert sum(lengths) == n and {*lengths} <= {1, block}
+    for length in lengths:
+        if length > 1:
+            assert updates % delay == 0, "a block has the phases in their order"
+        missed = [
+            number for number in range(updates + 1, updates + length) for period in periods if number % period == 0
+        ]
+        assert not missed, "an operation is due between launches, never within one"
+        updates += length
 
 
 def test_blocks_are_used_wherever_they_fit() -> None:
-    assert list(launches(0, 16, [False, True], [], 8)) == [Block(8), Block(8)]
-    assert list(launches(1, 9, [False, True], [], 8)) == [Single(True), Block(8)]
-    assert list(launches(0, 7, [False, True], [], 8)) == [Single(phase) for phase in [False, True] * 3 + [False]]
+    assert launches(0, 16, 2, [], 8) == [8, 8]
+    assert launches(1, 9, 2, [], 8) == [1, 8]
+    assert launches(0, 7, 2, [], 8) == [1] * 7
 
 
-def test_a_block_ends_where_a_rare_operation_is_due() -> None:
-    due = list(launches(0, 500, [False, True], [250], 8))
-    assert due.count(Rare(0)) == 2 and due[-1] == Rare(0), "the operation comes before anybody looks at the agent"
-    assert due[:31] == [Block(8)] * 31, "250 is 31 blocks and two single updates"
-    assert due[31:34] == [Single(False), Single(True), Rare(0)]
+def test_a_block_ends_where_a_periodic_operation_is_due() -> None:
+    assert launches(0, 500, 2, [250], 8) == 2 * [*[8] * 31, 1, 1], "250 is 31 blocks and two single updates"
 
 
 def test_many_phases_are_not_recorded_as_a_block() -> None:
-    assert block_length([False, True], 4) == 8
-    assert block_length([False] * 16, 4) == 64
-    assert block_length([False] * 10**6, 4) == 0
+    assert block_length([False, True]) == 8
+    assert block_length([False] * 16) == 64
+    assert block_length([False] * 10**6) == 0

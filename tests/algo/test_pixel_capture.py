@@ -19,8 +19,7 @@ from t3d.algo.engines.verify import FixedBatch, exact_products, mismatch, random
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import PIXELS
 from t3d.config import Config, TD3Config
-from t3d.data.frame_replay import FrameReplay
-from t3d.data.frames import Frames
+from t3d.data.frames import FrameReplay, Frames
 from t3d.data.memory import Memory
 from t3d.events import End, Resumed, Start
 from t3d.policy.spec import Spec

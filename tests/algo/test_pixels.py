@@ -157,12 +157,12 @@ MUTATIONS = [
     ("11: unweighted", "(weight.unsqueeze(1) * loss)", "loss"),
     (
         "12: the encoder does not learn",
-        "optimise(encoder, agent.encoder_adam, for_encoder, coefficients.critic_lr, cfg, coefficients)",
+        "optimise(encoder, agent.encoder_adam, for_encoder, rate, coefficients)",
         "pass",
     ),
     (
         "12: the encoder learns at the actor's rate",
-        "for_encoder, coefficients.critic_lr",
+        "for_encoder, rate",
         "for_encoder, coefficients.actor_lr",
     ),
     ("13: the state is encoded again", "s = s.detach()", "s = agent.policy.encode(batch.s).detach()"),

@@ -88,11 +88,11 @@ def test_rare_operations_happen_after_every_250th_update() -> None:
     seen: list[int] = []
 
     def noted(agent: Any, cfg: Any) -> None:
-        TRACKING.rare[0].run(agent, cfg)
+        TRACKING.periodic[0].run(agent, cfg)
         assert torch.equal(agent.actor_target.flat, agent.actor.flat) and torch.equal(agent.limit, agent.largest)
-        seen.append(int(agent.critic_adam.made))
+        seen.append(int(agent.critic_adam.steps))
 
-    rule = TRACKING._replace(rare=(TRACKING.rare[0]._replace(run=noted),))
+    rule = TRACKING._replace(periodic=(TRACKING.periodic[0]._replace(run=noted),))
     learner = Learner(SPEC, CFG, range(2), rule=rule, source=FixedBatch(batch_of()))
     for _ in range(60):
         learner.run(10)
@@ -132,7 +132,7 @@ def test_the_proof_sees_a_tracked_value_that_is_wrong(monkeypatch: pytest.Monkey
             agent.largest.copy_(before)
         return trace
 
-    found = mismatch("eager", SPEC, CFG, (0, 1), "cpu", TRACKING._replace(update=forgetful, rare=()))
+    found = mismatch("eager", SPEC, CFG, (0, 1), "cpu", TRACKING._replace(update=forgetful, periodic=()))
     assert "of the largest differ from eager's" in found
 
 
@@ -210,7 +210,7 @@ def test_ddpg_solves_pendulum_on_three_seeds(tmp_path: Path) -> None:
 WRONG = """
 from typing import Any, NamedTuple
 import torch
-from t3d.algo.rules import TD3, RareOperation
+from t3d.algo.rules import TD3, PeriodicOperation
 from t3d.algo.td3 import Agent
 
 class Grown(NamedTuple):
@@ -243,8 +243,8 @@ def fails(*arguments):
 raising_update = TD3._replace(update=fails)
 raising_init = TD3._replace(init=fails)
 no_phases = TD3._replace(phases=lambda cfg: [])
-rare_at_zero = TD3._replace(rare=(RareOperation(0, lambda agent, cfg: None),))
-raising_rare = TD3._replace(rare=(RareOperation(10**6, fails),))
+period_zero = TD3._replace(periodic=(PeriodicOperation(0, lambda agent, cfg: None),))
+raising_operation = TD3._replace(periodic=(PeriodicOperation(10**6, fails),))
 agent_with_number = TD3._replace(init=grown(Grown, 3.0))
 agent_without_members = TD3._replace(init=grown(Grown, torch.zeros(3)))
 agent_with_counts = TD3._replace(init=grown(Grown, torch.zeros(5, dtype=torch.int64)))
@@ -279,9 +279,9 @@ wrong_count = TD3._replace(parameters=lambda spec, cfg: 7)
 MISTAKES = {
     "raising_update": r".*wrong_rules.*\.py, line \d+: KeyError: 'no such thing'",
     "raising_init": r".*wrong_rules.*\.py, line \d+: KeyError: 'no such thing'",
-    "raising_rare": r".*wrong_rules.*\.py, line \d+: KeyError: 'no such thing'",
+    "raising_operation": r".*wrong_rules.*\.py, line \d+: KeyError: 'no such thing'",
     "no_phases": "it has no phases",
-    "rare_at_zero": "a rare operation must come after one or more updates",
+    "period_zero": "a periodic operation must come after one or more updates",
     "agent_with_number": "more of its agent is of type float, not a tensor",
     "agent_without_members": r"more of its agent has shape \(3,\), without an axis for seeds",
     "name_taken": "target_noise is the name of two things in a checkpoint",

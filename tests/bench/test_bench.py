@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from t3d.app.cli import main
-from t3d.bench.floor import Floor
-from t3d.bench.sizes import HALF_CHEETAH
-from t3d.bench.updates import Case, growth_cases
+from t3d.bench.updates import HALF_CHEETAH, Case, Floor, growth_cases
 from t3d.config import TD3Config
 
 FIELDS = {"what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics", "preset"}

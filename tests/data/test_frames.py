@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 import helpers
 from image_rollouts import Player, image_spec
 from t3d.config import Config, TD3Config, merge
-from t3d.data.frame_replay import FrameReplay
-from t3d.data.frames import Frames
+from t3d.data.frames import FrameReplay, Frames
 from t3d.data.memory import Memory, bytes_needed
 from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.errors import FramesNotWritten, UserError
@@ -293,7 +292,7 @@ def test_contents_put_back_are_the_same_also_in_a_replay_of_another_capacity(cap
             new.add(*blocks)
         assert (
             np.array_equal(replay.frames.numbers, new.frames.numbers)
-            and replay.frames.oldest_whole == new.frames.oldest_whole
+            and replay.frames.oldest_complete_row == new.frames.oldest_complete_row
         )
         assert torch.equal(replay.frames.ring.words, new.frames.ring.words)
     assert wrong(new, players, 3) == []

@@ -118,7 +118,9 @@ def test_one_step_is_the_plain_batch_to_the_last_bit() -> None:
     for ours, theirs in zip(batch[:5], (s, a, r, s2, terminated), strict=True):
         assert torch.equal(ours, theirs)
     assert (batch.discount == cfg.gamma).all()
-    assert torch.equal(UniformSampler(replay, cfg, (0, 1), how=ReplayConfig(n_step=4)).sample().index, batch.index)
+    assert torch.equal(
+        UniformSampler(replay, cfg, (0, 1), replay_cfg=ReplayConfig(n_step=4)).sample().index, batch.index
+    )
 
 
 def test_three_steps_learn_something_else_and_resume_to_the_last_bit(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from torch import Tensor
 import helpers
 from t3d.algo.learner import Learner
 from t3d.config import Config
-from t3d.data import memory as memories
+from t3d.data import samplers
 from t3d.data.memory import Memory, bytes_needed
-from t3d.data.prioritised import PrioritisedSampler
+from t3d.data.samplers import PrioritisedSampler
 from t3d.random_streams import Counted
 from t3d.types import Batch, State
 
@@ -297,7 +297,7 @@ class Logged(PrioritisedSampler):
 
 def learned(monkeypatch: pytest.MonkeyPatch, sampling: str, device: str, replay_on: str, engine: str) -> Logged:
     """The sampler after some updates on errors of networks that learn."""
-    monkeypatch.setitem(memories.SAMPLERS, sampling, Logged)
+    monkeypatch.setitem(samplers.SAMPLERS, sampling, Logged)
     memory = memory_of(replay_on, seeds=2, sampling=sampling)
     add(memory, m0=300, m1=200)
     cfg = config(400, 2, 16, sampling=sampling).td3

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import helpers
 from t3d.config import Config, ReplayConfig, TD3Config
 from t3d.data.memory import Memory, rows_needed
-from t3d.data.normaliser import Normaliser
 from t3d.data.replay import Replay, bytes_needed
 from t3d.data.samplers import UniformSampler
+from t3d.data.scaling import Normaliser
 from t3d.types import Rollout
 
 SPEC = helpers.make_spec(2, 1)

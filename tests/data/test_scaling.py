@@ -19,7 +19,7 @@ from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner, named_tensors
 from t3d.config import Config, ReplayConfig, TD3Config
 from t3d.data.memory import Memory
-from t3d.data.reward_scaler import RewardScaler
+from t3d.data.scaling import RewardScaler
 from t3d.events import End, Note, Start
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, UNKNOWN, Coefficient, Rollout
 

@@ -14,6 +14,7 @@ import helpers
 import t3d
 from t3d.algo.learner import Learner
 from t3d.data import memory as memories
+from t3d.data import samplers
 from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.events import End, Saved
 from t3d.types import Batch, State
@@ -57,7 +58,7 @@ class OnTheHost(WorstFirst):
 
 
 def filled(device: str, sampler: type[UniformSampler], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setitem(memories.SAMPLERS, "uniform", sampler)
+    monkeypatch.setitem(samplers.SAMPLERS, "uniform", sampler)
     cfg = helpers.small_config(total_steps=1000, seeds=[0, 1], td3={"batch_size": 16})
     memory, rng = memories.Memory(helpers.make_spec(), cfg, device), np.random.default_rng(0)
     for member in (0, 1):
@@ -101,7 +102,7 @@ def test_feedback_works_inside_and_outside_of_a_cuda_graph(
 def test_a_run_with_a_source_that_listens_resumes_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(memories.SAMPLERS, "uniform", WorstFirst)
+    monkeypatch.setitem(samplers.SAMPLERS, "uniform", WorstFirst)
     found = []
     for name in ("straight", "resumed"):
         place = {"root": str(tmp_path), "name": name}

@@ -11,8 +11,7 @@ from hypothesis import strategies as some
 
 import helpers
 from image_rollouts import image_spec
-from t3d.data.frame_replay import FrameReplay
-from t3d.data.frames import Frames
+from t3d.data.frames import FrameReplay, Frames
 from t3d.data.replay import Replay
 from t3d.measure.returns import MOST_OWN, NO_RETURNS, as_batch, discounted, newest_returns
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Origins, Rollout, rows_of

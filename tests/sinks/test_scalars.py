@@ -67,7 +67,7 @@ def test_learning_rates_are_those_of_the_optimiser(schedule: str) -> None:
     for made in (0, 30, 100, 500):
         rates = learning_rates(td3, made)
         for name, rate in (("train/learning_rate", 1e-3), ("train/actor_learning_rate", 1e-4)):
-            theirs = scheduled(rate, torch.tensor(float(made)), schedule, td3.lr_updates, td3.lr_final)
+            theirs = scheduled(rate, torch.tensor(float(made)), td3)
             assert rates[name] == pytest.approx(float(theirs), rel=1e-5)
 
 

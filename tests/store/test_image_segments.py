@@ -11,8 +11,7 @@ import safetensors.numpy
 import torch
 
 from image_rollouts import Player, image_spec
-from t3d.data.frame_replay import FrameReplay
-from t3d.data.frames import Frames
+from t3d.data.frames import FrameReplay, Frames
 from t3d.files import CORRUPT_ERRORS, Refused
 from t3d.store import checkpoint as checkpoints
 from t3d.store import segments

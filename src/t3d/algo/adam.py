@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from t3d.algo.coefficients import is_zero, rowwise
+from t3d.config import TD3Config
 from t3d.types import Coefficient
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # the defaults of the Adam paper and of torch.optim.Adam
@@ -29,45 +30,46 @@ class AdamState(NamedTuple):
 
     mean: Tensor  # (K, P)
     square: Tensor  # (K, P)
-    made: Tensor  # () float64, steps taken: a tensor, so that a CUDA graph can advance it
+    steps: Tensor  # () float64, taken so far: a tensor, so that a CUDA graph can advance it
 
 
 def adam_init(flat: Tensor) -> AdamState:
     """Creates the state of Adam before its first step."""
-    made = torch.zeros((), dtype=torch.float64, device=flat.device)
-    return AdamState(torch.zeros_like(flat), torch.zeros_like(flat), made)
+    steps = torch.zeros((), dtype=torch.float64, device=flat.device)
+    return AdamState(torch.zeros_like(flat), torch.zeros_like(flat), steps)
 
 
 @torch.no_grad()
 def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: Coefficient) -> None:
     """Moves flat (K, P) against the gradient."""
-    state.made.add_(1)
+    state.steps.add_(1)
     state.mean.lerp_(gradient, 1 - BETA1)
     state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    step_size = rowwise(rate / (1 - BETA1**state.made), flat)  # divided in float64
-    scale = (1 - BETA2**state.made).sqrt()
+    step_size = rowwise(rate / (1 - BETA1**state.steps), flat)  # divided in float64
+    scale = (1 - BETA2**state.steps).sqrt()
     denominator = state.square.sqrt().div_(scale).add_(EPSILON)
     flat.sub_((state.mean / denominator).mul_(step_size))
 
 
-def scheduled(rate: Coefficient, made: Tensor, schedule: str, steps: float, final: float) -> Coefficient:
-    """The learning rate after some steps of Adam: it falls from rate to final * rate, or stays as it is."""
-    if schedule == "constant":
+def scheduled(rate: Coefficient, steps: Tensor, cfg: TD3Config, every: int = 1) -> Coefficient:
+    """The learning rate after so many steps, one after `every` updates: it falls to the share lr_final, or stays."""
+    if cfg.lr_schedule == "constant":
         return rate
-    return rate * (final + (1 - final) * SCHEDULES[schedule]((made / steps).clamp(max=1)))
+    progress = (steps / (cfg.lr_updates / every)).clamp(max=1)
+    return rate * (cfg.lr_final + (1 - cfg.lr_final) * SCHEDULES[cfg.lr_schedule](progress))
 
 
-def clipped(gradient: Tensor, members: int, most: Coefficient) -> Tensor:
-    """Scales a gradient (K, P) so that no member's norm, over all its rows, is above a limit; 0 is none."""
-    if is_zero(most):
+def clipped(gradient: Tensor, members: int, limit: Coefficient) -> Tensor:
+    """Scales a gradient (K, P) so that the norm of each member's rows is at most `limit`; zero means no limit."""
+    if is_zero(limit):
         return gradient
     each = gradient.view(members, -1)
     norm = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64)  # (M,); else it would depend on M by a bit
-    scale = (most / (norm + NORM_EPSILON)).clamp(max=1)
-    if isinstance(most, Tensor):
-        scale = torch.where(most > 0, scale, 1)
-    small: Tensor = gradient * rowwise(scale, gradient)
-    return small
+    scale = (limit / (norm + NORM_EPSILON)).clamp(max=1)
+    if isinstance(limit, Tensor):
+        scale = torch.where(limit > 0, scale, 1)
+    scaled: Tensor = gradient * rowwise(scale, gradient)
+    return scaled
 
 
 @torch.no_grad()

@@ -89,6 +89,6 @@ def expectation(outputs: Tensor, cfg: TD3Config) -> Tensor:
 def two_hot(y: Tensor, cfg: TD3Config) -> Tensor:
     """Spreads y (...) over the two possible values around it, (..., value_bins), so that their mean is y."""
     spacing = (cfg.value_high - cfg.value_low) / (cfg.value_bins - 1)
-    place = (y.clamp(cfg.value_low, cfg.value_high) - cfg.value_low) / spacing
+    position = (y.clamp(cfg.value_low, cfg.value_high) - cfg.value_low) / spacing
     bins = torch.arange(cfg.value_bins, dtype=y.dtype, device=y.device)
-    return (1 - (place.unsqueeze(-1) - bins).abs()).clamp(min=0)
+    return (1 - (position.unsqueeze(-1) - bins).abs()).clamp(min=0)

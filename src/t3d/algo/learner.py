@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -9,9 +10,7 @@ import torch
 from torch import Tensor
 
 from t3d.algo.engines import ENGINES, compiled_if_possible
-from t3d.algo.engines.capture import Graphs
-from t3d.algo.engines.launches import Block, Rare, Single, launches
-from t3d.algo.engines.staging import Staged
+from t3d.algo.engines.capture import Graphs, Staged, launch_length
 from t3d.algo.networks import Actor, Stack
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
@@ -46,7 +45,7 @@ class Learner:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}; it needs a value for each of {self.members}")
         self.phases = rule.phases(cfg)
         self.updates = 0
-        self.newest: tuple[Batch, Any] | None = None  # what the newest update of run read: valid until the next one
+        self.last_update_inputs: tuple[Batch, Any] | None = None  # of run: batch and draws, valid until the next update
         self._update = ENGINES[engine].create(rule, self.agent, cfg, self.coefficients)
         self._graphs: Graphs | None = None
         self._source, self._staged = source, None
@@ -65,32 +64,36 @@ class Learner:
         )
 
     @property
-    def until_complete(self) -> int:
+    def updates_to_full_trace(self) -> int:
         """Updates until the next one whose trace is complete, that one included."""
         return len(self.phases) - self.updates % len(self.phases)
 
     def run(self, n: int) -> Any:
         """Performs n >= 1 updates, each on a new batch of the source, and returns the trace of the last one."""
-        every = [rare.every for rare in self.rule.rare]
-        block = 0 if self._graphs is None else self._graphs.block
-        for what in launches(self.updates, n, self.phases, every, block):
-            if isinstance(what, Rare):
-                self.rule.rare[what.place].run(self.agent, self.cfg)
-            else:
-                trace = self._launch(what)
+        end = self.updates + n
+        while self.updates < end:
+            trace = self._update_once() if self._graphs is None else self._launch(self._graphs, end - self.updates)
+            for operation in self.rule.periodic:
+                if self.updates % operation.every == 0:
+                    operation.run(self.agent, self.cfg)
         return trace
 
-    def _launch(self, what: Block | Single) -> Any:
-        if self._graphs is None:
-            batch, draws = self.newest = self._next_batch(), self.draw()
-            trace = self.update(batch, draws)
-            self._give_feedback(batch, trace)
-            return trace
+    def _update_once(self) -> Any:
+        batch, draws = self.last_update_inputs = self._next_batch(), self.draw()
+        trace = self.update(batch, draws)
+        self._give_feedback(batch, trace)
+        return trace
+
+    def _launch(self, graphs: Graphs, most: int) -> Any:
+        """Replays one update, or a block of at most so many."""
         if self._staged is not None:
             self._staged.refill()
-        self.updates += what.updates if isinstance(what, Block) else 1
-        batch, draws, trace = self._graphs.launch(what)
-        self.newest = batch, draws
+        periods = [operation.every for operation in self.rule.periodic]
+        phase = self.phases[self.updates % len(self.phases)]
+        length = launch_length(self.updates, most, len(self.phases), periods, graphs.block)
+        self.updates += length
+        batch, draws, trace = graphs.launch(length, phase)
+        self.last_update_inputs = batch, draws
         if self._staged is not None:
             self._give_feedback(self._staged.batch, trace)
         return trace
@@ -133,7 +136,7 @@ class Learner:
         self._given_source.feedback(batch.index, trace.td)
 
     def update(self, batch: Batch, draws: Any) -> Any:
-        """Performs one update on what is handed in, without rare operations."""
+        """Performs one update on what is handed in, without periodic operations."""
         phase = self.phases[self.updates % len(self.phases)]
         self.updates += 1
         return self._update(batch, draws, phase)
@@ -168,6 +171,8 @@ class Learner:
         """Restores what state() returned, which must hold just the names that this rule has."""
         tensors, streams = dict(named_tensors(self.agent)), self._used_streams()
         known = {"updates", *streams, *tensors}
+        as_now = {name: name if name in known else re.sub("_made$", "_steps", name) for name in state}  # until 0.5
+        state = {as_now[name]: saved for name, saved in state.items()}
         if lacking := sorted(known - {*state}):
             raise ValueError(f"the learner in it lacks {', '.join(lacking)}")
         if unknown := sorted({*state} - known):

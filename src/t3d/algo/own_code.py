@@ -105,15 +105,15 @@ def _try_network(network: Architecture, *, acts: bool) -> None:
 
 
 def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
-    """Makes one cycle of updates and every rare operation once, on an agent of its own."""
+    """Makes one cycle of updates and every periodic operation once, on an agent of its own."""
     _require(len(rule.phases(cfg)) > 0, "it has no phases")
-    _require(all(rare.every >= 1 for rare in rule.rare), "a rare operation must come after one or more updates")
+    _require(all(operation.every >= 1 for operation in rule.periodic), "a periodic operation must come after one or more updates")
     learner = Learner(spec, cfg, SEEDS, rule=rule)
     _check_agent(learner)
     _require(hasattr(learner.coefficients, "gamma"), "its coefficients have no gamma")
     trace = _cycle(learner, random_batch(spec, cfg, len(SEEDS), "cpu"))
-    for rare in rule.rare:
-        rare.run(learner.agent, cfg)
+    for operation in rule.periodic:
+        operation.run(learner.agent, cfg)
     larger = replace(cfg, batch_size=cfg.batch_size + 1)  # as diagnostics have
     draws, batch = Learner(spec, larger, SEEDS, rule=rule).draw(), random_batch(spec, larger, len(SEEDS), "cpu")
     rule.update(learner.agent, batch, draws, larger, learner.coefficients, learner.phases[-1])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from t3d.algo.adam import AdamState, adam_init
+from t3d.algo.adam import AdamState, adam_init, scheduled
 from t3d.algo.coefficients import rowwise
 from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES
 from t3d.algo.networks import Actor, Critic, ImageActor, gradients, initial
@@ -88,8 +88,9 @@ def pixels_update(
     critic_loss = (weight.unsqueeze(1) * loss).mean(dim=-1).sum()
     # Step 12: backpropagate through both, one Adam step each.
     for_encoder, for_critics = gradients(critic_loss, encoder, agent.critic)
-    optimise(encoder, agent.encoder_adam, for_encoder, coefficients.critic_lr, cfg, coefficients)
-    optimise(agent.critic, agent.critic_adam, for_critics, coefficients.critic_lr, cfg, coefficients)
+    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
+    optimise(encoder, agent.encoder_adam, for_encoder, rate, coefficients)
+    optimise(agent.critic, agent.critic_adam, for_critics, rate, coefficients)
 
     trace = UpdateTrace(pi2, eps, a2, q2, v2, y, q.detach(), td.detach(), loss.detach(), weight)
     if not update_actor:
@@ -102,7 +103,8 @@ def pixels_update(
     q_pi = OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)  # (M, B)
     actor_loss = -q_pi.mean(dim=-1) + penalty(pre_activation, coefficients.pre_activation_penalty)  # (M,)
     gradient = actor.gradient(actor_loss.sum())
-    optimise(actor, agent.actor_adam, gradient, coefficients.actor_lr, cfg, coefficients, every=cfg.policy_delay)
+    rate = scheduled(coefficients.actor_lr, agent.actor_adam.steps, cfg, every=cfg.policy_delay)
+    optimise(actor, agent.actor_adam, gradient, rate, coefficients)
     # Steps 14 and 15: the targets follow slowly.
     polyak(agent.actor_target, actor, coefficients.tau)
     polyak(agent.critic_target, agent.critic, coefficients.tau)
@@ -140,8 +142,8 @@ def shifted(s: Tensor, by: Tensor, encoder: Encoder) -> Tensor:
         stop = start + channels * height * width
         rows = (torch.arange(height, device=s.device) + by[..., :1]).clamp(0, height - 1)  # (M, B, height)
         columns = (torch.arange(width, device=s.device) + by[..., 1:]).clamp(0, width - 1)
-        places = (rows.unsqueeze(-1) * width + columns.unsqueeze(-2)).flatten(2)  # (M, B, height * width)
+        source = (rows.unsqueeze(-1) * width + columns.unsqueeze(-2)).flatten(2)  # (M, B, height * width)
         images = frames[..., start:stop].reshape(*frames.shape[:-1], channels, -1)  # (M, B, stack, channels, pixels)
-        moved.append(images.gather(-1, places[:, :, None, None].expand_as(images)).flatten(3))
+        moved.append(images.gather(-1, source[:, :, None, None].expand_as(images)).flatten(3))
         start = stop
     return torch.cat([s[..., :vector], torch.cat(moved, dim=-1).flatten(2)], dim=-1)

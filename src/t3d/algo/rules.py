@@ -30,7 +30,7 @@ class Trace(Protocol):
     def _asdict(self) -> dict[str, Tensor | None]: ...
 
 
-class RareOperation(NamedTuple):
+class PeriodicOperation(NamedTuple):
     """Something that happens between updates, after every so many."""
 
     every: int  # updates
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
     acting: Callable[[Agent], Actor] = lambda agent: agent.actor  # collects transitions
     shipped: Callable[[Agent], Actor] = lambda agent: agent.actor  # is evaluated and saved
     parameters: Callable[[Spec, TD3Config], int] = td3_parameters  # learned by one member
-    rare: tuple[RareOperation, ...] = ()
+    periodic: tuple[PeriodicOperation, ...] = ()
 
 
 TD3 = Rule(td3_init, td3_update)

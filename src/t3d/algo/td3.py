@@ -111,7 +111,8 @@ def td3_update(
     critic_loss = (weight.unsqueeze(1) * loss).mean(dim=-1).sum()
     # Step 12: backpropagate, one Adam step for all critics.
     gradient = agent.critic.gradient(critic_loss)
-    optimise(agent.critic, agent.critic_adam, gradient, coefficients.critic_lr, cfg, coefficients)
+    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
+    optimise(agent.critic, agent.critic_adam, gradient, rate, coefficients)
 
     trace = UpdateTrace(pi2, eps, a2, q2, v2, y, q.detach(), td.detach(), loss.detach(), weight)
     if not update_actor:
@@ -123,7 +124,8 @@ def td3_update(
     q_pi = OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)  # (M, B)
     actor_loss = -q_pi.mean(dim=-1) + penalty(pre_activation, coefficients.pre_activation_penalty)  # (M,)
     gradient = agent.actor.gradient(actor_loss.sum())
-    optimise(agent.actor, agent.actor_adam, gradient, coefficients.actor_lr, cfg, coefficients, every=cfg.policy_delay)
+    rate = scheduled(coefficients.actor_lr, agent.actor_adam.steps, cfg, every=cfg.policy_delay)
+    optimise(agent.actor, agent.actor_adam, gradient, rate, coefficients)
     # Step 14: the actor's target follows slowly,
     polyak(agent.actor_target, agent.actor, coefficients.tau)
     # Step 15: and so do the critics' targets.
@@ -131,17 +133,8 @@ def td3_update(
     return trace._replace(pi=pi.detach(), q_pi=q_pi.detach(), actor_loss=actor_loss.detach())
 
 
-def optimise(
-    stack: Stack,
-    adam: AdamState,
-    gradient: Tensor,
-    rate: Coefficient,
-    cfg: TD3Config,
-    coefficients: Coefficients,
-    every: int = 1,
-) -> None:
-    """One Adam step with schedule, clipping and decay, where set; `every` is how many updates one comes after."""
-    rate = scheduled(rate, adam.made, cfg.lr_schedule, cfg.lr_updates / every, cfg.lr_final)
+def optimise(stack: Stack, adam: AdamState, gradient: Tensor, rate: Coefficient, coefficients: Coefficients) -> None:
+    """Performs one step of Adam, with clipped gradients and decaying weights where the settings say so."""
     gradient = clipped(gradient, stack.members, coefficients.max_grad_norm)
     decay(stack.flat, rate, coefficients.weight_decay)
     adam_step(adam, stack.flat, gradient, rate)

@@ -1,1 +1,1 @@
-"""Benchmarks of T3D, and the plain implementation it is compared with."""
+"""Benchmarks of T3D: `t3d bench`."""

@@ -65,27 +65,27 @@ def main(arguments: list[str]) -> int:
         console.width = PIPED_WIDTH
     from t3d.bench.measure import machine, rows  # noqa: PLC0415 (imports torch)
 
-    found = []
+    measured = []
     for row in rows(args, lambda text: console.print(text, style="dim")):
-        found.append(row)
+        measured.append(row)
         if args.json:
-            args.json.write_text(json.dumps({**machine(args), "rows": found}, indent=1), encoding="utf-8")
-    console.print(table(found))
+            args.json.write_text(json.dumps({**machine(args), "rows": measured}, indent=1), encoding="utf-8")
+    console.print(table(measured))
     return 0
 
 
-def table(found: list[dict[str, Any]]) -> Table:
+def table(rows: list[dict[str, Any]]) -> Table:
     """Formats the rows as a table."""
-    shown = Table(*COLUMNS, "best", "median", "times as fast")
-    for row, figures in compared(found):
-        shown.add_row(*(plain(row[key]) for key in COLUMNS), *figures)
-    return shown
+    columns = Table(*COLUMNS, "best", "median", "times as fast")
+    for row, speeds in compared(rows):
+        columns.add_row(*(plain(row[key]) for key in COLUMNS), *speeds)
+    return columns
 
 
-def compared(found: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], tuple[str, str, str]]]:
+def compared(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], tuple[str, str, str]]]:
     """Yields every row with its best, its median, and how many times as fast it is as the first engine of its case."""
     first: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in found:
+    for row in rows:
         reference = first.setdefault(tuple(plain(row[key]) for key in COLUMNS if key != "engine"), row)
         if row["what"] == "update":
             times = reference["ms_best"] / row["ms_best"]

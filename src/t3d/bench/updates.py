@@ -6,24 +6,29 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
 from t3d.algo.oracle import Oracle
-from t3d.bench.floor import Floor
-from t3d.bench.sizes import HALF_CHEETAH
 from t3d.config import Config, TD3Config
 from t3d.config.presets import preset
 from t3d.data.memory import Memory
+from t3d.config.networks import actor_architecture, critic_architecture
+from t3d.policy.spec import Part, Spec
 from t3d.types import Batch
 
+HALF_CHEETAH = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))  # of HalfCheetah-v5
 REPLAY_ROWS = 100_000
 
 Run = Callable[[int], object]  # makes the given number of updates, or of anything else
+Sizes = tuple[int, ...]
+Product = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict
     """Yields a row for each engine, timed in turns for about the given seconds each."""
     torch.set_num_threads(case.threads)
     runs = {engine: _runner(engine, case) for engine in engines}
-    for engine, figures in timed_in_turns(runs, seconds, case.device).items():
-        yield {"what": "update", "engine": engine, **vars(case), **figures}
+    for engine, times in timed_in_turns(runs, seconds, case.device).items():
+        yield {"what": "update", "engine": engine, **vars(case), **times}
 
 
 def timed_in_turns(runs: Mapping[str, Run], seconds: float, device: str) -> dict[str, dict[str, float]]:
@@ -107,8 +112,8 @@ def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
     by_seed = [[column[index] for column in columns] for index in range(case.seeds)]
 
     def update() -> None:
-        for oracle, mine in zip(oracles, by_seed, strict=True):
-            oracle.update(*mine)
+        for oracle, batch_and_noise in zip(oracles, by_seed, strict=True):
+            oracle.update(*batch_and_noise)
 
     return update
 
@@ -122,12 +127,12 @@ def _full_memory(case: Case) -> Memory:
     return memory
 
 
-def repeated(one: Callable[[], object]) -> Run:
+def repeated(function: Callable[[], object]) -> Run:
     """Returns what calls a function the given number of times."""
 
     def run(n: int) -> None:
         for _ in range(n):
-            one()
+            function()
 
     return run
 
@@ -144,3 +149,41 @@ def _seconds(run: Run, n: int, device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - started
+
+
+class Floor:
+    """Only the matrix products of an update, in its order and textbook layouts, each on its own buffers."""
+
+    def __init__(self, spec: Spec, cfg: TD3Config, members: int, device: str) -> None:
+        self.batch, self.device, self.policy_delay, self.updates = cfg.batch_size, device, cfg.policy_delay, 0
+        actor, critic = actor_architecture(spec, cfg).sizes, critic_architecture(spec, cfg).sizes
+        critics = members * cfg.critics
+        self.every = self._forward(members, actor) + self._forward(critics, critic) + self._forward(critics, critic)
+        self.every += self._weights(critics, critic) + self._inputs(critics, critic[1:])
+        from_action = (spec.action_size, *critic[1:-1])  # only the action part of Q1's input has a gradient
+        self.delayed = self._forward(members, actor) + self._forward(members, critic[:-1])
+        self.delayed += self._inputs(members, from_action) + self._weights(members, actor)
+        self.delayed += self._inputs(members, actor[1:])
+
+    def __call__(self) -> None:
+        """Computes the products of one update."""
+        self.updates += 1
+        for multiply in self.every if self.updates % self.policy_delay else self.every + self.delayed:
+            multiply()
+
+    def _forward(self, count: int, sizes: Sizes) -> list[Product]:
+        return [self._product(self._new(count, self.batch, i), self._new(count, i, o)) for i, o in pairwise(sizes)]
+
+    def _weights(self, count: int, sizes: Sizes) -> list[Product]:
+        layers = pairwise(sizes)
+        return [self._product(self._new(count, self.batch, i).mT, self._new(count, self.batch, o)) for i, o in layers]
+
+    def _inputs(self, count: int, sizes: Sizes) -> list[Product]:
+        return [self._product(self._new(count, self.batch, o), self._new(count, i, o).mT) for i, o in pairwise(sizes)]
+
+    def _new(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=self.device)
+
+    def _product(self, left: torch.Tensor, right: torch.Tensor) -> Product:
+        out = torch.empty(left.shape[0], left.shape[1], right.shape[2], device=self.device)
+        return lambda: torch.bmm(left, right, out=out)

@@ -83,8 +83,8 @@ class FrameRing:
     def gather(self, slots: Tensor, out: Tensor) -> None:
         """Copies the frames in slots (stack, N) to out (N, words of a stack); out may be a part of wider rows."""
         size = self.words.shape[1]
-        for place, frame in enumerate(slots):
-            part = out[:, place * size : (place + 1) * size]
+        for number, frame in enumerate(slots):
+            part = out[:, number * size : (number + 1) * size]
             if self.in_place:
                 torch.index_select(self.words, 0, frame, out=part)
             else:
@@ -102,10 +102,10 @@ def frames_needed(spec: Spec, rows: int, envs: int, steps: int | None = None) ->
 
 
 def most_frames(spec: Spec, rows: int, envs: int, steps: int) -> int:
-    """The most frames that so many steps write: two each, if each begins an episode, and stacks that are stored again.
+    """The most frames that so many steps write: two each, if each begins an episode, and those that are stored again.
 
-    When a stack of an environment has been stored again, this does not happen to it within the next oldest_shared
-    frames: of so many, at most envs * stack are stored again.
+    An environment's stack is stored again when it is older than oldest_shared, so at most once in that many frames. Of
+    these, then, at most envs * stack are repetitions, and 2 * steps are the rest of all.
     """
     frames = oldest_shared(spec, rows, envs)
     return ceil(Fraction(2 * steps * frames, frames - envs * spec.stack))
@@ -122,21 +122,21 @@ def _open_file(folder: Path, members: int, spec: Spec, rows: int, envs: int, ste
     def size_of(rows: int) -> int:
         return members * frames_needed(spec, rows, envs, steps) * spec.frame_size
 
-    place = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-    free, size = shutil.disk_usage(place).free, size_of(rows)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    free, size = shutil.disk_usage(existing).free, size_of(rows)
     if size > free:
         fits = bisect_right(range(1, rows), 0.9 * free, key=size_of)
         smaller = f"replay.capacity={fits} would fit there, or use " if fits else "use "
         raise UserError(
-            f"the images of the replay need {size / 2**30:,.1f} GiB and the disk of {place} has "
+            f"the images of the replay need {size / 2**30:,.1f} GiB and the disk of {existing} has "
             f"{free / 2**30:,.1f} GiB free; {smaller}another run.root"
         )
     try:
-        file = tempfile.TemporaryFile(dir=place, buffering=0)  # noqa: SIM115
+        file = tempfile.TemporaryFile(dir=existing, buffering=0)  # noqa: SIM115
         os.ftruncate(file.fileno(), size)
     except OSError as error:
         raise UserError(
-            f"the file for the images of the replay cannot be opened in {place}: {error_text(error)}"
+            f"the file for the images of the replay cannot be opened in {existing}: {error_text(error)}"
         ) from None
     return file
 

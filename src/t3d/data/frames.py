@@ -1,4 +1,4 @@
-"""Frames of observations that are images, each stored once.
+"""The replay of observations that are images: vectors and actions in rows, and frames beside them, each stored once.
 
 Frames are numbered in the order they arrive, and a ring for each member keeps the newest. A row of the replay knows the
 numbers of its frames: those of s, oldest first, and then that of s2, whose stack is the last ones of them. A transition
@@ -8,7 +8,7 @@ shares the frames of the one before it in its episode, so that only the frame of
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,24 +16,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.data.frame_ring import SHARE, Bytes, FrameRing, frames_needed, oldest_shared
+from t3d.data.replay import Replay
 from t3d.files import to_count
-from t3d.policy.spec import Spec
+from t3d.policy.spec import Spec, floats_in
 from t3d.tensors import sendable
-from t3d.types import GOES_ON, UNKNOWN, Origins, State
+from t3d.types import GOES_ON, UNKNOWN, Origins, Rollout, State
 
 Numbers = NDArray[np.int64]
 
 
-class Seen(NamedTuple):
-    """The stack of frames after a step, which the next transition of the episode begins with."""
+class LastStack(NamedTuple):
+    """The frames after a step, with which the next transition of the episode begins."""
 
     episode: int
     step: int
     numbers: list[int]
     frames: list[Bytes]
 
-    def owned(self) -> Seen:
-        """The same with copies of frames that are views, of a block that is about to go."""
+    def owned(self) -> LastStack:
+        """Copies frames that are views of a block of transitions, so that its memory can be freed."""
         return self._replace(frames=[frame if frame.base is None else frame.copy() for frame in self.frames])
 
 
@@ -59,17 +60,17 @@ class Frames:
         self.rows = capacity if steps is None else min(capacity, steps)
         self.numbers = np.zeros((members, self.rows, spec.stack + 1), np.int64)
         self.written = [0] * members  # frames ever written
-        self.oldest_whole = [0] * members  # the oldest row that has all its frames, counted from the start of the run
+        self.oldest_complete_row = [0] * members  # that has all its frames, counted from the start of the run
         self._oldest_shared = oldest_shared(spec, capacity, envs)
         self._dropped_at_once = max(1, min(capacity, self.ring.capacity) // SHARE)
-        self._seen: list[dict[int, Seen]] = [{} for _ in range(members)]  # by environment
+        self._last_stacks: list[dict[int, LastStack]] = [{} for _ in range(members)]  # by environment
         shared = torch.from_numpy(self.numbers)
         self._on_device = shared if self.device.type == "cpu" else shared.to(device)
         self._member = torch.arange(members, device=device).view(-1, 1, 1)
 
     def add(self, *blocks: tuple[int, int, Origins, Bytes, Bytes]) -> None:
         """Stores what is new in blocks of transitions: (member, first row, origins, frames of s, frames of s2)."""
-        slots, frames, places = list[Numbers](), list[Bytes](), list[Numbers]()
+        slots, frames, rows = list[Numbers](), list[Bytes](), list[Numbers]()
         for member, first, origins, s, s2 in blocks:
             before = self.written[member]
             numbers, new = self._numbered(member, origins, s, s2)
@@ -80,11 +81,11 @@ class Frames:
             stop = first + len(numbers)
             kept = np.arange(max(first, stop - self.rows), stop) % self.rows
             self.numbers[member, kept] = numbers[-self.rows :]
-            places.append(member * self.rows + kept)
-            if self._gone(before) != self._gone(self.written[member]):
+            rows.append(member * self.rows + kept)
+            if self._overwritten(before) != self._overwritten(self.written[member]):
                 self._lose_rows(member, stop)
         self.ring.write(np.concatenate(slots), frames)
-        self._send(np.concatenate(places))
+        self._send(np.concatenate(rows))
 
     def slots(self, index: Tensor) -> Tensor:
         """(stack + 1, M * B): where the frames of rows index (M, B) are."""
@@ -122,17 +123,21 @@ class Frames:
         self._on_device[member].copy_(torch.from_numpy(self.numbers[member]))
 
     def state(self) -> State:
-        """How many frames were written, the oldest row that has all its frames, and what was seen last.
+        """How many frames were written, the oldest row that has all its frames, and the last stacks.
 
-        Rows do not tell what was seen last: the newest one of an environment may have lost its frames.
+        Rows do not tell the last stacks: the newest row of an environment may have lost its frames.
         """
-        seen = [(member, env, one) for member, mine in enumerate(self._seen) for env, one in sorted(mine.items())]
-        where = np.array([(member, env, one.episode, one.step) for member, env, one in seen], np.int64)
-        numbers = np.array([one.numbers for *_, one in seen], np.int64)
-        frames = np.array([one.frames for *_, one in seen], np.uint8)
+        stacks = [
+            (member, env, last)
+            for member, by_env in enumerate(self._last_stacks)
+            for env, last in sorted(by_env.items())
+        ]
+        where = np.array([(member, env, last.episode, last.step) for member, env, last in stacks], np.int64)
+        numbers = np.array([last.numbers for *_, last in stacks], np.int64)
+        frames = np.array([last.frames for *_, last in stacks], np.uint8)
         return {
             "written": list(self.written),
-            "first": list(self.oldest_whole),
+            "first": list(self.oldest_complete_row),
             "seen": {
                 "where": where.reshape(-1, 4),
                 "numbers": numbers.reshape(-1, self.stack),
@@ -147,60 +152,60 @@ class Frames:
             raise ValueError(f"it holds the frames of {len(written)} members")
         if any(oldest > max(0, stop - 1) for oldest, stop in zip(first, added, strict=True)):
             raise ValueError("its frames begin after the newest transition")
-        self.written[:], self.oldest_whole[:] = written, first
-        self._restore_seen(**state["seen"])
+        self.written[:], self.oldest_complete_row[:] = written, first
+        self._restore_last_stacks(**state["seen"])
 
-    def _restore_seen(self, where: Numbers, numbers: Numbers, frames: Bytes) -> None:
+    def _restore_last_stacks(self, where: Numbers, numbers: Numbers, frames: Bytes) -> None:
         shapes = (len(where), 4), (len(where), self.stack), (len(where), self.stack, self.frame_size)
         is_sound = (where.shape, numbers.shape, frames.shape) == shapes and frames.dtype == np.uint8
         if not is_sound or not all(0 <= member < len(self.written) for member in where[:, 0].tolist()):
-            raise ValueError("what its environments have seen does not fit")
-        self._seen = [{} for _ in self.written]
+            raise ValueError("the last frames of its environments do not fit")
+        self._last_stacks = [{} for _ in self.written]
         for (member, env, episode, step), its_numbers, its_frames in zip(where.tolist(), numbers, frames, strict=True):
             self.put(member, its_numbers[None], its_frames[np.unique(its_numbers, return_index=True)[1]])
-            self._seen[member][env] = Seen(episode, step, its_numbers.tolist(), list(its_frames)).owned()
+            self._last_stacks[member][env] = LastStack(episode, step, its_numbers.tolist(), list(its_frames)).owned()
 
     def _numbered(self, member: int, origins: Origins, s: Bytes, s2: Bytes) -> tuple[Numbers, list[Bytes]]:
         """Returns the numbers of each transition's frames, and the frames that are new."""
-        seen, written, new = self._seen[member], self.written[member], list[Bytes]()
+        stacks, written, new = self._last_stacks[member], self.written[member], list[Bytes]()
         numbers = list[list[int]]()
-        for place, (env, episode, step, ending) in enumerate(origins.tolist()):
-            before = seen.get(env)
-            if before is None or (before.episode, before.step) != (episode, step - 1):
-                before = Seen(episode, step, [-1] * self.stack, [s[place]] * self.stack)
-            stack, frames = before.numbers, before.frames
+        for (env, episode, step, ending), frame, frame2 in zip(origins.tolist(), s, s2, strict=True):
+            last = stacks.get(env)
+            if last is None or (last.episode, last.step) != (episode, step - 1):
+                last = LastStack(episode, step, [-1] * self.stack, [frame] * self.stack)
+            stack, frames = last.numbers, last.frames
             if stack[0] < written + len(new) - self._oldest_shared or stack[0] < 0:
                 stack = _stored(stack, frames, new, written)
             numbers.append([*stack, written + len(new)])
-            new.append(s2[place])
+            new.append(frame2)
             if env != UNKNOWN and ending == GOES_ON:
-                seen[env] = Seen(episode, step, numbers[-1][1:], [*frames[1:], new[-1]])
+                stacks[env] = LastStack(episode, step, numbers[-1][1:], [*frames[1:], frame2])
             else:
-                seen.pop(env, None)
+                stacks.pop(env, None)
         for env in np.unique(origins[:, 0]).tolist():
-            if env in seen:
-                seen[env] = seen[env].owned()
+            if env in stacks:
+                stacks[env] = stacks[env].owned()
         return np.array(numbers, np.int64), new
 
-    def _gone(self, written: int) -> int:
+    def _overwritten(self, written: int) -> int:
         """How many frames count as overwritten, in steps, so that rows are seldom searched for them."""
         return -(-max(0, written - self.ring.capacity) // self._dropped_at_once) * self._dropped_at_once
 
     def _lose_rows(self, member: int, stop: int) -> None:
         """Finds the oldest row from which on all have their frames."""
-        rows = np.arange(max(self.oldest_whole[member], stop - self.rows), stop)
-        lost = rows[self.numbers[member, rows % self.rows, 0] < self._gone(self.written[member])]
+        rows = np.arange(max(self.oldest_complete_row[member], stop - self.rows), stop)
+        lost = rows[self.numbers[member, rows % self.rows, 0] < self._overwritten(self.written[member])]
         if len(lost):
-            self.oldest_whole[member] = int(lost[-1]) + 1
+            self.oldest_complete_row[member] = int(lost[-1]) + 1
 
-    def _send(self, places: NDArray[np.int64]) -> None:
-        """Copies the numbers of some rows to the GPU, if frames are there."""
+    def _send(self, rows: Numbers) -> None:
+        """Copies the numbers of some rows of all members to the GPU, if frames are there."""
         device = self._on_device.device
         if device.type != "cpu":
-            values = self.numbers.reshape(-1, self.stack + 1)[places]
+            values = self.numbers.reshape(-1, self.stack + 1)[rows]
             self._on_device.view(-1, self.stack + 1).index_copy_(
                 0,
-                sendable(places, device).to(device, non_blocking=True),
+                sendable(rows, device).to(device, non_blocking=True),
                 sendable(values, device).to(device, non_blocking=True),
             )
 
@@ -213,6 +218,88 @@ def _stored(stack: list[int], frames: list[Bytes], new: list[Bytes], written: in
             fresh[number] = written + len(new)
             new.append(frame)
     return [fresh[number] for number in stack]
+
+
+class FrameReplay(Replay):
+    """A replay whose s and s2 are uint8 (M, B, observation_width), assembled from frames that are stored once.
+
+    Transitions whose frames are overwritten leave before their rows are: many short episodes have more frames.
+    """
+
+    frames: Frames
+
+    def __init__(self, frames: Frames) -> None:
+        self.spec, self.frames = frames.spec, frames
+        members, device = len(frames.written), frames.device
+        super().__init__(self.spec._replace(images=(), stack=1), frames.rows, members, device)
+        self._oldest = torch.zeros(members, 1, device=device, dtype=torch.int64)  # row of the oldest transition kept
+        self._states: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # s and s2, by the shape of a batch
+
+    def add(self, *rollouts: Rollout) -> None:
+        """Appends blocks of transitions, at most one per member; to a GPU in a few asynchronous copies."""
+        vector, frame = 4 * self.spec.observation_size, self.spec.frame_size
+        blocks, vectors = [], []
+        for rollout in rollouts:
+            member, rows = rollout.member, rollout.rows
+            frames = rollout.s[:, vector:], rollout.s2[:, vector:]
+            blocks.append((member, self.added[member], rollout.origins, *frames))
+            floats = floats_in(np.concatenate([rows[:, :vector], rows[:, vector + frame : -frame]], axis=1))
+            vectors.append(rollout._replace(rows=floats))
+        self.frames.add(*blocks)
+        super().add(*vectors)
+
+    def kept(self, member: int) -> tuple[int, int]:
+        """The first and one past the last transition that a member still holds, with all frames."""
+        first, stop = super().kept(member)
+        return max(first, self.frames.oldest_complete_row[member]), stop
+
+    def pick(self, u: Tensor) -> Tensor:
+        """Turns uniform draws (M, B) from [0, 1) into rows of the transitions kept."""
+        return (self._oldest + super().pick(u)) % self.capacity
+
+    def contents(self, member: int, first: int, stop: int) -> dict[str, NDArray[Any]]:
+        """Reads what a segment holds of transitions first to stop: their rows, origins, and each frame once."""
+        numbers, frames = self.frames.contents(member, first, stop)
+        return {**super().contents(member, first, stop), "numbers": numbers, "frames": frames}
+
+    def content_bytes(self, member: int, first: int, stop: int) -> int:
+        """The bytes of contents."""
+        numbers = (stop - first) * self.frames.numbers[member, :1].nbytes
+        frames = self.frames.count(member, first, stop) * self.spec.frame_size
+        return super().content_bytes(member, first, stop) + numbers + frames
+
+    def rebuild(self, member: int, first: int, stop: int) -> None:
+        """Derives a member's links and the state of its frames from what was put back."""
+        super().rebuild(member, first, stop)
+        self.frames.rebuild(member, stop)
+        self._set_size()
+
+    def gather(self, index: Tensor, last: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Gathers s, a, r of rows index (M, B), and terminated, s2 of rows last; the next call overwrites s and s2."""
+        s, a, r, terminated, s2 = super().gather(index, last)
+        slots = self.frames.slots(index)
+        slots2 = slots if last is None else self.frames.slots(last)
+        states, ring = self._states_for(index.shape), self.frames.ring
+        for state, vector, which in zip(states, (s, s2), (slots[:-1], slots2[1:]), strict=True):
+            size = 4 * vector.shape[-1]
+            if size:  # flat: Inductor cannot view rows of one number, or of none, as bytes
+                state[:, :size] = vector.contiguous().view(-1).view(torch.uint8).view(-1, size)
+            ring.gather(which, state.view(ring.word)[:, size // ring.words.itemsize :])
+        s, s2 = (state.view(*index.shape, -1) for state in states)
+        return s, a, r, terminated, s2
+
+    def _states_for(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Memory for s and s2, taken once: taking it again for each batch costs more than filling it."""
+        if shape not in self._states:
+            size, device = (shape.numel(), self.spec.observation_width), self.rows.device
+            s, s2 = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
+            self._states[shape] = s, s2
+        return self._states[shape]
+
+    def _set_size(self) -> None:
+        super()._set_size()
+        oldest = [[self.kept(member)[0] % self.capacity] for member in range(len(self.added))]
+        self._to_device(self._oldest, np.array(oldest, np.int64))
 
 
 def bytes_needed(spec: Spec, capacity: int, members: int, envs: int, steps: int, *, on_disk: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +9,15 @@ import torch
 
 from t3d.config import Config
 from t3d.data import frames, priorities, replay
-from t3d.data.frame_replay import FrameReplay
-from t3d.data.frames import Frames
-from t3d.data.normaliser import Normaliser
-from t3d.data.prioritised import PrioritisedSampler
+from t3d.data.frames import FrameReplay, Frames
 from t3d.data.replay import Replay
-from t3d.data.reward_scaler import RewardScaler
-from t3d.data.samplers import Sampler, UniformSampler
+from t3d.data.samplers import SAMPLERS
+from t3d.data.scaling import Normaliser, RewardScaler
 from t3d.errors import UserError
 from t3d.files import to_count, to_number
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.types import Batch, Coefficient, Rollout, State
-
-SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    "uniform": UniformSampler,
-    "proportional": PrioritisedSampler,
-    "lap": PrioritisedSampler,
-}
 
 
 class Memory:

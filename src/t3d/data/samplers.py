@@ -1,17 +1,25 @@
-"""Selects the transitions that an update learns from (step 4)."""
+"""Selects the transitions that an update learns from (step 4): uniformly, or by their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from t3d.config import ReplayConfig, TD3Config
+from t3d.data.priorities import SumTree
 from t3d.data.replay import Replay
+from t3d.files import to_count
 from t3d.random_streams import open_streams, restore_streams
+from t3d.tensors import put, sendable
 from t3d.types import Batch, Coefficient, State
+
+SMALLEST_ERROR = 1e-6  # is added to errors, so that a transition without one is still drawn; from Schaul and others
+LOWEST, HIGHEST = 1e-30, 1e30  # of priorities: above zero, and a million add up to what a float holds; chosen
+FIND_HIGHEST_EVERY = 250  # transitions of a member; TD7's number, there of updates
 
 
 class Sampler(Protocol):
@@ -37,9 +45,9 @@ class UniformSampler:
         cfg: TD3Config,
         seeds: Sequence[int],
         gamma: Coefficient | None = None,
-        how: ReplayConfig | None = None,
+        replay_cfg: ReplayConfig | None = None,
     ) -> None:
-        self.replay, self.n_step = replay, (how or ReplayConfig()).n_step
+        self.replay, self.n_step = replay, (replay_cfg or ReplayConfig()).n_step
         shape, device = (len(seeds), cfg.batch_size), replay.rows.device
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
         self._gamma = gamma_for_each(cfg.gamma if gamma is None else gamma, shape, device)
@@ -90,3 +98,125 @@ def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n
         discount = torch.where(goes_on, discount * gamma, discount)
     s, a, _, terminated, s2 = replay.gather(index, last)
     return Batch(s, a, r, s2, terminated, discount, weight, index)
+
+
+class Priorities(NamedTuple):
+    """How errors become priorities, and whether importance weights correct for them."""
+
+    priority: Callable[[Tensor, float], Tensor]
+    weighted: bool
+
+
+PRIORITIES = {
+    "proportional": Priorities(lambda error, alpha: (error + SMALLEST_ERROR) ** alpha, weighted=True),
+    "lap": Priorities(lambda error, alpha: error.clamp(min=1) ** alpha, weighted=False),
+}
+
+
+class PrioritisedSampler(UniformSampler):
+    """Samples stored transitions in proportion to their priorities; each member has its own, and its own stream."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        cfg: TD3Config,
+        seeds: Sequence[int],
+        gamma: Coefficient | None = None,
+        replay_cfg: ReplayConfig | None = None,
+    ) -> None:
+        super().__init__(replay, cfg, seeds, gamma, replay_cfg)
+        self._cfg = replay_cfg or ReplayConfig(sampling="proportional")
+        self._kind = PRIORITIES[self._cfg.sampling]
+        members, device = len(seeds), replay.rows.device
+        self.tree = SumTree(members, replay.capacity, device)
+        self.highest = torch.ones(members, device=device, dtype=torch.float32)  # priority of new transitions
+        self.updates = torch.zeros((), device=device, dtype=torch.float64)  # a tensor, for CUDA graphs
+        self._member = torch.arange(members, device=device).unsqueeze(1)
+        self._oldest = [0] * members  # the first transition of each member that has a priority
+
+    def sample(self) -> Batch:
+        """Draws rows by priority, and from each as many steps as its episode has, at most n_step."""
+        index = self.tree.find(self._streams.uniform())
+        weight = self._importance(index) if self._kind.weighted else self._weight
+        return n_step_batch(self.replay, index, self._gamma, weight, self.n_step)
+
+    def added(self, *blocks: tuple[int, int, int]) -> None:
+        """Gives new transitions the highest priority, so that each is likely to be drawn soon."""
+        members, rows = [], []
+        for member, first, stop in blocks:
+            if first and first // FIND_HIGHEST_EVERY != stop // FIND_HIGHEST_EVERY:
+                self.highest[member] = self.tree.priorities[member].amax()
+            members.append(np.full(stop - first, member))
+            rows.append(np.arange(first, stop) % self.replay.capacity)
+        device = self.highest.device
+        where = sendable(np.stack([np.concatenate(members), np.concatenate(rows)]), device)
+        member, row = where.to(device, non_blocking=True)
+        self.tree.set(member, row, self.highest.index_select(0, member))
+        for owner, _, _ in blocks:
+            self._forget(owner)
+
+    def feedback(self, index: Tensor, td: Tensor) -> None:
+        """Sets priorities by the largest error of any critic; of n-step returns they are the first row's."""
+        device = self.highest.device
+        error = td.abs().amax(dim=1).double()  # (M, B); powers of float32 depend on a value's place in the batch
+        priority = self._kind.priority(error, self._cfg.priority_exponent).clamp(LOWEST, HIGHEST)
+        priority = priority.to(device, torch.float32)
+        self.tree.set(self._member, index.to(device), priority)
+        self.highest.copy_(self.highest.maximum(priority.amax(dim=1)))
+        self.updates.add_(1)
+
+    def state(self) -> State:
+        """Streams, counter and the priorities of each member's transitions, in the order they arrived."""
+        return {
+            **super().state(),
+            "updates": int(self.updates),
+            "highest": self.highest.to("cpu", copy=True).numpy(),
+            "priorities": {
+                str(member): self.tree.priorities[member].index_select(0, self._rows(member)).cpu().numpy()
+                for member in range(len(self.highest))
+            },
+        }
+
+    def restore(self, state: State) -> None:
+        """Restores what state() returned, perhaps from a replay of another capacity, once transitions are counted."""
+        super().restore(state)
+        self.updates.fill_(to_count(state["updates"]))
+        put(self.highest, state["highest"], "the highest priority")
+        self.tree.priorities.zero_()
+        for member in range(len(self.highest)):
+            rows, saved = self._rows(member), state["priorities"][str(member)]
+            fits = saved.dtype == np.float32 and saved.ndim == 1 and len(saved) >= len(rows)
+            if not fits or (saved < 0).any():  # NaN may stay: that member has diverged
+                raise ValueError(f"the priorities of member {member} do not fit its {len(rows)} transitions")
+            newest = torch.from_numpy(saved[len(saved) - len(rows) :].copy())
+            self.tree.priorities[member].index_copy_(0, rows, newest.to(rows.device))
+        self.tree.rebuild()
+        self._oldest = [self.replay.kept(member)[0] for member in range(len(self.highest))]
+
+    def _forget(self, member: int) -> None:
+        """Takes the priorities of transitions that have left although their rows are not overwritten."""
+        first, stop = self.replay.kept(member)
+        left = np.arange(max(self._oldest[member], stop - self.replay.capacity), first) % self.replay.capacity
+        self._oldest[member] = first
+        if len(left):
+            rows = sendable(left, self.highest.device).to(self.highest.device, non_blocking=True)
+            self.tree.set(self._member[member], rows, torch.zeros_like(rows, dtype=torch.float32))
+
+    def _rows(self, member: int) -> Tensor:
+        """The rows of a member's transitions, in the order they arrived."""
+        return torch.arange(*self.replay.kept(member), device=self.highest.device) % self.replay.capacity
+
+    def _importance(self, index: Tensor) -> Tensor:
+        """Importance weights (N P(i))^-beta over the largest of the batch: N and the total priority cancel out."""
+        start, updates = self._cfg.importance_exponent, self._cfg.importance_updates
+        rise = (1 - start) / updates if updates else 0
+        beta = (start + rise * self.updates).clamp(max=1)
+        priority = self.tree.priorities.gather(1, index).double().clamp(min=LOWEST)
+        return ((priority.amin(dim=1, keepdim=True) / priority) ** beta).float()
+
+
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    "uniform": UniformSampler,
+    "proportional": PrioritisedSampler,  # Schaul and others, 2016
+    "lap": PrioritisedSampler,  # loss-adjusted: Fujimoto and others, 2020
+}

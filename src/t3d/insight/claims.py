@@ -71,8 +71,8 @@ def delay_init(
 ) -> Agent:
     """TD3's agent, with a step count of the actor's Adam for each member."""
     agent = td3_init(spec, cfg, seeds, device, dtype)
-    made = torch.zeros(len(seeds), 1, dtype=torch.float64, device=device)
-    return agent._replace(actor_adam=agent.actor_adam._replace(made=made))
+    steps = torch.zeros(len(seeds), 1, dtype=torch.float64, device=device)
+    return agent._replace(actor_adam=agent.actor_adam._replace(steps=steps))
 
 
 def delay_update(
@@ -82,7 +82,7 @@ def delay_update(
     delayed = [agent.actor.flat, agent.actor_target.flat, agent.critic_target.flat, *agent.actor_adam]
     before = [tensor.clone() for tensor in delayed]
     trace = td3_update(agent, batch, draws, cfg, coefficients, update_actor)
-    left = agent.critic_adam.made % coefficients.policy_delay  # the critics' steps are the updates
+    left = agent.critic_adam.steps % coefficients.policy_delay  # the critics' steps are the updates
     for tensor, old in zip(delayed, before, strict=True):
         tensor.copy_(torch.where(rowwise(left, tensor) > 0, old, tensor))
     return trace

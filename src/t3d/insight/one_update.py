@@ -71,8 +71,8 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, asked: str | None) -> OneUp
     learner, memory = _restored(cfg, spec, state, checkpoint)
     if not memory.added[place]:
         raise UserError(f"{checkpoint.path} holds no transitions of {member.title} to learn from")
-    if learner.until_complete > 1:
-        learner.run(learner.until_complete - 1)
+    if learner.updates_to_full_trace > 1:
+        learner.run(learner.updates_to_full_trace - 1)
     batch, draws = memory.sample(), learner.draw()
     before = _copied(learner, place)
     trace = learner.update(batch, draws)

@@ -19,7 +19,7 @@ class Scaling(NamedTuple):
     std: Floats  # (M, observation_size)
 
 
-SCALED_LIMIT = 10.0  # chosen; learning (data/normaliser.py) clips here too
+SCALED_LIMIT = 10.0  # chosen; learning (data/scaling.py) clips here too
 
 
 class PolicySnapshot(NamedTuple):

@@ -181,9 +181,9 @@ class AgentCopy:
 
 def read_by_newest(learner: Learner) -> tuple[Batch, Any]:
     """The batch and the draws of the newest update."""
-    if learner.newest is None:
+    if learner.last_update_inputs is None:
         raise ValueError("there has been no update of a sampled batch")
-    return learner.newest
+    return learner.last_update_inputs
 
 
 def by_member(values: dict[str, list[float]], members: int) -> list[dict[str, float]]:

@@ -226,8 +226,8 @@ def _learn(training: Training, governor: Governor, stop: threading.Event) -> lis
     events: list[Event] = []
     before, due = learner.updates, governor.due(parts.added, learner.updates)
     while due and not stop.is_set():
-        reports = parts.counters.log_due and due >= learner.until_complete
-        now_due = learner.until_complete if reports else min(due, UPDATES_AT_ONCE[cfg.device])
+        reports = parts.counters.log_due and due >= learner.updates_to_full_trace
+        now_due = learner.updates_to_full_trace if reports else min(due, UPDATES_AT_ONCE[cfg.device])
         with saver.surroundings.for_updates(cfg.threads, builds=reports):
             started = time.perf_counter()
             with saver.changing():

@@ -11,7 +11,7 @@ from t3d.algo.learner import named_tensors
 from t3d.algo.rules import rule_of
 from t3d.config import Config, Member, merge
 from t3d.config.sweeps import noun
-from t3d.data.normaliser import Normaliser
+from t3d.data.scaling import Normaliser
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from t3d.algo.engines import graph
-from t3d.algo.engines.backprop import HIDDEN
 from t3d.algo.engines.fused import Fused
 from t3d.algo.pixels import pixels_update
 from t3d.algo.rules import Agent, Rule
@@ -67,7 +66,7 @@ def refuses_nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> s
 
 def graph_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     """Refuses what gradients by hand were not derived for."""
-    return _refuses_rule(rule) or _refuses_networks(cfg, *HIDDEN) or _refuses_settings("graph", cfg, coefficients)
+    return _refuses_rule(rule) or _refuses_networks(cfg, *graph.HIDDEN) or _refuses_settings("graph", cfg, coefficients)
 
 
 def fused_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:

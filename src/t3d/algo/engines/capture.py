@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from t3d.algo.engines.launches import Block, Single, block_length
+from t3d.types import Batch, Source
 
-CYCLES_A_LAUNCH = 4  # through all phases; chosen: a launch then takes the GPU longer than Python
+CYCLES_PER_BLOCK = 4  # through all phases; chosen: a launch then takes the GPU longer than Python
+LONGEST_BLOCK = 64  # updates; chosen: a longer graph takes long to record and saves nothing
 WARM_UP_CALLS = 2
 
 Step = Callable[[Hashable], Any]  # samples, draws and performs the update of a phase; returns tensors to be kept
@@ -25,14 +26,13 @@ class Graphs:
 
     def __init__(self, step: Step, phases: Sequence[Hashable], *, blocks: bool) -> None:
         _warm_up(step, phases)
-        self.block = block_length(phases, CYCLES_A_LAUNCH) if blocks else 0
+        self.block = block_length(phases) if blocks else 0
         self._singles = {phase: Recorded(step, [phase]) for phase in dict.fromkeys(phases)}
-        self._block = Recorded(step, list(phases) * CYCLES_A_LAUNCH) if self.block else None
+        self._block = Recorded(step, list(phases) * CYCLES_PER_BLOCK) if self.block else None
 
-    def launch(self, what: Block | Single) -> Any:
-        """Performs one launch; returns what its last step returned, valid until the next launch."""
-        recorded = self._singles[what.phase] if isinstance(what, Single) else self._block
-        assert recorded is not None  # noqa: S101 (there are no launches of blocks that were not recorded)
+    def launch(self, length: int, phase: Hashable) -> Any:
+        """Performs a block, or one update of a phase; what the last step returned is valid until the next launch."""
+        recorded = self._block if self._block is not None and length == self.block else self._singles[phase]
         recorded.graph.replay()
         return recorded.result
 
@@ -55,3 +55,55 @@ def _warm_up(step: Step, phases: Sequence[Hashable]) -> None:
         for phase in list(dict.fromkeys(phases)) * WARM_UP_CALLS:
             step(phase)
     torch.cuda.current_stream().wait_stream(stream)
+
+
+def block_length(phases: Sequence[Hashable]) -> int:
+    """Updates in a block; 0, for none, if they were too many."""
+    length = CYCLES_PER_BLOCK * len(phases)
+    return length if length <= LONGEST_BLOCK else 0
+
+
+def launch_length(updates: int, most: int, cycle: int, periods: Sequence[int], block: int) -> int:
+    """How many updates to launch at once after so many: a block where it fits, otherwise one.
+
+    A block begins with the first of `cycle` phases. It ends before `most` updates are exceeded and before a periodic
+    operation, which happens after each of `periods` updates, would come too late.
+    """
+    until_operation = min((period - updates % period for period in periods), default=most)
+    fits = 0 < block <= min(most, until_operation) and updates % cycle == 0
+    return block if fits else 1
+
+
+class Staged:
+    """Batches of a source that a graph cannot sample from itself, on another device or drawn by the host.
+
+    One batch on the learner's device is refilled in place. From host memory through pinned memory: two pinned copies
+    alternate, so that the host gathers the next batch while the last one is still being copied.
+    """
+
+    def __init__(self, source: Source, device: torch.device | str) -> None:
+        self._source = source
+        state, first = source.state(), source.sample()
+        source.restore(state)
+        self.batch = Batch(*(part.to(device, copy=True) for part in first))
+        self._turn = 0
+        self._pinned: list[Batch] = []
+        if source.device.type == "cpu" and torch.device(device).type == "cuda":
+            self._pinned = [Batch(*(torch.empty_like(part, pin_memory=True) for part in first)) for _ in range(2)]
+            self._copied = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
+
+    def refill(self) -> Batch:
+        """Copies the next batch to the device, asynchronously from host memory to a GPU; returns it."""
+        sampled = self._source.sample()
+        if not self._pinned:
+            for target, part in zip(self.batch, sampled, strict=True):
+                target.copy_(part)
+            return self.batch
+        self._turn = 1 - self._turn
+        pinned, copied = self._pinned[self._turn], self._copied[self._turn]
+        copied.synchronize()  # of two batches ago, so it has finished long before
+        for target, waiting, part in zip(self.batch, pinned, sampled, strict=True):
+            waiting.copy_(part)
+            target.copy_(waiting, non_blocking=True)
+        copied.record()
+        return self.batch

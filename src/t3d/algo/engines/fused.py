@@ -74,7 +74,7 @@ class Descent:
         self.rate = rate
         self.path = path
         gradient = torch.zeros_like(stack.flat)  # (K, P)
-        self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.made]
+        self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.steps]
         *hidden, (weight, bias) = layers_of(stack.architecture, gradient)
         self._hidden = [
             # A batched product needs a contiguous result, which the rows of gradient are not.

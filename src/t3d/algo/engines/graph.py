@@ -1,24 +1,30 @@
 """The fast CUDA engine: td3_update with gradients derived by hand, plain operations that can be compiled as one graph.
 
-Why it exists: td3_update, recorded as it stands by capture.py, has twice as many kernels. Networks are backprop.py's.
+Why it exists: td3_update, recorded as it stands by capture.py, has twice as many kernels.
 test_the_compilable_update_is_td3_update in tests/algo/test_graph_update.py proves the two equal, and every run checks
 it again for its own engine when it starts (verify.py).
+
+The second half of the file has forward and backward passes of K networks at once. Everything there is a batched product
+or an operation that Inductor fuses with its neighbours: arithmetic, and sums along one axis. policy/architectures.py is
+the reference for what the networks compute, autograd for their gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from t3d.algo.adam import scheduled
 from t3d.algo.coefficients import rowwise
 from t3d.algo.critics import AGGREGATES
-from t3d.algo.engines.backprop import backward, forward, input_gradient, network, output, parameter_gradient
-from t3d.algo.networks import Critic
+from t3d.algo.networks import Critic, Stack
 from t3d.algo.td3 import Agent, Coefficients, optimise, polyak
 from t3d.config import TD3Config
+from t3d.policy.architectures import NORM_EPSILON
 from t3d.types import Batch, Draws, UpdateTrace
 
 
@@ -44,7 +50,8 @@ def update(
     td = q - y.unsqueeze(1)
     d_q = (batch.weight.unsqueeze(1) * td * (2 / td.shape[-1])).view_as(output(passed))
     gradient = parameter_gradient(passed, backward(online, passed, d_q))
-    optimise(agent.critic, agent.critic_adam, gradient, coefficients.critic_lr, cfg, coefficients)
+    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
+    optimise(agent.critic, agent.critic_adam, gradient, rate, coefficients)
     moved = _update_actor(agent, batch, cfg, coefficients) if update_actor else (None, None, None)
     return UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, td.square(), batch.weight, *moved)
 
@@ -59,7 +66,8 @@ def _update_actor(
     q_pi, d_x = OBJECTIVES[cfg.actor_objective](agent.critic, torch.cat([batch.s, pi], dim=-1), cfg.critics)
     d_output = d_x[..., batch.s.shape[-1] :] * (1 - pi * pi)  # tanh' = 1 - tanh²
     gradient = parameter_gradient(passed, backward(online, passed, d_output))
-    optimise(agent.actor, agent.actor_adam, gradient, coefficients.actor_lr, cfg, coefficients, every=cfg.policy_delay)
+    rate = scheduled(coefficients.actor_lr, agent.actor_adam.steps, cfg, every=cfg.policy_delay)
+    optimise(agent.actor, agent.actor_adam, gradient, rate, coefficients)
     # Steps 14 and 15
     polyak(agent.actor_target, agent.actor, coefficients.tau)
     polyak(agent.critic_target, agent.critic, coefficients.tau)
@@ -73,22 +81,22 @@ def for_each_critic(x: Tensor, critics: int) -> Tensor:
 
 def first(critic: Critic, x: Tensor, critics: int) -> tuple[Tensor, Tensor]:
     """What the first critic predicts for x (M, B, in): q_pi (M, B), and d -mean(q_pi) / d x."""
-    asked = network(critic, every=critics)
-    passed = forward(asked, x)
+    online = network(critic, every=critics)
+    passed = forward(online, x)
     q = output(passed)
     d_q = torch.full_like(q, -1 / q.shape[1])
-    return q.squeeze(-1), input_gradient(asked, passed, d_q)
+    return q.squeeze(-1), input_gradient(online, passed, d_q)
 
 
 def of_all(
     critic: Critic, x: Tensor, critics: int, combine: Callable[[Tensor], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """As first, for a combination of all critics."""
-    asked = network(critic)
-    passed = forward(asked, for_each_critic(x, critics))
+    online = network(critic)
+    passed = forward(online, for_each_critic(x, critics))
     q_pi, share = combine(output(passed).view(-1, critics, x.shape[1]))
     d_q = (share * (-1 / x.shape[1])).view_as(output(passed))
-    d_x = input_gradient(asked, passed, d_q)  # (M * C, B, in)
+    d_x = input_gradient(online, passed, d_q)  # (M * C, B, in)
     return q_pi, d_x.view(-1, critics, *x.shape[1:]).sum(dim=1)
 
 
@@ -109,3 +117,97 @@ OBJECTIVES: dict[str, Callable[[Critic, Tensor, int], tuple[Tensor, Tensor]]] = 
     "mean": partial(of_all, combine=mean),
     "min": partial(of_all, combine=smallest),
 }
+
+
+class Hidden(NamedTuple):
+    """What a hidden layer does with z (K, B, size), the linear function of its input; and the gradient of that."""
+
+    parameters: int  # besides weight and bias, each (K, 1, size)
+    forward: Callable[..., list[Tensor]]  # z, parameters -> the layer's output, then whatever else backward needs
+    backward: Callable[..., list[Tensor]]  # d output, parameters, what forward returned -> d z, d each parameter
+
+
+def relu(z: Tensor) -> list[Tensor]:
+    """ReLU alone."""
+    return [z.relu()]  # compiled, this and adding the bias are one kernel
+
+
+def relu_backward(d_h: Tensor, h: Tensor) -> list[Tensor]:
+    """The gradient of relu."""
+    return [d_h * (h > 0)]
+
+
+def norm_relu(z: Tensor, scale: Tensor, shift: Tensor) -> list[Tensor]:
+    """Layer normalisation, then ReLU."""
+    centred = z - z.mean(dim=-1, keepdim=True)
+    per_deviation = (centred.square().mean(dim=-1, keepdim=True) + NORM_EPSILON).rsqrt()  # (K, B, 1)
+    normal = centred * per_deviation
+    return [(normal * scale + shift).relu(), normal, per_deviation]
+
+
+def norm_relu_backward(
+    d_h: Tensor, scale: Tensor, shift: Tensor, h: Tensor, normal: Tensor, per_deviation: Tensor
+) -> list[Tensor]:
+    """The gradient of norm_relu; d z has no part that would only move or stretch z, as normal would stay the same."""
+    d_shift = d_h * (h > 0)
+    d_normal = d_shift * scale
+    moves = d_normal.mean(dim=-1, keepdim=True)
+    stretches = normal * (d_normal * normal).mean(dim=-1, keepdim=True)
+    return [(d_normal - moves - stretches) * per_deviation, d_shift * normal, d_shift]
+
+
+HIDDEN = {"mlp": Hidden(0, relu, relu_backward), "layer_norm": Hidden(2, norm_relu, norm_relu_backward)}
+
+
+class Network(NamedTuple):
+    """K networks of one kind."""
+
+    hidden: Hidden
+    layers: list[list[Tensor]]  # of each its weight (K, in, out), its bias (K, 1, out), and what Hidden has besides
+
+
+def network(stack: Stack, every: int = 1) -> Network:
+    """All networks of a stack, or every n-th."""
+    hidden = HIDDEN[stack.architecture.name]
+    *parameters, weight, bias = stack.architecture.parameters(stack.flat[::every])
+    each = 2 + hidden.parameters
+    layers = [parameters[start : start + each] for start in range(0, len(parameters), each)]
+    return Network(hidden, [*layers, [weight, bias]])
+
+
+def forward(network: Network, x: Tensor) -> list[list[Tensor]]:
+    """Returns the input, what each hidden layer's forward returned, and the output."""
+    passed = [[x]]
+    for weight, bias, *others in network.layers[:-1]:
+        z = torch.bmm(passed[-1][0], weight) + bias
+        passed.append(network.hidden.forward(z, *others))
+    weight, bias = network.layers[-1]
+    return [*passed, [torch.bmm(passed[-1][0], weight) + bias]]
+
+
+def output(passed: list[list[Tensor]]) -> Tensor:
+    """The networks' output, (K, B, out)."""
+    return passed[-1][0]
+
+
+def backward(network: Network, passed: list[list[Tensor]], d_output: Tensor) -> list[list[Tensor]]:
+    """Returns d loss / d each layer's z, and what to sum over the batch for its other parameters, first layer first."""
+    back = [[d_output]]
+    layers = network.layers
+    for layer, above, kept in zip(layers[-2::-1], layers[:0:-1], passed[-2:0:-1], strict=True):
+        d_h = torch.bmm(back[-1][0], above[0].mT)
+        back.append(network.hidden.backward(d_h, *layer[2:], *kept))
+    return back[::-1]
+
+
+def parameter_gradient(passed: list[list[Tensor]], back: list[list[Tensor]]) -> Tensor:
+    """Returns d loss / d flat, (K, P), in the layout of the architecture."""
+    pieces = []
+    for (x, *_), (d_z, *others) in zip(passed[:-1], back, strict=True):
+        pieces += [torch.bmm(x.mT, d_z).flatten(1), d_z.sum(dim=1), *(other.sum(dim=1) for other in others)]
+    return torch.cat(pieces, dim=1)
+
+
+def input_gradient(network: Network, passed: list[list[Tensor]], d_output: Tensor) -> Tensor:
+    """Returns d loss / d x, (K, B, in)."""
+    return torch.bmm(backward(network, passed, d_output)[0][0], network.layers[0][0].mT)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from t3d.algo.adam import AdamState
 from t3d.algo.engines import ENGINES
-from t3d.algo.engines.capture import CYCLES_A_LAUNCH
+from t3d.algo.engines.capture import CYCLES_PER_BLOCK
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import Actor
 from t3d.algo.rules import TD3, Rule
@@ -102,9 +102,9 @@ def mismatch(
             expected, given = (learner.run(cycle) for learner in (truth, candidate))
             doubt = _different_steps(expected, given) or _different_moments(truth, candidate)
             for learner in (truth, candidate):
-                for rare in rule.rare:
-                    rare.run(learner.agent, cfg)
-                learner.run(CYCLES_A_LAUNCH * cycle)
+                for operation in rule.periodic:
+                    operation.run(learner.agent, cfg)
+                learner.run(CYCLES_PER_BLOCK * cycle)
             return doubt or _different_agents(before, truth, candidate)
     except Exception as error:  # a compiler may fail in any way, and eager works all the same
         return f"{type(error).__name__}: {(str(error).strip() or 'no reason given').splitlines()[0]:.200}"
