@@ -15,14 +15,14 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import torch
+from common import random_rollout
 
 import t3d
 from t3d.events import End, Resumed, Saved
 from t3d.run.build import assemble
 from t3d.run.placement import resolve
-from t3d.types import Requests, Rollout, row_sizes
+from t3d.types import Requests
 from t3d.world.make import env_factory
 
 
@@ -41,15 +41,13 @@ def million(env: str, root: Path) -> None:
     rows, interval = 1_000_000, 10_000
     changes = {"env": {"id": env}, "total_steps": rows + 10, "run": {"root": str(root), "name": "million"}}
     cfg = t3d.merge(t3d.Config(), {**changes, "eval": {"episodes": 1}})
-    rng = np.random.default_rng(0)
     with ExitStack() as opened:
         training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory(cfg.env), opened)
         parts, saver = training.parts, training.saver
         spec = parts.collector.spec
         saved = []
-        for _ in range(rows // interval):
-            transitions = rng.normal(size=(interval, sum(row_sizes(spec)))).astype(np.float32)
-            parts.memory.add(Rollout(0, transitions, spec.observation_size, [], []))
+        for number in range(rows // interval):
+            parts.memory.add(random_rollout(spec, 0, number, interval))
             parts.counters.step = parts.counters.evaluated = parts.collector.member_actors[0].taken = (
                 parts.memory.added[0]
             )

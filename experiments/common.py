@@ -15,8 +15,9 @@ import psutil
 import t3d
 from t3d.config import Config
 from t3d.events import Event
+from t3d.policy.spec import Spec
 from t3d.store.folder import versions
-from t3d.types import Rollout, Spec, row_sizes
+from t3d.types import Rollout, row_sizes
 
 HALF_CHEETAH_EPISODE = 1000  # steps
 

@@ -8,12 +8,12 @@ clock: the time with them beside the time without, which other work on the machi
 from __future__ import annotations
 
 import argparse
-import platform
 import tempfile
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+from common import machine
 
 import t3d
 from t3d.events import Diagnosed, End
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=21_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    print(f"{place(args.device)}, torch {torch.__version__}, {args.seeds} seeds, actors {args.actors}")
+    print(f"{machine()}, torch {torch.__version__}, {args.seeds} seeds, actors {args.actors}")
     print("| threads | a look, ms | of the time, by the events | by the clock |\n|---|---|---|---|")
     for threads in args.threads:
         print(row(args, threads), flush=True)
@@ -45,10 +45,10 @@ def main() -> None:
 
 def row(args: argparse.Namespace, threads: int) -> str:
     pairs = [(train(args, threads, 5_000), train(args, threads, 0)) for _ in range(args.rounds)]
-    looks = [1e3 * one for with_some, _ in pairs for one in with_some.looks]
+    looks = [1e3 * look for with_some, _ in pairs for look in with_some.looks]
     said = [100 * sum(with_some.looks) / with_some.total for with_some, _ in pairs]
     clock = [100 * (with_some.total / without.total - 1) for with_some, without in pairs]
-    turns = ", ".join(f"{one:+.1f}" for one in clock)
+    turns = ", ".join(f"{share:+.1f}" for share in clock)
     return f"| {threads} | {median(looks):.1f} | {median(said):.2f} % | {median(clock):+.1f} % ({turns}) |"
 
 
@@ -72,10 +72,6 @@ def train(args: argparse.Namespace, threads: int, every: int) -> Cost:
     looks = [event.seconds for event in events if isinstance(event, Diagnosed) and event.member == 0]
     assert bool(looks) == (every > 0)
     return Cost(end.seconds, looks)
-
-
-def place(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ have 17 inputs, hidden layers 256-256 and 6 actions, with and without scaled obs
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import write_results
 from numpy.typing import NDArray
 
 from t3d.algo.networks import Actor, ImageActor, initial
@@ -29,7 +29,6 @@ from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.policy.spec import Image, Part, Spec
 from t3d.ship.export import export_policy
 from t3d.ship.parity import largest_difference
-from t3d.store.folder import versions
 
 NOISE = 0.02
 ABOUT = {"env": "", "kind": "best", "seed": 0, "step": 0}
@@ -69,16 +68,16 @@ def torch_actions(policy: SavedPolicy) -> Callable[[NDArray[Any], NDArray[Any] |
 def row(title: str, policies: list[SavedPolicy], folder: Path) -> dict[str, Any]:
     """Prints a line of the table, the largest over the policies, and returns it."""
     kinds = ["onnx"] if policies[0].spec.images else ["onnx", "c"]
-    found: dict[str, float] = {"torch": 0.0}
+    largest = dict.fromkeys(["torch", *kinds], 0.0)
     for policy in policies:
-        found["torch"] = max(found["torch"], largest_difference(policy, torch_actions(policy)))
+        largest["torch"] = max(largest["torch"], largest_difference(policy, torch_actions(policy)))
         for kind in kinds:
             file = folder / f"policy.{kind}"
             file.unlink(missing_ok=True)
-            found[kind] = max(found.get(kind, 0.0), export_policy(policy, file, kind, {}).difference or 0.0)
-    cells = [f"{found[kind]:.1e}" if kind in found else "refused" for kind in ("torch", "onnx", "c")]
+            largest[kind] = max(largest[kind], export_policy(policy, file, kind, {}).difference or 0.0)
+    cells = [f"{largest[kind]:.1e}" if kind in largest else "refused" for kind in ("torch", "onnx", "c")]
     print(f"| {title} | {' | '.join(cells)} |", flush=True)
-    return {"policy": title, **found}
+    return {"policy": title, **largest}
 
 
 def main() -> None:
@@ -100,7 +99,7 @@ def main() -> None:
             policies = [policy_of(actor_architecture(IMAGES, cfg), IMAGES, False)]
             rows.append(row(f"images, `{kind}`, relu", policies, folder))
     for file in sys.argv[1:]:
-        Path(file).write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1) + "\n")
+        write_results(file, rows=rows)
 
 
 if __name__ == "__main__":

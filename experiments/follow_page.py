@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("--with", dest="others", nargs="*", default=[], metavar="THIS=THAT")
     args = parser.parse_args()
     page = args.page.read_text(encoding="utf-8")
-    for one in [f"~/t3d={ROOT}", f"$HOME/t3d={ROOT}", *args.others]:
-        page = page.replace(*one.split("=", 1))
+    for replacement in [f"~/t3d={ROOT}", f"$HOME/t3d={ROOT}", *args.others]:
+        page = page.replace(*replacement.split("=", 1))
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         terminals = [Terminal(Path(folder))]

@@ -53,8 +53,8 @@ def main() -> None:
     print("| seeds | contains the true IQM | with failing seeds | same groups called different | with failing seeds |")
     print("|---|---|---|---|---|")
     for count in SEEDS:
-        found = [measured(draw, count) for measured in (coverage, false_alarms) for draw in (alike, some_fail)]
-        print(f"| {count} | {' | '.join(f'{share:.0%}' for share in found)} |", flush=True)
+        shares = [measured(draw, count) for measured in (coverage, false_alarms) for draw in (alike, some_fail)]
+        print(f"| {count} | {' | '.join(f'{share:.0%}' for share in shares)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,26 +2,26 @@
 
 Trains HalfCheetah-v5 with one critic and with two (whose minimum is the target, as in the paper), five seeds each, and
 draws what the critics predict beside the returns that followed, from the `diagnostics` events. Each training leaves its
-figures in docs/overestimation; one that has left them is not repeated, and `--draw` trains nothing.
+metrics in docs/overestimation; one that has left them is not repeated, and `--draw` trains nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from common import machine, train_or_resume
 
 import t3d
 from t3d.events import Diagnosed, End, Start
+from t3d.insight.plots import drawing
 from t3d.store.log import read_events
 
 CRITICS = {1: "one critic", 2: "two critics, the smaller value"}
-FIGURES = ("step", "q_predicted", "q_return", "q_bias", "q_rows")
+METRICS = ("step", "q_predicted", "q_return", "q_bias", "q_rows")
 
 
 def main() -> None:
@@ -32,25 +32,23 @@ def main() -> None:
     parser.add_argument("--random-steps", type=int, default=25_000)
     parser.add_argument("--actors", default="inline")
     parser.add_argument("--runs", type=Path, default=Path("runs/overestimation"), help="folder of the runs")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the figures and the picture")
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the results and the picture")
     parser.add_argument("--draw", action="store_true", help="train nothing")
     args = parser.parse_args()
     for critics in CRITICS:
-        if not args.draw and not figures_file(args, critics).exists():
+        if not args.draw and not results_file(args, critics).exists():
             train(args, critics)
-    results = {critics: json.loads(figures_file(args, critics).read_text()) for critics in CRITICS}
+    results = {critics: json.loads(results_file(args, critics).read_text()) for critics in CRITICS}
     draw(results, args.docs / "img" / "overestimation.png")
     for critics, result in results.items():
         predicted, bias = (np.array(last_quarter(result, name)) for name in ("q_predicted", "q_bias"))
-        errors = (
-            100 * bias / (predicted - bias)
-        )  # of the true value; q_bias leaves out the critics' own part in a return
-        each = ", ".join(f"{one:+.1f}" for one in errors)
+        errors = 100 * bias / (predicted - bias)  # q_bias leaves out the critics' own part in a return
+        each = ", ".join(f"{error:+.1f}" for error in errors)
         print(f"{CRITICS[critics]}: over the last quarter {errors.mean():+.1f} % of the true value; by seed {each}")
 
 
 def train(args: argparse.Namespace, critics: int) -> None:
-    """Trains, or goes on where it was stopped, and writes its figures."""
+    """Trains, or continues where it was stopped, and writes its metrics."""
     folder = args.runs / f"critics-{critics}"
     changes: dict[str, Any] = {
         "env": {"id": args.env},
@@ -62,46 +60,41 @@ def train(args: argparse.Namespace, critics: int) -> None:
         "run": {"root": str(args.runs), "name": folder.name},
     }
     cfg = t3d.merge(t3d.Config(), changes)
-    *_, end = t3d.resume(folder, cfg=cfg) if folder.is_dir() else t3d.train(cfg)
+    *_, end = train_or_resume(cfg)
     assert isinstance(end, End) and end.reason == "finished"
     start = next(iter(read_events(folder, kinds=[Start])))
     curves: dict[int, list[list[Any]]] = {seed: [] for seed in cfg.seeds}
     for event in read_events(folder, kinds=[Diagnosed]):
-        curves[event.seed].append([getattr(event, name) for name in FIGURES])
-    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    about = {"env": args.env, "critics": critics, "machine": machine, "versions": start.versions, "fields": FIGURES}
+        curves[event.seed].append([getattr(event, name) for name in METRICS])
+    about = {"env": args.env, "critics": critics, "machine": machine(), "versions": start.versions, "fields": METRICS}
     result = {**about, "seconds": round(end.seconds, 1), "diverged": end.diverged, "seeds": curves}
-    file = figures_file(args, critics)
+    file = results_file(args, critics)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result) + "\n")
 
 
-def figures_file(args: argparse.Namespace, critics: int) -> Path:
+def results_file(args: argparse.Namespace, critics: int) -> Path:
     return Path(args.docs, "overestimation", f"critics-{critics}.json")
 
 
 def column(rows: list[list[Any]], name: str) -> np.ndarray[Any, Any]:
-    """A figure of one seed, NaN where no return was known yet."""
-    values = [row[FIGURES.index(name)] for row in rows]
+    """A metric of one seed, NaN where no return was known yet."""
+    values = [row[METRICS.index(name)] for row in rows]
     return np.array([np.nan if value is None else value for value in values], float)
 
 
 def last_quarter(result: dict[str, Any], name: str) -> list[float]:
-    """The mean of a figure over the last quarter of the looks, for each seed."""
+    """The mean of a metric over the last quarter of the looks, for each seed."""
     each = [column(rows, name) for rows in result["seeds"].values()]
     return [float(np.nanmean(values[len(values) * 3 // 4 :])) for values in each]
 
 
 def draw(results: dict[int, dict[str, Any]], file: Path) -> None:
     """Draws predictions beside returns for each number of critics, and the bias of all: means, and every seed."""
-    import matplotlib  # noqa: PLC0415 (a GPU machine may have none)
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
-    highest = max(np.nanmax(column(rows, name)) for one in results.values() for rows in one["seeds"].values()
-                  for name in ("q_predicted", "q_return"))  # fmt: skip
+    with drawing() as pyplot:
+        figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    seeds = [rows for result in results.values() for rows in result["seeds"].values()]
+    highest = max(np.nanmax(column(rows, name)) for rows in seeds for name in ("q_predicted", "q_return"))
     for axis, (critics, result), colour in zip(axes, results.items(), ("tab:red", "tab:blue"), strict=False):
         plot(axis, result, "q_predicted", colour, "predicted by the critics")
         plot(axis, result, "q_return", "black", "discounted return that followed")

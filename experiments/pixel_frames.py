@@ -1,17 +1,13 @@
-"""What the agent sees beside what people see: `python experiments/pixel_frames.py` draws docs/img/pixels-frames.png.
-
-`--gl` draws nothing and says in a sentence whether MuJoCo can render on this machine.
-"""
+"""What the agent sees beside what people see: `python experiments/pixel_frames.py` draws docs/img/pixels-frames.png."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
 from t3d.config import EnvConfig
-from t3d.errors import UserError
+from t3d.insight.plots import drawing
 from t3d.world.make import env_factory
 from t3d.world.pixels import open_env
 
@@ -21,33 +17,7 @@ PUSHES = [1.0] * 8  # of the pendulum, before the picture is taken
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gl", action="store_true")
-    if parser.parse_args().gl:
-        print(graphics())
-    else:
-        draw()
-
-
-def graphics() -> str:
-    """Says whether MuJoCo can render here."""
-    cfg = EnvConfig(id="HalfCheetah-v5", pixels=SIDE)
-    try:
-        env = open_env(env_factory(cfg), cfg)
-        frame, _ = env.reset(seed=0)
-        env.close()
-    except UserError as error:
-        return f"MuJoCo cannot render here: {error}"
-    return "MuJoCo renders here." if np.ptp(frame) else "MuJoCo cannot render here: its images have one colour."
-
-
-def draw() -> None:
     """Draws the frames of one observation of Pendulum-v1, and the same moment as a video shows it."""
-    import matplotlib  # noqa: PLC0415 (a GPU machine may have none)
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
     cfg = EnvConfig(id="Pendulum-v1", pixels=SIDE, action_repeat=REPEAT)
     env = open_env(env_factory(cfg), cfg)
     frames = [env.reset(seed=1)[0]]
@@ -56,7 +26,8 @@ def draw() -> None:
             frame = env.step(np.array([2 * push], np.float32))[0]
         frames.append(frame)
     titles = [f"the agent, {back} steps ago" for back in range(STACK - 1, 0, -1)] + ["the agent, now", "people, now"]
-    figure, axes = pyplot.subplots(1, STACK + 1, figsize=(3 * (STACK + 1), 3.2), layout="constrained")
+    with drawing() as pyplot:
+        figure, axes = pyplot.subplots(1, STACK + 1, figsize=(3 * (STACK + 1), 3.2), layout="constrained")
     for axis, title, image in zip(axes, titles, [*frames[-STACK:], env.render()], strict=True):
         axis.imshow(image, interpolation="nearest")
         axis.set(title=title.replace("1 steps", "1 step"), xticks=[], yticks=[])

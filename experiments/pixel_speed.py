@@ -1,8 +1,8 @@
 """How fast images are learned from: `python experiments/pixel_speed.py [--device cuda] [--json FILE]`.
 
 Measures, in turns, the preset pixels with 6 actions: how long a batch takes to be put together from the replay, an
-update with each engine, acting in NumPy on one thread, and convolutions of several members written in different ways
-(pixel_convolutions.py). Times are milliseconds, best and median. `--table FILE...` prints what was measured before.
+update with each engine, and acting in NumPy on one thread. Times are milliseconds, best and median. `--table FILE...`
+prints what was measured before.
 A short try on a CPU:
 
     python experiments/pixel_speed.py --device cpu --sides 32 --members 1 2 --batch 4 --rows 300 --seconds 0.05
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import traceback
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pixel_convolutions
 import torch
+from common import machine, write_results
 
 from t3d.algo.engines import compiled_if_possible
 from t3d.algo.engines.capture import Graphs
@@ -39,11 +38,10 @@ from t3d.data.memory import Memory
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.policy.spec import Image, Spec
 from t3d.run.placement import set_tf32_for_process
-from t3d.store.folder import versions
 from t3d.types import Rollout, row_sizes
 
 USUAL_SIDE, ACTIONS, STACK, BLOCK, EPISODE = 84, 6, 3, 250, 125
-PARTS = ("assembly", "update", "acting", "convolutions")
+PARTS = ("assembly", "update", "acting")
 Row = dict[str, Any]
 
 
@@ -64,29 +62,27 @@ def main() -> int:
             print_tables(json.loads(file.read_text())["rows"])
         return 0
     set_tf32_for_process(False)
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    about = {"machine": {"system": platform.platform(), "gpu": gpu}, "versions": versions()}
-    found: list[Row] = []
+    measured: list[Row] = []
     for row in rows(args):
-        found.append(row)
+        measured.append(row)
         print(json.dumps(row), flush=True)
         if args.json:
-            args.json.write_text(json.dumps({**about, "rows": found}, indent=1) + "\n")
-    print_tables(found)
-    return int(any("failed" in row for row in found))
+            write_results(args.json, machine=machine(), rows=measured)
+    print_tables(measured)
+    return int(any("failed" in row for row in measured))
 
 
 def rows(args: argparse.Namespace) -> Iterator[Row]:
     """Yields everything; what fails yields why, and the rest goes on."""
     usual = USUAL_SIDE if USUAL_SIDE in args.sides else args.sides[0]
-    sizes = dict.fromkeys([(usual, 1), *((side, 1) for side in args.sides), *((usual, one) for one in args.members)])
+    sizes = dict.fromkeys(
+        [(usual, 1), *((side, 1) for side in args.sides), *((usual, count) for count in args.members)]
+    )
     for side, members in sizes:
         if {"assembly", "update"} & set(args.only):
             yield from attempt(lambda side=side, members=members: learning(args, side, members), side, members)
     if "acting" in args.only:
         yield from attempt(lambda: acting(args), 0, 1)
-    for members in args.members if "convolutions" in args.only else []:
-        yield from attempt(lambda members=members: convolutions(args, usual, members), usual, members)
 
 
 def attempt(measure: Callable[[], Iterator[Row]], side: int, members: int) -> Iterator[Row]:
@@ -131,13 +127,13 @@ def learning(args: argparse.Namespace, side: int, members: int) -> Iterator[Row]
     memory = full_memory(args, spec, members)
     if "assembly" in args.only:
         runs = assemblies(args, memory)
-        for name, figures in timed_in_turns(runs, args.seconds, args.device).items():
+        for name, times in timed_in_turns(runs, args.seconds, args.device).items():
             on_gpu = {"ms_gpu": gpu_milliseconds(runs[name])} if args.device == "cuda" else {}
-            yield {"what": "assembly", "how": name, **size, **figures, **on_gpu}
+            yield {"what": "assembly", "how": name, **size, **times, **on_gpu}
     if "update" in args.only:
         updates = {name: learner.run for name, learner in learners(args, spec, memory, members)}
-        for name, figures in timed_in_turns(updates, args.seconds, args.device).items():
-            yield {"what": "update", "how": name, **size, **figures}
+        for name, times in timed_in_turns(updates, args.seconds, args.device).items():
+            yield {"what": "update", "how": name, **size, **times}
 
 
 def assemblies(args: argparse.Namespace, memory: Memory) -> dict[str, Run]:
@@ -150,11 +146,11 @@ def assemblies(args: argparse.Namespace, memory: Memory) -> dict[str, Run]:
     if args.device == "cpu":
         return plain
     torch.compiler.reset()
-    found = {f"{name}, launched from Python": run for name, run in plain.items()}
+    runs = {f"{name}, launched from Python": run for name, run in plain.items()}
     for name, function in functions.items():
-        found[f"{name}, recorded"] = recorded(function)
-        found[f"{name}, compiled and recorded"] = recorded(compiled_if_possible(function))
-    return found
+        runs[f"{name}, recorded"] = recorded(function)
+        runs[f"{name}, compiled and recorded"] = recorded(compiled_if_possible(function))
+    return runs
 
 
 def recorded(function: Callable[[], Any]) -> Run:
@@ -192,11 +188,11 @@ def learners(args: argparse.Namespace, spec: Spec, memory: Memory, members: int)
 def acting(args: argparse.Namespace) -> Iterator[Row]:
     """Acting on one observation, in a process whose BLAS has one thread, as actors have."""
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         command = [sys.executable, __file__, "--device", "cpu", "--only", "acting", "--seconds", str(args.seconds)]
         ran = subprocess.run(
             [*command, "--sides", *map(str, args.sides)],
-            env={**os.environ, **one},
+            env={**os.environ, **one_thread},
             capture_output=True,
             text=True,
             check=False,
@@ -212,31 +208,18 @@ def acting(args: argparse.Namespace) -> Iterator[Row]:
         policy = MemberPolicy(PolicySnapshot(0, network, initial(network, [0], torch.float32).numpy()), 0)
         seen = np.random.default_rng(0).integers(0, 256, (1, spec_of(side).observation_width), np.uint8)
         runs[str(side)] = repeated(lambda policy=policy, seen=seen: policy(seen))
-    for side, figures in timed_in_turns(runs, args.seconds, "cpu").items():
-        yield {"what": "acting", "how": "numpy, one thread", "side": int(side), **figures}
+    for side, times in timed_in_turns(runs, args.seconds, "cpu").items():
+        yield {"what": "acting", "how": "numpy, one thread", "side": int(side), **times}
 
 
-def convolutions(args: argparse.Namespace, side: int, members: int) -> Iterator[Row]:
-    """The encoder of several members forwards and backwards, under every switch that matters."""
-    wrap = recorded if args.device == "cuda" else repeated
-    for tf32, deterministic, benchmark in pixel_convolutions.SWITCHES:
-        with pixel_convolutions.switched(tf32, deterministic, benchmark):
-            steps = pixel_convolutions.steps(td3_of(args), (members, args.batch, 3 * STACK, side, side), args.device)
-            runs = {name: wrap(step) for name, step in steps.items()}
-            for name, figures in timed_in_turns(runs, args.seconds / 3, args.device).items():
-                size = {"side": side, "members": members, "batch": args.batch}
-                switches = {"tf32": tf32, "deterministic": deterministic, "benchmark": benchmark}
-                yield {"what": "convolutions", "how": name, **size, **switches, **figures}
-
-
-def print_tables(found: list[Row]) -> None:
+def print_tables(measured: list[Row]) -> None:
     """Prints a table in Markdown for each thing measured."""
-    for what in dict.fromkeys(row["what"] for row in found):
-        mine = [row for row in found if row["what"] == what]
-        columns = [key for key in dict.fromkeys(key for row in mine for key in row) if key != "what"]
+    for what in dict.fromkeys(row["what"] for row in measured):
+        rows = [row for row in measured if row["what"] == what]
+        columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "what"]
         rate = ["a second"] if what in ("update", "acting") else []
         print(f"\n**{what}**\n\n| {' | '.join([*columns, *rate])} |\n|{'---|' * len([*columns, *rate])}")
-        for row in mine:
+        for row in rows:
             cells = [str(row.get(key, "")) for key in columns] + [f"{1000 / row['ms_median']:,.0f}" for _ in rate]
             print(f"| {' | '.join(cells)} |")
 

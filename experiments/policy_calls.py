@@ -6,23 +6,21 @@ products of matrices and activations alone. They take turns, on one thread; the 
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from common import seconds, write_results
 from export_parity import SMOOTH, VECTORS, policy_of
 
 from t3d import load_policy
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture
 from t3d.ship.export import export_policy
-from t3d.store.folder import versions
 
 ROUNDS, CALLS = 500, 20
 
@@ -32,7 +30,7 @@ def main() -> None:
     x, previous = np.random.default_rng(0).normal(size=17).astype(np.float32), np.zeros(6, np.float32)
     saved = policy_of(actor_architecture(VECTORS, TD3Config()), VECTORS, scaled=False)
     plain, smooth = saved, policy_of(actor_architecture(SMOOTH, TD3Config()), SMOOTH, scaled=False)
-    weights = [one[0] for one in saved.snapshot.architecture.parameters(saved.snapshot.flat)]
+    weights = [stack[0] for stack in saved.snapshot.architecture.parameters(saved.snapshot.flat)]
     with tempfile.TemporaryDirectory() as folder:
         export_policy(saved, Path(folder) / "policy.onnx", "onnx", {})
         onnx = load_policy(Path(folder) / "policy.onnx")
@@ -45,14 +43,11 @@ def main() -> None:
         best = dict.fromkeys(calls, float("inf"))
         for _ in range(ROUNDS):
             for name, call in calls.items():
-                started = time.perf_counter()
-                for _ in range(CALLS):
-                    call()
-                best[name] = min(best[name], (time.perf_counter() - started) / CALLS)
-    found = {name: round(1e6 * seconds, 1) for name, seconds in best.items()}
-    print(found)
+                best[name] = min(best[name], seconds(call, CALLS))
+    microseconds = {name: round(1e6 * time, 1) for name, time in best.items()}
+    print(microseconds)
     for file in sys.argv[1:]:
-        Path(file).write_text(json.dumps({"versions": versions(), "microseconds": found}, indent=1) + "\n")
+        write_results(file, microseconds=microseconds)
 
 
 def products(x: Any, weights: list[Any]) -> Any:

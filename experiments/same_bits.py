@@ -24,8 +24,7 @@ import numpy as np
 import safetensors.numpy
 
 ROOT = Path(__file__).resolve().parents[1]
-DIFFER = {"time", "seconds", "steps_per_second", "save_seconds"}  # columns of metrics.csv that differ each time
-DIFFER |= {"acting_share"}
+DIFFER = {"time", "seconds", "steps_per_second", "save_seconds", "acting_share"}  # columns that differ each time
 DIFFER |= {"std_return"}  # divided by n until 0.4, by n - 1 since
 SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --random-steps 150 --threads 1"
 SMALL += " --eval.episodes 1 --eval.every-steps 300 --checkpoint.every-steps 200 --no-video --run.name run"
@@ -84,10 +83,10 @@ def main() -> int:
     with checked_out(given.before) as before, checked_out(given.after) as after:
         differing = 0
         for name, words in TRAININGS.items():
-            one, other = (hashes(source, words) for source in (before, after))
-            changed = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+            old, new = (hashes(source, words) for source in (before, after))
+            changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
             differing += bool(changed)
-            print(f"{'EQUAL' if not changed else 'DIFFERENT'}  {name}: {len(one)} arrays  {' '.join(changed[:4])}")
+            print(f"{'EQUAL' if not changed else 'DIFFERENT'}  {name}: {len(old)} arrays  {' '.join(changed[:4])}")
     print(f"{len(TRAININGS) - differing} of {len(TRAININGS)} equal")
     return differing
 
@@ -140,15 +139,15 @@ def hashed(checkpoints: Path) -> dict[str, str]:
     arrays = {re.sub("_adam_made$", "_adam_steps", name): array for name, array in saved.items()}  # as it was once
     manifest = json.loads((newest / "manifest.json").read_bytes())["manifest"]
     for seed in {seed for seed, *_ in manifest["segments"]}:
-        mine = sorted((first, file[0]) for owner, first, _, file in manifest["segments"] if owner == seed)
-        rows = [safetensors.numpy.load_file(checkpoints / "replay" / file)["rows"] for _, file in mine]
+        files = sorted((first, file[0]) for owner, first, _, file in manifest["segments"] if owner == seed)
+        rows = [safetensors.numpy.load_file(checkpoints / "replay" / file)["rows"] for _, file in files]
         name = seed if isinstance(seed, str) else f"seed-{seed}"  # as it was once
         arrays[f"replay of {name}"] = np.concatenate(rows)
-    found = {name: f"{array.dtype} {array.shape} {digest(array.tobytes())}" for name, array in arrays.items()}
+    hashes = {name: f"{array.dtype} {array.shape} {digest(array.tobytes())}" for name, array in arrays.items()}
     with (checkpoints.parent / "metrics.csv").open(newline="") as file:
         rows = [{key: value for key, value in row.items() if key not in DIFFER} for row in csv.DictReader(file)]
     lines = sorted(map(json.dumps, rows))  # evaluations in another process arrive when they are ready
-    return {**found, "metrics.csv": digest("\n".join(lines).encode())}
+    return {**hashes, "metrics.csv": digest("\n".join(lines).encode())}
 
 
 def digest(content: bytes) -> str:

@@ -20,7 +20,7 @@ from same_bits import checked_out
 
 TOLERATED = 0.98  # of the speed, where the first revision repeats itself that well
 SMALL = "--engines fused --threads 1 --hidden 64 64 --batch 128"
-FIGURES = {  # what is measured: flags of t3d bench, and the field of its row, larger if faster
+SPEEDS = {  # what is measured: flags of t3d bench, and the field of its row, larger if faster
     "update": ("update --engines fused --threads 1 --seconds 3", lambda row: 1 / row["ms_median"]),
     "train": ("train --engines fused --threads 1 --turns 4", lambda row: row["steps_per_second"]),
     "update, 64-64": (f"update {SMALL} --seconds 3", lambda row: 1 / row["ms_median"]),
@@ -36,7 +36,7 @@ def main() -> int:
     given = args.parse_args()
     slower = 0
     with checked_out(given.before) as before, checked_out(given.after) as after:
-        for name in FIGURES:
+        for name in SPEEDS:
             rounds = [[speed(source, name) for source in (before, after, before)] for _ in range(given.rounds)]
             ratios = [second / statistics.mean((first, again)) for first, second, again in rounds]
             against_itself = [again / first for first, _, again in rounds]
@@ -50,13 +50,13 @@ def main() -> int:
 
 
 def speed(source: Path, name: str) -> float:
-    words, figure = FIGURES[name]
+    words, speed_of = SPEEDS[name]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "t3d", "bench", *words.split(), "--json", "rows.json"]
         environment = {**os.environ, "PYTHONPATH": str(source)}
         subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
         (row,) = json.loads((Path(folder) / "rows.json").read_bytes())["rows"]
-        return float(figure(row))
+        return float(speed_of(row))
 
 
 if __name__ == "__main__":

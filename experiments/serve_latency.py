@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
+from common import write_results
 
 from t3d.bench.updates import HALF_CHEETAH
 from t3d.config.networks import architecture
 from t3d.policy.files import save_policy
 from t3d.policy.snapshots import PolicySnapshot
-from t3d.store.folder import versions
 
 CONNECTIONS, WARM_UP, TURNS = 32, 1.0, 20
 NAMES = {"act": "POST /act, one observation", "empty": "GET /health, an empty handler", "bad": "bad requests"}
@@ -65,9 +65,8 @@ def main() -> int:
         rows, late = measure(port, requests, args.rate, args.seconds)
         after = process.memory_info().rss
         cpu = (sum(process.cpu_times()[:2]) - cpu) / args.seconds
-    found = {
+    results = {
         "machine": {"system": platform.platform(), "cores": psutil.cpu_count()},
-        "versions": versions(),
         "rate": args.rate,
         "seconds": args.seconds,
         "rows": rows,
@@ -78,9 +77,9 @@ def main() -> int:
     for row in rows:
         times = ", ".join(f"{name} {value:.2f} ms" for name, value in row["ms"].items())
         print(f"{NAMES[row['what']]}: {row['answers']:,} answers, {times}, {row['wrong']} wrong")
-    print({key: found[key] for key in ("client_late_ms_p99", "server_mib", "server_cpu")})
+    print({key: results[key] for key in ("client_late_ms_p99", "server_mib", "server_cpu")})
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_results(args.json, **results)
     return sum(row["wrong"] for row in rows)
 
 
@@ -94,8 +93,8 @@ def measure(
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         answers, late = runner.run(send(port, schedule(requests, rate, seconds)))
     rows = []
-    for kind, mine in itertools.groupby(sorted(answers), key=lambda one: one[0]):
-        times, right = np.array([[elapsed, right] for _, elapsed, right in mine]).T
+    for kind, group in itertools.groupby(sorted(answers), key=lambda answer: answer[0]):
+        times, right = np.array([[elapsed, right] for _, elapsed, right in group]).T
         ms = np.percentile(1000 * times, [*PERCENTILES.values()]).round(3).tolist()
         wrong = int((right == 0).sum())
         rows.append(
@@ -144,7 +143,7 @@ async def send(
 
 def schedule(requests: dict[str, list[Request]], rate: float, seconds: float) -> Iterator[tuple[float, Request]]:
     """Yields an observation at each turn and, halfway to the next, the others in between."""
-    following = {kind: itertools.cycle(mine) for kind, mine in requests.items()}
+    following = {kind: itertools.cycle(of_kind) for kind, of_kind in requests.items()}
     between = {0: "empty", TURNS // 2: "empty", TURNS // 4: "bad"}
     for turn in range(int(rate * seconds)):
         yield turn / rate, next(following["act"])
@@ -160,7 +159,7 @@ def served(file: str) -> Iterator[tuple[psutil.Process, int]]:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            address = next(found for line in server.stdout if (found := re.search(r":(\d+)/act", line)))
+            address = next(match for line in server.stdout if (match := re.search(r":(\d+)/act", line)))
             yield psutil.Process(server.pid), int(address[1])
         finally:
             server.terminate()

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import shlex
 import sys
 import time
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import psutil
+from common import machine, train_or_resume, write_into, write_results
 from numpy.typing import NDArray
 
 import t3d
@@ -31,12 +31,10 @@ from t3d.events import Eval
 from t3d.insight.plots import COLOURS, drawing, save
 from t3d.policy.acting import LoadedPolicy
 from t3d.seeds import derive
-from t3d.store.folder import versions
 from t3d.types import sample_std
 
 LIMITS = [0, 0.5, 0.2, 0.1, 0.05]
 RESULTS, PAGE, PICTURE = Path("docs/smooth"), Path("docs/ship.md"), Path("docs/img/smooth.png")
-MARKS = ("<!-- smooth: written by experiments/smooth.py -->\n", "<!-- end of smooth -->")
 Actions = NDArray[np.float64]
 
 
@@ -71,10 +69,10 @@ def main() -> None:
             print(f"{file} has a result already")
             continue
         train(limit, args)
-        file.write_text(json.dumps(result(limit, args), indent=1) + "\n")
-    found = [json.loads(file.read_text()) for file in args.results.glob(f"{args.task}-*.json")]
-    longest = max(one["steps"] for one in found)
-    write(sorted((one for one in found if one["steps"] == longest), key=lambda one: -(one["limit"] or 2)))
+        write_results(file, **result(limit, args))
+    results = [json.loads(file.read_text()) for file in args.results.glob(f"{args.task}-*.json")]
+    longest = [result for result in results if result["steps"] == max(result["steps"] for result in results)]
+    write(sorted(longest, key=lambda result: -(result["limit"] or 2)))
 
 
 def is_finished(file: Path, args: argparse.Namespace) -> bool:
@@ -101,9 +99,8 @@ def train(limit: float, args: argparse.Namespace) -> None:
         "run": {"root": str(args.runs), "name": folder(limit, args).name},
     }
     cfg, started = t3d.merge(t3d.preset(args.preset), changes), time.monotonic()
-    path = folder(limit, args)
     try:
-        for event in t3d.resume(path, cfg=cfg) if path.is_dir() else t3d.train(cfg):
+        for event in train_or_resume(cfg):
             if isinstance(event, Eval):
                 seconds = time.monotonic() - started
                 print(f"limit {limit:g} {event.step:>9,} seed {event.seed}: {event.mean_return:8.1f}  {seconds:.0f} s")
@@ -126,20 +123,19 @@ def result(limit: float, args: argparse.Namespace) -> dict[str, Any]:
         "episodes": args.episodes,
         "policies": [play(policy, args.episodes)._asdict() for policy in policies],
         "limited_afterwards": {
-            f"{one:g}": [play(policy, args.episodes, one)._asdict() for policy in policies] for one in behind
+            f"{other:g}": [play(policy, args.episodes, other)._asdict() for policy in policies] for other in behind
         },
         "random_steps": args.random_steps,
         "actors": args.actors,
         "tf32": args.tf32,
         "arguments": sys.argv[1:],
-        "machine": f"{gpu_name()}, {psutil.cpu_count()} cores ({platform.machine()})",
-        "versions": versions(),
+        "machine": machine(),
     }
 
 
 def play(policy: LoadedPolicy, episodes: int, limit: float = 1.0) -> Played:
     """Plays fresh episodes, the same for every policy; `limit` clips actions whose policy knows nothing of it."""
-    env, controller, found = gym.make(str(policy.about["env"])), policy.controller(), []
+    env, controller, played = gym.make(str(policy.about["env"])), policy.controller(), []
     low, high = policy.spec.action_low, policy.spec.action_high
     for episode in range(episodes):
         observation, _ = env.reset(seed=derive(0, "test", episode))
@@ -154,10 +150,10 @@ def play(policy: LoadedPolicy, episodes: int, limit: float = 1.0) -> Played:
             over = terminated or truncated
         actions = np.array(applied[1:])
         changes = np.abs(np.diff(actions, axis=0)) / (high - low)
-        found.append((sum(rewards), changes.mean(), changes.max(), frequency(2 * (actions - low) / (high - low) - 1)))
+        played.append((sum(rewards), changes.mean(), changes.max(), frequency(2 * (actions - low) / (high - low) - 1)))
     env.close()
-    mean_return, change, _, frequencies = map(float, np.mean(found, axis=0))
-    return Played(mean_return, change, float(max(largest for _, _, largest, _ in found)), frequencies)
+    mean_return, change, _, frequencies = map(float, np.mean(played, axis=0))
+    return Played(mean_return, change, float(np.max(played, axis=0)[2]), frequencies)
 
 
 def frequency(actions: Actions) -> float:
@@ -167,84 +163,75 @@ def frequency(actions: Actions) -> float:
     return float((2 * (amplitudes * frequencies[:, None]).mean(axis=0)).mean())
 
 
-def gpu_name() -> str:
-    import torch  # noqa: PLC0415 (not needed for --draw)
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+def column(policies: list[dict[str, float]], name: str) -> NDArray[np.float64]:
+    return np.array([policy[name] for policy in policies])
 
 
-def figures(policies: list[dict[str, float]], name: str) -> NDArray[np.float64]:
-    return np.array([one[name] for one in policies])
-
-
-def in_words(policies: list[dict[str, float]]) -> str:
-    returns = figures(policies, "mean_return")
+def return_of(policies: list[dict[str, float]]) -> str:
+    returns = column(policies, "mean_return")
     return f"{returns.mean():,.0f} ± {sample_std(returns):,.0f}"
 
 
-def cells(one: dict[str, Any], afterwards: dict[str, Any]) -> list[str]:
+def cells(result: dict[str, Any], afterwards: dict[str, Any]) -> list[str]:
     """A line of the table."""
-    mine, other = one["policies"], afterwards.get(f"{one['limit']:g}")
+    policies, limited = result["policies"], afterwards.get(f"{result['limit']:g}")
     return [
-        f"{one['limit']:g}" if one["limit"] else "none",
-        in_words(mine),
-        f"{figures(mine, 'change').mean():.1%}",
-        f"{figures(mine, 'largest_change').max():.1%}",
-        f"{1000 * figures(mine, 'frequency').mean():.2f}",
-        in_words(other) if other else "",
+        f"{result['limit']:g}" if result["limit"] else "none",
+        return_of(policies),
+        f"{column(policies, 'change').mean():.1%}",
+        f"{column(policies, 'largest_change').max():.1%}",
+        f"{1000 * column(policies, 'frequency').mean():.2f}",
+        return_of(limited) if limited else "",
     ]
 
 
-def commands(found: list[dict[str, Any]]) -> list[str]:
+def commands(results: list[dict[str, Any]]) -> list[str]:
     """The commands that made the results, each once; results of earlier versions of this file do not say."""
-    known = [one["arguments"] for one in found if "arguments" in one]
+    known = [result["arguments"] for result in results if "arguments" in result]
     typed = dict.fromkeys(shlex.join(["python", "experiments/smooth.py", *arguments]) for arguments in known)
     return ["", f"Made by {' and '.join(f'`{command}`' for command in typed)}."] if typed else []
 
 
-def write(found: list[dict[str, Any]]) -> None:
+def write(results: list[dict[str, Any]]) -> None:
     """Writes the table into the page, and draws the picture."""
-    afterwards: dict[str, Any] = next((one["limited_afterwards"] for one in found if not one["limit"]), {})
+    unlimited = [result for result in results if not result["limit"]]
+    afterwards: dict[str, Any] = unlimited[0]["limited_afterwards"] if unlimited else {}
+    about = results[0]
     lines = [
         "| `env.max_action_change` | return | mean change per step | largest change | CAPS's Sm, × 1000 "
         "| return, limited only afterwards |",
         "|---|---|---|---|---|---|",
-        *(f"| {' | '.join(cells(one, afterwards))} |" for one in found),
-    ]
-    one = found[0]
-    lines += [
+        *(f"| {' | '.join(cells(result, afterwards))} |" for result in results),
         "",
-        f"{one['task']}, preset `{one['preset']}`, {one['seeds']} seeds, {one['steps']:,} steps of which "
-        f"{one['random_steps']:,} random; the last policy of each seed on {one['episodes']} fresh episodes, mean ± "
-        f"standard deviation over seeds. {one['machine']}; "
-        + ", ".join(f"{name} {text}" for name, text in one["versions"].items())
+        f"{about['task']}, preset `{about['preset']}`, {about['seeds']} seeds, {about['steps']:,} steps of which "
+        f"{about['random_steps']:,} random; the last policy of each seed on {about['episodes']} fresh episodes, mean ± "
+        f"standard deviation over seeds. {about['machine']}; "
+        + ", ".join(f"{name} {text}" for name, text in about["versions"].items())
         + ".",
-        *commands(found),
+        *commands(results),
         "",
         "![Return against smoothness](img/smooth.png)",
     ]
     table = "\n".join(lines)
     print(table)
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(MARKS[0])
-    PAGE.write_text(f"{before}{MARKS[0]}\n{table}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
-    draw(found, afterwards)
+    write_into(PAGE, "smooth", "smooth.py", table)
+    draw(results, afterwards)
 
 
-def draw(found: list[dict[str, Any]], afterwards: dict[str, Any]) -> None:
+def draw(results: list[dict[str, Any]], afterwards: dict[str, Any]) -> None:
     """Return against smoothness: a small dot for each seed, a large one for their mean."""
-    groups = [(f"limit {one['limit']:g}" if one["limit"] else "no limit", one["policies"]) for one in found]
+    about = results[0]
     with drawing() as plt:
         figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-        for place, (title, policies) in enumerate(groups):
-            _dots(axes, policies, COLOURS[place % len(COLOURS)], title, "o")
-            other = afterwards.get(title.removeprefix("limit "))
-            if other:
-                _dots(axes, other, COLOURS[place % len(COLOURS)], "", "x")
+        for result, colour in zip(results, cycle(COLOURS)):
+            limit = result["limit"]
+            _dots(axes, result["policies"], colour, f"limit {limit:g}" if limit else "no limit", "o")
+            if limited := afterwards.get(f"{limit:g}"):
+                _dots(axes, limited, colour, "", "x")
         axes.plot([], [], "x", color="grey", label="limited only afterwards")
         axes.set_xlabel("mean change of an action per step, % of its range (left: smoother)")
         axes.set_ylabel("return")
-        axes.set_title(f"{found[0]['task']}, {found[0]['steps']:,} steps, {found[0]['seeds']} seeds")
+        axes.set_title(f"{about['task']}, {about['steps']:,} steps, {about['seeds']} seeds")
         axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
@@ -254,7 +241,7 @@ def draw(found: list[dict[str, Any]], afterwards: dict[str, Any]) -> None:
 
 
 def _dots(axes: Any, policies: list[dict[str, float]], colour: str, title: str, marker: str) -> None:
-    x, y = 100 * figures(policies, "change"), figures(policies, "mean_return")
+    x, y = 100 * column(policies, "change"), column(policies, "mean_return")
     axes.plot(x, y, marker, color=colour, alpha=0.4, markersize=4)
     axes.plot(x.mean(), y.mean(), marker, color=colour, markersize=9, label=title or None)
 

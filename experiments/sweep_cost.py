@@ -43,20 +43,20 @@ def main() -> None:
         seconds = {"one run of six members, eager": swept}
         seconds["one run of six members, fused"] = train(base, "sweep-fused", engine="fused", **SWEEP)
         values = [run.cfg.members[first : first + 2] for first in (0, 2, 4)]
-        pairs = [train(base, f"pair-{place}", engine="eager", **alone(*both)) for place, both in enumerate(values)]
+        pairs = [train(base, f"pair-{number}", engine="eager", **alone(*both)) for number, both in enumerate(values)]
         seconds["three runs of two seeds, eager"] = np.sum(pairs, axis=0)
         for engine in ("eager", "fused"):
-            each = [train(base, f"{engine}-{one.name}", engine=engine, **alone(one)) for one in run.cfg.members]
+            each = [train(base, f"{engine}-{m.name}", engine=engine, **alone(m)) for m in run.cfg.members]
             seconds[f"six runs, {engine}"] = np.sum(each, axis=0)
         print("\n| | seconds | seconds of CPU time |\n|---|---|---|")
-        for what, (wall, cpu) in seconds.items():
-            print(f"| {what} | {wall:.0f} | {cpu:.0f} |")
-        names = {"pairs": [f"pair-{place // 2}" for place in range(6)]}
-        names["single runs"] = [f"eager-{one.name}" for one in run.cfg.members]
-        for what, others in names.items():
+        for title, (wall, cpu) in seconds.items():
+            print(f"| {title} | {wall:.0f} | {cpu:.0f} |")
+        names = {"pairs": [f"pair-{number // 2}" for number in range(6)]}
+        names["single runs"] = [f"eager-{member.name}" for member in run.cfg.members]
+        for title, others in names.items():
             pairs_of = zip(run.cfg.members, others, strict=True)
-            same = [last(root, "sweep", one.name) == last(root, other, f"seed-{one.seed}") for one, other in pairs_of]
-            print(f"{sum(same)} of 6 members equal those of the {what} to the last bit")
+            same = [last(root, "sweep", m.name) == last(root, other, f"seed-{m.seed}") for m, other in pairs_of]
+            print(f"{sum(same)} of 6 members equal those of the {title} to the last bit")
     print_updates()
     print(f"{platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}")
 
@@ -71,7 +71,7 @@ def print_updates() -> None:
     cases = {"six members of a sweep, eager": ("eager", 6, each), "one seed, eager": ("eager", 1, None)}
     cases["six members of a sweep, fused"] = ("fused", 6, each)
     cases["one seed, fused"] = ("fused", 1, None)
-    for what, (engine, members, coefficients) in cases.items():
+    for title, (engine, members, coefficients) in cases.items():
         source = FixedBatch(random_batch(HALF_CHEETAH, cfg, members, "cpu"))
         seeds = range(members)
         learner = Learner(HALF_CHEETAH, cfg, seeds, engine=engine, coefficients=coefficients, source=source)
@@ -80,7 +80,7 @@ def print_updates() -> None:
             started = time.process_time()
             learner.run(10)
             times.append((time.process_time() - started) / 10 / members)
-        print(f"{what}: {1000 * min(times):.2f} ms per update and member")
+        print(f"{title}: {1000 * min(times):.2f} ms per update and member")
 
 
 def alone(*members: Member) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
+from common import machine, train_or_resume
 
 import t3d
 from t3d.config import diff
 from t3d.events import ActingEvent, End, Eval, Event
+from t3d.insight.plots import drawing
 from t3d.store.reader import open_run
 from t3d.types import sample_std
 
@@ -99,7 +100,7 @@ def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterato
     }
     cfg, started = t3d.merge(t3d.preset(args.preset), changes), time.monotonic()
     folder = args.runs / name
-    events = t3d.resume(folder, cfg=cfg) if folder.is_dir() else t3d.train(cfg)
+    events = train_or_resume(cfg)
     before = json.loads(file.read_text())["seconds"] if file.exists() and folder.is_dir() else 0.0
     samples: list[dict[str, Any]] = []
     about: dict[str, Any] = {}
@@ -111,19 +112,10 @@ def train(args: argparse.Namespace, task: str, name: str, file: Path) -> Iterato
             seconds = before + time.monotonic() - started
             complete = isinstance(event, End) and event.reason == "finished"
             evals = open_run(folder).evals  # those of an earlier process too
-            returns = [[one.mean_return for one in evals[member]] for member in cfg.members]
-            steps = [one.step for one in evals[cfg.members[-1]]]
-            result = {
-                "env": task,
-                "note": args.note,
-                "finished": complete,
-                **about,
-                "seconds": seconds,
-                "steps": steps,
-                "returns": returns,
-                "samples": samples,
-            }
-            yield result
+            returns = [[result.mean_return for result in evals[member]] for member in cfg.members]
+            steps = [result.step for result in evals[cfg.members[-1]]]
+            curves = {"seconds": seconds, "steps": steps, "returns": returns, "samples": samples}
+            yield {"env": task, "note": args.note, "finished": complete, **about, **curves}
 
 
 def _about(start: Any) -> dict[str, Any]:
@@ -132,7 +124,7 @@ def _about(start: Any) -> dict[str, Any]:
     return {
         "settings": {key: value for key, (_, value) in changes.items() if key != "run.root"},
         "versions": start.versions,
-        "machine": f"{gpu_name()}, {psutil.cpu_count()} cores ({platform.machine()})",
+        "machine": machine(),
     }
 
 
@@ -182,14 +174,8 @@ def soak(result: dict[str, Any]) -> str:
     )
 
 
-def gpu_name() -> str:
-    import torch  # noqa: PLC0415 (not needed for --only-write)
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-
-
 def write(results: Path) -> None:
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
+    written = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     lines = [
         "# The paper's Table 1",
         "",
@@ -203,31 +189,28 @@ def write(results: Path) -> None:
         "| task | last | best | paper's Table 1 | authors' last | seconds | steps/s, all seeds |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(name, task, found.get(name)) for name, task in TASKS.items()]
-    lines += [_stopped(name, result) for name, result in found.items() if name in TASKS and not result["finished"]]
+    lines += [_row(name, task, written.get(name)) for name, task in TASKS.items()]
+    lines += [_stopped(name, result) for name, result in written.items() if name in TASKS and not result["finished"]]
     lines += ["", f"![learning curves of T3D and the authors](img/{PICTURE.name})", ""]
-    machines = {f"{one['machine']}, torch {one['versions']['torch']}" for one in found.values()}
+    machines = {f"{result['machine']}, torch {result['versions']['torch']}" for result in written.values()}
     lines += [f"Machine: {'; '.join(sorted(machines))}. Seconds are for the whole command, start-up included.", ""]
     lines += ["Settings that differ from the defaults (names that are not in the table are [variants](#variants)):", ""]
-    for name, result in found.items():
+    for name, result in written.items():
         given = {key: value for key, value in result["settings"].items() if key not in ("env.id", "run.name", "seeds")}
         lines += [f"- `{name}`: " + ", ".join(f"{key}={value}" for key, value in given.items())]
         lines += [f"  - {result['note']}"] if result.get("note") else []
         lines += [f"  - after two fifths of the run: {soak(result)}"] if name in TASKS else []
-    lines += _variants({name: result for name, result in found.items() if name not in TASKS})
+    lines += _variants({name: result for name, result in written.items() if name not in TASKS})
     PAGE.write_text("\n".join(lines) + "\n")
     try:
-        draw(found)
+        draw(written)
     except ImportError:
         print(f"no {PICTURE} without matplotlib; run this with --only-write where it is installed")
 
 
-def _variants(found: dict[str, dict[str, Any]]) -> list[str]:
-    if not found:
+def _variants(results: dict[str, dict[str, Any]]) -> list[str]:
+    if not results:
         return []
-    rows = [
-        f"| {name} | {one['env']} | {last(one)} | {best(one)} | {one['seconds']:,.0f} |" for name, one in found.items()
-    ]
     return [
         "\n## Variants\n",
         "Shorter or different runs that [results](results.md) and [performance](performance.md) refer to: `ahead-N`",
@@ -235,8 +218,8 @@ def _variants(found: dict[str, dict[str, Any]]) -> list[str]:
         "paper's hyperparameters.\n",
         "| result | task | last | best | seconds |",
         "|---|---|---|---|---|",
-        *rows,
-        *[_stopped(name, one) for name, one in found.items() if not one["finished"]],
+        *(f"| {name} | {of['env']} | {last(of)} | {best(of)} | {of['seconds']:,.0f} |" for name, of in results.items()),
+        *[_stopped(name, result) for name, result in results.items() if not result["finished"]],
     ]
 
 
@@ -270,37 +253,32 @@ def best(result: dict[str, Any]) -> str:
 
 
 def paper_curve(name: str) -> dict[str, list[float]]:
-    """Returns the authors' own learning curve, by the columns of paper_curves.csv."""
+    """Returns the authors' own learning curve, by the columns of paper_curves.csv.
+
+    These are of the ten seeds in learning_curves/ of their repository, an evaluation every 5,000 steps, on v1 of the
+    environments; deviations with n - 1. mean_of_three and std_of_three are of each seed's mean of three evaluations,
+    50,000 steps apart, of which the last is the row's: what variants.py calls the return at the end.
+    """
     with (FOLDER / "paper_curves.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["env"] == name]
     return {key: [float(row[key] or "nan") for row in rows] for key in rows[0] if key != "env"}
 
 
-def draw(found: dict[str, dict[str, Any]]) -> None:
-    import matplotlib  # noqa: PLC0415 (a GPU machine may have none)
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    figure, grid = pyplot.subplots(2, 4, figsize=(15, 6.5))
+def draw(results: dict[str, dict[str, Any]]) -> None:
+    with drawing() as pyplot:
+        figure, grid = pyplot.subplots(2, 4, figsize=(15, 6.5))
     for axes, (name, task) in zip(grid.flat, TASKS.items(), strict=False):
         authors = {key: np.array(values) for key, values in paper_curve(task.curve).items()}
         _band(axes, authors["step"], authors["mean"], authors["std"], "the authors, v1", "tab:gray")
-        if name in found:
-            returns = np.array(found[name]["returns"])
-            _band(
-                axes,
-                np.array(found[name]["steps"]),
-                returns.mean(0),
-                sample_std(returns, axis=0),
-                "T3D, v5",
-                "tab:blue",
-            )
-        for variant, one in found.items():
-            if variant not in TASKS and one["env"] == name and one["finished"] and one["steps"][-1] == WHOLE:
-                axes.plot(one["steps"], np.mean(one["returns"], axis=0), "--", label=variant, color="tab:orange")
+        if name in results:
+            steps, returns = np.array(results[name]["steps"]), np.array(results[name]["returns"])
+            _band(axes, steps, returns.mean(0), sample_std(returns, axis=0), "T3D, v5", "tab:blue")
+        for variant, result in results.items():
+            is_whole = result["finished"] and result["steps"][-1] == WHOLE
+            if variant not in TASKS and result["env"] == name and is_whole:
+                axes.plot(result["steps"], np.mean(result["returns"], axis=0), "--", label=variant, color="tab:orange")
                 axes.legend()
-        axes.set(title=name if name in found else f"{name} (not run)", xlabel="steps")
+        axes.set(title=name if name in results else f"{name} (not run)", xlabel="steps")
     grid[0, 0].set_ylabel("mean return, 10 seeds")
     grid[0, 0].legend()
     grid.flat[-1].axis("off")

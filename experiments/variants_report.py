@@ -153,11 +153,11 @@ def conditions(results: list[dict[str, Any]]) -> list[str]:
     def all_of(values: Iterable[Any]) -> str:
         return "; ".join(dict.fromkeys(str(value) for value in values))
 
-    seeds = [f"{len(run['evaluations'])} seeds, actors {run['actors']}" for run in results]
-    ran = [f"{what}, {run.get('jobs', 1)} at a time" for what, run in zip(seeds, results, strict=True)]
-    versions = [f"T3D {run['versions']['t3d']}, torch {run['versions']['torch']}" for run in results]
-    machines = all_of(run["machine"] for run in results)
-    return [f"Trainings: {all_of(ran)}. {all_of(versions)}. Machine: {machines}."]
+    seeds = [f"{len(run['evaluations'])} seeds" for run in results]
+    jobs = [f"actors {run['actors']}, {run.get('jobs', 1)} at a time" for run in results]
+    trainings = all_of(map(", ".join, zip(seeds, jobs, strict=True)))
+    versions = all_of(f"T3D {run['versions']['t3d']}, torch {run['versions']['torch']}" for run in results)
+    return [f"Trainings: {trainings}. {versions}. Machine: {all_of(run['machine'] for run in results)}."]
 
 
 def draw(report: Report, docs: Path) -> None:

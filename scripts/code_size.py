@@ -16,36 +16,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = """
-import os, sys, tempfile
+import os, sys, tempfile, threading
+from contextlib import ExitStack
 from pathlib import Path
-seen, package = {}, str(Path(sys.argv[1]) / "t3d") + os.sep
-def watch(frame, event, _):
-    if event == "call" and frame.f_code.co_filename.startswith(package) and frame.f_code.co_name[0] != "<":
-        seen[frame.f_code.co_filename, frame.f_code.co_qualname] = None
+calls, package = set(), str(Path(sys.argv[1]) / "t3d") + os.sep
+def profile(frame, event, _):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(package) and code.co_name[0] != "<":
+        calls.add((code.co_filename, code.co_qualname))
 def way(name, function):
-    seen.clear()
-    sys.setprofile(watch)
+    calls.clear()
+    sys.setprofile(profile)
     try:
         result = function()
     finally:
         sys.setprofile(None)
-    print(f"  {name}: {len(seen)} functions in {len({file for file, _ in seen})} files")
+    print(f"  {name}: {len(calls)} functions in {len({file for file, _ in calls})} files")
     return result
-import threading
-from contextlib import ExitStack
 from t3d.app.train import parse
+from t3d.config import merge
 from t3d.run.build import assemble
 from t3d.run.placement import resolve
 from t3d.types import Requests
+from t3d.world.make import env_factory
 flags = "Pendulum-v1 --random-steps 0 --td3.batch-size 4 --engine eager --threads 1 --total-steps 99 --td3.tau 0.01"
 cfg = way("setting, from its flag to the configuration", lambda: parse(flags.split()).cfg)
-from t3d.world.make import env_factory
 with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
-    from t3d.config import merge
     cfg = resolve(merge(cfg, {"run": {"root": folder}}))
     try:
         make = env_factory(cfg.env)
-    except Exception:
+    except Exception:  # until 0.4
         make = env_factory(cfg.env.id)
     training = assemble(cfg, Requests(threading.Event(), threading.Event()), make, opened)
     parts = training.parts
@@ -60,10 +60,10 @@ with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         training.publisher.publish()
         return parts.collector.poll()
     way("policy, inline", policy)
-    def event():
-        for one in training.reporter.learned(trace):
-            training.saver.folder.write(one)
     parts.counters.step = 9
+    def event():
+        for update in training.reporter.learned(trace):
+            training.saver.folder.write(update)
     way("event", event)
 """
 
@@ -76,8 +76,8 @@ def report(tree: Path) -> None:
     for folders in (["src"], ["src", "experiments"]):
         files = sorted(file for folder in folders for file in (tree / folder).rglob("*.py"))
         texts = [file.read_text(encoding="utf-8") for file in files]
-        lines, counted = sum(text.count("\n") for text in texts), sum(map(statements, texts))
-        print(f"  {' and '.join(folders)}: {lines:,} lines, {len(files)} files, {counted:,} statements")
+        lines, count = sum(text.count("\n") for text in texts), sum(map(statements, texts))
+        print(f"  {' and '.join(folders)}: {lines:,} lines, {len(files)} files, {count:,} statements", flush=True)
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     subprocess.run([sys.executable, "-c", WAYS, tree / "src"], env=environment, check=False)
 

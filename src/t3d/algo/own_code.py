@@ -107,7 +107,10 @@ def _try_network(network: Architecture, *, acts: bool) -> None:
 def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
     """Makes one cycle of updates and every periodic operation once, on an agent of its own."""
     _require(len(rule.phases(cfg)) > 0, "it has no phases")
-    _require(all(operation.every >= 1 for operation in rule.periodic), "a periodic operation must come after one or more updates")
+    _require(
+        all(operation.every >= 1 for operation in rule.periodic),
+        "a periodic operation must come after one or more updates",
+    )
     learner = Learner(spec, cfg, SEEDS, rule=rule)
     _check_agent(learner)
     _require(hasattr(learner.coefficients, "gamma"), "its coefficients have no gamma")

@@ -17,9 +17,9 @@ from t3d.algo.engines.verify import random_batch
 from t3d.algo.learner import Learner
 from t3d.algo.oracle import Oracle
 from t3d.config import Config, TD3Config
+from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.config.presets import preset
 from t3d.data.memory import Memory
-from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.policy.spec import Part, Spec
 from t3d.types import Batch
 
