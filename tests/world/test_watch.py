@@ -16,8 +16,7 @@ import pytest
 import helpers
 import t3d
 from t3d.errors import UserError
-from t3d.world.doctor import examine
-from t3d.world.doctor.watch import watching
+from t3d.world.doctor import examine, watching
 from worlds import Sound, broken
 
 SECONDS = 0.2

@@ -39,8 +39,7 @@ from t3d.store.best import BestPolicies
 from t3d.store.folder import RunFolder, create_folder, set_aside
 from t3d.store.lock import Lock
 from t3d.types import Requests
-from t3d.world.doctor import examine
-from t3d.world.doctor.watch import CALL_SECONDS
+from t3d.world.doctor import CALL_SECONDS, examine
 from t3d.world.fingerprint import fingerprint
 from t3d.world.guard import EnvFactory
 from t3d.world.names import with_name

@@ -5,6 +5,14 @@ Problems that training cannot survive are raised as a UserError; those it can su
 
 from __future__ import annotations
 
+import faulthandler
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +20,14 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from t3d.config import EnvConfig
-from t3d.errors import UserError
-from t3d.world.doctor.checks import CHECKS, images
-from t3d.world.doctor.trial import play
-from t3d.world.doctor.watch import CALL_SECONDS, Watch, watching
+from t3d.errors import OwnSignal, UserError
+from t3d.world.doctor.checks import CHECKS, images, play
 from t3d.world.guard import EnvFactory, EnvGuard, close_quietly
 from t3d.world.pixels import open_env
 from t3d.world.spec import name_of, spec_of
+
+CALL_SECONDS = 60.0  # for one call; chosen: compiling or loading a large simulator takes less
+STDERR = 2
 
 
 def examine(make_env: EnvFactory, cfg: EnvConfig | None = None, call_seconds: float = CALL_SECONDS) -> list[str]:
@@ -40,8 +49,11 @@ def examine(make_env: EnvFactory, cfg: EnvConfig | None = None, call_seconds: fl
 
 
 def _examine(env: Any, cfg: EnvConfig, watch: Watch) -> list[str]:
-    spec, name = spec_of(env, cfg), name_of(env)
-    guard = EnvGuard(spec, name, bad_values=cfg.bad_values, beat=lambda: watch.begin(_calling(guard)))
+    def call_begins() -> None:
+        method = f"step {guard.step}" if guard.step else "reset()"
+        watch.begin(f"{guard.where} has not returned from {method} of episode {guard.episode}")
+
+    guard = EnvGuard(spec_of(env, cfg), name_of(env), bad_values=cfg.bad_values, beat=call_begins)
     if isinstance(env, VectorEnv):
         only = f"{guard.where} is a VectorEnv; its environments are checked only while they are stepped"
         return [only, *(f"{guard.where}: {text}" for text in images(guard.spec))]
@@ -49,6 +61,75 @@ def _examine(env: Any, cfg: EnvConfig, watch: Watch) -> list[str]:
     return [f"{guard.where}: {text}" for check in CHECKS for text in check(trial)]
 
 
-def _calling(guard: EnvGuard) -> str:
-    method = f"step {guard.step}" if guard.step else "reset()"
-    return f"{guard.where} has not returned from {method} of episode {guard.episode}"
+class TooLong(OwnSignal):
+    """Raised inside a call that takes too long."""
+
+
+class Watch:
+    """A timeout for each call into the user's code: one that does not return is interrupted, or warned of."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.main = threading.current_thread()
+        # Only Python code in the main thread can be interrupted, by a signal that nobody else uses.
+        self.interrupts = self.main is threading.main_thread() and _alarm_is_free()
+        self._now = ("", time.monotonic())  # one value, because another thread reads it
+
+    def begin(self, what: str) -> None:
+        """Marks the start of a call, or of a pause between them; the text starts the message if it takes too long."""
+        self._now = (what, time.monotonic())
+
+    def follow(self, over: threading.Event) -> None:
+        """Interrupts overdue calls, again and again in case they catch it; or warns on stderr, once for each."""
+        reported = 0.0
+        while not over.wait(self.seconds / 8):
+            since = self._now[1]
+            if time.monotonic() - since <= self.seconds:
+                continue
+            if self.interrupts and self.main.ident is not None:
+                signal.pthread_kill(self.main.ident, signal.SIGALRM)
+            elif since != reported:
+                reported = since
+                print(f"warning: {self.complaint()}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def interrupt(self, *_: object) -> None:
+        """Handles the signal; one that comes late, after its call has returned, is ignored."""
+        if time.monotonic() - self._now[1] > self.seconds:
+            raise TooLong(self.complaint())
+
+    def complaint(self) -> str:
+        """The message about a call that has not returned."""
+        return (
+            f"{self._now[0]} after {self.seconds:g} s; find out why, or let training wait longer: "
+            f"env.hang_seconds above {self.seconds:g}"
+        )
+
+
+@contextmanager
+def watching(seconds: float) -> Iterator[Watch]:
+    """Watches the calls made inside it; if the process crashes meanwhile, it prints a Python traceback."""
+    watch, over = Watch(seconds), threading.Event()
+    thread = threading.Thread(target=watch.follow, args=(over,), name="t3d-watch", daemon=True)
+    with ExitStack() as undo:
+        if not faulthandler.is_enabled():
+            faulthandler.enable(STDERR)
+            undo.callback(faulthandler.disable)
+        if watch.interrupts:
+            undo.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, watch.interrupt))
+        thread.start()
+        undo.callback(thread.join)
+        undo.callback(over.set)
+        undo.callback(watch.begin, "")
+        try:
+            yield watch
+        except TooLong as late:
+            *_, where, _ = traceback.extract_tb(late.__traceback__)  # the last frame is the signal handler
+            raise UserError(f"{late} (it was in {where.filename}, line {where.lineno})") from late
+
+
+def _alarm_is_free() -> bool:
+    return (
+        hasattr(signal, "SIGALRM")  # not on Windows
+        and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    )
