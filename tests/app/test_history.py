@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t3d.app.console import View
+from t3d.app.console import View, live_table
 from t3d.app.history import BARS, EvalHistory, HistoryLines, earlier_evals, sparkline
-from t3d.app.live_table import live_table
-from t3d.app.plain_console import PlainConsole
-from t3d.app.signals import SignalRequests
+from t3d.app.terminal import PlainConsole, SignalRequests
 from t3d.config import Config
 from t3d.events import BadValueMet, Eval, Event, Note, Saved, SaveFailed, SeedStopped, Start, to_line
 from terminals import COMMAND, in_terminal, lines_of

@@ -19,8 +19,8 @@ import pytest
 import helpers
 import t3d
 from t3d.app.cli import main
-from t3d.app.plain_console import PlainConsole
 from t3d.app.session import print_results
+from t3d.app.terminal import PlainConsole
 from t3d.config import Config, EnvConfig, Member, merge
 from t3d.errors import UserError
 from t3d.events import End, Eval

@@ -17,11 +17,11 @@ import pytest
 from rich.console import Console
 
 from run_folders import plotted
-from t3d.app.live_table import live_table
-from t3d.app.plain_console import PlainConsole
+from t3d.app.console import live_table
 from t3d.app.runs_show import show_results
 from t3d.app.session import print_results
 from t3d.app.tables import print_sweep, sweep_table
+from t3d.app.terminal import PlainConsole
 from t3d.config import Config, Member, merge
 from t3d.events import End, Eval, SeedStopped
 from t3d.insight.plots import plot_curves

@@ -17,7 +17,7 @@ from faults import rewrite_policy
 from helpers import small_config
 from t3d.app.best_member import best_member
 from t3d.app.cli import main
-from t3d.app.plain_console import PlainConsole
+from t3d.app.terminal import PlainConsole
 from t3d.config import Member
 from t3d.insight.best_member import known_choice, play_choice
 from t3d.seeds import derive

@@ -15,8 +15,8 @@ import t3d
 from run_folders import assert_equal, events_of
 from t3d.algo.learner import Learner
 from t3d.app.cli import main
-from t3d.app.plain_console import PlainConsole
 from t3d.app.session import print_results
+from t3d.app.terminal import PlainConsole
 from t3d.config import Member
 from t3d.errors import Diverged
 from t3d.events import End, Eval, Event, Saved, SeedStopped, Update

@@ -27,7 +27,7 @@ import helpers
 import t3d
 from run_folders import end_of, run, weights
 from t3d.app.cli import main
-from t3d.app.next_commands import SHOWN_BY
+from t3d.app.sinks import SHOWN_BY
 from t3d.config.settings import SINKS
 from t3d.events import Eval, Note, Saved, to_line
 from t3d.files import open_log

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.plain_console import labelled
-from t3d.app.safe_output import printable
 from t3d.app.tables import figure, returned
+from t3d.app.terminal import labelled, printable
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError

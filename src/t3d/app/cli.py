@@ -10,13 +10,11 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from t3d.app.safe_output import lost_output, printable, safe_streams
+from t3d.app.terminal import printable, safe_streams
+from t3d.errors import EnvironmentFailed, UserError, did_you_mean
 from t3d.version import __version__
-
-if TYPE_CHECKING:
-    from t3d.errors import EnvironmentFailed
 
 PACKAGE = Path(__file__).parents[1]
 SAVING = ("train", "resume")  # their result is the run folder, not what they print
@@ -30,43 +28,33 @@ class Imports(logging.Handler):
 
 
 class Command(NamedTuple):
-    """A command's module, its lines in the help, and what of the user's own code it imports."""
+    """A command's lines in the help, what of the user's own code it imports, and the function that it calls."""
 
-    module: str
     usage: str
     about: str
     imports: Literal["config", "typed", ""] = ""  # what a run's config names, only what was typed, or nothing
+    function: str = ""  # main of the module in app that has its name, unless it is said
 
 
 COMMANDS = {
-    "train": Command(
-        "t3d.app.train", "train ENV [options]", "train a policy and write the results to a run folder", "config"
-    ),
-    "resume": Command(
-        "t3d.app.resume", "resume RUN", "continue a stopped or killed run exactly where it was", "config"
-    ),
+    "train": Command("train ENV [options]", "train a policy and write the results to a run folder", "config"),
+    "resume": Command("resume RUN", "continue a stopped or killed run exactly where it was", "config"),
     "eval": Command(
-        "t3d.app.evaluate", "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config"
+        "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config", "t3d.app.evaluate:main"
     ),
-    "plot": Command("t3d.app.plot", "plot RUN...", "plot the learning curves of one or more runs"),
-    "compare": Command("t3d.app.compare", "compare A B...", "compare groups of runs: means, intervals, differences"),
-    "record": Command("t3d.app.record", "record RUN", "record a video of a run's best policy (mp4)", "config"),
-    "export": Command("t3d.app.export", "export RUN", "write a run's best policy as one ONNX or C file"),
-    "serve": Command("t3d.app.serve", "serve FILE", "serve a policy over HTTP and WebSocket"),
-    "explain": Command(
-        "t3d.app.explain", "explain RUN|ENV", "take one real update apart into the fifteen steps of TD3", "typed"
-    ),
-    "report": Command("t3d.app.report", "report RUN...", "write one HTML file about runs, to keep, mail or print"),
-    "doctor": Command(
-        "t3d.app.doctor", "doctor [ENV]", "check an environment for problems, or describe this machine", "typed"
-    ),
-    "runs": Command("t3d.app.runs", "runs [show RUN]", "list the runs in a folder, or show one in detail"),
-    "dash": Command("t3d.app.dash", "dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards"),
-    "sinks": Command("t3d.app.sinks", "sinks RUN...", "write runs for TensorBoard or W&B"),
-    "bench": Command(
-        "t3d.bench.command", "bench [update|train|growth]", "measure how fast this machine trains", "typed"
-    ),
-    "presets": Command("t3d.app.presets_table", "presets", "list the presets and what they change"),
+    "plot": Command("plot RUN...", "plot the learning curves of one or more runs"),
+    "compare": Command("compare A B...", "compare groups of runs: means, intervals, differences"),
+    "record": Command("record RUN", "record a video of a run's best policy (mp4)", "config"),
+    "export": Command("export RUN", "write a run's best policy as one ONNX or C file"),
+    "serve": Command("serve FILE", "serve a policy over HTTP and WebSocket"),
+    "explain": Command("explain RUN|ENV", "take one real update apart into the fifteen steps of TD3", "typed"),
+    "report": Command("report RUN...", "write one HTML file about runs, to keep, mail or print"),
+    "doctor": Command("doctor [ENV]", "check an environment for problems, or describe this machine", "typed"),
+    "runs": Command("runs [show RUN]", "list the runs in a folder, or show one in detail"),
+    "dash": Command("dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards"),
+    "sinks": Command("sinks RUN...", "write runs for TensorBoard or W&B"),
+    "bench": Command("bench [BENCHMARK]", "measure how fast this machine trains", "typed", "t3d.bench.command:main"),
+    "presets": Command("presets", "list the presets and what they change", "", "t3d.app.train:list_presets"),
 }
 
 
@@ -88,39 +76,46 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-@safe_streams()
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command and returns the exit code; a user error prints one sentence and returns 2."""
-    from t3d.errors import EnvironmentFailed, UserError, did_you_mean  # noqa: PLC0415
-
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help", "help", "--version"):
-        print(f"t3d {__version__}" if name == "--version" else help_text())  # noqa: T201
-        return 0
+    with safe_streams() as stdout:
+        if name in ("-h", "--help", "help", "--version"):
+            print(f"t3d {__version__}" if name == "--version" else help_text())  # noqa: T201
+            return 0
+        try:
+            code = _run(name, rest)
+        except UserError as error:
+            lines = [f"error: {error}", *getattr(error, "__notes__", [])]
+            print(printable("\n".join(lines)), file=sys.stderr)  # noqa: T201
+            return 2
+        except EnvironmentFailed as failure:
+            print(printable(environment_traceback(failure)), file=sys.stderr)  # noqa: T201
+            return 1
+        except KeyboardInterrupt as error:
+            lines = ["interrupted", *getattr(error, "__notes__", [])]
+            print(printable("\n".join(lines)), file=sys.stderr)  # noqa: T201
+            return 130
+        stdout.flush()
+        return code or (1 if name not in SAVING and stdout.failures else 0)
+
+
+def _run(name: str, rest: list[str]) -> int:
+    """Imports a command and runs it."""
+    if name not in COMMANDS:
+        raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
     imports = logging.getLogger("t3d.imports")
     imports.handlers, imports.propagate = [Imports()], False
     imports.setLevel(logging.INFO)
-    try:
-        if name not in COMMANDS:
-            raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
-        if "JPY_PARENT_PID" in os.environ and os.environ.get("TERM") == "xterm-color":
-            os.environ["TERM"] = "dumb"  # `!t3d` in a notebook: IPython's pseudo-terminal redraws nothing
-        atexit.register(gc.freeze)  # otherwise Python looks for cycles in all of torch: 1 s on a busy machine
-        from t3d.modules import importing  # noqa: PLC0415 (not for --help)
+    if "JPY_PARENT_PID" in os.environ and os.environ.get("TERM") == "xterm-color":
+        os.environ["TERM"] = "dumb"  # `!t3d` in a notebook: IPython's pseudo-terminal redraws nothing
+    atexit.register(gc.freeze)  # otherwise Python looks for cycles in all of torch: 1 s on a busy machine
+    from t3d.modules import importing  # noqa: PLC0415 (not for --help)
 
-        with importing(None if COMMANDS[name].imports else ()):
-            code: int = importlib.import_module(COMMANDS[name].module).main(rest)
-    except UserError as error:
-        lines = [f"error: {error}", *getattr(error, "__notes__", [])]
-        print(printable("\n".join(lines)), file=sys.stderr)  # noqa: T201
-        return 2
-    except EnvironmentFailed as failure:
-        print(printable(environment_traceback(failure)), file=sys.stderr)  # noqa: T201
-        return 1
-    except KeyboardInterrupt as error:
-        print(printable("\n".join(["interrupted", *getattr(error, "__notes__", [])])), file=sys.stderr)  # noqa: T201
-        return 130
-    return code or (1 if name not in SAVING and lost_output() else 0)
+    module, _, function = (COMMANDS[name].function or f"t3d.app.{name}:main").partition(":")
+    with importing(None if COMMANDS[name].imports else ()):
+        code: int = getattr(importlib.import_module(module), function)(rest)
+    return code
 
 
 def environment_traceback(failure: EnvironmentFailed) -> str:

@@ -14,9 +14,8 @@ from rich.table import Table
 
 from t3d.app.flags import read_flags
 from t3d.app.json_output import write_json
-from t3d.app.plain_console import PlainConsole, draw_picture
-from t3d.app.safe_output import standard_output
 from t3d.app.tables import clean, figure, fits, table
+from t3d.app.terminal import PlainConsole, draw_picture, standard_output
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.insight.comparison import Comparison, Row, compare

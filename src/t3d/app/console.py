@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import Any
 
+from rich import box
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from t3d.alarms.watch import alarm_heading, alarm_text
-from t3d.app.history import EvalHistory, HistoryLines, earlier_evals
-from t3d.app.live_table import live_table
-from t3d.app.plain_console import PlainConsole, labelled
-from t3d.app.signals import STOPPING, SignalRequests
+from t3d.app.history import EvalHistory, HistoryLines, earlier_evals, groups_of, sparkline
 from t3d.app.tables import print_changes
+from t3d.app.terminal import STOPPING, PlainConsole, SignalRequests, labelled
 from t3d.config import Config, Member, merge, plain
+from t3d.config.sweeps import counted, short, swept
 from t3d.events import (
     ActingEvent,
     ActorEvent,
@@ -42,6 +45,16 @@ from t3d.files import display_path
 
 ERRORS = (SaveFailed, SeedStopped)  # told even if the console is quiet, as is what the doctor notes at the start
 LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
+COLUMNS = {
+    "evaluation": "eval",
+    "best": "best",
+    "last\nepisode": "episode",
+    "critic\nloss": "critic_loss",
+    "actor\nloss": "actor_loss",
+    "Q": "q_mean",
+}
+IN_A_SWEEP = ("evaluation", "best", "critic\nloss", "Q")  # the values of up to three settings need the room
+CURVE, NARROWEST, GAP = 10, 8, 2  # characters
 
 
 class View:
@@ -242,3 +255,50 @@ def acting_in_words(event: ActingEvent) -> str:
             f"waited: actors {event.actors_waited:.0%}, learner {event.learner_waited:.0%}",
         ]
     )
+
+
+def live_table(
+    members: Sequence[Member],
+    newest: Sequence[Mapping[str, Any]],
+    diverged: Collection[int],
+    room: int,
+    caption: str,
+    history: EvalHistory | None = None,
+    width: int = 80,
+) -> Table:
+    """Shows the newest figures of each member, of a combination their mean over seeds, in at most `room` rows.
+
+    With the history of evaluations it also draws their curves. Columns that do not fit are left out.
+    """
+    fields, groups = swept(members), groups_of(members)
+    made = Table(expand=True, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+    made.add_column(", ".join(map(short, fields)) or "seed", justify="right", overflow="fold")
+    left, columns = width - max(map(len, ["seed", *(group.name for group in groups)])), list[str]()
+    for name in [name for name in COLUMNS if not fields or name in IN_A_SWEEP]:
+        needed = max(NARROWEST, len(name.partition("\n")[0]))
+        left -= needed + GAP
+        if left >= 0:
+            columns.append(name)
+            made.add_column(name, justify="right", min_width=needed)
+    draws = history is not None and left >= CURVE + GAP
+    if draws:
+        made.add_column("curve", min_width=CURVE, no_wrap=True)
+    for name, places in groups[:room]:
+        living = [newest[place] for place in places if place not in diverged]
+        cells = [_number(_mean(figures.get(COLUMNS[column]) for figures in living)) for column in columns]
+        curve = [sparkline(history.curve(places), CURVE)] if history is not None and draws else []
+        made.add_row(name, *([*cells, *curve] if living else ["diverged"]))
+    hidden = len(groups) - room
+    more = f"; {counted(hidden, 'more combination' if fields else 'more seed')}" if hidden > 0 else ""
+    made.caption = f"{caption}{more}"
+    return made
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Averages what is known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole, labelled
+from t3d.app.terminal import PlainConsole, labelled
 from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.version import __version__

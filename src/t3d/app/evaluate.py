@@ -15,8 +15,7 @@ from rich.table import Table
 from t3d.app.best_member import Opened, open_policy
 from t3d.app.flags import read_flags
 from t3d.app.json_output import member_fields, write_json
-from t3d.app.plain_console import PlainConsole
-from t3d.app.safe_output import standard_output
+from t3d.app.terminal import PlainConsole, standard_output
 from t3d.errors import UserError
 from t3d.insight.best_member import fresh_episodes, play, save_played
 from t3d.insight.statistics import estimate, mean

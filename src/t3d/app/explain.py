@@ -17,9 +17,7 @@ from rich.text import Text
 
 from t3d.app.console import View
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole, draw_picture
-from t3d.app.safe_output import printable
-from t3d.app.signals import handling_signals
+from t3d.app.terminal import PlainConsole, draw_picture, handling_signals, printable
 from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError

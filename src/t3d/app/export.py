@@ -10,7 +10,7 @@ import tyro
 
 from t3d.app.best_member import chosen_member
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole
+from t3d.app.terminal import PlainConsole
 from t3d.config import Member
 from t3d.files import readable
 from t3d.ship.export import Exported, export_policy, refuse_own_network, refuse_place

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from t3d.app.safe_output import Output
+from t3d.app.terminal import Output
 from t3d.config import Member
 from t3d.errors import UserError
 from t3d.events import Event, Resumed, Start, finite, to_line

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole
+from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
 from t3d.files import error_text, followed
 from t3d.insight.plots import plot_curves

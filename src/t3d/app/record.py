@@ -10,7 +10,7 @@ import tyro
 
 from t3d.app.best_member import open_policy
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole
+from t3d.app.terminal import PlainConsole
 from t3d.dash.videos import describe_video
 from t3d.errors import UserError
 from t3d.files import followed

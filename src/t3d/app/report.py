@@ -10,10 +10,10 @@ import tyro
 
 from t3d.app.explain import check_folder
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole
 from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts, gather
 from t3d.app.report_page import page
 from t3d.app.runs_text import size_text
+from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
 from t3d.files import display_path, error_text, followed, readable, replace
 from t3d.insight.comparison import Comparison, compare

@@ -11,7 +11,7 @@ import tyro
 
 from t3d.app.flags import read_flags
 from t3d.app.session import show
-from t3d.app.signals import SignalRequests
+from t3d.app.terminal import SignalRequests
 from t3d.events import Event
 from t3d.store.reader import locate
 

@@ -13,12 +13,11 @@ from rich.text import Text
 
 from t3d.app.flags import read_flags
 from t3d.app.json_output import write_json
-from t3d.app.plain_console import PlainConsole
 from t3d.app.runs_json import entry_fields, shown_fields
 from t3d.app.runs_show import show
 from t3d.app.runs_text import duration_text, env_text, members_text, status_text, steps_text, when_text
-from t3d.app.safe_output import standard_output
 from t3d.app.tables import clean, figure, table
+from t3d.app.terminal import PlainConsole, standard_output
 from t3d.config.sweeps import swept
 from t3d.errors import UserError, did_you_mean
 from t3d.store.listing import SORTS, searched_text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from t3d.app.flags import read_flags
-from t3d.app.safe_output import printable
+from t3d.app.terminal import printable
 from t3d.errors import UserError, check_installed
 
 if TYPE_CHECKING:

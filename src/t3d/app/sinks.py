@@ -12,12 +12,16 @@ from typing import Annotated
 import tyro
 
 from t3d.app.flags import read_flags
-from t3d.app.next_commands import SHOWN_BY
-from t3d.app.safe_output import printable
+from t3d.app.terminal import printable
 from t3d.config.settings import SinkName
 from t3d.errors import UserError
 from t3d.files import Refused, display_path, error_text
 from t3d.store.reader import locate
+
+SHOWN_BY = {  # a run written for other tools
+    "tensorboard": ("tensorboard --logdir {path}", "its curves in TensorBoard"),
+    "wandb": ("wandb sync {path}/wandb/offline-run-*", "upload it to W&B"),
+}
 
 
 @dataclass(frozen=True)

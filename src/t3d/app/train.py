@@ -1,4 +1,4 @@
-"""`t3d train ENV`: trains policies."""
+"""`t3d train ENV`: trains policies; `t3d presets`: lists the presets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.table import Table
 
 from t3d.app.dash import NEEDED
-from t3d.app.flags import is_flag, read_known
+from t3d.app.flags import is_flag, read_flags, read_known
 from t3d.app.session import show
-from t3d.app.signals import SignalRequests
-from t3d.config import Config, load_toml, merge, plain
-from t3d.config.presets import preset
+from t3d.app.terminal import PlainConsole, SignalRequests, labelled
+from t3d.config import Config, diff, load_toml, merge, plain
+from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import swept
 from t3d.errors import NothingLeft, UserError, check_installed
 from t3d.events import Event
@@ -148,3 +149,23 @@ def _join_sweeps(arguments: list[str]) -> list[str]:
         else:
             others, takes = [*others, word], ""
     return [*others, "--sweep", *sweeps] if len(others) < len(arguments) else others
+
+
+@dataclass(frozen=True)
+class PresetsArgs:
+    """List the presets and what they change from the defaults."""
+
+
+def list_presets(arguments: list[str]) -> int:
+    """Prints a table per preset, for `t3d presets`."""
+    read_flags(PresetsArgs, arguments, "t3d presets")
+    console = PlainConsole()
+    for name, (purpose, _) in PRESETS.items():
+        console.print(labelled(f"{name}:", "bold", purpose))
+        if changes := diff(preset(name), Config(preset=name)):
+            table = Table("setting", "default", name)
+            for key, (default, value) in changes.items():
+                table.add_row(key, plain(default), plain(value))
+            console.print(table)
+        console.print()
+    return 0

@@ -12,7 +12,7 @@ import tyro
 from rich.table import Table
 
 from t3d.app.flags import read_flags
-from t3d.app.plain_console import PlainConsole
+from t3d.app.terminal import PlainConsole
 
 PIPED_WIDTH = 140
 COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics")
