@@ -63,8 +63,7 @@ class View:
     def __init__(self, console: PlainConsole, requested: SignalRequests) -> None:
         self.console, self.requested = console, requested
         self.errors = PlainConsole(stderr=True) if console.quiet else console
-        self.rows: list[dict[str, Any]] = []  # by member
-        self.members: tuple[Member, ...] = ()
+        self.members, self.rows = tuple[Member, ...](), list[dict[str, Any]]()
         self.stopped: set[int] = set()  # members that have diverged
         self.history, self.lines = EvalHistory(), HistoryLines((Member(0),), console.width)
         self.acting: ActingEvent | None = None
@@ -122,7 +121,7 @@ class View:
             case ActingEvent():
                 self.acting = event
                 if not self.console.is_terminal and not event.summary:  # a summary is printed with the results
-                    self._print_acting(event)
+                    self.console.print(f"step {event.step:>9,}  {acting_in_words(event)}", soft_wrap=True)
             case Eval():
                 self._show_eval(event, row, who)
 
@@ -131,8 +130,12 @@ class View:
         row["best"] = max(event.mean_return, row.get("best") or -math.inf)
         if self.console.is_terminal:
             self.lines.print(self.history.add(event, self._living()), self.console)
-        else:
-            self._print_eval(event, who)
+            return
+        self.console.print(
+            f"step {event.step:>9,}  {who}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
+            f"  updates {event.updates:,}  {self._speed():,.0f} steps/s",
+            soft_wrap=True,
+        )
 
     def _show_start(self, event: Start | Resumed) -> None:
         cfg, show = event.config, self.console.print
@@ -153,9 +156,8 @@ class View:
             soft_wrap=True,
         )
         if cfg["actors"] != "inline":
-            each, ahead = settings.num_envs, settings.most_ahead
-            envs = "1 environment" if each == 1 else f"{each} environments"
-            show(f"actors {cfg['actors']}, {envs} per seed, at most {ahead} transitions ahead")
+            envs = f"{counted(settings.num_envs, 'environment')} per seed"
+            show(f"actors {cfg['actors']}, {envs}, at most {settings.most_ahead} transitions ahead")
         show(f"writing to {display_path(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
             self.lines = HistoryLines(self.members, self.console.width)
@@ -169,36 +171,21 @@ class View:
             for row, best in zip(self.rows, event.best, strict=False):
                 row["best"] = best if math.isfinite(best) else None
             self.console.print(f"resuming at step {event.step:,} from {event.checkpoint}")
-            if self.console.is_terminal:
-                self._print_earlier(event)
+            if self.console.is_terminal:  # the last evaluations from before
+                self.history = EvalHistory(earlier_evals(Path(event.folder), self.members))
+                self.lines.print(self.history.rows, self.console, at_most=max(1, self.console.height // 3))
+                self.lines.count_from(event.step, event.time)
         for text in event.notes:
             self.errors.print(labelled("note:", "yellow", text), soft_wrap=True)
 
-    def _speed(self, step: float) -> float:
-        return (step - self.first_step) / max(time.monotonic() - self.started, 1e-3)
+    def _speed(self) -> float:
+        return (self.progress.tasks[0].completed - self.first_step) / max(time.monotonic() - self.started, 1e-3)
 
     def _living(self) -> set[int]:
         return set(range(len(self.members))) - self.stopped
 
-    def _print_earlier(self, event: Resumed) -> None:
-        """Prints the last evaluations from before a resume."""
-        self.history = EvalHistory(earlier_evals(Path(event.folder), self.members))
-        self.lines.print(self.history.rows, self.console, at_most=max(1, self.console.height // 3))
-        self.lines.count_from(event.step, event.time)
-
-    def _print_eval(self, event: Eval, who: str) -> None:
-        self.console.print(
-            f"step {event.step:>9,}  {who}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
-            f"  updates {event.updates:,}  {self._speed(self.progress.tasks[0].completed):,.0f} steps/s",
-            soft_wrap=True,
-        )
-
-    def _print_acting(self, event: ActingEvent) -> None:
-        self.console.print(f"step {event.step:>9,}  {acting_in_words(event)}", soft_wrap=True)
-
     def _display(self) -> Group:
-        speed = self._speed(self.progress.tasks[0].completed)
-        caption = f"{speed:,.0f} steps/s per seed so far, {self.updates:,} updates{self.saved}"
+        caption = f"{self._speed():,.0f} steps/s per seed so far, {self.updates:,} updates{self.saved}"
         if self.acting is not None:
             caption = f"{caption}\n{acting_in_words(self.acting)}"
         room = max(1, self.console.height // 2 - LINES_AROUND_ROWS)
@@ -209,47 +196,40 @@ class View:
         return Group(self.progress, table)
 
 
-def _line_for(event: Event, who: str) -> Text | None:
+def _line_for(event: Event, who: str) -> Text | None:  # noqa: PLR0911 (one for each kind)
     """Returns a line to print at once; None for most events. who is whom it is about."""
-    line: Text | None = None
     match event:
         case Saved() if event.reason == "asked":
-            line = Text(f"saved at step {event.step:,}: {event.checkpoint}")
+            return Text(f"saved at step {event.step:,}: {event.checkpoint}")
         case Paused():
-            line = Text(f"paused at step {event.step:,}, as asked; Ctrl-C stops the run")
+            return Text(f"paused at step {event.step:,}, as asked; Ctrl-C stops the run")
         case Continued():
-            line = Text(f"goes on at step {event.step:,} after {event.paused_seconds:,.0f} s")
+            return Text(f"continues at step {event.step:,} after {event.paused_seconds:,.0f} s")
         case SaveFailed():
-            line = labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
+            return labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
         case BadValueMet():
             where = f"{who or 'the run'}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
             answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
-            line = labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
+            return labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
         case SeedStopped():
-            line = labelled(
-                f"{who} has diverged",
-                "red",
-                f"at step {event.step:,}: {event.text}; it stops",
-            )
+            return labelled(f"{who} has diverged", "red", f"at step {event.step:,}: {event.text}; it stops")
         case ActorEvent():
-            line = labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
+            return labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
         case Alarm():
-            line = labelled(f"{alarm_heading(event, who)}:", "yellow", alarm_text(event))
+            return labelled(f"{alarm_heading(event, who)}:", "yellow", alarm_text(event))
         case Note():
-            line = labelled("note:", "yellow", event.text)
-    return line
+            return labelled("note:", "yellow", event.text)
+    return None
 
 
 def acting_in_words(event: ActingEvent) -> str:
     """Describes actors and learner in one line."""
-    actors = "1 actor" if event.actors == 1 else f"{event.actors} actors"
-    restarts = "1 restart" if event.restarts == 1 else f"{event.restarts} restarts"
     ways = [] if event.ring_fill is None else [f"ring buffers {event.ring_fill:.0%} full"]
     ways += [] if event.bytes_per_step is None else [f"{event.bytes_per_step:,.0f} bytes a step"]
     ways += [] if event.bytes_per_version is None else [f"{event.bytes_per_version / 1000:,.0f} kB a policy"]
     return "; ".join(
         [
-            f"{actors}, {restarts}; ratio {event.ratio:.3g}",
+            f"{counted(event.actors, 'actor')}, {counted(event.restarts, 'restart')}; ratio {event.ratio:.3g}",
             f"policy age {event.age_median} updates (p99 {event.age_p99})",
             *ways,
             f"waited: actors {event.actors_waited:.0%}, learner {event.learner_waited:.0%}",

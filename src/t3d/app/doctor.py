@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import sys
 from ctypes.util import find_library
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Annotated
@@ -37,45 +36,31 @@ EXTRAS = {  # and a module that only it installs
 
 
 @dataclass(frozen=True)
-class Observed:
-    """What is observed, as in training."""
-
-    pixels: int = EnvConfig.pixels
-    """Observe rendered images of this many pixels each way."""
-    camera: str = EnvConfig.camera
-    """Camera of those images, by its name or number."""
-    frame_stack: int = EnvConfig.frame_stack
-    """Frames in an observation with images."""
-    max_action_change: float = EnvConfig.max_action_change
-    """Most that an action may change per step, a fraction of its range; the previous one is observed."""
-
-
-@dataclass(frozen=True)
 class DoctorArgs:
     """Step ENV for a moment and report problems; without ENV, describe this machine."""
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
-    observed: Annotated[Observed, tyro.conf.arg(name="env")] = Observed()
+    settings: Annotated[EnvConfig, tyro.conf.arg(name="env")] = field(default_factory=EnvConfig)
 
 
 def main(arguments: list[str]) -> int:
     """Checks ENV and prints what was found; what training cannot work with is an error (exit code 2)."""
     args = read_flags(DoctorArgs, arguments, "t3d doctor")
-    console = PlainConsole()
-    if args.env is None:
-        if args.observed != Observed():
+    console, env_id = PlainConsole(), args.env or args.settings.id
+    if not env_id:
+        if args.settings != EnvConfig():
             raise UserError("flags that begin with --env are about an environment: t3d doctor ENV")
         console.print(_machine())
         return 0
-    cfg = EnvConfig(args.env, **dataclasses.asdict(args.observed))
+    cfg = replace(args.settings, id=env_id)
     make_env = env_factory(cfg)
     warnings = examine(make_env, cfg)
     shape, video = _shape(make_env, cfg), _video(make_env)
     for text in warnings:
         console.print(labelled("warning:", "yellow", text), soft_wrap=True)
     verdict = "no errors found" if warnings else "no problems found in a short trial with random actions"
-    console.print(Text(f"{args.env}: {verdict}", "green"), soft_wrap=True)
+    console.print(Text(f"{env_id}: {verdict}", "green"), soft_wrap=True)
     console.print(f"{shape}; {video}", soft_wrap=True)
     return 0
 

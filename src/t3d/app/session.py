@@ -33,7 +33,7 @@ from t3d.app.terminal import (
 from t3d.config import Config, Member
 from t3d.config.sweeps import swept
 from t3d.errors import StoppedEarly
-from t3d.events import ActingEvent, Alarm, End, Eval, Event, SaveFailed, to_line
+from t3d.events import Alarm, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, display_path, open_log
 from t3d.sinks.process import written_for
 from t3d.store.fresh import read_fresh
@@ -53,40 +53,42 @@ def show(
     """
     output, saved = standard_output(), True
     with handling_signals() as requested, output.alone() if json else nullcontext():
-        console, loud = _consoles(quiet=quiet, json=json)
-        stream = EventStream(output) if json else None
+        options = {"stderr": True, "force_terminal": False} if json else {}
+        loud = PlainConsole(**options)  # what --quiet leaves on
+        console = PlainConsole(quiet=True, force_terminal=False) if quiet else loud
         try:
-            folder, end, acting = _follow(events(requested), console, requested, output, stream)
+            view, end = _follow(events(requested), console, requested, output, EventStream(output) if json else None)
             saved, requested.answer = end.saved, SKIPPING
-            run = open_run(folder)
-            print_results(run, end, console)
-            member = _best_member(run, end, console, requested.stop)
-            sounded = alarm_lines(read_events(run.path, kinds=[Alarm]), run.cfg.members)
-            for text in sounded:
-                console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
-            if acting is not None:
-                console.print(f"  {acting_in_words(acting)}", soft_wrap=True)
-            if not requested.is_urgent:
-                _plot(run, console)
-            if video and end.reason == "finished":
-                _record(run, member, console, requested.stop)
-            print_next_commands(run, end, member, console, alarmed=bool(sounded))
+            run = open_run(view.folder)
+            member = _show_results(run, end, view, console, requested, video=video)
             if quiet:
                 print_in_short(run, end, member, loud)
             _note_lost_output(run, end, output)
             if output.reader_left:
-                command = f"t3d resume {display_path(run.path)}"
-                print(f"stopped: nobody reads the output; {command} continues", file=sys.stderr)  # noqa: T201
+                continues = f"t3d resume {display_path(run.path)} continues"
+                print(f"stopped: nobody reads the output; {continues}", file=sys.stderr)  # noqa: T201
         except StoppedEarly as stopped:
             loud.print(str(stopped), soft_wrap=True)
         return requested.exit_code or (0 if saved else 1)
 
 
-def _consoles(*, quiet: bool, json: bool) -> tuple[PlainConsole, PlainConsole]:
-    """Returns the console for everything, and the one that --quiet leaves on."""
-    options = {"stderr": True, "force_terminal": False} if json else {}
-    loud = PlainConsole(**options)
-    return (PlainConsole(quiet=True, force_terminal=False) if quiet else loud), loud
+def _show_results(
+    run: Run, end: End, view: View, console: PlainConsole, requested: SignalRequests, *, video: bool
+) -> Member:
+    """Prints how the run ended, draws and records it, and returns the member that did best."""
+    print_results(run, end, console)
+    member = _best_member(run, end, console, requested.stop)
+    summary = alarm_lines(read_events(run.path, kinds=[Alarm]), run.cfg.members)
+    for text in summary:
+        console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
+    if view.acting is not None:
+        console.print(f"  {acting_in_words(view.acting)}", soft_wrap=True)
+    if not requested.is_urgent:
+        _plot(run, console)
+    if video and end.reason == "finished":
+        _record(run, member, console, requested.stop)
+    print_next_commands(run, end, member, console, alarmed=bool(summary))
+    return member
 
 
 def _follow(
@@ -95,7 +97,7 @@ def _follow(
     requested: SignalRequests,
     output: Output,
     stream: EventStream | None,
-) -> tuple[str, End, ActingEvent | None]:
+) -> tuple[View, End]:
     with View(console, requested) as view:
         try:
             for event in events:
@@ -110,7 +112,7 @@ def _follow(
                 stream.write_rest()
             raise
     assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends with End)
-    return view.folder, event, view.acting
+    return view, event
 
 
 def print_results(run: Run, end: End, console: PlainConsole) -> None:
@@ -140,13 +142,11 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
 
 def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
     """Prints what the best member returned in one line, and the folder in another."""
-    fresh, said = (
-        read_fresh(run.path).by_member.get(member.name),
-        _returns(member, run.evals[member]) if run.evals else "",
-    )
+    returns = _returns(member, run.evals[member]) if run.evals else ""
+    fresh = read_fresh(run.path).by_member.get(member.name)
     if fresh and run.evals:
-        said = f"{member.title}: mean return {returned(fresh)}, {_best_evaluation(run.evals[member])}"
-    console.print(Text.assemble(_how_far(end), "; " if said else "", said), soft_wrap=True)
+        returns = f"{member.title}: mean return {returned(fresh)}, {_best_evaluation(run.evals[member])}"
+    console.print(Text.assemble(_how_far(end), "; " if returns else "", returns), soft_wrap=True)
     if not end.saved:
         print(f"error: the run could not be saved: {printable(end.text)}", file=sys.stderr)  # noqa: T201
     console.print(display_path(run.path), soft_wrap=True)
@@ -263,19 +263,19 @@ def print_next_commands(run: Run, end: End, member: Member, console: PlainConsol
         console.print(
             "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"
         )
+    is_easy = run.cfg.env.id == "Pendulum-v1" and not alarmed
     commands = {f"t3d eval {where}": "evaluate the best policy on ten fresh episodes"}
     if not alarmed:
         commands[f"t3d resume {where} --total-steps {2 * end.step}"] = "train twice as long"
     if len(run.cfg.members) == 1 and not alarmed:
         settings = shlex.quote(display_path(run.path / "config.toml"))
         commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
-    if run.cfg.env.id == "Pendulum-v1" and not alarmed:
+    if is_easy:
         commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
     else:
         commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"
-    written = written_for(run.path) if run.cfg.sinks else []
-    for name in run.cfg.sinks:
-        if name in written and importlib.util.find_spec(name):
+    for name in (name for name in run.cfg.sinks if name in written_for(run.path)):
+        if importlib.util.find_spec(name):
             command, about = SHOWN_BY[name]
             commands[command.format(path=where)] = about
     for command, about in commands.items():
