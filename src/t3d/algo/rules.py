@@ -7,10 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from t3d.algo.coefficients import for_members
 from t3d.algo.networks import Actor
 from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
 from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_phases, td3_update
-from t3d.config import TD3Config
+from t3d.config import Config, TD3Config
+from t3d.config.sweeps import refuse_field, swept
 from t3d.modules import named_or_own
 from t3d.policy.spec import Spec
 
@@ -72,3 +74,13 @@ def rule_of(name: str, spec: Spec | None = None) -> Rule:
     """Returns a rule by its name, for an environment with or without images; one of the user's own is imported."""
     has_images = spec is not None and len(spec.images) > 0
     return named_or_own(name, WITH_IMAGES if has_images else RULES, Rule, "rule")
+
+
+def coefficients_of_members(cfg: Config, rule: Rule) -> Any:
+    """Returns the numbers that a rule's updates read; those that differ between members of a sweep are tensors (M,)."""
+    plain, fields = rule.coefficients(cfg.td3), swept(cfg.members)
+    for field in fields:
+        refuse_field(field, [f"td3.{name}" for name in plain._fields if hasattr(cfg.td3, name)])
+    return (
+        for_members([rule.coefficients(cfg.td3_of(member)) for member in cfg.members], cfg.device) if fields else plain
+    )

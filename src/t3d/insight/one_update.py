@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.rules import rule_of
+from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config, Member, TD3Config, merge
 from t3d.config.sweeps import noun
 from t3d.data.memory import Memory
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, readable, to_fields
 from t3d.policy.spec import Spec
-from t3d.run.coefficients import coefficients_of_members
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.flatten import refuse_unlike
 from t3d.store.members import stored_name

@@ -18,11 +18,10 @@ from t3d.actors.worker_log import WorkerLog
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
 from t3d.algo.own_code import check_own_code, check_own_sweep
-from t3d.algo.rules import rule_of
+from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
 from t3d.run.beside import Beside
-from t3d.run.coefficients import coefficients_of_members
 from t3d.run.parts import Counters, Loaded, Parts
 from t3d.run.placement import (
     choose_engine,
