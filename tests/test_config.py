@@ -315,3 +315,13 @@ def test_a_file_that_is_not_toml(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("td3 = = 3")
     with pytest.raises(UserError, match="not valid TOML"):
         load_toml(tmp_path / "bad.toml")
+
+
+def test_whole_numbers_are_swept_only_by_rules_that_read_them() -> None:
+    cfg = merge(Config(), {"rule": "own.py:RULE", "seeds": [0, 1], "sweep": ["td3.critics=1,2"]})
+    assert [cfg.td3_of(member).critics for member in cfg.members] == [1, 1, 2, 2]
+    with pytest.raises(UserError, match="critics cannot be swept"):
+        merge(cfg, {"rule": "td3"})
+    with pytest.raises(UserError, match=r"td3.critics=1.5 is not an integer"):
+        halves = merge(cfg, {"sweep": ["td3.critics=1.5,2"]})
+        halves.td3_of(halves.members[0])

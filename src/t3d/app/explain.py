@@ -6,6 +6,7 @@ import os
 import shlex
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,6 +26,7 @@ from t3d.events import Eval
 from t3d.files import display_path, error_text, followed, replace
 from t3d.modules import NotImported, importing
 from t3d.store.reader import MARKS, Run, open_run
+from t3d.store.summary import read_entry
 
 if TYPE_CHECKING:
     from t3d.insight.explain import Quantity, Step
@@ -84,42 +86,41 @@ def main(arguments: list[str]) -> int:
 
 
 def _claim(name: str, args: ExplainArgs) -> int:
-    from t3d.insight.claim_picture import findings, plot_claim  # noqa: PLC0415 (imports torch)
-    from t3d.insight.claims import CLAIMS, claim_config  # noqa: PLC0415
+    from t3d.insight.claims import CLAIMS, claim_configs, findings, plot_claim  # noqa: PLC0415 (imports matplotlib)
 
     if args.seed is not None:
         raise UserError("--claim trains several seeds and compares them all; leave --seed out")
-    check_folder(args.out)
-    claim, console = CLAIMS[name], PlainConsole()
     if args.what is not None and is_run(args.what, args.root):
-        run = open_run(args.what, args.root)
-        if run.cfg.sweep != (claim.sweep,):
-            raise UserError(f"{run.path} was not trained for the claim {name}, which compares {claim.sweep}")
-        console.print(claim.says, soft_wrap=True)
-    else:
-        console.print(claim.says, soft_wrap=True)
-        folder, exit_code = _train_claim(claim_config(name, args.what or CLAIM_ENV, str(args.root)), console)
-        if exit_code:
-            text = f"stopped before the end; when t3d resume {folder} has finished it, "
-            console.print(f"{text}t3d explain {folder} --claim {name} shows it", soft_wrap=True)
+        raise UserError(f"{args.what} is a run, and --claim compares two that it trains itself; name an environment")
+    check_folder(args.out)
+    console = PlainConsole()
+    console.print(CLAIMS[name].says, soft_wrap=True)
+    configs = claim_configs(name, args.what or CLAIM_ENV, str(args.root))
+    for cfg in configs:
+        if exit_code := _train_claim(cfg, args.root / cfg.run.name, console):
+            console.print("stopped before the end; the same command continues there", soft_wrap=True)
             return exit_code
-        run = open_run(folder)
-    picture = followed(args.out) if args.out else run.path / f"{name}.png"
+    runs = [open_run(args.root / cfg.run.name) for cfg in configs]
+    picture = followed(args.out) if args.out else runs[-1].path / f"{name}.png"
     console.print()
-    for line in findings(run, name):
+    for line in findings(runs, name):
         console.print(line, soft_wrap=True)
-    draw_picture(lambda: plot_claim(run, name, picture), picture, console)
+    draw_picture(lambda: plot_claim(runs, name, picture), picture, console)
     return 0
 
 
-def _train_claim(cfg: Config, console: PlainConsole) -> tuple[str, int]:
-    """Trains both kinds of members in one run; returns its folder and the exit code if it was stopped."""
-    from t3d.run.loop import train  # noqa: PLC0415 (imports torch)
+def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
+    """Trains a run that is not there yet, or continues one that was stopped; returns the exit code."""
+    from t3d.run.loop import resume, train  # noqa: PLC0415 (imports torch)
 
+    begun = path.exists()
+    if begun and read_entry(path).status == "finished":
+        return 0
     with handling_signals() as requested, View(console, requested) as view:
-        for event in train(cfg, stop=requested.stop, save=requested.save):
+        begin = partial(resume, path, cfg=cfg) if begun else partial(train, cfg)
+        for event in begin(stop=requested.stop, save=requested.save):
             view.show(event)
-    return view.folder, requested.exit_code
+    return requested.exit_code
 
 
 def check_folder(out: Path | None) -> None:

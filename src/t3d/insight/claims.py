@@ -1,138 +1,179 @@
-"""The paper's claims as small comparisons: members of one run that differ in one thing only.
-
-How many critics a member has and how often its actor moves are the same for all members of TD3. Here they are
-coefficients of two rules around td3_update, so that they can be swept; tests prove the members equal to runs of TD3.
-"""
+"""The paper's claims as small comparisons: two runs that differ in one setting, and what they show."""
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from t3d.algo.coefficients import rowwise
-from t3d.algo.rules import TD3
-from t3d.algo.td3 import Agent, Coefficients, coefficients_of, td3_init, td3_parameters, td3_update
-from t3d.config import Config, TD3Config, merge
+from t3d.config import Config, merge
 from t3d.config.presets import preset
-from t3d.policy.spec import Spec
-from t3d.types import Batch, Draws, UpdateTrace
+from t3d.config.sweeps import counted
+from t3d.errors import UserError
+from t3d.events import Diagnosed, Eval
+from t3d.insight.comparison import FEW
+from t3d.insight.drawing import STEPS, drawing, save
+from t3d.insight.statistics import Array, Scores, estimate, mean
+from t3d.store.columns import read_columns
+from t3d.store.metrics import Metric
+from t3d.store.reader import Run
 
-Bias = NDArray[np.float64]  # (seeds,)
-WithCritics = namedtuple("WithCritics", (*Coefficients._fields, "critics"))  # type: ignore[misc]
-WithDelay = namedtuple("WithDelay", (*Coefficients._fields, "policy_delay"))  # type: ignore[misc]
-
-
-class Claim(NamedTuple):
-    """What is compared: the first value of the sweep is what the paper improves on, so its measure should be higher."""
-
-    says: str
-    sweep: str
-    names: tuple[str, str]
-    measure: Callable[[Bias], Bias]  # of each seed's bias, predicted minus followed
-    measured: str  # the name of the measure
-    rule: str = "td3"
-
-
-def bias_itself(bias: Bias) -> Bias:
-    """Whether values are too high."""
-    return bias
-
-
-def size_of_bias(bias: Bias) -> Bias:
-    """How wrong values are, too high or too low."""
-    size: Bias = np.abs(bias)
-    return size
-
-
-def twins(cfg: TD3Config) -> TD3Config:
-    """Two critics, however many a member has."""
-    return replace(cfg, critics=2)
-
-
-def critics_update(
-    agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Any, update_actor: bool
-) -> UpdateTrace:
-    """TD3 in which a member with one critic has a second one that is its copy: their minimum is the first's value."""
-    for tensor in (agent.critic.flat, agent.critic_target.flat, agent.critic_adam.mean, agent.critic_adam.square):
-        first, second = tensor.view(agent.critic.members, 2, -1).unbind(1)
-        is_single = torch.as_tensor(rowwise(coefficients.critics, first) < 2, device=tensor.device)
-        second.copy_(torch.where(is_single, first, second))
-    return td3_update(agent, batch, draws, cfg, coefficients, update_actor)
-
-
-def delay_init(
-    spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: torch.device | str, dtype: torch.dtype
-) -> Agent:
-    """TD3's agent, with a step count of the actor's Adam for each member."""
-    agent = td3_init(spec, cfg, seeds, device, dtype)
-    steps = torch.zeros(len(seeds), 1, dtype=torch.float64, device=device)
-    return agent._replace(actor_adam=agent.actor_adam._replace(steps=steps))
-
-
-def delay_update(
-    agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Any, update_actor: bool
-) -> UpdateTrace:
-    """TD3 in which all actors move, and those of members that should have waited are put back with all targets."""
-    delayed = [agent.actor.flat, agent.actor_target.flat, agent.critic_target.flat, *agent.actor_adam]
-    before = [tensor.clone() for tensor in delayed]
-    trace = td3_update(agent, batch, draws, cfg, coefficients, update_actor)
-    left = agent.critic_adam.steps % coefficients.policy_delay  # the critics' steps are the updates
-    for tensor, old in zip(delayed, before, strict=True):
-        tensor.copy_(torch.where(rowwise(left, tensor) > 0, old, tensor))
-    return trace
-
-
-CRITICS = TD3._replace(
-    init=lambda spec, cfg, *rest: td3_init(spec, twins(cfg), *rest),
-    update=critics_update,
-    coefficients=lambda cfg: WithCritics._make([*coefficients_of(cfg), float(cfg.critics)]),
-    parameters=lambda spec, cfg: td3_parameters(spec, twins(cfg)),
-)
-DELAY = TD3._replace(
-    init=delay_init,
-    update=delay_update,
-    coefficients=lambda cfg: WithDelay._make([*coefficients_of(cfg), float(cfg.policy_delay)]),
-    phases=lambda cfg: [True],
-)
-CLAIMS = {
-    "overestimation": Claim(
-        "One critic believes its own errors and values actions too highly; the smaller of two does so less.",
-        "td3.critics=1,2",
-        ("one critic", "two critics"),
-        bias_itself,
-        "bias",
-        f"{__name__}:CRITICS",
-    ),
-    "smoothing": Claim(
-        "Noise on the target's action keeps the critics from believing in narrow peaks.",
-        "td3.target_noise=0,0.2",
-        ("no smoothing", "smoothing"),
-        bias_itself,
-        "bias",
-    ),
-    "delay": Claim(
-        "An actor that moves only every second update follows values that are less wrong.",
-        "td3.policy_delay=1,2",
-        ("delay 1", "delay 2"),
-        size_of_bias,
-        "size of the bias",
-        f"{__name__}:DELAY",
-    ),
-}
 SETTINGS: dict[str, Any] = {
     "seeds": range(5, 13),  # seeds 0 to 4 were used to choose the comparison
     "log": {"diagnose_every_steps": 500},
 }
+LATE = 0.7  # the share of training after which values are compared: Pendulum's returns are known then; chosen
+COLOURS = ("#d95f02", "#1f77b4")
 
 
-def claim_config(name: str, env_id: str, root: str) -> Config:
-    """The run that shows a claim."""
-    claim = CLAIMS[name]
-    where = {"env": {"id": env_id}, "run": {"root": root}, "rule": claim.rule, "sweep": [claim.sweep]}
-    return merge(merge(preset("quick"), SETTINGS), where)
+class Claim(NamedTuple):
+    """What is compared: the paper improves on the first value, so the bias, or its size, should be larger there."""
+
+    says: str
+    setting: str  # of td3
+    values: tuple[float, float]
+    names: tuple[str, str]
+    of_size: bool = False  # values are wrong, whether too high or too low; else they are too high
+
+    def measure(self, bias: Array) -> Array:
+        """Returns what is compared; bias (seeds,) is what critics predict minus the returns that followed."""
+        size: Array = np.abs(bias)
+        return size if self.of_size else bias
+
+
+CLAIMS = {
+    "overestimation": Claim(
+        "One critic believes its own errors and values actions too highly; the smaller of two does so less.",
+        *("critics", (1, 2), ("one critic", "two critics")),
+    ),
+    "smoothing": Claim(
+        "Noise on the target's action keeps the critics from believing in narrow peaks.",
+        *("target_noise", (0.0, 0.2), ("no smoothing", "smoothing")),
+    ),
+    "delay": Claim(
+        "An actor that moves only every second update follows values that are less wrong.",
+        *("policy_delay", (1, 2), ("delay 1", "delay 2")),
+        of_size=True,
+    ),
+}
+
+
+class SeedCurves(NamedTuple):
+    """A metric of a run's seeds over training, at the steps that all of them have."""
+
+    steps: Array  # (T,)
+    values: Array  # (seeds, T)
+
+    def end(self, total: int) -> SeedCurves:
+        """The end of training; before it, the returns are those of policies that are gone."""
+        late = self.steps >= LATE * total
+        return SeedCurves(self.steps[late], self.values[:, late])
+
+    def late(self, total: int) -> Array:
+        """Each seed's mean over the end of training."""
+        means: Array = self.end(total).values.mean(axis=1)
+        return means
+
+
+def claim_configs(name: str, env_id: str, root: str) -> list[Config]:
+    """The two runs that show a claim; their names are always the same, so that they can be found again."""
+    claim, small = CLAIMS[name], merge(preset("quick"), SETTINGS)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(env_id).name)
+    return [
+        merge(
+            small,
+            {
+                "env": {"id": env_id},
+                "run": {"root": root, "name": f"{name}-{env}-{claim.setting}-{value:g}"},
+                "td3": {claim.setting: value},
+            },
+        )
+        for value in claim.values
+    ]
+
+
+def seed_curves(run: Run, name: str) -> SeedCurves:
+    """Reads a metric of the diagnostics or, for mean_return, of the evaluations."""
+    metric = Metric(Eval if name == "mean_return" else Diagnosed, name)
+    series = read_columns(run.path, [metric.kind]).series(metric)
+    living = [member for member in run.cfg.members if member not in run.stopped]
+    known = [series[member] for member in living if member in series]
+    if not living:
+        raise UserError(f"all seeds of {run.path} have diverged, so that nothing can be compared")
+    if not known:
+        raise UserError(f"{run.path} has reported no {name} yet: no discounted return is known")
+    steps = reduce(np.intersect1d, [one.steps for one in known])
+    if len(known) < len(living) or not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
+        raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} continues it")
+    return SeedCurves(steps, np.array([np.interp(steps, one.steps, one.values) for one in known]))
+
+
+def findings(runs: Sequence[Run], name: str) -> list[str]:
+    """What both runs came to, and whether they show the claim."""
+    claim, total = CLAIMS[name], runs[0].cfg.total_steps
+    biases = [seed_curves(run, "q_bias").late(total) for run in runs]
+    returns = [seed_curves(run, "mean_return").late(total) for run in runs]
+    lines = [f"From step {round(LATE * total):,} on:"]
+    for kind, bias, reached in zip(claim.names, biases, returns, strict=True):
+        side = "above" if bias.mean() > 0 else "below"
+        lines.append(
+            f"  {kind}: values are {abs(bias.mean()):.1f} {side} the returns that followed ({bias.min():+.1f} to "
+            f"{bias.max():+.1f} over {counted(len(bias), 'seed')}); mean return in evaluation {reached.mean():,.1f}"
+        )
+    return [*lines, verdict(claim, runs[0].cfg.env.title, *biases)]
+
+
+def verdict(claim: Claim, env: str, first: Array, second: Array) -> str:
+    """Whether the biases of both runs, with a value for each seed, show the claim by more than chance."""
+    if (fewest := min(len(first), len(second))) < FEW:
+        return f"That decides nothing: {counted(fewest, 'seed')} of a kind left, and it takes {FEW} of each."
+    value, interval = estimate(_mean_difference, [claim.measure(first)], [claim.measure(second)])
+    low, high = interval or (-np.inf, np.inf)
+    answer, lies = f"The claim is not seen on {env}", "contains 0"
+    if low > 0:
+        answer, lies = f"The claim is seen on {env}", "is above 0"
+    elif high < 0:
+        answer, lies = f"The opposite of the claim is seen on {env}", "is below 0"
+    measured = "size of the bias" if claim.of_size else "bias"
+    compared = f"the {measured} of {claim.names[0]} minus that of {claim.names[1]}"
+    return f"{answer}: {compared} is {value:+.3g}, and its 95 % interval [{low:+.3g}, {high:+.3g}] {lies}."
+
+
+def _mean_difference(x: Scores, y: Scores) -> Array:
+    return mean(x) - mean(y)
+
+
+def plot_claim(runs: Sequence[Run], name: str, out: Path) -> None:
+    """Draws both runs: means over seeds, with bands from the lowest to the highest seed."""
+    names, cfg = CLAIMS[name].names, runs[0].cfg
+    with drawing() as plt:
+        figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+        values, bias, evaluations = panels
+        _plot(values, [seed_curves(run, "q_predicted") for run in runs], names, suffix=": predicted")
+        _plot(values, [seed_curves(run, "q_return") for run in runs], names, "--", ": followed")
+        values.set(title="Values of visited states and actions", ylabel="predicted value, discounted return")
+        _plot(bias, [seed_curves(run, "q_bias").end(cfg.total_steps) for run in runs], names)
+        bias.axhline(0, color="#888888", linewidth=1, linestyle="--")
+        bias.set(title="Predicted minus followed, at the end", ylabel="above 0: values are too high")
+        _plot(evaluations, [seed_curves(run, "mean_return") for run in runs], names)
+        evaluations.set(title="Evaluation", ylabel="mean return, no noise")
+        for axes in panels:
+            axes.set_xlabel("environment steps per seed")
+            axes.xaxis.set_major_formatter(STEPS)
+            axes.grid(alpha=0.3)
+            axes.legend(frameon=False)
+        title = f"{names[0]} against {names[1]} on {cfg.env.title}, {len(cfg.seeds)} seeds each; bands: all seeds"
+        figure.suptitle(title[0].upper() + title[1:])
+        save(figure, out)
+        plt.close(figure)
+
+
+def _plot(axes: Any, runs: list[SeedCurves], names: tuple[str, str], style: str = "-", suffix: str = "") -> None:
+    for (steps, values), name, colour in zip(runs, names, COLOURS, strict=True):
+        axes.plot(steps, values.mean(axis=0), style, color=colour, linewidth=2, label=name + suffix)
+        if style == "-":
+            axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
