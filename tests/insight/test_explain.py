@@ -221,6 +221,7 @@ def test_the_page_needs_nothing_else(update: OneUpdate) -> None:
     html = page(update, explained(update))
     assert re.findall(r'id="step-(\d+)"', html) == [str(number) for number in range(1, 16)]
     assert not re.search(r"https?://|<script|<link|@import|url\(", html)
+    assert "&lt;" not in html and "&amp;" not in html, "nothing is escaped twice"
     sources = re.findall(r'src="([^"]*)"', html)
     assert len(sources) == 5
     for source in sources:

@@ -49,7 +49,7 @@ def _section(step: Step, update: OneUpdate, *, pictures: bool) -> Html:
         _table(details.quantities) if details.quantities else None,
         _picture(number, update) if pictures and number in PICTURES else None,
         (
-            element("p", None if label else {"class": "quiet"}, element("b", None, label), f" {_math(sentence)}")
+            element("p", None if label else {"class": "quiet"}, element("b", None, label), " ", _math(sentence))
             for label, sentence in step.sentences
         ),
     )
