@@ -6,11 +6,13 @@ import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from t3d.config import Config, merge, to_dict, to_toml
 from t3d.events import Diagnosed, End, EpisodeEnd, Eval, Event, SeedStopped, Start, StepsTaken, Update, to_line
+from t3d.store.reader import Run, open_run
 
 EVERY = 1000  # steps between evaluations
 EPISODES_PER_ROUND, SELDOM = 8, 10  # of a long run: episodes of a member, and rounds between two evaluations
@@ -45,6 +47,21 @@ def write_run(
     (path / "config.toml").write_text(to_toml(cfg), encoding="utf-8")
     (path / "events.jsonl").write_text("".join(f"{to_line(one)}\n" for one in [*lines, *events, *stops]), "utf-8")
     return path
+
+
+def stored(run: Run, path: Path) -> Run:
+    """A run of these evaluations and divergences, in a folder."""
+    path.mkdir(exist_ok=True)
+    (path / "config.toml").write_text(to_toml(run.cfg), encoding="utf-8")
+    numbers = {member: number for number, member in enumerate(run.cfg.members)}
+    events = [session(path, run.cfg), *chain.from_iterable(run.evals.values()), *run.stopped.values()]
+    owners = [None, *(member for member, evals in run.evals.items() for _ in evals), *run.stopped]
+    placed = [
+        event if member is None else replace(event, member=numbers[member], seed=member.seed)
+        for event, member in zip(events, owners, strict=True)
+    ]
+    (path / "events.jsonl").write_text("".join(f"{to_line(event)}\n" for event in placed), "utf-8")
+    return open_run(path)
 
 
 def evaluation(member: int, seed: int, step: int, value: float) -> Eval:

@@ -26,7 +26,7 @@ from t3d.app.train import parse
 from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 from t3d.types import UpdateTrace
 
 ROOT = Path(__file__).parents[1]
@@ -190,7 +190,7 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
         tyro.cli(ExplainArgs, args=command[1:])
         return
     if command[0] == "resume":  # a little further than it is
-        command = [*command, "--total-steps", str(read_entry(Path(command[1])).step + 50), "--no-video"]
+        command = [*command, "--total-steps", str(read_summary(Path(command[1])).step + 50), "--no-video"]
     code = main(command)
     said = capfd.readouterr()
     assert code == 0, f"t3d {shlex.join(command)}: {said.err}"

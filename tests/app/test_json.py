@@ -19,13 +19,13 @@ import pytest
 
 from fake_runs import write_run
 from t3d.app.cli import main
-from t3d.app.runs_json import shown_fields
+from t3d.app.runs import shown_fields
 from t3d.app.tables import figure
 from t3d.events import ActorEvent, Alarm, Note, Resumed, SeedStopped, Start, from_line, to_line
 from t3d.insight.statistics import estimate, mean
 from t3d.store.members import best_of
 from t3d.store.reader import open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 from terminals import COMMAND, SMALL, TRAIN, in_terminal
 
 PAGE = Path(__file__).parents[2] / "docs" / "output.md"
@@ -276,7 +276,7 @@ def test_what_is_not_finite_is_null(told: Told, tmp_path: Path, capsys: pytest.C
     (run / "journal.jsonl").unlink()
     settings = printed(capsys, "runs", "show", str(run), "--json")["settings"]
     assert settings["odd"] == {"default": None, "value": None} and settings["deep.er"]["value"] == [None]
-    assert shown_fields(read_entry(run))["settings"]["odd"]["value"] == float("inf"), "it was there"
+    assert shown_fields(read_summary(run))["settings"]["odd"]["value"] == float("inf"), "it was there"
 
 
 def explained() -> set[str]:

@@ -29,7 +29,7 @@ from t3d.events import ActorEvent, Alarm, End, Eval, Event, Note, SeedStopped, S
 from t3d.store.log import Place, Unreadable, read_log
 from t3d.store.members import best_of, evals_by_member
 from t3d.store.reader import open_run
-from t3d.store.summary import Entry, Stored, catalogue, changes, contents, read_entry
+from t3d.store.summary import Stored, Summary, changes, contents, read_summaries, read_summary
 
 
 class BreakingEnv(CountingEnv):
@@ -76,8 +76,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def listed(root: Path) -> dict[str, Entry]:
-    entries, skipped = catalogue(root)
+def listed(root: Path) -> dict[str, Summary]:
+    entries, skipped = read_summaries(root)
     assert skipped == []
     return {entry.path.name: entry for entry in entries}
 
@@ -420,10 +420,10 @@ def test_a_folder_that_may_not_be_read_is_skipped(root: Path, tmp_path: Path, mo
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("t3d.files.os.open", refuse)
-    entries, skipped = catalogue(tmp_path)
+    entries, skipped = read_summaries(tmp_path)
     assert entries == [] and [(one.path.name, one.reason) for one in skipped] == [("locked", "Permission denied")]
     with pytest.raises(Unreadable, match="Permission denied"):
-        read_entry(tmp_path / "locked")
+        read_summary(tmp_path / "locked")
 
 
 def test_figures_as_people_read_them() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import helpers
 import t3d
+from fake_runs import stored
 from t3d.app.cli import main
 from t3d.app.session import print_results
 from t3d.app.terminal import PlainConsole
@@ -80,11 +81,11 @@ def test_every_curve_can_be_seen_and_told_from_the_others(tmp_path: Path, monkey
 
     monkeypatch.setattr(matplotlib.axes.Axes, "plot", noted)
     run = Run(tmp_path, Config(), {Member(0): [evaluation(0, 1.0), evaluation(100, 2.0)]})
-    plot_curves([run] * 12, tmp_path / "many.png")
+    plot_curves([stored(run, tmp_path / "run")] * 12, tmp_path / "many.png")
     looks = {(one["color"], one.get("linestyle")) for one in drawn}
     assert len(looks) == 12
     assert not any(one["marker"] for one in drawn)
-    plot_curves([run._replace(evals={Member(0): [evaluation(0, 1.0)]})], tmp_path / "one.png")
+    plot_curves([stored(run._replace(evals={Member(0): [evaluation(0, 1.0)]}), tmp_path / "run")], tmp_path / "one.png")
     assert drawn[-1]["marker"] == "o", "a line of one point cannot be seen"
 
 

@@ -9,7 +9,7 @@ import pytest
 from t3d.app.cli import main
 from t3d.app.train import parse
 from t3d.store.reader import open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 
 SIZES = ["--preset", "quick", "--total-steps", "150", "--random-steps", "100", "--eval.every-steps", "100"]
 SIZES += ["--eval.episodes", "2", "--eval.max-steps", "20", "--no-video"]
@@ -93,7 +93,7 @@ def test_training_ends_with_a_table_and_every_command_knows_the_members(
     assert "4 = 2 values x 2 seeds" in listed and "of a sweep the highest mean of last ones" in listed
     run = open_run(tmp_path / "a")
     last = [run.evals[member][-1].mean_return for member in run.cfg.members]
-    assert read_entry(run.path).best_return == pytest.approx(max(sum(last[:2]), sum(last[2:])) / 2)
+    assert read_summary(run.path).best_return == pytest.approx(max(sum(last[:2]), sum(last[2:])) / 2)
     assert main(["runs", "--root", str(tmp_path), "--search", "gamma 0.98"]) == 0
     assert "1 run in" in capsys.readouterr().out
     assert main(["runs", "--root", str(tmp_path), "--search", "critic_lr"]) == 0

@@ -19,12 +19,12 @@ from helpers import small_config
 from run_folders import folder_of, run
 from t3d.dash import glances, library
 from t3d.dash.answers import STEP_OF
+from t3d.dash.details import listed_fields
 from t3d.dash.library import Library
 from t3d.events import Alarm, Note, Update, to_line
 from t3d.insight.fifteen_steps import fifteen_texts
-from t3d.store.listing import listed_fields
 from t3d.store.metrics import Metric
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 from t3d.types import UpdateTrace
 
 
@@ -56,7 +56,7 @@ def names(client: TestClient, query: str = "") -> list[str]:
 def test_the_list_says_what_t3d_runs_says(trained: Path) -> None:
     found = got(client_of(trained.parent), "/api/runs")
     more = {"tags": [], "note": "", "alarm_kinds": {}, "curve": found["runs"][0]["curve"]}
-    assert found["runs"] == [listed_fields(read_entry(trained)) | more]
+    assert found["runs"] == [listed_fields(read_summary(trained)) | more]
     assert found["of"] == 1 and found["skipped"] == []
 
 
@@ -121,9 +121,9 @@ def test_a_list_is_read_again_only_where_something_changed(root: Path, monkeypat
 
     def noted(path: Path) -> Any:
         read.append(path.name)
-        return read_entry(path)
+        return read_summary(path)
 
-    monkeypatch.setattr(library, "read_entry", noted)
+    monkeypatch.setattr(library, "read_summary", noted)
     monkeypatch.setattr(library, "SLOW", 1e9)
     shelf = Library(root)
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_a_list_is_read_again_only_where_something_changed(root: Path, monkeypat
     shelf.runs()
     assert read[3:] == ["pear"]
     shutil.rmtree(root / "apple")
-    assert [one.entry.path.name for one in shelf.runs()[0]] == ["pear"]
+    assert [one.path.name for one in shelf.runs()[0]] == ["pear"]
 
 
 def test_a_run_page_has_everything_but_the_curves(trained: Path) -> None:
@@ -381,13 +381,13 @@ def test_a_run_that_takes_long_to_read_is_not_read_all_the_time(root: Path, monk
     def slow(path: Path) -> Any:
         reads.append(path.name)
         time.sleep(0.05)
-        return read_entry(path)
+        return read_summary(path)
 
-    monkeypatch.setattr(library, "read_entry", slow)
+    monkeypatch.setattr(library, "read_summary", slow)
     shelf = Library(root)
     shelf.run("apple")
     for step in range(1, 6):
         with (root / "apple" / "events.jsonl").open("a") as log:
             log.write(to_line(update(0, 0, 5000 + step, 1.0)) + "\n")
-        assert shelf.run("apple").entry.step == 5000 + step, "but how far it is, is known"
+        assert shelf.run("apple").step == 5000 + step, "but how far it is, is known"
     assert reads == ["apple"]

@@ -27,7 +27,7 @@ from t3d.config import Config, merge
 from t3d.config.presets import preset
 from t3d.events import Alarm, Diagnosed, EpisodeEnd, Eval, Event, Note
 from t3d.store.log import read_events
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 from worlds import Sound
 
 
@@ -72,7 +72,7 @@ def test_a_time_limit_reported_as_termination_is_told_at_the_twentieth_episode(t
     before = events[events.index(alarm) - 1]
     assert isinstance(before, EpisodeEnd) and before.episode == 19
     assert alarms(read_events(tmp_path / "run")) == [alarm], "and it is written"
-    assert read_entry(tmp_path / "run").alarms == 1, "and counted in lists"
+    assert read_summary(tmp_path / "run").alarms == 1, "and counted in lists"
 
 
 def test_large_rewards_are_told_with_what_to_try_and_scaled_ones_are_not(tmp_path: Path) -> None:

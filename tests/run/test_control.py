@@ -21,7 +21,7 @@ from t3d.events import ActorEvent, Continued, End, Event, Note, Paused, Resumed,
 from t3d.files import Refused, sealed
 from t3d.store.control import FILE, Asked, ask, read_asked
 from t3d.store.journal import newest_session, pauses
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 
 SESSION = {"pid": 4, "host": "here", "time": 1e9}
 
@@ -63,7 +63,7 @@ def test_a_paused_run_says_so_and_does_nothing(tmp_path: Path) -> None:
     ask(path, vars(start), "pause")
     while not isinstance(next(events), Paused):
         pass
-    assert read_entry(path).status == "paused"
+    assert read_summary(path).status == "paused"
     waiting = threading.Thread(target=lambda: steps.extend(event.step for event in events))
     waiting.start()
     time.sleep(0.3)
@@ -71,7 +71,7 @@ def test_a_paused_run_says_so_and_does_nothing(tmp_path: Path) -> None:
     ask(path, vars(start), "continue")
     waiting.join(30)
     assert steps[-1] == cfg.total_steps
-    assert read_entry(path).status == "finished"
+    assert read_summary(path).status == "finished"
 
 
 def test_time_in_a_pause_is_not_training_time(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_it_saves_and_stops_when_asked(tmp_path: Path, when: type[Event]) -> Non
     assert saves[0].reason == "asked"
     end = end_of(events)
     assert end.reason == "stopped" and end.saved and end.step < small_config().total_steps
-    assert read_entry(folder_of(events)).status == "stopped"
+    assert read_summary(folder_of(events)).status == "stopped"
     rest = [*t3d.resume(folder_of(events))]
     assert isinstance(rest[0], Resumed) and end_of(rest).reason == "finished"
     straight = run(small_config(), tmp_path / "straight")

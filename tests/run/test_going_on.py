@@ -34,7 +34,7 @@ from t3d.store.checkpoint import newest
 from t3d.store.log import last_event
 from t3d.store.manifest import Segment, write_file
 from t3d.store.reader import open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 from t3d.types import Requests
 from t3d.world.make import env_factory
 
@@ -226,7 +226,7 @@ def test_a_damaged_log_does_not_make_sound_checkpoints_useless(
     damaged = [line for line in lines if not _is_event(line)]
     assert len(damaged) <= (1 if (name, harm) == ("events.jsonl", "flipped bit") else 0)
     evaluated = [one.step for one in open_run(stopped).evals[Member(4)]]
-    assert evaluated[-1] == 300 and read_entry(stopped).status == "finished"
+    assert evaluated[-1] == 300 and read_summary(stopped).status == "finished"
     if harm != "flipped bit":
         with (stopped / "metrics.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))

@@ -26,7 +26,7 @@ from t3d.events import End, Start
 from t3d.insight.comparison import compare
 from t3d.insight.groups import pooled, read_groups
 from t3d.store.reader import open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 from t3d.world.make import env_factory
 from t3d.world.names import reference
 
@@ -195,7 +195,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_class_has_one_name_however_it_was_started(runs: Path) -> None:
-    assert {read_entry(run).env for run in runs.iterdir()} == {"drones:Drone"}
+    assert {read_summary(run).env for run in runs.iterdir()} == {"drones:Drone"}
     assert {open_run(run).cfg.env.title for run in runs.iterdir()} == {"drones:Drone"}
 
 

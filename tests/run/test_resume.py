@@ -25,7 +25,7 @@ from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
 from t3d.run.resume import Changes, load
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.folder import versions
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 from t3d.world.evaluate import MemberEvaluator
 
 
@@ -236,7 +236,7 @@ def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: P
             list(t3d.resume(tmp_path / "short", total_steps=fewer))
     list(t3d.resume(tmp_path / "short", total_steps=300))
     assert_equal(tmp_path / "long", tmp_path / "short", but=("config", "replay_bytes"))
-    entry = read_entry(tmp_path / "short")
+    entry = read_summary(tmp_path / "short")
     assert (entry.status, entry.step, entry.total_steps) == ("finished", 300, 300)
 
 
@@ -384,7 +384,7 @@ def test_a_run_that_was_killed_before_it_could_say_that_it_has_ended_ends(tmp_pa
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     events = list(t3d.resume(tmp_path / "run"))
     assert [event.event for event in events] == ["resumed", "end"] or isinstance(events[-1], End)
-    assert read_entry(tmp_path / "run").status == "finished"
+    assert read_summary(tmp_path / "run").status == "finished"
 
 
 def test_a_wish_to_save_in_an_evaluation_is_granted_and_the_evaluation_made_again(

@@ -25,7 +25,7 @@ from t3d.events import End, Eval, Event, Saved, SeedStopped, Start
 from t3d.insight.plots import plot_curves
 from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 
 GRIDS = [
     ["td3.gamma=0.9,0.97", "td3.tau=0.005,0.6"],
@@ -315,7 +315,7 @@ def test_a_list_refuses_nonsense(straight: Path, tmp_path: Path) -> None:
         start["config"]["sweep"] = wrong
         (tmp_path / "events.jsonl").write_text(json.dumps(start) + "\n" + "".join(lines[1:]))
         with pytest.raises(UserError, match="cannot be read as a run"):
-            read_entry(tmp_path)
+            read_summary(tmp_path)
 
 
 def test_a_value_that_diverges_stops_and_everything_names_it(
@@ -335,7 +335,7 @@ def test_a_value_that_diverges_stops_and_everything_names_it(
     assert (stopped.member, stopped.seed) == (2, 4) and "of td3.gamma=0.97, seed 4 is" in stopped.text
     assert isinstance(end, End) and (end.reason, end.diverged) == ("finished", ["gamma-0.97-seed-4"])
     list(t3d.resume(tmp_path / "a", total_steps=200))
-    run, entry = open_run(tmp_path / "a"), read_entry(tmp_path / "a")
+    run, entry = open_run(tmp_path / "a"), read_summary(tmp_path / "a")
     assert [*run.stopped] == [*entry.diverged] == [run.cfg.members[2]]
     assert {event.member for event in after(run.path, 160)} == {0, 1, 3}
     plot_curves([run], tmp_path / "curve.png")

@@ -19,7 +19,7 @@ from t3d.errors import UserError
 from t3d.events import End, Eval
 from t3d.store.checkpoint import newest
 from t3d.store.manifest import FORMAT
-from t3d.store.summary import catalogue
+from t3d.store.summary import read_summaries
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [f"checkpoint-format-{number}" for number in range(1, FORMAT)]
@@ -78,7 +78,7 @@ def test_the_command_line_says_only_that(early_run: Path, command: str, capsys: 
 
 
 def test_an_early_run_is_listed_and_shown(early_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (entry,), skipped = catalogue(early_run.parent)
+    (entry,), skipped = read_summaries(early_run.parent)
     assert (entry.env, entry.seeds, entry.total_steps, skipped) == ("Pendulum-v1", (3, 1), 60, [])
     assert main(["runs", "--root", str(early_run.parent)]) == main(["runs", "show", str(early_run)]) == 0
     assert "td3.random_steps" in capsys.readouterr().out, "the setting that it had"

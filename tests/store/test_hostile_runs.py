@@ -21,7 +21,7 @@ from t3d.errors import UserError
 from t3d.store.journal import pauses
 from t3d.store.log import read_events
 from t3d.store.reader import open_run
-from t3d.store.summary import catalogue, read_entry
+from t3d.store.summary import read_summaries, read_summary
 
 SHOW, PLOT, EVAL = ["runs", "show"], ["plot"], ["eval", "--episodes", "1"]
 VALUES: list[Any] = [
@@ -219,7 +219,7 @@ def test_a_run_that_claims_endless_seeds_is_skipped_at_once(
     toml = to_toml(Config())
     (run / "config.toml").write_text(toml.replace("seeds = [0]", f"seeds = {list(range(count))}"))
     begun = time.perf_counter()
-    entries, skipped = catalogue(run.parent)
+    entries, skipped = read_summaries(run.parent)
     assert time.perf_counter() - begun < 1
     assert [entry.path.name for entry in entries] == ["good"]
     assert f"{count:,} seeds" in skipped[0].reason
@@ -245,5 +245,5 @@ def test_the_largest_seed_trains_resumes_and_keeps_its_results(tmp_path: Path) -
     list(t3d.train(cfg))
     list(t3d.resume(tmp_path / "large", total_steps=150))
     assert list(open_run(tmp_path / "large").evals) == [Member(seed)]
-    assert read_entry(tmp_path / "large").best_return is not None
+    assert read_summary(tmp_path / "large").best_return is not None
     assert t3d.load_policy(tmp_path / "large" / "best" / f"seed-{seed}").about["seed"] == seed

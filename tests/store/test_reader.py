@@ -18,7 +18,7 @@ from t3d.events import KINDS, ActorEvent, Alarm, Eval, Event, Note, from_line, t
 from t3d.store import log
 from t3d.store.log import CHECKED, START, TYPES, read_events, read_log
 from t3d.store.reader import locate, open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 
 FUTURE = '{"event": "dream", "step": 1, "time": 1.0, "what": {"electric": "sheep"}}'
 
@@ -104,7 +104,7 @@ def test_kinds_and_fields_of_a_newer_version_are_skipped_without_a_warning(
         assert open_run(tmp_path).evals == open_run(trained).evals
     assert caplog.text == ""
     assert read_log(tmp_path).damaged == read_log(tmp_path, kinds=(Eval,)).damaged == 0
-    assert read_entry(tmp_path).env == read_entry(trained).env
+    assert read_summary(tmp_path).env == read_summary(trained).env
 
 
 def test_every_kind_comes_back_without_the_fields_that_nobody_knows() -> None:

@@ -26,7 +26,7 @@ from t3d.events import Eval
 from t3d.files import display_path, error_text, followed, replace
 from t3d.modules import NotImported, importing
 from t3d.store.reader import MARKS, Run, open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import read_summary
 
 if TYPE_CHECKING:
     from t3d.insight.explain import Quantity, Step
@@ -114,7 +114,7 @@ def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     from t3d.run.loop import resume, train  # noqa: PLC0415 (imports torch)
 
     begun = path.exists()
-    if begun and read_entry(path).status == "finished":
+    if begun and read_summary(path).status == "finished":
         return 0
     with handling_signals() as requested, View(console, requested) as view:
         begin = partial(resume, path, cfg=cfg) if begun else partial(train, cfg)

@@ -8,9 +8,9 @@ from typing import Any
 from t3d.app.compare import estimated, signed
 from t3d.app.report_facts import Facts
 from t3d.config import plain
-from t3d.dash.details import difference
 from t3d.insight.comparison import Comparison
 from t3d.insight.html import Html, element, folded, listed, section, table
+from t3d.store.details import difference
 
 MOST_SAID = 8  # verdicts and notes that are shown at once; chosen
 

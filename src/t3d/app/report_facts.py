@@ -10,7 +10,6 @@ from t3d.alarms.watch import alarm_lines
 from t3d.config import Member
 from t3d.config.sweeps import swept
 from t3d.dash.details import details
-from t3d.dash.library import Listed
 from t3d.dash.videos import videos_of
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Event, Note
@@ -23,9 +22,8 @@ from t3d.policy.acting import SavedPolicy
 from t3d.store.columns import Columns
 from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.log import read_log
-from t3d.store.notes import read_notes
 from t3d.store.reader import Run, open_run
-from t3d.store.summary import read_entry
+from t3d.store.summary import Summary, read_summary
 
 MOST_VIDEO_BYTES = 10 * 2**20  # in one report; chosen: what can be mailed
 
@@ -45,7 +43,7 @@ class Facts(NamedTuple):
 
     name: str  # different from those of other runs in the report
     run: Run
-    listed: Listed
+    listed: Summary
     figures: Columns
     about: dict[str, Any]  # as the dashboard's run page has it
     events: list[Event]  # alarms, notes and actors
@@ -63,7 +61,7 @@ class Facts(NamedTuple):
 
 def gather(path: Path, name: str, video_bytes: int) -> Facts:
     """Reads a run."""
-    run, listed, index = open_run(path), Listed(read_entry(path), read_notes(path)), Columns(path)
+    run, listed, index = open_run(path), read_summary(path), Columns(path)
     index.refresh(math.inf)
     member, policy, problem = _chosen(run)
     fresh = read_fresh(path).by_member.get(member.name) if member and policy else None
@@ -75,7 +73,7 @@ def gather(path: Path, name: str, video_bytes: int) -> Facts:
         figures=index,
         about=details(listed, index, complete=True),
         events=events,
-        alarms=alarm_lines(events, listed.entry.members),
+        alarms=alarm_lines(events, listed.members),
         scores=_scores(run),
         member=member,
         policy=policy,

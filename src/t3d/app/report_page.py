@@ -57,7 +57,7 @@ def _links(runs: Sequence[Facts]) -> Html:
 
 def _run(facts: Facts, place: int, comparison: Sequence[Html], curves: Sequence[Html]) -> Html:
     """What is said of one run; comparison: of the values of a sweep."""
-    entry = facts.listed.entry
+    entry = facts.listed
     seeds = (
         members_text(entry) if entry.config.get("sweep") else f"{_plural('seed', entry.seeds)} {members_text(entry)}"
     )
@@ -147,9 +147,9 @@ def _video(facts: Facts) -> Html | None:
 
 
 def _curves(runs: Sequence[Facts]) -> Html:
-    drawn = [DrawnRun(one.name, one.figures, one.listed.entry.started.timestamp()) for one in runs]
+    drawn = [DrawnRun(one.name, one.figures, one.listed.started.timestamp()) for one in runs]
     alarms = [event for one in runs for event in one.events if isinstance(event, Alarm)]
-    several = any(len(one.listed.entry.seeds) > 1 for one in runs)
+    several = any(len(one.listed.seeds) > 1 for one in runs)
     about = "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
     try:
         made = charts(drawn, alarms)
@@ -180,7 +180,7 @@ def _marked(cell: str, is_beyond: bool) -> Content:
 
 
 def _configuration(facts: Facts) -> Html:
-    settings, preset = facts.about["settings"], facts.listed.entry.preset
+    settings, preset = facts.about["settings"], facts.listed.preset
     elsewhere = (*IN_HEADING, *swept(facts.run.cfg.members))
     rows = [
         [key, value_of(pair["default"]), value_of(pair["value"]), source_of(key, pair["value"], preset)]

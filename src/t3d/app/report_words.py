@@ -44,7 +44,7 @@ class SeenRow(NamedTuple):
 
 def verdict(facts: Facts) -> list[str]:
     """Says how the run ended, whether it learned, how good the policy is, and what looks wrong."""
-    entry, run = facts.listed.entry, facts.run
+    entry, run = facts.listed, facts.run
     ended = ENDED.get(entry.status, f"Its status is {entry.status}")
     said = [f"{ended}: step {entry.step:,} of {entry.total_steps:,}, after {duration_text(entry.took)}."]
     said += entry.failure.splitlines()[:1]
@@ -150,7 +150,7 @@ def card(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _trained(facts: Facts) -> str:
-    cfg, entry = facts.run.cfg, facts.listed.entry
+    cfg, entry = facts.run.cfg, facts.listed
     updates = max((evals[-1].updates for evals in facts.run.evals.values()), default=0)
     resumes = sum(line.startswith(prefixes([Resumed])) for line in journal_lines(facts.run.path))
     seeds = f"{noun(entry.members)}{'s' if len(entry.members) > 1 else ''}"

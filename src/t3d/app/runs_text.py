@@ -8,16 +8,16 @@ from rich.text import Text
 
 from t3d.app.tables import clean
 from t3d.config.sweeps import by_values, counted, swept
-from t3d.store.summary import Entry
+from t3d.store.summary import Summary
 
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "died": "magenta"}
 COLOURS |= {"running": "cyan", "paused": "blue"}
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
-def status_text(entry: Entry) -> Text:
+def status_text(run: Summary) -> Text:
     """The status in its colour."""
-    return clean(entry.status, COLOURS.get(entry.status, ""))
+    return clean(run.status, COLOURS.get(run.status, ""))
 
 
 def env_text(name: str) -> str:
@@ -25,13 +25,13 @@ def env_text(name: str) -> str:
     return name or "defined in Python"
 
 
-def members_text(entry: Entry) -> str:
+def members_text(run: Summary) -> str:
     """Formats what a run trains: its seeds, or of a sweep how many members those and its values make."""
-    combinations, fields = len(by_values(entry.members)), swept(entry.members)
+    combinations, fields = len(by_values(run.members)), swept(run.members)
     what = "values" if len(fields) == 1 else "combinations"
-    seeds = counted(len(entry.seeds), "seed")
-    said = f"{len(entry.members)} = {combinations} {what} x {seeds}" if fields else seeds_text(entry.seeds)
-    return said + (f"; {len(entry.diverged)} diverged" if entry.diverged else "")
+    seeds = counted(len(run.seeds), "seed")
+    said = f"{len(run.members)} = {combinations} {what} x {seeds}" if fields else seeds_text(run.seeds)
+    return said + (f"; {len(run.diverged)} diverged" if run.diverged else "")
 
 
 def seeds_text(seeds: tuple[int, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -16,9 +16,8 @@ from t3d.config import Config, Member, diff, flat, plain
 from t3d.config.fields import settings_where
 from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
-from t3d.events import Eval
 from t3d.store.fresh import Fresh
-from t3d.store.members import best_of, highest, last_means, trained
+from t3d.store.members import Evals, Evaluated, best_of, highest, last_means, trained
 from t3d.types import sample_std
 
 IN_HEADING = settings_where(Config, lambda about: about.get("in_heading", False))
@@ -83,7 +82,10 @@ def source_of(key: str, value: Any, preset_name: str) -> str:
 
 
 def print_sweep(
-    members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member], console: Console
+    members: Sequence[Member],
+    evals: Evals,
+    diverged: Collection[Member],
+    console: Console,
 ) -> None:
     """Prints the returns of a sweep: what is in the table and, if it fits, the best returns too."""
     count = len(members) // len(by_values(members))
@@ -95,7 +97,7 @@ def print_sweep(
 
 def sweep_table(
     members: Sequence[Member],
-    evals: Mapping[Member, list[Eval]],
+    evals: Evals,
     diverged: Collection[Member],
     *,
     with_best: bool = True,
@@ -120,7 +122,7 @@ def _head(field: str) -> str:
     return "\n".join(line.replace("_ ", "_") for line in lines)
 
 
-def _over_seeds(columns: list[list[Eval]], chosen: Callable[[list[Eval]], Eval]) -> str:
+def _over_seeds(columns: Sequence[Sequence[Evaluated]], chosen: Callable[[Sequence[Evaluated]], Evaluated]) -> str:
     returns = [chosen(column).mean_return for column in columns]
     if not returns:
         return "-"

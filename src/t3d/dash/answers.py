@@ -12,8 +12,8 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from t3d.config import Member, flat
-from t3d.dash.details import config_of, details, difference
-from t3d.dash.library import Library, Listed
+from t3d.dash.details import config_of, details, listed_fields
+from t3d.dash.library import Library
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.curves import DrawnRun, Window, find, lines
@@ -21,8 +21,9 @@ from t3d.insight.fifteen_steps import LETTERS, fifteen_texts
 from t3d.insight.groups import pooled
 from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.store.columns import Columns
-from t3d.store.listing import SORTS
+from t3d.store.details import difference
 from t3d.store.reader import Run
+from t3d.store.summary import SORTS, Summary
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
@@ -58,16 +59,16 @@ def run_list(library: Library, query: QueryParams) -> dict[str, Any]:
     matching = [
         run
         for run in runs
-        if all(word in run.text for word in words)
-        and query.get("status", "") in ("", run.entry.status)
+        if all(word in run.searched_text for word in words)
+        and query.get("status", "") in ("", run.status)
         and query.get("tag", "") in ("", *run.notes.tags)
     ]
     key, largest_first = SORTS[_choice(query, "sort", [*SORTS])]
-    matching.sort(key=lambda run: key(run.entry), reverse=largest_first)
-    glances = library.glances.of(run.entry for run in matching)
+    matching.sort(key=key, reverse=largest_first)
+    glances = library.glances.of(matching)
     return {
         "runs": [
-            run.fields
+            listed_fields(run)
             | {"alarms": None if kinds is None else sum(kinds.values()), "alarm_kinds": kinds, "curve": curve}
             for run, (kinds, curve) in zip(matching, glances, strict=True)
         ],
@@ -85,8 +86,8 @@ def state(library: Library, query: QueryParams) -> tuple[list[dict[str, Any]], s
         raise UserError(f"at most {MOST_RUNS} runs can be watched at once")
     runs, seen = [], []
     for name, stamp, run in library.look(names):
-        if isinstance(run, Listed):
-            status, step = run.entry.status, run.entry.step
+        if isinstance(run, Summary):
+            status, step = run.status, run.step
             runs.append({"name": name, "size": stamp[0][1], "status": status, "step": step})
             seen.append((name, stamp, status))
         else:
@@ -145,10 +146,10 @@ def comparison(library: Library, query: QueryParams) -> dict[str, Any]:
     return {"series": series, "missing": missing, "settings": settings, "alarms": alarms, "complete": all(complete)}
 
 
-def _drawn(library: Library, run: Listed) -> tuple[DrawnRun, bool]:
-    name = run.entry.path.name
+def _drawn(library: Library, run: Summary) -> tuple[DrawnRun, bool]:
+    name = run.path.name
     columns, complete = library.columns(name)
-    return DrawnRun(name, columns, run.entry.started.timestamp()), complete
+    return DrawnRun(name, columns, run.started.timestamp()), complete
 
 
 def _series(

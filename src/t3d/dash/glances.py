@@ -18,7 +18,7 @@ from t3d.insight.curves import thinned
 from t3d.store.columns import PART
 from t3d.store.journal import alarm_kinds
 from t3d.store.log import START, event_of, prefixes, read_end, read_lines, read_part
-from t3d.store.summary import ALIVE, Entry
+from t3d.store.summary import ALIVE, Summary
 
 SECONDS = 0.15  # that a request may spend on reading logs; chosen
 LARGEST = 2**24  # bytes of a log that are read for a list; of a longer one parts from all over, for its curve; chosen
@@ -42,17 +42,17 @@ class Glances:
         self._lock = threading.Lock()
         self._logs: dict[Path, _Log] = {}
 
-    def of(self, entries: Iterable[Entry]) -> list[Glance]:
+    def of(self, runs: Iterable[Summary]) -> list[Glance]:
         """Looks at runs; journals did not have alarms at first, and copies of runs may have no journal."""
         until = time.monotonic() + SECONDS
         with self._lock:
-            return [self._glance(entry, until) for entry in entries]
+            return [self._glance(run, until) for run in runs]
 
-    def _glance(self, entry: Entry, until: float) -> Glance:
-        log = self._logs.setdefault(entry.path, _Log())
-        is_known = log.read_on(entry.path, until)
-        if entry.alarm_kinds or entry.status in ALIVE:
-            return Glance(entry.alarm_kinds, log.curve if is_known else None)
+    def _glance(self, run: Summary, until: float) -> Glance:
+        log = self._logs.setdefault(run.path, _Log())
+        is_known = log.read_on(run.path, until)
+        if run.alarm_kinds or run.status in ALIVE:
+            return Glance(run.alarm_kinds, log.curve if is_known else None)
         return Glance(log.alarms, log.curve) if is_known else Glance(None, None)
 
 

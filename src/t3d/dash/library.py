@@ -9,16 +9,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t3d.dash.glances import Glances
 from t3d.files import CORRUPT_ERRORS, error_text
 from t3d.store.columns import Columns
-from t3d.store.listing import listed_fields, searched_text
 from t3d.store.log import Unreadable
 from t3d.store.notes import FILE as NOTES
-from t3d.store.notes import Notes, read_notes
-from t3d.store.summary import ALIVE, Entry, peek, read_entry
+from t3d.store.notes import read_notes
+from t3d.store.summary import ALIVE, Summary, peek, read_summary
 from t3d.web import RequestRefused
 
 WATCHED = (
@@ -35,31 +34,15 @@ ENOUGH = 1 / 8  # of a log; until that much is read the page is empty, and answe
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
 
 
-class Listed(NamedTuple):
-    """A run in the list."""
-
-    entry: Entry
-    notes: Notes
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return listed_fields(self.entry) | {"tags": list(self.notes.tags), "note": self.notes.note}
-
-    @property
-    def text(self) -> str:
-        """What a search looks through."""
-        return "\n".join([searched_text(self.entry), *self.notes.tags, self.notes.note]).lower()
-
-
 class Cached(NamedTuple):
     """What was read of a folder, and what that took."""
 
     stamp: Stamp
-    run: Listed | Unreadable
+    run: Summary | Unreadable
     read_at: float
     seconds: float
 
-    def peeked(self, path: Path) -> Listed | Unreadable:
+    def peeked(self, path: Path) -> Summary | Unreadable:
         """Returns it with the status, the step and the notes as they are now."""
         if isinstance(self.run, Unreadable):
             return self.run
@@ -67,7 +50,7 @@ class Cached(NamedTuple):
             status, step = peek(path)
         except Unreadable as error:
             return error
-        return Listed(self.run.entry._replace(status=status, step=step), read_notes(path))
+        return self.run._replace(status=status, step=step, notes=read_notes(path))
 
 
 class Library:
@@ -81,15 +64,15 @@ class Library:
         self._columns: OrderedDict[str, Columns] = OrderedDict()  # those looked at last come last
         self._shown: dict[str, float] = {}  # when a page has last asked about a run
 
-    def runs(self) -> tuple[list[Listed], list[Unreadable]]:
+    def runs(self) -> tuple[list[Summary], list[Unreadable]]:
         """Lists the runs, and the folders that are none."""
         runs = [self._read(path, stamp_of(path)) for path in self._folders()]
         with self._lock:
             self._cache = {name: self._cache[name] for name in self._names() if name in self._cache}
-        readable = [run for run in runs if isinstance(run, Listed)]
+        readable = [run for run in runs if isinstance(run, Summary)]
         return readable, [run for run in runs if isinstance(run, Unreadable)]
 
-    def look(self, names: Sequence[str]) -> list[tuple[str, Stamp, Listed | Unreadable]]:
+    def look(self, names: Sequence[str]) -> list[tuple[str, Stamp, Summary | Unreadable]]:
         """Returns what changes when runs do, or without names the list: files, and the status after a kill."""
         self.keep(names)
         if names:
@@ -103,7 +86,7 @@ class Library:
             raise RequestRefused(404, "there is no run of this name")
         return self.root / name
 
-    def run(self, name: str) -> Listed:
+    def run(self, name: str) -> Summary:
         """Returns a run as it is listed."""
         path = self.path(name)
         run = self._read(path, stamp_of(path))
@@ -147,18 +130,18 @@ class Library:
     def _bytes(self) -> int:
         return sum(columns.nbytes for columns in self._columns.values())
 
-    def _read(self, path: Path, stamp: Stamp) -> Listed | Unreadable:
+    def _read(self, path: Path, stamp: Stamp) -> Summary | Unreadable:
         started = time.monotonic()
         with self._lock:
             known = self._cache.get(path.name)
         if known is not None and known.stamp == stamp:
-            is_alive = isinstance(known.run, Listed) and known.run.entry.status in ALIVE
+            is_alive = isinstance(known.run, Summary) and known.run.status in ALIVE
             return known.peeked(path) if is_alive else known.run
         if known is not None and known.seconds > SLOW and started < known.read_at + REREAD_AFTER * known.seconds:
             return known.peeked(path)
-        run: Listed | Unreadable
+        run: Summary | Unreadable
         try:
-            run = Listed(read_entry(path), read_notes(path))
+            run = read_summary(path)
         except Unreadable as error:
             run = error
         now = time.monotonic()

@@ -140,7 +140,7 @@ class Application:
     def video(self, request: Request) -> Response:
         """Sends a video, or the part of it that a Range header asks for."""
         run = self.library.run(request.path_params["name"])
-        path = find_video(run.entry.path, request.path_params["file"])
+        path = find_video(run.path, request.path_params["file"])
         if path is None:
             raise RequestRefused(404, "there is no such video")
         return FileResponse(path, media_type="video/mp4")
@@ -151,7 +151,7 @@ class Application:
         before = fields.pop("before", None) if isinstance(fields, dict) else None
 
         def store() -> dict[str, Any]:
-            path, notes = self.library.run(name).entry.path, checked_notes(fields)
+            path, notes = self.library.run(name).path, checked_notes(fields)
             write_notes(path, notes, None if before is None else checked_notes(before))
             return {"tags": list(notes.tags), "note": notes.note}
 
@@ -163,11 +163,11 @@ class Application:
         action = fields.get("action") if isinstance(fields, dict) else None
 
         def pass_on() -> dict[str, Any]:
-            entry = self.library.run(name).entry
-            session = newest_session(entry.path)
-            if entry.status not in ALIVE or session is None:
+            run = self.library.run(name)
+            session = newest_session(run.path)
+            if run.status not in ALIVE or session is None:
                 raise RequestRefused(409, "it is not training on this machine")
-            return ask(entry.path, session, str(action))._asdict()
+            return ask(run.path, session, str(action))._asdict()
 
         return json_answer(await run_in_threadpool(pass_on), 202)
 

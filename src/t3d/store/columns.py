@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Alarm, BadValueMet, Eval, Event, Note, SeedStopped, StepsTaken
@@ -29,11 +31,12 @@ from t3d.store.log import (
     read_lines,
     read_part,
 )
-from t3d.store.members import member_of
-from t3d.store.metrics import KINDS, Metric, Series, listing, parse_metric, without_pauses
+from t3d.store.members import StoredEvaluation, member_of
+from t3d.store.metrics import KINDS, MEAN_RETURN, STD_RETURN, Metric, Series, listing, parse_metric, without_pauses
 from t3d.store.tables import WHOLE, Table
 
 MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueMet, SeedStopped)
+UPDATES, BEST = Metric(Eval, "updates"), Metric(Eval, "best")
 MOST_MESSAGES = 200  # of each kind, the newest
 PART = 2**20  # bytes of a long log that are read at a time: larger parts are slower, they do not fit into caches
 BEGINNING = 16  # bytes of a line that tell the kind of its event
@@ -43,18 +46,34 @@ BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *MESSAGES, StepsTak
 class Columns:
     """One run; every method may be called by several threads at once."""
 
-    def __init__(self, path: Path, kinds: Iterable[type[Event]] = KINDS) -> None:
-        """Keeps numbers of these kinds of events only."""
-        self.path, self.kinds = path, tuple(kinds)
+    def __init__(
+        self,
+        path: Path,
+        kinds: Iterable[type[Event]] = KINDS,
+        members: Sequence[Member] = (),
+        most_messages: int | None = MOST_MESSAGES,
+    ) -> None:
+        """Keeps numbers of these kinds of events only, and so many messages of each kind.
+
+        Members that are known need not be read from config.toml, which a copy may not have.
+        """
+        self.path, self.kinds, self._known, self._most_messages = path, tuple(kinds), tuple(members), most_messages
         self.lock = threading.Lock()
+        self._cfg: Config | None = None
         self.pauses: list[tuple[float, float]] = []
         self._place: Place = START  # up to here the log is read, but for the parts that are missing
         self._parts: list[tuple[int, int]] = []  # missing ones, the next one last
         self._begin()
 
     @property
+    def cfg(self) -> Config:
+        if self._cfg is None:
+            self._cfg = load_config(self.path / "config.toml")
+        return self._cfg
+
+    @property
     def members(self) -> tuple[Member, ...]:
-        return self.cfg.members
+        return self._known or self.cfg.members
 
     @property
     def size(self) -> int:
@@ -100,6 +119,18 @@ class Columns:
             if series is not None
         }
 
+    def evaluations(self) -> dict[Member, list[StoredEvaluation]]:
+        """Returns the evaluations of each member that has any, in order."""
+        table, evals = self.tables[Eval], dict[Member, list[StoredEvaluation]]()
+        for number in table.members():
+            rows = np.nan_to_num(table.reports(number, MEAN_RETURN, STD_RETURN, UPDATES, BEST)).T.tolist()
+            if number != WHOLE and rows:
+                evals[self.members[number]] = [
+                    StoredEvaluation(int(step), int(updates), mean, std, bool(best))
+                    for step, _, mean, std, updates, best in rows
+                ]
+        return evals
+
     def newest_update(self, member: Member) -> StepsTaken | None:
         """Returns the newest trace of an update of a member that can be read."""
         trace = self._traces.get(self.members.index(member))
@@ -137,7 +168,7 @@ class Columns:
 
     def _begin(self) -> None:
         """Starts from nothing; a long log is read in parts from all over, so that curves soon show all of the run."""
-        self.cfg: Config = load_config(self.path / "config.toml")
+        self._cfg = None
         end = read_end(self.path)
         self._place = end if end.offset > PART else START
         self._parts = spread_parts(self._place.offset)[::-1]
@@ -193,13 +224,15 @@ class Columns:
             member = member_of(event, self.members)
             if isinstance(event, SeedStopped) and member is not None:
                 self.stopped[member] = event
-        self._messages[kind] = sorted([*self._messages[kind], *new], key=lambda placed: placed[0])[-MOST_MESSAGES:]
+        self._messages[kind] = sorted([*self._messages[kind], *new], key=lambda placed: placed[0])
+        if self._most_messages is not None:
+            self._messages[kind] = self._messages[kind][-self._most_messages :]
 
 
-def read_columns(path: Path, kinds: Iterable[type[Event]] = KINDS) -> Columns:
-    """Reads all of a run's log."""
+def read_columns(path: Path, kinds: Iterable[type[Event]] = KINDS, members: Sequence[Member] = ()) -> Columns:
+    """Reads all of a run's log, with all its messages."""
     try:
-        columns = Columns(path, kinds)
+        columns = Columns(path, kinds, members, most_messages=None)
         columns.refresh(math.inf)
     except (OSError, Refused) as error:
         raise UserError(f"{path / 'events.jsonl'} cannot be read: {error}") from None

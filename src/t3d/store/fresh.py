@@ -34,6 +34,11 @@ class Fresh:
     of: int = 1  # policies that played these very episodes, so that the best could be chosen
     seen: dict[str, Any] | None = None  # the ranges of what it observed and did
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What lists say of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("policy", "seen")}
+
     def __post_init__(self) -> None:
         """Checks what a file may say."""
         to_count(self.episodes, least=1)

@@ -4,10 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple, Protocol, TypeVar
 
 from t3d.config import Member
 from t3d.config.sweeps import Values, by_values, swept
 from t3d.events import Eval, Event, SeedStopped
+
+
+class Evaluated(Protocol):
+    """An evaluation of one member, as it happens or as it was stored."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def updates(self) -> int: ...
+    @property
+    def mean_return(self) -> float: ...
+    @property
+    def std_return(self) -> float: ...
+    @property
+    def best(self) -> bool: ...
+
+
+class StoredEvaluation(NamedTuple):
+    """What is kept of an evaluation."""
+
+    step: int
+    updates: int
+    mean_return: float
+    std_return: float
+    best: bool
+
+
+E = TypeVar("E", bound=Evaluated)
+Evals = Mapping[Member, Sequence[Evaluated]]  # in order
 
 
 def evals_by_member(events: Iterable[Event], members: Sequence[Member]) -> dict[Member, list[Eval]]:
@@ -27,20 +57,18 @@ def stopped_members(events: Iterable[Event], members: Sequence[Member]) -> dict[
 
 def member_of(event: Event, members: Sequence[Member]) -> Member | None:
     """Returns whom an event is about; nobody if it contradicts itself, because a file may say anything."""
-    place = event.member
-    if type(place) is not int or not 0 <= place < len(members) or members[place].seed != event.seed:
+    number = event.member
+    if type(number) is not int or not 0 <= number < len(members) or members[number].seed != event.seed:
         return None
-    return members[place]
+    return members[number]
 
 
-def last_means(
-    members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member]
-) -> dict[Values, float]:
+def last_means(members: Sequence[Member], evals: Evals, diverged: Collection[Member]) -> dict[Values, float]:
     """Returns the mean over seeds of the last evaluations, by which the combinations of a sweep are compared.
 
     A combination is left out if one of its seeds has diverged or was not evaluated since training began.
     """
-    compared = {one for one in members if one not in diverged and trained(evals.get(one, []))}
+    compared = {member for member in members if member not in diverged and trained(evals.get(member, []))}
     return {
         values: fmean(evals[member][-1].mean_return for member in group)
         for values, group in by_values(members).items()
@@ -55,9 +83,7 @@ def highest(means: Mapping[Values, float]) -> Values | None:
     return ranked[0] if ranked and not tied else None
 
 
-def contenders(
-    members: Sequence[Member], evals: Mapping[Member, list[Eval]], diverged: Collection[Member]
-) -> list[Member]:
+def contenders(members: Sequence[Member], evals: Evals, diverged: Collection[Member]) -> list[Member]:
     """Returns those that the best member is chosen from: in a sweep the seeds of the highest combination."""
     if not swept(members):
         return [*evals]
@@ -66,15 +92,15 @@ def contenders(
     return [member for member in living if member.values == chosen] or living
 
 
-def best_of(evals: list[Eval]) -> Eval:
+def best_of(evals: Sequence[E]) -> E:
     """Returns the evaluation of the best policy: the highest mean return since the task last changed."""
-    marked = [one for one in evals if one.best]
-    return marked[-1] if marked else max(evals, key=lambda one: one.mean_return)
+    marked = [evaluation for evaluation in evals if evaluation.best]
+    return marked[-1] if marked else max(evals, key=lambda evaluation: evaluation.mean_return)
 
 
-def trained(evals: Iterable[Eval]) -> list[Eval]:
+def trained(evals: Iterable[E]) -> list[E]:
     """Returns the evaluations of policies that have been updated."""
-    return [one for one in evals if one.updates > 0]
+    return [evaluation for evaluation in evals if evaluation.updates > 0]
 
 
 def stored_name(said: object) -> str:

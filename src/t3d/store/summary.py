@@ -1,4 +1,7 @@
-"""Lists run folders without reading all of them: a run's first and last events say nearly everything about it."""
+"""What a run is, as one value: its first and last events, its journal and the notes beside its policies say it.
+
+So runs are listed without reading all of their logs; details.py adds what logs say.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +30,7 @@ from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.journal import LONGEST_NAME, alarm_kinds, journal_lines, newest_session
 from t3d.store.log import Unreadable, prefixes, read_ends, read_log
 from t3d.store.members import best_of, evals_by_member, last_means, stopped_members, stored_name
+from t3d.store.notes import Notes, read_notes
 
 STATES = prefixes((Start, Resumed, Paused, Continued))
 LARGEST_NOTE = 2**24  # bytes; a larger one is not read
@@ -34,8 +39,8 @@ CLOCK_SLACK = 60.0  # seconds that clock and boot time may disagree by
 LONGEST_FAILURE = 10_000  # characters shown of what a file says
 
 
-class Entry(NamedTuple):
-    """One run in a list of runs."""
+class Summary(NamedTuple):
+    """What a list says of a run."""
 
     path: Path
     config: dict[str, Any]  # as the run wrote it, in whatever version
@@ -55,6 +60,15 @@ class Entry(NamedTuple):
     alarm_kinds: dict[str, int]  # how many of each it has sounded, as its journal says
     chosen: str  # the member whose best policy is shown: the only one, or the best on fresh episodes; empty: not known
     fresh: Fresh | None  # what that policy returned there
+    notes: Notes  # what people say of it
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def sweep(self) -> list[str]:
+        return [str(word) for word in self.config.get("sweep", [])]
 
     @property
     def alarms(self) -> int:
@@ -66,6 +80,43 @@ class Entry(NamedTuple):
         known = self.best_return if self.fresh is None else self.fresh.mean
         return -math.inf if known is None else known
 
+    @property
+    def searched_text(self) -> str:
+        """What a search looks through, in lower case."""
+        about = [self.path.name, self.env, self.preset, self.status, *self.sweep, *self.notes.tags, self.notes.note]
+        return "\n".join(about).lower()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The summary as plain values; docs/output.md describes each."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "env": self.env,
+            "preset": self.preset,
+            "seeds": list(self.seeds),
+            "sweep": self.sweep,
+            "members": [member.name for member in self.members],
+            "diverged": [member.name for member in self.diverged],
+            "steps": self.step,
+            "total_steps": self.total_steps,
+            "fresh": self.fresh and {"member": self.chosen, **self.fresh.fields},
+            "best_return": self.best_return,
+            "started": self.started.astimezone().isoformat(timespec="seconds"),
+            "took_seconds": round(self.took.total_seconds(), 3),
+            "checkpoint": self.checkpoint or None,
+            "failure": self.failure or None,
+            "alarms": self.alarms,
+        }
+
+
+SORTS: dict[str, tuple[Callable[[Summary], Any], bool]] = {  # key, and whether the largest comes first
+    "time": (lambda run: run.started, True),
+    "return": (lambda run: run.sorted_return, True),
+    "name": (lambda run: run.path.name.lower(), False),
+    "steps": (lambda run: run.step, True),
+}
+
 
 class Stored(NamedTuple):
     """How much a file or a folder holds."""
@@ -74,7 +125,7 @@ class Stored(NamedTuple):
     bytes: int
 
 
-def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
+def read_summaries(root: Path) -> tuple[list[Summary], list[Unreadable]]:
     """Lists the runs in a folder by name, and the folders in it that are not runs."""
     try:
         paths = sorted(root.iterdir())
@@ -82,19 +133,19 @@ def catalogue(root: Path) -> tuple[list[Entry], list[Unreadable]]:
             raise UserError(f"{root} is a run itself; t3d runs show {root} prints it")
     except OSError as error:
         raise UserError(f"cannot list runs in {root}: {error.strerror}; name their folder with --root") from None
-    entries: list[Entry] = []
+    summaries: list[Summary] = []
     skipped: list[Unreadable] = []
     for path in paths:
         if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
             continue
         try:
-            entries.append(read_entry(path))
+            summaries.append(read_summary(path))
         except Unreadable as error:
             skipped.append(error)
-    return entries, skipped
+    return summaries, skipped
 
 
-def read_entry(path: Path) -> Entry:
+def read_summary(path: Path) -> Summary:
     """Reads a run from its first and its last event, and from the notes in best/."""
     try:
         start, last = read_ends(path)
@@ -106,10 +157,10 @@ def read_entry(path: Path) -> Entry:
         env = to_fields(config["env"])
         status = _status(path, session, last)
         members = _members(path, seeds, config)
-        stopped = [stored_name(one) for one in to_list(last.get("diverged", []))] if last["event"] == "end" else []
+        stopped = [stored_name(said) for said in to_list(last.get("diverged", []))] if last["event"] == "end" else []
         diverged = tuple(member for member in members if member.name in stopped)
         fresh = read_fresh(path)
-        return Entry(
+        return Summary(
             path=path,
             config=config,
             env=with_args(str(env.get("name") or short_id(str(env["id"]))), to_fields(env.get("args", {})))[
@@ -126,10 +177,11 @@ def read_entry(path: Path) -> Entry:
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
             started=datetime.fromtimestamp(to_number(start["time"])),
             took=_took(start, last, status),
-            checkpoint=next((found.name for found in folders(path / "checkpoints")), ""),
+            checkpoint=next((folder.name for folder in folders(path / "checkpoints")), ""),
             alarm_kinds=alarm_kinds(journal_lines(path)),
             chosen=(chosen := members[0].name if len(members) == 1 else fresh.chosen),
             fresh=fresh.by_member.get(chosen),
+            notes=read_notes(path),
         )
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
@@ -156,17 +208,17 @@ def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def contents(path: Path) -> dict[str, Stored]:
     """Lists what a run folder contains, by name, without links; a folder inside it counts with all that it holds."""
-    found: dict[str, Stored] = {}
+    stored: dict[str, Stored] = {}
     for folder, _, names in os.walk(path):
         inside = Path(folder).relative_to(path).parts
         for name in names:
             if (Path(folder) / name).is_symlink():
                 continue
             key = f"{inside[0]}/" if inside else name
-            before = found.get(key, Stored(0, 0))
+            before = stored.get(key, Stored(0, 0))
             with suppress(OSError):  # a live run replaces its files
-                found[key] = Stored(before.files + 1, before.bytes + (Path(folder) / name).stat().st_size)
-    return dict(sorted(found.items()))
+                stored[key] = Stored(before.files + 1, before.bytes + (Path(folder) / name).stat().st_size)
+    return dict(sorted(stored.items()))
 
 
 def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:
