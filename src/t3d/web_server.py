@@ -26,9 +26,7 @@ ACCEPTED_AT_ONCE = 32  # before anything else is done; uvicorn takes it as its b
 HEADER_SECONDS = 10.0  # in which the headers of a request must arrive
 UNREAD_SECONDS = 10.0  # after which a client that reads nothing of its answers is dropped
 REFUSAL_SECONDS = 1.0  # for which a refused connection stays open: closed at once, its client may never see why
-MOST_AROUND = (
-    2**18
-)  # bytes that are no body and no message: headers, trailers, pings, requests before there are answers
+MOST_AROUND = 2**18  # bytes that are no body and no message: headers, trailers, pings, requests without an answer yet
 FORGOTTEN = 2**6  # of them each time that connections are looked at: a quiet WebSocket may ping for months
 BYTES_A_TURN = 2**15  # read from all connections together before other work has its turn
 LEAST_READ = 2**9  # bytes from one connection at once
@@ -55,7 +53,6 @@ class Server(uvicorn.Server):
             ws_per_message_deflate=False,  # a small message could become a large one
             backlog=ACCEPTED_AT_ONCE,
             loop="asyncio",
-            interface="asgi3",
             lifespan="off",
             log_level=logging.CRITICAL,  # what clients send must not fill the terminal; errors of ours print themselves
             access_log=False,
@@ -81,6 +78,8 @@ class Server(uvicorn.Server):
         """Starts; signals are handled from before."""
         await super().startup(sockets)
         self.opened.listen(BACKLOG)  # uvicorn has lowered it to ACCEPTED_AT_ONCE
+        asyncio.get_running_loop().set_exception_handler(self.connections.warn)
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # not a line for each write to a client that has left
         self.connections.watch()
         self._begun()
 
@@ -134,16 +133,10 @@ class Connections:
             connection.read(is_on=True)
 
     def watch(self) -> None:
-        """Begins to look at connections, once the server listens."""
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._warn)
-        logging.getLogger("asyncio").setLevel(logging.ERROR)  # not a line for each write to a client that has left
-        self._look(loop)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Drops the clients that are beyond a limit, now and from time to time."""
         for connection in [*self.open.values(), *self.refusals]:
             connection.check(time.monotonic())
-        loop.call_later(REFUSAL_SECONDS / 2, self._look, loop)
+        asyncio.get_running_loop().call_later(REFUSAL_SECONDS / 2, self.watch)
 
     def admits(self, connection: _Connection, now: float) -> bool:
         """Takes a connection if there is room, if need be that of one that has long waited for headers."""
@@ -159,7 +152,7 @@ class Connections:
         self.open[connection.client] = connection
         return True
 
-    def _warn(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def warn(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Says once that no file can be opened, where asyncio writes a traceback for every attempt to accept."""
         if "socket.accept()" not in context["message"]:
             loop.default_exception_handler(context)
@@ -261,8 +254,7 @@ def _descriptors(wanted: int) -> int:
     """Returns how many files this process may have open, after asking for as many as are wanted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < wanted:  # -1: there is no limit
-        soft = min(wanted, hard) if hard >= 0 else wanted
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard) if hard >= 0 else wanted, hard))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return soft if soft >= 0 else wanted
