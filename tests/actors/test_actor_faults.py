@@ -122,7 +122,7 @@ def test_what_a_dead_actor_had_sent_is_kept() -> None:
         assert slot.worker is not None
         collector.shared_state.taken[0, 0] -= 3  # as if it had died before it could count its last rows
         slot.worker.process.kill()
-        until(collector, lambda one: bool(one.received.news))
+        until(collector, lambda one: bool(one.inbox.news))
         assert slot.worker is None and collector.shared_state.taken[0, 0] == 296
         assert sum(len(rollout.r) for rollout in collector.poll().rollouts) == 296
         until(collector, lambda one: one.slots[0].worker is not None)

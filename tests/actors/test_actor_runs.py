@@ -387,7 +387,7 @@ def rate_of(collector: LocalCollector, seconds: float) -> float:
     """Transitions a second, once every actor works."""
     while not all(slot.delivered for slot in collector.slots):
         collector.poll()
-    begun, taken = time.monotonic(), collector.received.taken[0]
+    begun, taken = time.monotonic(), collector.inbox.taken[0]
     while time.monotonic() < begun + seconds:
         collector.poll()
-    return (collector.received.taken[0] - taken) / (time.monotonic() - begun)
+    return (collector.inbox.taken[0] - taken) / (time.monotonic() - begun)

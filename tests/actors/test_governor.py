@@ -84,7 +84,7 @@ def test_actors_stay_within_max_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
     def slow_poll(self: LocalCollector) -> Collected:
         time.sleep(0.01)
         collected = poll(self)
-        ahead.append(max(self.received.taken) - self.governor.limit(self.updates))
+        ahead.append(max(self.inbox.taken) - self.governor.limit(self.updates))
         return collected
 
     monkeypatch.setattr(LocalCollector, "poll", slow_poll)

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,14 +24,20 @@ import ray
 import helpers
 from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of_kind, stopped_at
 from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
-from t3d.actors import ray_actor, ray_collector, supervisor
+from t3d.actors import ray_collector, supervisor
 from t3d.actors.checkup_worker import Checkup
-from t3d.actors.ray_actor import Actor, Order, order_seconds, packed_policy, unpacked_policy
-from t3d.actors.ray_checks import Started, what_runs_here
+from t3d.actors.ray_actor import (
+    Actor,
+    Order,
+    Started,
+    installed_versions,
+    order_seconds,
+    packed_policy,
+    unpacked_policy,
+)
 from t3d.actors.ray_collector import RayCollector
 from t3d.actors.ray_evaluator import RayEvaluator
-from t3d.actors.ray_orders import IN_FLIGHT, ActorSlot, Claims, Window
-from t3d.actors.ray_slots import patience
+from t3d.actors.ray_orders import IN_FLIGHT, Claims, Window, answer_timeout
 from t3d.actors.worker_log import WorkerLog
 from t3d.app.train import parse
 from t3d.config import Config, merge, to_dict
@@ -51,7 +57,7 @@ TESTS = str(Path(__file__).parents[1])
 @pytest.fixture(autouse=True)
 def _on_the_cluster_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t3d.actors.ray_cluster.connect", lambda cfg, output=None: cluster())
-    monkeypatch.setattr(ray_collector, "PATIENCE_SECONDS", 1e9)  # however slowly actors start beside other tests
+    monkeypatch.setattr(ray_collector, "JOIN_SECONDS", 1e9)  # however slowly actors start beside other tests
 
 
 def ray_config(root: Path, world: str = "Told", **changes: Any) -> Config:
@@ -125,14 +131,14 @@ def test_orders_never_go_beyond_the_limit_and_never_dry_up(
 ) -> None:
     """Whatever the learner allows, be it less than before, and whatever comes back: all that was ordered, or less."""
     claims = Claims(Config(max_ahead=max_ahead, total_steps=10**9, random_steps=10), helpers.make_spec(3, 1))
-    orders, numbers = list[Order](), count()
+    orders = list[Order]()
     for allowed, delivered in happened:
         claims.limit += max(allowed, claims.granted(0) - claims.limit)  # what is ordered is not taken back
         while len(orders) < places and (rows := claims.next(0, places)):
-            orders.append(Order(next(numbers), [], {}, {0: (claims.granted(0), rows)}, 0, 0))
-            claims.add(orders[-1], {0: float(delivered)})
-            assert claims.arrived[0] <= claims.start(0, []) <= claims.start(0, orders) == claims.granted(0)
+            orders.append(Order([], {}, {0: (claims.granted(0), rows)}, 0))
+            claims.add(orders[-1])
         assert claims.granted(0) <= claims.limit
+        assert claims.granted(0) <= 10 or claims.arrived[0] >= 10, "nothing before the random steps are done"
         assert orders or claims.limit == claims.arrived[0], "something is on its way, or nothing is allowed"
         if orders:
             answered = orders.pop(0)
@@ -165,7 +171,7 @@ def test_a_learner_that_waits_for_transitions_orders_more_of_them_at_once(tmp_pa
     with closing(collector_for(cfg)) as collector:
         window, policy = collector.window, collector._policy
         assert policy is not None and (window.ahead, window.most) == (400, 800)
-        poll_until(collector, lambda: collector.received.taken[0] >= 10)
+        poll_until(collector, lambda: collector.inbox.taken[0] >= 10)
         assert window.ahead == 400 and collector.claims.limit == 10 + 400, "nobody learns from the random steps"
         collector.publish(policy._replace(updates=5), 5)
         poll_until(collector, lambda: window.ahead == 800)
@@ -176,7 +182,8 @@ def test_a_learner_that_waits_for_transitions_orders_more_of_them_at_once(tmp_pa
         collector.poll()
         totals, window.ahead, window._changed_at = collector.totals(), 400, 0.0
         collector._checked_at = time.monotonic() + 60  # otherwise supervise() might receive it
-        ray.wait([*collector._waiting_for], num_returns=len(collector._waiting_for), timeout=60)
+        asked = [ref for slot in collector.slots for ref, _ in slot.asked]
+        ray.wait(asked, num_returns=len(asked), timeout=60)
         collector.poll()
         assert window.ahead == 400, "a learner that finds transitions ready has not waited"
     assert totals.ages[980:].any(), "as old as they are when poll returns them, not when they arrived"
@@ -191,41 +198,19 @@ def collector_for(cfg: Config) -> RayCollector:
     return collector
 
 
-def test_a_block_that_arrives_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = ray_config(tmp_path, actors="ray:1", seeds=[0], total_steps=200, random_steps=100, updates_per_step=0.0)
-    once = RayCollector._take
-
-    def twice(self: RayCollector, slot: ActorSlot, answer: dict[str, Any]) -> None:
-        once(self, slot, answer)
-        once(self, slot, answer)
-
-    monkeypatch.setattr(RayCollector, "_take", twice)
-    with closing(collector_for(cfg)) as collector:
-        rows, until = list[Any](), time.monotonic() + 60
-        while sum(map(len, rows)) < 200:
-            assert time.monotonic() < until
-            rows += [rollout.origins for rollout in collector.poll().rollouts]
-        assert len(np.unique(np.concatenate(rows), axis=0)) == 200 == collector.claims.arrived[0]
-        assert collector.claims.claimed == [0]
-
-
-def test_a_block_that_overtakes_another_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_taken_in_the_order_of_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = ray_config(tmp_path, actors="ray:1", seeds=[0], total_steps=5000, updates_per_step=0.0)
-    take, held, swapped = RayCollector._take, list[dict[str, Any]](), list[int]()
+    wait, found = ray.wait, list[Rollout]()
 
-    def overtaking(self: RayCollector, slot: ActorSlot, answer: dict[str, Any]) -> None:
-        held.append(answer)
-        if len(held) == 2 or len(slot.orders) == 1:  # the newest first
-            swapped.append(len(held))
-            for one in [*reversed(held)]:
-                take(self, slot, one)
-            held.clear()
+    def overtaking(refs: list[Any], num_returns: int, timeout: float) -> Any:
+        """The newest first."""
+        ready, waiting = wait(refs, num_returns=num_returns, timeout=timeout)
+        return [*reversed(ready)], waiting
 
-    monkeypatch.setattr(RayCollector, "_take", overtaking)
-    found: list[Rollout] = []
+    monkeypatch.setattr(ray, "wait", overtaking)
     with closing(collector_for(cfg)) as collector:
-        poll_until(collector, lambda: collector.received.taken[0] == 5000, found)
-    assert 2 in swapped
+        poll_until(collector, lambda: collector.inbox.taken[0] == 5000, found)
+        assert collector.claims.claimed == [0]
     own = np.concatenate([one.origins for one in found])
     assert check_order(np.column_stack([own[:, 1:3], np.where(own[:, 3] != GOES_ON, own[:, 2] + 1, 10)])) == 0
 
@@ -235,10 +220,9 @@ def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
     with closing(collector_for(cfg)) as collector:
         slot = collector.slots[0]
         poll_until(collector, lambda: bool(slot.orders))
-        number, before = next(iter(slot.orders)), collector.episodes.copy()
+        before = collector.episodes.copy()
         collector._lose(slot, "so it seemed")
-        collector._take(slot, {"number": number, "blocks": {0: {"rows": np.zeros((5, 9), np.float32)}}})
-        assert collector.claims.arrived == [0] and collector.claims.claimed == [0]
+        assert not slot.asked and collector.claims.claimed == [0]
         assert (collector.episodes == before + 1).all(), "an episode that ends actors is not begun again"
 
 
@@ -253,16 +237,6 @@ def test_environments_of_an_actor_that_is_given_up_move_once_another_runs(tmp_pa
         poll_until(collector, lambda: second.runs)
         poll_until(collector, lambda: not first.units)
         assert len(second.units) == 2
-
-
-def test_nothing_is_taken_beyond_the_end(tmp_path: Path) -> None:
-    """A VectorEnv may have delivered what a later order claims."""
-    cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], total_steps=50, random_steps=10))
-    actor, unit = Actor(to_dict(cfg)), ((0, 0),)
-    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
-    answer = actor.act((1, [unit], {unit: [(-1, 0)]}, {0: (50, 4)}, 1, 0), policy)
-    assert "crash" not in answer and "rows" not in answer["blocks"][0]
-    actor.close()
 
 
 def test_a_network_of_ones_own_is_found_on_the_other_machine(tmp_path: Path) -> None:
@@ -280,7 +254,7 @@ def test_a_network_of_ones_own_is_found_on_the_other_machine(tmp_path: Path) -> 
 def test_how_long_an_answer_may_take() -> None:
     """An actor that hangs is noticed within ten seconds; the environments of a VectorEnv are reset one by one."""
     cfg = Config()
-    assert cfg.env.hang_seconds < patience(cfg, 1) < 9 and patience(cfg, 4) > 4 * cfg.env.hang_seconds
+    assert cfg.env.hang_seconds < answer_timeout(cfg, 1) < 9 and answer_timeout(cfg, 4) > 4 * cfg.env.hang_seconds
 
 
 def test_orders_of_many_actors_last_longer_so_that_the_learner_gets_no_more_of_them() -> None:
@@ -293,30 +267,12 @@ def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_pa
     cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=100))
     actor, unit = Actor(to_dict(cfg)), ((0, 0),)
     policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
-    first = actor.act((1, [unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1, 0), policy)
-    back = actor.act((2, [unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1, 0), policy)
-    gone = actor.act((3, [], {}, {}, 1, 0), policy)
+    first = actor.act(([unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1), policy)
+    back = actor.act(([unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1), policy)
+    gone = actor.act(([], {}, {}, 1), policy)
     assert first["blocks"][0]["origins"][:, :3].tolist() == [[0, 0, 0], [0, 0, 1]]
     assert back["blocks"][0]["origins"][:, :3].tolist() == [[0, 8, 0], [0, 8, 1]]
     assert back["counters"] == {unit: [(8, 3)]} and gone["counters"] == {} == actor.units
-
-
-def test_an_order_that_ran_out_of_time_does_not_shorten_the_random_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next order was sent before that was known, as if all of its claim had been taken."""
-    cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=20, total_steps=1000))
-    actor, unit = Actor(to_dict(cfg)), ((0, 0),)
-    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
-    with monkeypatch.context() as patched:
-        patched.setattr(ray_actor, "order_seconds", lambda _: 0.0)
-        short = actor.act((1, [unit], {unit: [(-1, 0)]}, {0: (0, 15)}, 1, 0), policy)
-    taken = len(short["blocks"][0].get("rows", []))
-    assert taken < 15
-    second = actor.act((2, [unit], {}, {0: (15, 15)}, 1, 0), policy)
-    third = actor.act((3, [unit], {}, {0: (taken + 15, 10)}, 1, 2), policy)
-    random = [one["blocks"][0]["random"] for one in (short, second, third)]
-    assert random == [taken, 15, 5 - taken], "twenty in all, whoever knew what"
 
 
 def poll_until(collector: RayCollector, true: Callable[[], bool], found: list[Rollout] | None = None) -> None:
@@ -333,7 +289,7 @@ def when_at(step: int, act: Callable[[RayCollector], object], monkeypatch: pytes
     poll, done = RayCollector.poll, list[RayCollector]()
 
     def watched(self: RayCollector) -> Any:
-        if self.received.taken[0] >= step and not done:
+        if self.inbox.taken[0] >= step and not done:
             done.append(self)
             act(self)
         return poll(self)
@@ -381,11 +337,11 @@ def test_an_environment_that_keeps_failing_ends_the_run_with_its_words(
 def test_a_node_that_joins_later_with_another_version_is_named_once(tmp_path: Path) -> None:
     with closing(collector_for(ray_config(tmp_path))) as collector:
         poll_until(collector, lambda: all(slot.runs for slot in collector.slots))
-        collector.received.take()
-        other = Started("elsewhere", 1, "a new node", what_runs_here()._replace(t3d="0.0.1"))
+        collector.inbox.take()
+        other = Started("elsewhere", 1, "a new node", installed_versions().replace("T3D", "T3D 0.0.1, not"))
         for slot in collector.slots:
             collector._on_started(slot, other)
-        (news,) = collector.received.take().news
+        (news,) = collector.inbox.take().news
         assert news.what == "warning" and "node elsewhere runs" in news.text and "T3D 0.0.1" in news.text
 
 
@@ -425,7 +381,7 @@ def test_a_run_survives_the_death_of_a_node(
 
 def test_a_node_that_joins_gets_actors_that_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then the one actor that there is room for acts for all; then half of the environments move."""
-    monkeypatch.setattr(ray_collector, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(ray_collector, "JOIN_SECONDS", 0.5)
     nodes()
     cfg = ray_config(tmp_path, ray_cpus=HEAD_CPUS - 0.5, updates_per_step=0.0, total_steps=10**6, env={"num_envs": 2})
     found: list[Rollout] = []
@@ -437,7 +393,7 @@ def test_a_node_that_joins_gets_actors_that_wait_for_it(tmp_path: Path, monkeypa
         node = add_node()
         poll_until(collector, lambda: first.delivered > 100 and second.delivered > 100, found)
         assert [len(first.units), len(second.units)] == [2, 2]
-        assert not collector.received.news, "joining late is no fault"
+        assert not collector.inbox.news, "joining late is no fault"
     nodes().remove_node(node)
     for member, env in product(range(2), range(2)):
         origins = np.concatenate([one.origins for one in found if one.member == member])

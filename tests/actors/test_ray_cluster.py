@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
-import fcntl
+import importlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from t3d.actors import ray_checks
-from t3d.actors.ray_checks import QUESTION, asks_for_token, split_address
+import helpers
+from t3d.actors import ray_cluster
+from t3d.actors.checkup_worker import Checkup
 from t3d.actors.ray_cluster import (
-    MARK,
-    MARKER,
+    RAY,
+    READ_BY_RAY,
     SHARED_MEMORY,
     Connection,
-    _private_folder,
-    actor_options,
+    asks_for_token,
     connect,
+    split_address,
     store_bytes,
 )
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.config import Config, EnvConfig, RunConfig, TD3Config
 from t3d.errors import UserError
 from t3d.modules import is_installed
+from t3d.policy.snapshots import PolicySnapshot
+from t3d.world.make import env_factory
 
 ray = pytest.importorskip("ray", reason="Ray is an extra")
 
 from ray_nodes import VARIABLES, clean, head, node  # noqa: E402
 
+LEARNER = """
+from t3d.actors.ray_cluster import connect
+from t3d.config import Config, EnvConfig
+connect(Config(actors="ray:2", env=EnvConfig(id="Pendulum-v1")))
+import ray, time
+class Sleeper:
+    def act(self):
+        time.sleep(100)
+sleeper = ray.remote(Sleeper).remote()
+answer = sleeper.act.remote()
+ray.wait([answer], timeout=3)
+print("acting", flush=True)
+time.sleep(100)
+"""
 TOKEN = "a-token-of-the-tests"
 CFG = Config(actors="ray:2", env=EnvConfig(id="Pendulum-v1"))
 ROOT = Path(__file__).parents[2]
@@ -49,6 +69,22 @@ def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def every_test_is_a_process_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has Ray read again what it reads only once."""
+    real = ray_cluster._import_ray
+
+    def import_ray() -> Any:
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+        monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+        READ_BY_RAY.update(ray_cluster._settings())
+        return real()
+
+    monkeypatch.setattr(ray_cluster, "_import_ray", import_ray)
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +107,9 @@ class TestOwnCluster:
     def test_listens_on_this_machine_only_admits_only_its_token_and_leaves_nothing_behind(
         self, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("t3d.actors.ray_cluster.differences", list)  # which would start a worker
-
         def handler(*_: object) -> None: ...
 
+        before_folders = folders_of_clusters()
         before, environment = signal.signal(signal.SIGTERM, handler), dict(os.environ)
         with (tmp_path / "log").open("wb") as log:
             connection = connect(replace(CFG, actors="ray:8"), log.fileno())
@@ -86,9 +121,8 @@ class TestOwnCluster:
                 assert ray.cluster_resources()["CPU"] == 8, "as many as actors reserve"
                 assert _idle_workers() == [], "none is started before it is needed"
                 assert in_worker(_print_and_say_threads) == "1"
-                opened_by_ray = Path(ray._private.worker._global_node.get_temp_dir_path())
-                folder = opened_by_ray.parent
-                assert opened_by_ray.is_dir() and folder.stat().st_mode & 0o777 == 0o700, "nobody else can enter"
+                (folder,) = folders_of_clusters() - before_folders
+                assert folder.stat().st_mode & 0o777 == 0o700, "nobody else can enter"
                 _until(lambda: b"printed by a worker" in (tmp_path / "log").read_bytes())
             finally:
                 connection.close()
@@ -100,27 +134,31 @@ class TestOwnCluster:
         assert capfd.readouterr() == ("", "")
         assert not (tmp_path / ".ray").exists()  # no token is left for others to find
 
-    def test_folders_of_processes_that_were_killed_are_removed_and_no_others(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        names = ("t3d-ray-killed", "t3d-ray-in-use", "t3d-ray-results", "t3d-2024-results", "target")
-        killed, in_use, results, older, target = (tmp_path / name for name in names)
-        for folder in (killed, in_use, results, older, target):
-            (folder / "ray").mkdir(parents=True)
-        for folder in (killed, in_use, target):
-            (folder / MARKER).write_bytes(MARK)
-        (results / MARKER).write_text("this is mine")
-        (link := tmp_path / "t3d-ray-link").symlink_to(target)
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        with (in_use / MARKER).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with _private_folder() as own:
-                assert not killed.exists() and in_use.is_dir()
-                assert results.is_dir() and older.is_dir(), "folders of the user"
-                assert link.is_symlink() and (target / "ray").is_dir()
-                with _private_folder() as second:
-                    assert own.is_dir() and second.is_dir(), "another run leaves it alone"
-        assert not own.exists() and not second.exists()
+    @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+    def test_ends_within_ten_seconds_of_a_learner_that_is_killed(self, tmp_path: Path, ending: signal.Signals) -> None:
+        folders, folder = folders_of_clusters(), None
+        with (tmp_path / "said.txt").open("w") as said:
+            learner = subprocess.Popen([sys.executable, "-c", LEARNER], env=clean(), stdout=said, stderr=said)
+            try:
+                _until(lambda: "acting" in (tmp_path / "said.txt").read_text())
+                processes = psutil.Process(learner.pid).children(recursive=True)
+                assert any("ray::Sleeper" in one.name() for one in processes)
+                (folder,) = folders_of_clusters() - folders
+                learner.send_signal(ending)
+                started = time.monotonic()
+                _until(lambda: not folder.exists() and not any(map(_is_alive, processes)), 10.0)
+                print(f"ended {time.monotonic() - started:.1f} s after {ending.name}")
+            finally:
+                learner.kill()
+                learner.wait()
+
+    def test_settings_that_ray_has_read_already_are_refused(self, tmp_path: Path) -> None:
+        """In another process, because ours has been told otherwise; it is the same for another token."""
+        with pytest.raises(subprocess.CalledProcessError) as raised:
+            subprocess.run(
+                [sys.executable, "-c", f"import ray\n{LEARNER}"], env=clean(), capture_output=True, check=True
+            )
+        assert b"imported or used Ray with another token or other settings" in raised.value.stderr
 
     def test_says_which_extra_to_install_without_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -128,12 +166,11 @@ class TestOwnCluster:
             connect(CFG)
 
     def test_says_so_if_ray_cannot_start_and_leaves_nothing_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def too_busy(**_: object) -> None:
-            raise Exception("The current node\ntimed out")  # noqa: TRY002 (as Ray does)
-
-        monkeypatch.setattr(ray, "init", too_busy)
-        with pytest.raises(UserError, match="Ray could not start on this machine: The current node timed out"):
+        folders = folders_of_clusters()
+        monkeypatch.setattr(ray_cluster, "store_bytes", lambda free: 1)
+        with pytest.raises(UserError, match=r"Ray could not start on this machine: ValueError: .*object store"):
             connect(CFG)
+        assert folders_of_clusters() == folders
         assert not any(name in os.environ for name in VARIABLES)
 
     def test_takes_at_most_a_part_of_the_shared_memory_and_refuses_too_little(self) -> None:
@@ -141,15 +178,6 @@ class TestOwnCluster:
         assert store_bytes(500 * 2**20) == 400 * 2**20
         with pytest.raises(UserError, match=f"{SHARED_MEMORY} has 64 MiB free, and Ray needs 125 MiB.*--shm-size"):
             store_bytes(64 * 2**20)
-
-    def test_actors_are_spread_take_a_fraction_of_a_cpu_and_are_never_restarted_by_ray(self) -> None:
-        options = actor_options(replace(CFG, ray_cpus=0.25))
-        assert options == {
-            "num_cpus": 0.25,
-            "scheduling_strategy": "SPREAD",
-            "max_restarts": 0,
-            "max_task_retries": 0,
-        }
 
 
 class TestJoining:
@@ -221,21 +249,31 @@ class TestJoining:
         with (
             node(f"--address={cluster}", "--node-ip-address=127.0.0.3", **auth, PYTHONPATH=str(none)),
             node(f"--address={cluster}", "--node-ip-address=127.0.0.4", **auth, PYTHONPATH=str(other)),
+            closing(joined(cluster)) as connection,
         ):
-            connection = joined(cluster)
-            try:
-                lacking, older = sorted(connection.warnings)
-            finally:
-                connection.close()
-        assert lacking == "node 127.0.0.3 has no T3D; install it there"
-        assert older.startswith("node 127.0.0.4 runs Ray") and "T3D 0.0.1; this process" in older
+            from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415
+
+            cfg = replace(CFG, actors="ray:3", env=EnvConfig(id="Pendulum-v1", num_envs=3))
+            checkup = Checkup([], helpers.make_spec(3, 1), False, {})
+            texts: list[str] = []
+            with closing(RayCollector(cfg, env_factory(cfg.env), checkup, connection)) as collector:
+                network = helpers.mlp(3, 4, 1)
+                collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)), 0)
+
+                def told(words: str) -> bool:
+                    texts.extend(news.text for news in collector.poll().news)
+                    return any(words in text for text in texts)
+
+                _until(lambda: told("on node 127.0.0.3: ModuleNotFoundError: No module named 't3d'"), 90)
+                _until(lambda: told("node 127.0.0.4 runs Ray"), 90)
+        assert any("T3D 0.0.1; this process" in text for text in texts)
 
     @pytest.mark.slow
     def test_a_cluster_without_authentication_is_used_with_a_warning_and_its_loss_is_noticed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ray_checks, "WATCH_SECONDS", 0.1)
-        monkeypatch.setattr(ray_checks, "LOST_SECONDS", 1.0)
+        monkeypatch.setattr(ray_cluster, "WATCH_SECONDS", 0.1)
+        monkeypatch.setattr(ray_cluster, "LOST_SECONDS", 1.0)
         with head() as address:
             connection = joined(address)
         try:
@@ -260,7 +298,7 @@ class TestAddress:
             joined("127.0.0.1:1")
 
     def test_something_else_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ray_checks, "PROBE_SECONDS", 3.0)
+        monkeypatch.setattr(ray_cluster, "PROBE_SECONDS", 3.0)
         with (
             socket.create_server(("127.0.0.1", 0)) as other,
             pytest.raises(UserError, match="is not the head of a Ray cluster"),
@@ -352,9 +390,22 @@ class TestFiles:
 
 def asks_for_token_of_a_stranger(address: str) -> bool:
     """Whether a process without the token is refused."""
-    command = [sys.executable, "-c", QUESTION, address]
-    asked = subprocess.run(command, env=clean(), capture_output=True, text=True, check=False)
+    command = [*RAY, "status", f"--address={address}"]
+    environment = clean(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+    asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return asked.returncode != 0 and "InvalidAuthToken" in asked.stderr
+
+
+def folders_of_clusters() -> set[Path]:
+    """Those of clusters that T3D has started on this machine."""
+    return {*Path(tempfile.gettempdir()).glob("t3d-ray-*")}
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _listening() -> list[Any]:

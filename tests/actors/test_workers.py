@@ -31,8 +31,8 @@ def test_an_actor_is_heard_while_training_waits_for_something_else() -> None:
     collector = collector_of("Told")
     try:
         until(collector, lambda one: one.slots[0].worker is not None and one.slots[0].worker.ready)
-        until(collector, lambda one: bool(one.received._reports[0][0]))
-        assert not collector.received.has_rows
+        until(collector, lambda one: bool(one.inbox._reports[0][0]))
+        assert not collector.inbox.has_rows
     finally:
         collector.close()
 
@@ -93,8 +93,8 @@ def test_all_that_came_before_an_error_is_handed_out() -> None:
     try:
         until(collector, lambda one: one._waiting() > 0)
         collector._receive_all()
-        collector.received.error = UserError("enough")
-        collector.received.add_reports(0, [Episode(0, 0, 1.0, 3, True)], [])
+        collector.inbox.error = UserError("enough")
+        collector.inbox.add_reports(0, [Episode(0, 0, 1.0, 3, True)], [])
         (rollout,) = collector.poll().rollouts
         assert len(rollout.r) > 0 and len(rollout.episodes) > 0
         with pytest.raises(UserError, match="enough"):

@@ -15,7 +15,7 @@ import numpy as np
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collected
-from t3d.actors.received import Received
+from t3d.actors.received import Inbox
 from t3d.actors.shared_memory import POLICY_SLOTS, RANDOM, Policies, Ring, SharedState, Torn, Wakeup
 from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
@@ -65,7 +65,7 @@ class LocalCollector:
         self.shared_state = SharedState(self.policies, members, cfg.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()
-        self.received = Received(cfg, self.spec)
+        self.inbox = Inbox(cfg, self.spec)
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._checked_at = 0, 0.0
         self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
@@ -85,18 +85,18 @@ class LocalCollector:
 
     def poll(self) -> Collected:
         """Returns the transitions received, a block for each member; waits a moment for a block worth taking."""
-        self.received.raise_error()
+        self.inbox.raise_error()
         self.supervise()
-        if not self.received.has_rows:
+        if not self.inbox.has_rows:
             waited = self._wait()
-            self._statistics.learner_waited += waited if min(self.received.living) < self.cfg.total_steps else 0.0
+            self._statistics.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
         self._receive_all()
-        return self.received.take()
+        return self.inbox.take()
 
     def stop(self, member: int) -> None:
         """Has the actors act for this member no more."""
         self.shared_state.stopped[member] = 1
-        self.received.stopped.add(member)
+        self.inbox.stopped.add(member)
 
     def totals(self) -> ActingTotals:
         """Returns the acting statistics since the start."""
@@ -108,12 +108,12 @@ class LocalCollector:
 
     def state(self) -> State:
         """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
-        return self.received.state(self.shared_state.episodes, self.shared_state.bad_values)
+        return self.inbox.state(self.shared_state.episodes, self.shared_state.bad_values)
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
         """Restores what state() returned; every environment continues with its next episode."""
-        self.received.restore(state, self.shared_state.episodes, self.shared_state.bad_values)
-        self.shared_state.taken[:, -1] = self.received.taken
+        self.inbox.restore(state, self.shared_state.episodes, self.shared_state.bad_values)
+        self.shared_state.taken[:, -1] = self.inbox.taken
         return []
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class LocalCollector:
 
     def supervise(self) -> None:
         """Starts actors that are due, and handles those that ended or hang; ten times a second."""
-        if time.monotonic() - self._checked_at < LONGEST_WAIT or self.received.error is not None:
+        if time.monotonic() - self._checked_at < LONGEST_WAIT or self.inbox.error is not None:
             return
         self._checked_at = time.monotonic()
         for slot in self.slots:
@@ -155,7 +155,7 @@ class LocalCollector:
                 self.worker_cfg, task, (ring, self.shared_state, self.policies, self.learner_wakeup), self.log.fd
             )
         if slot.starts > 1:
-            self.received.report(slot, "back", "restarted")
+            self.inbox.report(slot, "back", "restarted")
 
     def _handle_fault(self, slot: ActorSlot, why: str) -> None:
         """Keeps a failed actor's complete rows, and decides what happens to its environments."""
@@ -171,7 +171,7 @@ class LocalCollector:
             return
         slot.record_fault(MIN_DELIVERED)
         others = [other for other in self.slots if not other.given_up]
-        self.received.report_fault(slot, why, others=bool(others))
+        self.inbox.report_fault(slot, why, others=bool(others))
         if not (slot.given_up and others):
             return
         for unit in slot.units:
@@ -186,7 +186,7 @@ class LocalCollector:
         started = time.monotonic()
         if not self._waiting():
             self.learner_wakeup.wait(LONGEST_WAIT)
-        enough, until = self._block * len(self.received.living), time.monotonic() + GATHER_SECONDS
+        enough, until = self._block * len(self.inbox.living), time.monotonic() + GATHER_SECONDS
         while 0 < self._waiting() < enough and time.monotonic() < until:
             time.sleep(NAP_SECONDS)
         return time.monotonic() - started
@@ -222,7 +222,7 @@ class LocalCollector:
             slot.delivered += len(rows)
             for member in {member for unit in slot.units for member, _ in unit}:
                 mine = about["member"] == member
-                self.received.add_rows(member, rows[mine], about["origin"][mine])
+                self.inbox.add_rows(member, rows[mine], about["origin"][mine])
                 self._received[member, slot.number] += mine.sum()
             self._statistics.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
 
@@ -230,9 +230,9 @@ class LocalCollector:
         """Receives an actor's messages. A user error is raised once everything before it has been returned."""
         assert slot.worker is not None  # noqa: S101 (the caller has checked it)
         for message in slot.worker.receive():
-            self.received.add_reports(**message)
+            self.inbox.add_reports(**message)
         if slot.worker.error is not None:
-            self.received.error = self.received.error or slot.worker.error
+            self.inbox.error = self.inbox.error or slot.worker.error
             self._take_rows(slot)
 
 

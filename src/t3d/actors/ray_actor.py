@@ -5,8 +5,9 @@ Orders and answers are plain values and arrays. Errors are part of an answer and
 
 from __future__ import annotations
 
+import os
+import platform
 import time
-from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from t3d.actors.failures import reported
 from t3d.actors.member_actor import MemberActor
-from t3d.actors.ray_checks import started_here
 from t3d.actors.worker import EVALUATION_NICENESS
 from t3d.config import Config, merge
 from t3d.config.networks import sent_architecture
@@ -23,6 +23,7 @@ from t3d.errors import Diverged
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.priority import lower_priority
 from t3d.types import Rollout
+from t3d.version import __version__
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, Played
 from t3d.world.make import env_factory
@@ -32,15 +33,37 @@ ORDERS_A_SECOND = 100  # of all actors that run out of time: their orders last l
 Unit = tuple[tuple[int, int], ...]  # (member, environment) pairs that are stepped together: one, or a VectorEnv's
 
 
+class Started(NamedTuple):
+    """Where an actor runs, and what its node runs."""
+
+    host: str
+    pid: int
+    node: str  # Ray's id of it
+    versions: str
+
+
+def installed_versions() -> str:
+    """Says what this machine runs; it must be the same everywhere."""
+    import ray  # noqa: PLC0415 (an extra)
+
+    return f"Ray {ray.__version__}, Python {platform.python_version()} and T3D {__version__}"
+
+
+def started_here() -> Started:
+    """Returns where this process, an actor, runs."""
+    import ray  # noqa: PLC0415
+
+    host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return Started(host, os.getpid(), ray.get_runtime_context().get_node_id(), installed_versions())
+
+
 class Order(NamedTuple):
     """What an actor shall do next."""
 
-    number: int
     units: list[Unit]  # the environments it owns from now on: others are closed, new ones opened
     counters: dict[Unit, list[tuple[int, int]]]  # of new ones: newest episode and bad values of each environment
-    claims: dict[int, tuple[int, int]]  # by member: transitions that it has when this begins, and how many to take
+    claims: dict[int, tuple[int, int]]  # by member: transitions that it has or will have before, and how many to take
     version: int  # of the policy
-    answered: int  # the newest order of this actor whose answer the learner had when it counted them
 
 
 def order_seconds(cfg: Config) -> float:
@@ -68,7 +91,6 @@ class Actor:
         self.units: dict[Unit, MemberActor] = {}
         self.policies: dict[int, MemberPolicy] = {}
         self.version, self.updates = -1, 0  # of the policies
-        self._short: dict[int, dict[int, int]] = {}  # by order and member: transitions claimed and not taken
         self._idle_since = time.monotonic()
 
     def ready(self) -> tuple[Any, ...]:
@@ -80,24 +102,18 @@ class Actor:
         waited, order = time.monotonic() - self._idle_since, Order(*order)
         blocks: dict[int, Block] = {member: Block() for member in order.claims}
         failure: dict[str, Any] = {}
-        started = time.monotonic()
         try:
             self._take_policy(order, policy)
             self._own(order)
-            started = time.monotonic()
-            self._act(self._corrected(order), blocks, started + order_seconds(self.cfg))
+            self._act(order.claims, blocks, time.monotonic() + order_seconds(self.cfg))
         except Exception as error:
             failure = reported(error)
-        claimed = {member: count for member, (_, count) in order.claims.items()}
-        self._short[order.number] = {member: claimed[member] - block.count for member, block in blocks.items()}
         self._idle_since = time.monotonic()
         return {
-            "number": order.number,
             "updates": self.updates,
             "blocks": {member: block.packed() for member, block in blocks.items()},
             "counters": {unit: _counters(one) for unit, one in self.units.items()},
             "waited": waited,
-            "seconds": self._idle_since - started,
             **failure,
         }
 
@@ -129,14 +145,6 @@ class Actor:
                 self.units[unit] = one
                 one.begin()
 
-    def _corrected(self, order: Order) -> dict[int, tuple[int, int]]:
-        """Corrects a member's count: the learner counted claims of our earlier orders that ran out of time as taken."""
-        self._short = {number: short for number, short in self._short.items() if number > order.answered}
-        missing = Counter[int]()
-        for short in self._short.values():
-            missing.update(short)
-        return {member: (start - missing[member], count) for member, (start, count) in order.claims.items()}
-
     def _act(self, claims: dict[int, tuple[int, int]], blocks: dict[int, Block], until: float) -> None:
         """Steps each unit in turn; the one that was stepped last comes last in the next order, too."""
         while time.monotonic() < until:
@@ -147,8 +155,6 @@ class Actor:
                 if block is None or block.count >= wanted or one.error is not None:
                     continue
                 one.taken = start + block.count
-                if one.taken >= self.cfg.total_steps:  # a VectorEnv has delivered more than was claimed
-                    continue
                 is_random = one.taken < self.cfg.random_steps
                 block.add(one.step(self.policies[one.member]), is_random=is_random)
                 self.units[unit] = self.units.pop(unit)

@@ -1,11 +1,10 @@
-"""The Ray cluster on which actors run: started on this machine or joined, checked, and left again.
+"""The Ray cluster on which actors run: started on this machine or joined, watched, and left again.
 
 Ray is an extra: it is imported only when a run asks for it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import importlib.util
 import logging
@@ -13,42 +12,44 @@ import math
 import os
 import secrets
 import shutil
-import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from t3d.actors.ray_checks import (
-    Started,
-    Watch,
-    asks_for_token,
-    differences,
-    differs,
-    joining,
-    nodes_now,
-    starting_here,
-)
+from t3d.actors.ray_actor import Started, installed_versions
 from t3d.actors.ray_files import excluded, for_machines, needs_files
-from t3d.actors.ray_output import printing_to
-from t3d.actors.supervisor import ONE_THREAD
+from t3d.actors.supervisor import ONE_THREAD, python_path
 from t3d.config import Config
-from t3d.errors import StoppedEarly, UserError
+from t3d.errors import UserError
 
+RAY = [sys.executable, "-P", "-m", "ray.scripts.scripts"]  # the command `ray`, of this very Python
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (Ray keeps there what is passed by reference)
 MOST_BYTES = 2**30  # of shared memory for a cluster of our own, taken as it is needed; chosen
 LEAST_BYTES = 100 * 2**20  # Ray refuses less than 75 MiB
 SHARE_OF_FREE = 0.8  # of the free shared memory, at most; chosen
-PREFIX, MARKER = "t3d-ray-", ".t3d-ray-cluster"  # of the folder of a cluster of our own, and of a file in it
-MARK = b"Ray cluster of a T3D run: removed with it\n"
-ALWAYS = {
-    "RAY_prestart_worker_first_driver": "0",  # no idle Python processes, one for each core
-    "RAY_USAGE_STATS_ENABLED": "0",
+CONNECT_SECONDS = 5.0  # for a head to accept a connection; chosen
+PROBE_SECONDS = 20.0  # for `ray status` to be answered; chosen
+CLOSE_SECONDS = 10.0  # for a cluster of our own to end; chosen
+WATCH_SECONDS, LOST_SECONDS = 2.0, 20.0  # between two looks at the head; until it is given up; chosen
+TOKEN = secrets.token_hex(32)  # of our own clusters
+REFUSED = "InvalidAuthToken"
+DOCS = "docs/cluster.md says how to set it up"
+KEEP_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # with 0, Ray does not replace 127.0.0.1 by an address for others
+READ_ONCE = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "", KEEP_LOOPBACK: "1"}  # by Ray on import; its defaults
+READ_BY_RAY: dict[str, str] = {}  # these, once Ray is imported
+VARIABLES = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # then Ray ends the process; Watch.lost() comes long before
+    "RAY_prestart_worker_first_driver": "0",  # no idle Python processes, one for each core
+    "RAY_worker_niceness": "0",  # actors have the learner's priority, as those of local:N
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 
@@ -59,19 +60,20 @@ class Connection:
 
     def __init__(self, folder: Path | None, warnings: list[str], watch: Watch, opened: ExitStack) -> None:
         self.folder, self.warnings, self._watch, self._opened = folder, warnings, watch, opened
-        self.known_nodes = nodes_now()  # whose versions are checked
+        self.known_nodes: set[str] = set()  # whose versions were compared with ours
 
     def for_actors(self, cfg: Config) -> Config:
         """Returns the configuration by which actors find the user's files."""
         return for_machines(cfg, self.folder)
 
     def warning(self, started: Started) -> str:
-        """Returns what differs on the node of an actor, if it has joined since and is not known yet."""
+        """Returns what differs on the node of an actor, if it is the first one there."""
         if started.node in self.known_nodes:
             return ""
         self.known_nodes.add(started.node)
-        text = differs(started.versions)
-        return f"node {started.host} {text}" if text else ""
+        here = installed_versions()
+        different = f"node {started.host} runs {started.versions}; this process {here}"
+        return "" if started.versions == here else different
 
     def lost(self) -> str:
         """Returns why the cluster is lost for good, or an empty string; never waits."""
@@ -89,60 +91,69 @@ def connect(cfg: Config, output: int | None = None) -> Connection:
     """
     if importlib.util.find_spec("ray") is None:
         raise UserError(f'actors={cfg.actors} needs Ray; install it with: pip install "t3d[ray]"')
+    if "ray" in sys.modules and not READ_BY_RAY:  # imported by somebody else
+        READ_BY_RAY.update(_settings())
     with ExitStack() as opened:
-        opened.enter_context(printing_to(output))
-        warnings = _join(cfg, opened) if cfg.ray_address else _start(cfg, opened)
+        warnings = _join(cfg, opened, output) if cfg.ray_address else _start(cfg, opened, output)
         watch = Watch()
         opened.callback(watch.close)
-        folder = Path.cwd() if cfg.ray_address else None
-        return Connection(folder, [*warnings, *differences()], watch, opened.pop_all())
+        return Connection(Path.cwd() if cfg.ray_address else None, warnings, watch, opened.pop_all())
 
 
-def actor_options(cfg: Config) -> dict[str, Any]:
-    """Returns Ray's options for an actor. Restarting it is the collector's task: nothing may happen twice."""
-    return {
-        "num_cpus": cfg.ray_cpus,
-        "scheduling_strategy": "SPREAD",
-        "max_restarts": 0,
-        "max_task_retries": 0,
-    }
-
-
-def _start(cfg: Config, opened: ExitStack) -> list[str]:
+def _start(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
     """Starts a cluster that listens on this machine only, and admits only who has its token."""
     store = store_bytes(shutil.disk_usage(SHARED_MEMORY).free)
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    as_local = {"RAY_worker_niceness": "0"}  # actors have the learner's priority, as those of local:N
-    opened.enter_context(_environment({**ALWAYS, **token, **as_local}))
-    folder = opened.enter_context(_private_folder())
-    ray = _ray()
-    opened.callback(ray.shutdown)
-    opened.callback(_kill_autoscaler)
-    with starting_here(), _environment(ONE_THREAD), _loopback(), _own_signals():  # workers inherit the environment
-        ray.init(
-            address="local",
-            num_cpus=max(1, math.ceil(cfg.async_actors * cfg.ray_cpus)),  # all actors fit; evaluators reserve none
-            num_gpus=0,
-            object_store_memory=store,
-            include_dashboard=False,
-            logging_level=logging.WARNING,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder / "ray"),  # Ray opens it to all users; they cannot enter the folder around it
-        )
-    return []
+    opened.enter_context(
+        _environment({**VARIABLES, KEEP_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN})
+    )
+    ray = _import_ray()
+    cpus = max(1, math.ceil(cfg.async_actors * cfg.ray_cpus))  # all actors fit; evaluators reserve none
+    folder = tempfile.mkdtemp(prefix="t3d-ray-")  # that only this user can enter
+    guard = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-P", "-m", "t3d.actors.ray_guard", str(os.getpid()), folder, str(cpus), str(store)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path(), "RAY_TMPDIR": folder},
+        start_new_session=True,  # a terminal's Ctrl-C reaches only the learner
+    )
+    opened.callback(_end, guard)
+    assert guard.stdout is not None  # noqa: S101 (it is a pipe)
+    said = ""
+    for line in guard.stdout:
+        said = line.decode(errors="replace").strip() or said
+        if said.startswith("address "):
+            with _explained("Ray could not start on this machine"):
+                _init(ray, opened, output, address=said.removeprefix("address "))
+            return []
+    raise UserError(f"Ray could not start on this machine: {said or 'it said nothing'}")
 
 
-def _join(cfg: Config, opened: ExitStack) -> list[str]:
+def _end(guard: subprocess.Popen[bytes]) -> None:
+    """Has the guard end our own cluster."""
+    with suppress(subprocess.TimeoutExpired):
+        guard.communicate(timeout=CLOSE_SECONDS)  # which closes its stdin
+
+
+def _join(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
     """Joins a cluster, and sends it the folder in which T3D was started if actors need files of it."""
     folder, address = Path.cwd(), cfg.ray_address
-    needed = needs_files(cfg, folder)
+    files = {"working_dir": str(folder), "excludes": excluded(cfg, folder)} if needs_files(cfg, folder) else {}
     with_token = asks_for_token(address)
-    opened.enter_context(_environment({**ALWAYS, "RAY_AUTH_MODE": "token" if with_token else "disabled"}))
-    files = {"working_dir": str(folder), "excludes": excluded(cfg, folder)} if needed else {}
-    ray = _ray()
-    opened.callback(ray.shutdown)
-    with joining(address), _own_signals():
-        ray.init(address=address, logging_level=logging.WARNING, runtime_env={"env_vars": ONE_THREAD, **files})
+    settings = {
+        "RAY_AUTH_MODE": "token" if with_token else "disabled",
+        KEEP_LOOPBACK: READ_BY_RAY.get(KEEP_LOOPBACK, "0"),
+    }
+    opened.enter_context(_environment({**VARIABLES, **settings}))
+    ray = _import_ray()
+    try:
+        with _explained(f"joining the Ray cluster at {address} failed"):
+            _init(ray, opened, output, address=address, runtime_env={"env_vars": ONE_THREAD, **files})
+    except ConnectionError:  # the head did answer us
+        raise UserError(
+            f"the Ray cluster at {address} answers, but this machine is not one of its nodes; join it first with: "
+            f"ray start --address={address}"
+        ) from None
     open_to_all = (
         f"the Ray cluster at {address} runs without authentication: everyone who reaches it can run programs on it; "
         "docs/cluster.md says how to switch it on"
@@ -161,51 +172,99 @@ def store_bytes(free: int) -> int:
     return most
 
 
-def _ray() -> Any:
-    """Imports Ray, which is an extra; this process must not be using it yet."""
+def waiting_for_cpus(cfg: Config) -> list[str]:
+    """Says so if the cluster has no CPUs free for some of the actors."""
     import ray  # noqa: PLC0415
 
-    if ray.is_initialized():
-        raise UserError("this process is using Ray already; call ray.shutdown() before t3d.train")
-    return ray
+    free = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
+    fitting = math.floor(free / cfg.ray_cpus) if cfg.ray_cpus else cfg.async_actors
+    if fitting >= cfg.async_actors:
+        return []
+    return [
+        f"the Ray cluster has {free:g} CPUs free, and each of {cfg.async_actors} actors reserves {cfg.ray_cpus:g}: "
+        f"{cfg.async_actors - fitting} of them wait until there are more; --ray-cpus lets several share one"
+    ]
 
 
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    """Creates a folder that only this user can enter, with a short name: Ray has sockets in it, at most 107 bytes long.
+def split_address(address: str) -> tuple[str, int]:
+    """Splits HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise UserError(
+            f"ray_address={address} is not HOST:PORT; give what `ray start --head` prints, e.g. 10.0.0.1:6379"
+        )
+    return host.strip("[]"), int(port)
 
-    Its marker is locked while this process lives; folders of processes that were killed are removed.
+
+def asks_for_token(address: str) -> bool:
+    """Returns whether the cluster requires a token; raises if ours is missing or wrong.
+
+    Other processes ask: Ray remembers for the life of a process whether it uses a token, and prints what goes wrong.
     """
-    _remove_abandoned(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    with (folder / MARKER).open("xb", buffering=0) as marker:
-        try:
-            fcntl.flock(marker, fcntl.LOCK_EX)
-            marker.write(MARK)  # locked before it can be recognised
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    try:
+        socket.create_connection(split_address(address), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"nothing answers at ray_address={address} ({error.strerror or error}); is the cluster running? {DOCS}"
+        ) from None
+    answer = _ask(address, "disabled")
+    if not answer:
+        return False
+    if REFUSED not in answer:
+        raise UserError(
+            f"what answers at ray_address={address} is not the head of a Ray cluster ({_last_line(answer)})"
+        )
+    answer = _ask(address, "token")
+    if not answer:
+        return True
+    if REFUSED in answer:
+        raise UserError(
+            f"the Ray cluster at {address} refuses this token; copy ~/.ray/auth_token from its head, and check that "
+            "neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH is set to another one"
+        )
+    raise UserError(
+        f"the Ray cluster at {address} asks for a token, and there is none here; copy ~/.ray/auth_token from its "
+        "head, or set RAY_AUTH_TOKEN_PATH to a file that contains it"
+    )
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Removes folders with our marker, of this user, that no process has locked."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError), ExitStack() as opened:  # no marker, another user's, in use, or gone meanwhile
-            inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            opened.callback(os.close, inside)
-            marker = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inside)
-            opened.callback(os.close, marker)
-            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.read(marker, len(MARK) + 1) == MARK and os.fstat(inside).st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
+def _ask(address: str, mode: str) -> str:
+    """Asks the head for its status, with or without a token; returns what went wrong, or an empty string."""
+    environment = {**os.environ, "RAY_AUTH_MODE": mode, KEEP_LOOPBACK: "0"}
+    try:
+        subprocess.run(  # noqa: S603
+            [*RAY, "status", f"--address={address}"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {PROBE_SECONDS:.0f} s"
+    except subprocess.CalledProcessError as error:
+        return error.stderr or f"exit code {error.returncode}"
+    return ""
+
+
+def _answers(address: str) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        socket.create_connection(split_address(address), WATCH_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for Ray, which remembers what it has read of them, and resets them afterwards."""
+    """Sets environment variables for Ray, and resets them afterwards."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
-    _read_again()
     try:
         yield
     finally:
@@ -213,48 +272,117 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-        _read_again()
 
 
-def _read_again() -> None:
-    raylet: Any = importlib.import_module("ray._raylet")
-    raylet.Config.initialize("")
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
+def _settings() -> dict[str, str]:
+    return {name: os.environ.get(name, default) for name, default in READ_ONCE.items()}
 
 
-def _kill_autoscaler() -> None:
-    """Ends a process of Ray's that has nothing to do here, and that Ray itself waits for a second to end."""
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):
-            if any("autoscaler" in word and word.endswith("monitor.py") for word in child.cmdline()):
-                child.kill()
+def _import_ray() -> Any:
+    """Imports Ray under the current environment; this process must not be using it yet."""
+    if "ray" not in sys.modules:
+        READ_BY_RAY.update(_settings())
+    import ray  # noqa: PLC0415
+
+    if ray.is_initialized():
+        raise UserError("this process is using Ray already; call ray.shutdown() before t3d.train")
+    if _settings() != READ_BY_RAY:
+        raise UserError(
+            "this process has imported or used Ray with another token or other settings, which Ray reads only once; "
+            "start a new one (in a notebook: restart the kernel)"
+        )
+    return ray
+
+
+def _init(ray: Any, opened: ExitStack, output: int | None, **options: Any) -> None:
+    """Connects to a cluster, in another thread: in the main one Ray would replace our handler of SIGTERM."""
+    opened.enter_context(_printing_to(output))
+    opened.callback(ray.shutdown)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(ray.init, logging_level=logging.WARNING, **options).result()
 
 
 @contextmanager
-def _loopback() -> Iterator[None]:
-    """Lets Ray keep a loopback address: it replaces it by one that others reach, and then listens to all of them."""
-    from ray._private import ray_constants  # noqa: PLC0415
-
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+def _explained(what_failed: str) -> Iterator[None]:
+    """Turns what Ray raises if it cannot connect into a sentence."""
     try:
         yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Puts back the handler of SIGTERM, which Ray replaces by one that ends the process, and calls it if that has."""
-    before, is_late = signal.getsignal(signal.SIGTERM), False
-    try:
-        yield
-    except SystemExit:
-        is_late = callable(before)
-        if is_late:
-            raise StoppedEarly("stopped while Ray started; nothing was begun") from None
+    except (UserError, ConnectionError):
         raise
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
-        if is_late:
-            signal.raise_signal(signal.SIGTERM)
+    except Exception as error:  # Ray raises plain exceptions, e.g. if this machine is too busy
+        raise UserError(f"{what_failed}: {' '.join(str(error).split())}") from error
+
+
+class _ToDescriptor(logging.Handler):
+    """Writes log records to a descriptor."""
+
+    def __init__(self, output: int) -> None:
+        super().__init__(logging.WARNING)
+        self.output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.write(f"(ray) {record.getMessage()}")
+
+    def write(self, line: str) -> None:
+        os.write(self.output, f"{line}\n".encode(errors="replace"))
+
+
+@contextmanager
+def _printing_to(output: int | None) -> Iterator[None]:
+    """Sends Ray's log and what its workers print to the descriptor, or nowhere."""
+    # This is all that we use of Ray's private API: Ray prints through this function, and has no setting to print
+    # elsewhere. In a release that has renamed it, what actors print appears in the console.
+    worker: Any = importlib.import_module("ray._private.worker")
+    with Path(os.devnull).open("wb") as nowhere:
+        handler = _ToDescriptor(nowhere.fileno() if output is None else output)
+
+        def print_to_output(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+            for line in data["lines"] if data["pid"] != "autoscaler" else ():  # it reports every few seconds
+                handler.write(f"({data.get('ip', 'ray')}, {data['pid']}) {line}")
+
+        log = logging.getLogger("ray")
+        before = log.handlers, log.propagate, getattr(worker, "print_to_stdstream", None)
+        log.handlers, log.propagate, worker.print_to_stdstream = [handler], False, print_to_output
+        try:
+            yield
+        finally:
+            log.handlers, log.propagate, worker.print_to_stdstream = before
+
+
+class Watch:
+    """Looks after the head of the cluster and this machine's node, in a thread.
+
+    Ray ends the whole process, without a word to Python, some time after the head is lost.
+    """
+
+    def __init__(self) -> None:
+        import ray  # noqa: PLC0415
+
+        context = ray.get_runtime_context()
+        here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
+        node = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+        self._watched = {"the head of the Ray cluster": context.gcs_address, "this machine's Ray": node}
+        self._seen = dict.fromkeys(self._watched, time.monotonic())
+        self._looked_at = time.monotonic()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="ray watch", daemon=True)
+        self._thread.start()
+
+    def lost(self) -> str:
+        """Returns what is lost for good, or an empty string; never waits."""
+        for name, seen in self._seen.items():
+            if self._looked_at - seen > LOST_SECONDS:
+                return f"{name} ({self._watched[name]}) has not answered for {LOST_SECONDS:.0f} s"
+        return ""
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closing.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._closing.wait(WATCH_SECONDS):
+            for name, address in self._watched.items():
+                if _answers(address):
+                    self._seen[name] = time.monotonic()
+            self._looked_at = time.monotonic()

@@ -1,47 +1,171 @@
-"""Which actor on the cluster has which environments, and how many transitions it is asked for."""
+"""Ray actors as the learner sees them: what they are asked, which environments they have, and how much is ordered."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+import ray
+from ray.exceptions import RayError
 
-from t3d.actors.ray_actor import Order, Unit, order_seconds
-from t3d.actors.ray_slots import RaySlot
-from t3d.config import Config
+from t3d.actors.ray_actor import Order, Started, Unit, order_seconds
+from t3d.actors.supervisor import GRACE_SECONDS, MAX_FAULTS, HangDetector, Slot
+from t3d.config import Config, to_dict
 from t3d.policy.spec import Spec
 from t3d.types import row_sizes
 
 IN_FLIGHT = 2  # orders for each actor: one that it works on, and the next; chosen
 MOST_ROWS, MOST_BYTES = 512, 2**22  # of one member in an order; chosen
 CALM_SECONDS = 60.0  # without waiting, after which the learner needs less; chosen
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+LONGEST_REASON = 300  # characters; chosen
+
+
+class RaySlot(Slot):
+    """A slot for one Ray actor: its handle while there is one, and what it was asked and has not answered.
+
+    An actor for which the cluster has no CPU waits until a node joins; that is no fault. Nor is one that cannot be
+    created: its node may be broken, and is asked again, less and less often. Ray itself never restarts an actor:
+    nothing may happen twice.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.handle: Any = None
+        self.asked: deque[tuple[Any, Any]] = deque()  # a reference to the answer, and what was asked; the oldest first
+        self.asked_at = self.started = 0.0
+        self.runs = False
+        self.failed_starts = 0  # in a row
+        self.pid, self.node = 0, ""  # where it runs; Ray's id of the node
+        self.answers = 0
+        self.hang_detector = HangDetector()
+
+    def start(self, kind: Any, cfg: Config, cpus: float) -> None:
+        """Asks the cluster for an actor."""
+        self.record_start()
+        options = {"scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
+        self.handle, self.asked_at = kind.options(num_cpus=cpus, **options).remote(to_dict(cfg)), time.monotonic()
+        self.ask("ready", None)
+
+    def ask(self, method: str, question: Any, *arguments: Any) -> None:
+        """Calls a method of the actor, which answers one call after the other."""
+        if self.runs and not self.asked:
+            self.hang_detector = HangDetector()
+        self.asked.append((getattr(self.handle, method).remote(*arguments), question))
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it is given up, or could not be created so often that the run must not wait for it alone."""
+        return self.given_up or self.failed_starts > MAX_FAULTS
+
+    def mark_running(self, started: Started) -> None:
+        """Notes that the actor runs, and where."""
+        self.runs, self.started, self.failed_starts = True, time.monotonic(), 0
+        self.pid, self.node = started.pid, started.node
+
+    def record_loss(self, min_delivered: int) -> None:
+        """Notes that the actor failed, or could not be created, and kills it."""
+        if self.runs:
+            self.record_fault(min_delivered)
+        else:
+            self.failed_starts += 1
+            self.back_off(self.failed_starts)
+        self.end()
+
+    def end(self) -> None:
+        """Kills the actor, if there is one."""
+        if self.handle is not None:
+            ray.kill(self.handle)
+        self.handle, self.runs = None, False
+        self.asked.clear()
+
+
+S = TypeVar("S", bound=RaySlot)
+
+
+def answers(slots: Sequence[S], seconds: float, at_least: int = 0) -> Iterator[tuple[S, Any, Any]]:
+    """Yields answers that have arrived, or the RayError instead: slot, question and answer, in the order of asking.
+
+    Waits for an answer of each actor, or for at_least so many.
+    """
+    waiting = {slot.asked[0][0]: slot for slot in slots if slot.asked}
+    while waiting:
+        ready, _ = ray.wait([*waiting], num_returns=at_least or len(waiting), timeout=seconds)
+        if not ready:
+            return
+        for ref in ready:
+            slot = waiting.pop(ref)
+            if not slot.asked or slot.asked[0][0] is not ref:  # it was lost meanwhile
+                continue
+            _, question = slot.asked.popleft()
+            slot.answers += 1
+            try:
+                answer = ray.get(ref)
+            except RayError as error:
+                answer = error
+            yield slot, question, answer
+            if slot.asked:
+                waiting[slot.asked[0][0]] = slot
+        seconds, at_least = 0.0, 0
+
+
+def answer_timeout(cfg: Config, environments: int) -> float:
+    """Seconds that an answer may take: the order's own time, then one more step, and a reset of each that ends with it.
+
+    That step and the first reset share hang_seconds: it is rare that both are slow, and what hangs is noticed sooner.
+    """
+    return order_seconds(cfg) + cfg.env.hang_seconds * environments
+
+
+def end_actors(slots: Sequence[RaySlot]) -> None:
+    """Gives actors a moment to close their environments, then kills them."""
+    closing = [slot.handle.close.remote() for slot in slots if slot.runs]
+    if closing and ray.is_initialized():
+        ray.wait(closing, num_returns=len(closing), timeout=GRACE_SECONDS)
+    for slot in slots:
+        slot.end()
+
+
+def reason_of(error: RayError) -> str:
+    """Says in a line why a Ray actor was lost: Ray says it in twenty, in colour."""
+    text = COLOUR.sub("", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if "creation task" in lines[0]:
+        host = re.search(r"ip=([^,)\s]+)", text)
+        where = f" on node {host[1]}" if host else ""
+        return f"it could not be started{where}: {lines[-1]}"
+    because = next((line for line in lines if "because" in line), lines[0])
+    return ". ".join(because.split(". ")[:2]).rstrip(".")[:LONGEST_REASON]
 
 
 class ActorSlot(RaySlot):
-    """A slot for one actor, its environments and its orders in flight."""
+    """A slot for one actor and its environments; the questions that are not None are orders."""
 
     def __init__(self, number: int, units: list[Unit]) -> None:
         super().__init__(number)
         self.units = units
         self.open_units: set[Unit] = set()  # the units of its newest order
-        self.orders: dict[int, Order] = {}  # in flight, the oldest first
-        self.early_answers: dict[int, dict[str, Any]] = {}  # answers that have overtaken an older one
-        self.newest_order, self.newest_answer = 0, 0  # the numbers of its newest order and its newest answer
-        self.speed: dict[int, float] = {}  # of its newest answer: transitions a second of each member
+        self.newest_order = 0  # its number
+
+    @property
+    def orders(self) -> list[Order]:
+        """The orders that it has not answered, the oldest first."""
+        return [order for _, order in self.asked if order is not None]
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether an order in flight has it open environments, which may take long."""
+        return any(order.counters for order in self.orders)
 
     def give(self, other: ActorSlot) -> None:
         """Gives another slot one of its units, which is opened there and closed here with the next orders."""
         unit = self.units.pop()
         self.open_units.discard(unit)
         other.units.append(unit)
-
-    @property
-    def is_opening(self) -> bool:
-        """Whether an order in flight has it open environments, which may take long."""
-        return any(order.counters for order in self.orders.values())
 
 
 def take_share(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
@@ -63,7 +187,7 @@ def give_all(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
 
 def in_use(unit: Unit, slots: Sequence[ActorSlot]) -> bool:
     """Whether an order in flight steps these environments, whose next episode is unknown until it is answered."""
-    return any(unit in order.units for slot in slots for order in slot.orders.values())
+    return any(unit in order.units for slot in slots for order in slot.orders)
 
 
 def members_of(units: Sequence[Unit]) -> set[int]:
@@ -71,7 +195,7 @@ def members_of(units: Sequence[Unit]) -> set[int]:
     return {unit[0][0] for unit in units}
 
 
-def places_by_member(slots: Sequence[ActorSlot]) -> dict[int, int]:
+def orders_by_member(slots: Sequence[ActorSlot]) -> dict[int, int]:
     """How many orders for each member can be in flight."""
     members = [member for slot in slots if slot.runs for member in members_of(slot.units)]
     return {member: IN_FLIGHT * count for member, count in Counter(members).items()}
@@ -104,17 +228,16 @@ class Window:
 class Claims:
     """Transitions that each member has, and those that are ordered: never more than the governor allows.
 
-    Of these a slow actor delivers fewer, when its time is up. What to expect of each order, at the actor's last speed,
-    says how many transitions the member will have, and so when random actions end.
+    Of these a slow actor delivers fewer, when its time is up; the rest is ordered again. Until all random transitions
+    have arrived no others are ordered, so there are as many of them as in one process.
     """
 
-    def __init__(self, cfg: Config, spec: Spec) -> None:
+    def __init__(self, cfg: Config, spec: Spec, step: int = 1) -> None:
         self.cfg, self.limit = cfg, 0
+        self._step = step  # transitions of a step: a VectorEnv's environments are stepped together
         self.arrived = [0 for _ in cfg.members]  # transitions received
         self.claimed = [0 for _ in cfg.members]  # ordered and not yet received
-        self._expected = [0 for _ in cfg.members]  # of these, if actors are as fast as they were
-        self._expected_of: dict[int, dict[int, int]] = {}  # by the number of an order in flight, and member
-        self._seconds = order_seconds(cfg)
+        self.orders = [0 for _ in cfg.members]  # in flight
         width = sum(row_sizes(spec)) * np.dtype(spec.observation_dtype).itemsize
         self._most = max(1, min(MOST_ROWS, MOST_BYTES // width))
 
@@ -122,44 +245,34 @@ class Claims:
         """Transitions that a member has or will have."""
         return self.arrived[member] + self.claimed[member]
 
-    def next(self, member: int, places: int) -> int:
+    def next(self, member: int, orders: int) -> int:
         """How many transitions of a member to order next, if so many orders for it can be in flight; 0 for none.
 
         It is a fair share of what is allowed. Less than such a share of max_ahead is not worth a message yet, unless
-        nothing else is on its way.
+        nothing else is on its way; random transitions are: others wait for the last of them.
         """
-        free = self.limit - self.granted(member)
+        is_random = self.arrived[member] < self.cfg.random_steps
+        free = (min(self.limit, self.cfg.random_steps) if is_random else self.limit) - self.granted(member)
         if free <= 0:
             return 0
-        least = max(1, min(self._most, self.cfg.most_ahead // places))
-        count = min(self._most, max(least, free // places), free)
+        if is_random:
+            return self._whole_steps(min(self._most, -(-free // max(1, orders - self.orders[member]))))
+        least = max(1, min(self._most, self.cfg.most_ahead // orders))
+        count = min(self._most, max(least, free // orders), free)
         too_few = count < least and self.claimed[member] > 0 and self.limit < self.cfg.total_steps
-        return 0 if too_few else count
+        return 0 if too_few else self._whole_steps(count)
 
-    def start(self, member: int, orders: Iterable[Order]) -> int:
-        """How many transitions a member will have when an actor with these orders in flight begins its next one.
+    def _whole_steps(self, count: int) -> int:
+        return -(-count // self._step) * self._step
 
-        Its own orders count in full: it knows how much of them it has not done. Of one whose speed is not known yet
-        nothing is expected, so that the random steps become more rather than fewer.
-        """
-        own = sum(
-            order.claims[member][1] - self._expected_of[order.number][member]
-            for order in orders
-            if member in order.claims
-        )
-        return self.arrived[member] + self._expected[member] + own
-
-    def add(self, order: Order, speed: Mapping[int, float]) -> None:
-        """Notes what an order asks for, given the actor's speed in transitions a second of each member."""
-        expected = self._expected_of[order.number] = {}
+    def add(self, order: Order) -> None:
+        """Notes what an order asks for."""
         for member, (_, count) in order.claims.items():
-            expected[member] = min(count, int(self._seconds * speed.get(member, 0.0)))
             self.claimed[member] += count
-            self._expected[member] += expected[member]
+            self.orders[member] += 1
 
     def settle(self, order: Order) -> None:
         """Takes back what an order asked for, once it is answered or its actor is lost."""
-        expected = self._expected_of.pop(order.number)
         for member, (_, count) in order.claims.items():
             self.claimed[member] -= count
-            self._expected[member] -= expected[member]
+            self.orders[member] -= 1

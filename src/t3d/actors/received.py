@@ -16,7 +16,7 @@ from t3d.policy.spec import Spec
 from t3d.types import ActorNews, Episode, Fault, Origins, Rollout, State, row_sizes
 
 
-class Received:
+class Inbox:
     """Transitions, reports, news and errors of actors, each returned once and in the order they came."""
 
     def __init__(self, cfg: Config, spec: Spec) -> None:

@@ -34,7 +34,7 @@ MAX_FAULTS = 5  # in a row; after one more the worker is given up; chosen
 GRACE_SECONDS = 1.0  # for workers to close their environments when the run is over; chosen
 
 
-class Silence:
+class HangDetector:
     """How long a worker has given no sign of life."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Worker:
         with theirs:
             self.process = self._start(theirs.fileno(), fds, output)
         self.channel = Channel(ours)
-        self._silence = Silence()
+        self._hang_detector = HangDetector()
         self.send(
             path=sys.path, config=to_dict(cfg), heartbeat=self.heartbeat.fd, worker_wakeup=self.worker_wakeup.fd, **task
         )
@@ -77,7 +77,7 @@ class Worker:
             stdout=output,
             stderr=output,
             pass_fds=[channel, *fds, self.heartbeat.fd, self.worker_wakeup.fd],
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": _python_path()},
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path()},
             start_new_session=True,  # a terminal's Ctrl-C reaches only the parent
         )
 
@@ -105,7 +105,7 @@ class Worker:
         code = self.process.poll()
         if code is not None:
             return _in_words(code)
-        return self._silence.fault(self.heartbeat.beats, hang_seconds, ready=self.ready)
+        return self._hang_detector.fault(self.heartbeat.beats, hang_seconds, ready=self.ready)
 
     def end(self) -> None:
         """Kills the process, if it has not ended, and reaps it."""
@@ -211,7 +211,7 @@ def for_workers(cfg: Config, make_env: EnvFactory) -> Config:
     return replace(cfg, env=replace(cfg.env, id=env_id, args=args))
 
 
-def _python_path() -> str:
+def python_path() -> str:
     """Returns the path on which a worker finds this very T3D."""
     here = str(Path(t3d.__file__).resolve().parents[1])
     return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -167,7 +167,7 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
     connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd)))
     from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415 (imports Ray)
     from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
-    from t3d.actors.ray_slots import end_actors, waiting_for_cpus  # noqa: PLC0415
+    from t3d.actors.ray_orders import end_actors  # noqa: PLC0415
 
     collector = opened.enter_context(closing(RayCollector(cfg, make_env, checkup, connection)))
     evaluator = opened.enter_context(closing(RayEvaluator(cfg, checkup, make_env, connection, log)))
@@ -177,5 +177,5 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
             end_actors([*collector.slots, *evaluator.slots])
 
     opened.callback(end_all)
-    warnings = [*checkup.warnings, *connection.warnings, *waiting_for_cpus(cfg)]
+    warnings = [*checkup.warnings, *connection.warnings, *ray_cluster.waiting_for_cpus(cfg)]
     return World(collector, evaluator, warnings, checkup.environment, log)
