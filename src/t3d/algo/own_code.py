@@ -155,29 +155,23 @@ def _check_agent(learner: Learner) -> None:
     """An agent consists of tensors, each name once; those of floats have an axis for members."""
     tensors = list(named_tensors(learner.agent))
     names = ["updates", *learner.draw()._fields, *(name for name, _ in tensors)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    _require(not twice, f"{', '.join(twice)} is the name of two things in a checkpoint")
     for name, tensor in tensors:
-        is_tensor = isinstance(tensor, Tensor)
-        _require(is_tensor, f"{name} of its agent is of type {type(tensor).__name__}, not a tensor")
-        shared = tensor.is_floating_point() and tensor.ndim > 0 and len(tensor) % learner.members > 0
-        _require(not shared, f"{name} of its agent has shape {tuple(tensor.shape)}, without an axis for seeds")
-    declared = learner.rule.parameters(learner.spec, learner.cfg)
+        _require(names.count(name) == 1, f"{name} is the name of two things in a checkpoint")
+        kind = type(tensor).__name__
+        _require(isinstance(tensor, Tensor), f"{name} of its agent is of type {kind}, not a tensor")
+        is_shared = tensor.is_floating_point() and tensor.ndim and len(tensor) % learner.members
+        _require(not is_shared, f"{name} of its agent has shape {tuple(tensor.shape)}, without an axis for seeds")
+    said = learner.rule.parameters(learner.spec, learner.cfg)
     learned = sum(part.mean.numel() // learner.members for part in learner.agent if isinstance(part, AdamState))
-    counts = f"its parameters() are {declared:,}, but its optimisers move {learned:,} for each seed"
-    _require(learned == declared, counts)
+    _require(learned == said, f"its parameters() are {said:,}, but its optimisers move {learned:,} for each seed")
 
 
 def _check_acting(network: Architecture, actor: Architecture, *, needs_settings: bool) -> None:
     """A policy file must say what its network is, and actor processes only know what the settings describe."""
-    is_known = network.name in KINDS or network.name == actor.name
     unknown = f"its actor's network, {network.name}, is neither one of T3D's nor the one in td3.actor_network"
-    _require(is_known, unknown)
-    _require(
-        network == actor or not needs_settings,
-        "it acts with another network than td3.actor_network and td3.actor_hidden describe, which actor processes "
-        "do not know; use --actors inline",
-    )
+    _require(network.name in KINDS or network.name == actor.name, unknown)
+    other = "it acts with another network than td3.actor_network and td3.actor_hidden describe, which actor processes "
+    _require(network == actor or not needs_settings, f"{other}do not know; use --actors inline")
 
 
 def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
@@ -198,12 +192,12 @@ def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
         plain = replace(small, **{other: defaults[other] for other in belonging})
         if plain != small:
             extreme = replace(small, **({name: known[name]["extreme"]} if "extreme" in known[name] else {}))
-            is_noticed = not torch.equal(learned(extreme, batch.weight), learned(plain, batch.weight))
-            _require(is_noticed, f"it takes no notice of td3.{name}")
+            is_ignored = torch.equal(learned(extreme, batch.weight), learned(plain, batch.weight))
+            _require(not is_ignored, f"it takes no notice of td3.{name}")
     if cfg.replay.sampling == "proportional":
-        is_noticed = not torch.equal(learned(small, batch.weight), learned(small, batch.weight.flip(1)))
-        needs = "it takes no notice of the weights of transitions, which replay.sampling=proportional needs"
-        _require(is_noticed, needs)
+        is_ignored = torch.equal(learned(small, batch.weight), learned(small, batch.weight.flip(1)))
+        weights = "the weights of transitions, which replay.sampling=proportional needs"
+        _require(not is_ignored, f"it takes no notice of {weights}")
 
 
 def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:
@@ -220,10 +214,10 @@ def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:
         for name, expected in named_tensors(alone.agent):
             if not expected.ndim:  # one number for all members, which cannot be compared with one member's
                 continue
-            learned = ours[name].view(len(SEEDS), -1)[member].view_as(expected)
-            is_same = torch.allclose(learned, expected, atol=TOLERANCE)
-            wrong = f"with numbers that differ between members, {name} is not what a member learns alone"
-            _require(is_same, wrong)
+            is_same = torch.allclose(
+                ours[name].view(len(SEEDS), -1)[member].view_as(expected), expected, atol=TOLERANCE
+            )
+            _require(is_same, f"with numbers that differ between members, {name} is not what a member learns alone")
 
 
 def _member_of(values: Any, member: int) -> Any:

@@ -22,9 +22,10 @@ Args = TypeVar("Args")
 VALUES = ConstructorRegistry()
 WHOLE = re.compile(r"\d+(\.\d+)?[eE]\+?\d+")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-SHORTER = (  # what tyro says of a mistake, and the same without its detours
+SHORTER: tuple[tuple[str, Any], ...] = (  # what tyro says of a mistake, and the same without its detours
     (r"Error parsing (\S+): ", r"\1 "),
     (r"Missing from (.+): ([A-Z]+) (.*?)\.? \(required\)", r"\1 needs \2: \3"),
+    (r"needs [A-Z]+: \w", lambda start: start[0][:-1] + start[0][-1].lower()),
     (r"Missing value for argument '(\S+)'\. Expected .*", r"\1 needs a value"),
 )
 

@@ -43,7 +43,7 @@ class ResumeArgs:
     video: bool = True
     """Record a video of the best policy after training."""
     quiet: bool = False
-    """Print only errors, what the doctor warns of and, at the end, the result and the run's folder."""
+    """Print only errors, warnings of the doctor and, at the end, the result and the run's folder."""
     json: bool = False
     """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
 

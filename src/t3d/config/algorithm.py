@@ -18,7 +18,7 @@ class TD3Config(Section, prefix="td3."):
     gamma: float = setting(0.99, between=(0, 1), sweep=True, extreme=0.9)
     """Discount factor (γ)."""
     tau: float = setting(0.005, between=(0, 1), sweep=True, extreme=0.5)
-    """How far the target networks move towards the online networks per update (τ)."""
+    """How far the target networks move towards the online networks in an update (τ)."""
     batch_size: int = setting(256, between=(1, 10**6), extreme=17)
     """Batch size (N), for each seed."""
     actor_lr: float = setting(3e-4, between=(0, 1), sweep=True, extreme=1e-2)
@@ -56,9 +56,9 @@ class TD3Config(Section, prefix="td3."):
     max_grad_norm: float = setting(
         0.0, between=(0, 10**9), sweep=True, optional=True, computed_by=("graph",), extreme=1e-6
     )
-    """Largest norm of a seed's gradient, of its actor, of its critics together and of its encoder; 0: no limit."""
+    """Largest norm of a seed's gradients: of its actor, of its critics together and of its encoder; 0: no limit."""
     lr_schedule: Literal["constant", "linear", "cosine"] = setting("constant", optional=True, computed_by=("graph",))
-    """How both learning rates fall from their initial values to lr_final of them."""
+    """How both learning rates fall from their initial values to lr_final times these."""
     lr_final: float = setting(0.1, between=(0, 1), used_with=("lr_schedule", "linear", "cosine"), extreme=0.7)
     """Learning rates at the end of the schedule, as a share of the initial ones."""
     lr_updates: int = setting(0, between=(0, 10**12), used_with=("lr_schedule", "linear", "cosine"), extreme=50)
@@ -72,11 +72,11 @@ class TD3Config(Section, prefix="td3."):
     critic_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17))
     """Hidden layer sizes of each critic."""
     encoder_channels: int = setting(32, between=(1, 1024))
-    """Channels of each convolution of the encoder of images."""
+    """Channels of each convolution of the image encoder."""
     encoder_strides: tuple[int, ...] = setting((2, 2, 2, 1), between=(1, 4))
     """Strides of the encoder's 3 x 3 convolutions, one for each."""
     encoder_features: int = setting(50, between=(1, 10_000))
-    """Features that actor and critics each make of the encoder's output."""
+    """Features that the actor and the critics each compute from the encoder's output."""
     image_shift: int = setting(4, between=(0, 16), optional=True)
     """Images in batches are shifted at random by up to this many pixels; 0: not at all."""
     actor_network: str = setting("mlp", resume="moved", extreme="layer_norm")

@@ -19,7 +19,6 @@ MOST_TOML_BYTES = 2**20
 MOVED = {f"td3.{name}": name for name in ("random_steps", "updates_per_step", "normalise_observations")}
 OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on lips: our settings
     "action_noise": "noise.kind noise.exploration_noise",
-    "batch_size": "td3.batch_size",
     "buffer_size": "replay.capacity",
     "capture_video": "record_every",
     "cuda": "device=cuda",
@@ -29,8 +28,6 @@ OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on 
     "eval_freq": "eval.every_steps",
     "exp_name": "run.name",
     "expl_noise": "noise.exploration_noise",
-    "exploration_noise": "noise.exploration_noise",
-    "gamma": "td3.gamma",
     "gradient_steps": "updates_per_step",
     "learning_rate": "td3.actor_lr td3.critic_lr",
     "learning_starts": "random_steps",
@@ -42,17 +39,13 @@ OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on 
     "net_arch": "td3.actor_hidden td3.critic_hidden",
     "noise": "noise.kind noise.per_env",
     "noise_clip": "td3.target_noise_clip",
-    "num_envs": "env.num_envs",
-    "policy_delay": "td3.policy_delay",
     "policy_freq": "td3.policy_delay",
     "policy_frequency": "td3.policy_delay",
     "policy_kwargs": "td3.actor_hidden td3.critic_hidden",
     "policy_noise": "td3.target_noise",
     "seed": "seeds",
     "start_timesteps": "random_steps",
-    "target_noise_clip": "td3.target_noise_clip",
     "target_policy_noise": "td3.target_noise",
-    "tau": "td3.tau",
     "tensorboard_log": "sinks=tensorboard",
     "total_timesteps": "total_steps",
     "track": "sinks=wandb",
@@ -67,8 +60,6 @@ def merge(base: Section, data: Mapping[str, Any], *, prefix: str = "") -> Sectio
     changes: dict[str, Any] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"
-        if name in MOVED:
-            raise UserError(f"{name} is called {MOVED[name]} now")
         if key not in hints and (ours := our_names(name, flat(Config()))):
             raise UserError(f"{name} is {' and '.join(ours)} here")
         if key not in hints:
@@ -116,8 +107,10 @@ def plain(value: Any) -> str:
 
 
 def our_names(theirs: str, known: Collection[str]) -> list[str]:
-    """Returns our settings for another library's name, with or without a section, if all of them are known here."""
-    names = OTHER_NAMES.get(theirs.rpartition(".")[2].replace("-", "_"), "").split()
+    """Returns our settings for another library's name, or for one of ours in another section, if all are known here."""
+    last = theirs.rpartition(".")[2].replace("-", "_")
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    names = OTHER_NAMES[last].split() if last in OTHER_NAMES else same if len(same) == 1 else []
     return names if all(name.partition("=")[0] in known for name in names) else []
 
 

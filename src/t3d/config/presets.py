@@ -17,47 +17,32 @@ class Preset(NamedTuple):
     changes: dict[str, Any]
 
 
+def _networks(first: int, second: int, lr: float) -> dict[str, Any]:
+    """Sizes and learning rates that actor and critics share."""
+    sizes = [first, second]
+    return {"actor_hidden": sizes, "critic_hidden": sizes, "actor_lr": lr, "critic_lr": lr}
+
+
+EXPLORING = {"kind": "pink", "exploration_noise": 0.3}
 SMALL: dict[str, Any] = {  # tuned on LunarLander: a return of 257 at 200,000 steps, where the defaults hover
-    "td3": {
-        "actor_hidden": [128, 128],
-        "critic_hidden": [128, 128],
-        "batch_size": 128,
-        "actor_lr": 1e-3,
-        "critic_lr": 1e-3,
-        "gamma": 0.98,
-        "tau": 0.01,
-    },
+    "td3": {**_networks(128, 128, lr=1e-3), "batch_size": 128, "gamma": 0.98, "tau": 0.01},
     "random_steps": 10_000,
-    "noise": {"kind": "pink", "exploration_noise": 0.3},
+    "noise": EXPLORING,
 }
 
 PRESETS = {
     "default": Preset("as in the authors' later code: 256-256 networks, batch 256, for MuJoCo-sized tasks", {}),
     "paper": Preset(
         "as in the paper: 400-300 networks, batch 100, learning rate 1e-3",
-        {
-            "td3": {
-                "actor_hidden": [400, 300],
-                "critic_hidden": [400, 300],
-                "batch_size": 100,
-                "actor_lr": 1e-3,
-                "critic_lr": 1e-3,
-            },
-            "random_steps": 10_000,
-        },
+        {"td3": {**_networks(400, 300, lr=1e-3), "batch_size": 100}, "random_steps": 10_000},
     ),
     "plus": Preset(
         "beyond the paper, more return on Walker2d and Ant: critics that learn faster, the truncated mean of five of "
         "them, LayerNorm, normalised observations",
         {
             "td3": {
-                "critic_lr": 1e-3,
-                "critics": 5,
-                "aggregate": "truncated",
-                "drop_highest": 2,
-                "actor_objective": "mean",
-                "actor_network": "layer_norm",
-                "critic_network": "layer_norm",
+                **{"critic_lr": 1e-3, "actor_network": "layer_norm", "critic_network": "layer_norm"},
+                **{"critics": 5, "aggregate": "truncated", "drop_highest": 2, "actor_objective": "mean"},
             },
             "random_steps": 10_000,
             "normalise_observations": True,
@@ -66,13 +51,7 @@ PRESETS = {
     "bullet": Preset(
         "PyBullet's locomotion tasks, as in RL Baselines3 Zoo: 400-300 networks, learning rate 7e-4, gamma 0.98",
         {
-            "td3": {
-                "actor_hidden": [400, 300],
-                "critic_hidden": [400, 300],
-                "actor_lr": 7e-4,
-                "critic_lr": 7e-4,
-                "gamma": 0.98,
-            },
+            "td3": {**_networks(400, 300, lr=7e-4), "gamma": 0.98},
             "random_steps": 10_000,
             "replay": {"capacity": 200_000},
         },
@@ -111,17 +90,9 @@ PRESETS = {
         {
             "total_steps": 10_000,
             "random_steps": 1_000,
-            "td3": {
-                "actor_hidden": [64, 64],
-                "critic_hidden": [64, 64],
-                "batch_size": 128,
-                "actor_lr": 1e-3,
-                "critic_lr": 1e-3,
-                "gamma": 0.98,
-                "tau": 0.02,
-            },
+            "td3": {**_networks(64, 64, lr=1e-3), "batch_size": 128, "gamma": 0.98, "tau": 0.02},
             "replay": {"capacity": 100_000},
-            "noise": {"kind": "pink", "exploration_noise": 0.3},
+            "noise": EXPLORING,
             "eval": {"every_steps": 1_000},
             "log": {"every_steps": 250, "diagnose_every_steps": 1_000},
         },

@@ -51,13 +51,13 @@ class EnvConfig(Section, prefix="env."):
     id: str = setting("", resume="edited", learning=False, in_heading=True)
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
     args: dict[str, Any] = field(default_factory=dict, metadata=About(resume="edited"))
-    """Arguments with which it is made: numbers, strings, true or false, and lists and tables of these."""
+    """Arguments it is made with: numbers, strings, true or false, and lists and tables of these."""
     name: str = setting("", resume="ignored", learning=False, in_heading=True)
-    """Name in titles and folder names; if empty, the id, or the class of what a make_env given in Python makes."""
+    """Name in titles and folder names; if empty, the id, or the class of the environment that make_env returns."""
     num_envs: int = setting(0, between=(0, 10_000))
     """Environments per seed; the ratio of updates to steps does not depend on it. 0: one, or one for each actor."""
     pixels: int = setting(0, between=(0, 128))
-    """Observe rendered images of this many pixels each way instead of the environment's own observations; 0: do not."""
+    """Observe rendered images of this many pixels each way instead of the environment's own observations; 0: off."""
     camera: str = ""
     """Camera of those images, by its name or number, where the environment has several."""
     frame_stack: int = setting(1, between=(1, 16))
@@ -65,7 +65,7 @@ class EnvConfig(Section, prefix="env."):
     action_repeat: int = setting(1, between=(1, 1000), extreme=2)
     """Environment steps per action (1 = no repeat); they count as one step, and their rewards are summed."""
     max_action_change: float = setting(0.0, between=(0, 1), extreme=0.2)
-    """Most that an action may change per step, a fraction of its range; the previous one is observed. 0: no limit."""
+    """Largest change of an action per step, as a fraction of its range; the last action is observed. 0: no limit."""
     bad_values: Literal["raise", "skip", "clip"] = setting("raise", resume="changed")
     """When the environment returns an invalid value, e.g. NaN: end the run, end the episode, or fix the value."""
     hang_seconds: float = setting(8.0, between=(1, 10**6), resume="changed", learning=False)
@@ -176,7 +176,7 @@ class Config(Section):
     ray_cpus: float = setting(1.0, between=(0, 1024), resume="changed")
     """CPUs of the cluster that each of its actors reserves; may be a fraction."""
     max_ahead: int = setting(0, between=(0, 10**9), resume="ignored")
-    """How many transitions of a seed actors may be ahead of the updates; 0: 96, or up to 400 for each Ray actor."""
+    """Transitions of a seed that actors may collect ahead of the updates; 0: 96, or up to 400 for each Ray actor."""
     device: Literal["auto", "cpu", "cuda"] = setting("auto", left_to_machine=True, learning=False, in_heading=True)
     """Where networks and replay live; auto uses the GPU if there is one."""
     threads: int = setting(

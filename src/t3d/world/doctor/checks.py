@@ -205,26 +205,25 @@ def _not_repeatable(trial: Trial) -> Iterator[str]:
 def _replay(env: GymEnv, guard: EnvGuard) -> list[NDArray[Any]]:
     """Returns the first observations of an episode with a fixed seed and actions; fewer of them if steps are slow."""
     rng, started = np.random.default_rng(1), time.monotonic()
-    seen = [reset(env, guard, seed=1)[1]]
-    while len(seen) < REPLAYED and time.monotonic() - started < MOST_SECONDS:
+    observations = [reset(env, guard, seed=1)[1]]
+    while len(observations) < REPLAYED and time.monotonic() - started < MOST_SECONDS:
         action = guard.action(random_action(rng, guard.spec))
         result = guard.result(guard.call(env.step, action))
-        seen.append(result.observation)
+        observations.append(result.observation)
         if result.terminated or result.truncated:
             break
-    return seen
+    return observations
 
 
 def images(spec: Spec) -> Iterator[str]:
     """Says what is done with images, and whether motion can be seen in them."""
     if spec.images:
-        chosen = " and ".join(f"{image.name} {size_of(image)}" for image in spec.images)
-        many = len(spec.images) > 1
+        names = " and ".join(f"{image.name} {size_of(image)}" for image in spec.images)
+        are, them = ("are encoded as images", "them") if len(spec.images) > 1 else ("is encoded as an image", "it")
         frames = f", {spec.stack} frames stacked" if spec.stack > 1 else ""
-        values = spec.own_size
-        beside = f"; the vector of {values:,} values beside {'them' if many else 'it'} as it is" if values else ""
+        beside = f"; the vector of {spec.own_size:,} values beside {them} as it is" if spec.own_size else ""
         still = "" if spec.stack > 1 else "; one frame cannot show motion: if that matters, use --env.frame-stack 3"
-        yield f"{chosen} {'are encoded as images' if many else 'is encoded as an image'}{frames}{beside}{still}"
+        yield f"{names} {are}{frames}{beside}{still}"
     for part in spec.observation:
         if part.stop - part.start >= MANY and len(part.shape) > 1:
             sides = " x ".join(map(str, part.shape))
@@ -233,10 +232,6 @@ def images(spec: Spec) -> Iterator[str]:
                 "values; an image is uint8, or floats with bounds 0 and 1, of 32 to 128 pixels each way and at most 12 "
                 "channels"
             )
-
-
-def _images(trial: Trial) -> Iterator[str]:
-    yield from images(trial.guard.spec)
 
 
 def _still_images(trial: Trial) -> Iterator[str]:
@@ -301,7 +296,7 @@ CHECKS: list[Callable[[Trial], Iterator[str]]] = [
     _mixed_up_endings,
     _no_time_limit,
     _not_repeatable,
-    _images,
+    lambda trial: images(trial.guard.spec),
     _still_images,
     _never_changes,
     _slow,
