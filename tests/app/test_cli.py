@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -372,6 +371,6 @@ def test_servers_say_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else True)
+    monkeypatch.setattr("t3d.errors.find_spec", lambda name: None if name in missing else True)
     assert main([command, "nowhere"]) == 2
     assert capsys.readouterr().err.endswith(f'{sentence}: pip install "t3d[{command}]"\n')

@@ -93,37 +93,31 @@ def parse(arguments: list[str]) -> TrainArgs:
     arguments = _join_sweeps(arguments)
     file = _option(arguments, "--config")
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
-    asked, said = _option(arguments, "--preset"), from_file.get("preset")
-    if asked is not None and said not in (None, asked):
-        raise UserError(f"{file} says preset={said}, and the command --preset {asked}; leave one of them out")
-    name = asked or str(said or "default")
+    flag, in_file = _option(arguments, "--preset"), from_file.get("preset")
+    if flag is not None and in_file not in (None, flag):
+        raise UserError(f"{file} says preset={in_file}, and the command --preset {flag}; leave one of them out")
+    name = flag or str(in_file or "default")
     try:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     defaults = TrainArgs(merge(base, {"env": {"args": {}}}))  # which are no flags
-    args, rest = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
+    args, envs = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
     _refuse_swept_flags(arguments, args.cfg)
-    cfg = merge(_with_env(args.cfg, base, rest), {"env": {"args": base.env.args}})
+    if args.cfg.env.id != base.env.id:
+        envs.append(args.cfg.env.id)
+    if len(envs) > 1:
+        raise UserError(f"train takes one environment, but {' and '.join(envs)} were given")
+    cfg = merge(args.cfg, {"env": {"args": base.env.args, "id": envs[0] if envs else base.env.id}})
     return dataclasses.replace(args, cfg=cfg)
 
 
 def _refuse_swept_flags(arguments: list[str], cfg: Config) -> None:
     """Refuses a flag for a setting that the sweep overrides; values of presets and files just lose."""
-    given = {word.partition("=")[0].removeprefix("--").replace("-", "_"): word for word in arguments if is_flag(word)}
-    for name in swept(cfg.members):
-        if name in given:
-            flag = given[name].partition("=")[0]
+    given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
+    for flag in (f"--{name.replace('_', '-')}" for name in swept(cfg.members)):
+        if flag in given:
             raise UserError(f"{flag} contradicts --sweep {plain(cfg.sweep)}; give only one of them")
-
-
-def _with_env(cfg: Config, base: Config, rest: list[str]) -> Config:
-    if not rest:
-        return cfg
-    if len(rest) > 1 or cfg.env.id != base.env.id:
-        given = [*rest, cfg.env.id] if len(rest) == 1 else rest
-        raise UserError(f"train takes one environment, but {' and '.join(given)} were given")
-    return merge(cfg, {"env": {"id": rest[0]}})
 
 
 def _option(arguments: list[str], flag: str) -> str | None:

@@ -126,7 +126,7 @@ def _check_range(name: str, value: Any, low: float, high: float) -> None:
             said = (
                 f"{name} contains {number}; each" if isinstance(value, tuple) else f"{name}={value} is out of range; it"
             )
-            raise UserError(f"{said} must be between {low:g} and {high:g}")
+            raise UserError(f"{said} must be between {low:,} and {high:,}")
 
 
 def _as_declared(value: Any, hint: Any) -> Any:

@@ -155,7 +155,7 @@ class RunConfig(Section, prefix="run."):
 class Config(Section):
     """All settings of a run."""
 
-    seeds: tuple[int, ...] = setting((0,), learning=False)
+    seeds: tuple[int, ...] = setting((0,), between=(0, SEEDS_END - 1), learning=False)
     """One policy is trained per seed, all in one run."""
     sweep: tuple[str, ...] = setting((), learning=False, in_heading=True)
     """E.g. td3.gamma=0.98,0.99: trains every seed with each value; overrides the setting."""
@@ -223,10 +223,6 @@ class Config(Section):
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
         if len(self.seeds) > MOST_SEEDS:
             raise UserError(f"{len(self.seeds):,} seeds are too many; a run has at most {MOST_SEEDS:,}")
-        if min(self.seeds) < 0:
-            raise UserError("seeds contains a negative number; seeds start at 0")
-        if max(self.seeds) >= SEEDS_END:
-            raise UserError(f"seeds contains a number that is too large; seeds go up to {SEEDS_END - 1:,} (2^62 - 1)")
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
 
