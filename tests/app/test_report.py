@@ -24,7 +24,6 @@ from t3d.app.cli import main
 from t3d.app.compare import estimated
 from t3d.app.report_facts import MOST_VIDEO_BYTES, gather
 from t3d.config import Member
-from t3d.dash.videos import videos_of
 from t3d.data.memory import Memory
 from t3d.events import Alarm, Note
 from t3d.files import sealed, unsealed
@@ -35,6 +34,7 @@ from t3d.insight.ranges import RangeRecorder, ranges_in_training
 from t3d.policy.spec import Image
 from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
+from t3d.store.videos import videos_of
 
 ELEMENTS = {
     *(

@@ -20,12 +20,12 @@ import helpers
 import t3d
 from run_folders import end_of, run, weights
 from t3d.config import Config
-from t3d.dash.videos import videos_of
 from t3d.events import End, Note
 from t3d.insight.video import record_all
 from t3d.run import beside, child
 from t3d.run.beside import Beside, Recorder
 from t3d.run.parts import Counters
+from t3d.store.videos import videos_of
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
 SECONDS = 120.0

@@ -11,9 +11,9 @@ import tyro
 from t3d.app.best_member import open_policy
 from t3d.app.flags import read_flags
 from t3d.app.terminal import PlainConsole
-from t3d.dash.videos import describe_video
 from t3d.errors import UserError
 from t3d.files import followed
+from t3d.store.videos import describe_video
 from t3d.world.graphics import choose_graphics
 
 STEPS_PER_EPISODE = 1000  # longer ones are cut; chosen

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t3d.alarms.watch import alarm_lines
 from t3d.config import Member
 from t3d.config.sweeps import swept
-from t3d.dash.details import details
-from t3d.dash.videos import videos_of
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Event, Note
 from t3d.files import Refused, read, readable
@@ -24,6 +22,7 @@ from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.log import read_log
 from t3d.store.reader import Run, open_run
 from t3d.store.summary import Summary, read_summary
+from t3d.store.videos import videos_of
 
 MOST_VIDEO_BYTES = 10 * 2**20  # in one report; chosen: what can be mailed
 
@@ -45,7 +44,6 @@ class Facts(NamedTuple):
     run: Run
     listed: Summary
     figures: Columns
-    about: dict[str, Any]  # as the dashboard's run page has it
     events: list[Event]  # alarms, notes and actors
     alarms: list[str]  # a line for each kind
     scores: Comparison | None  # of its only group; None: it was not evaluated, or is a sweep
@@ -71,7 +69,6 @@ def gather(path: Path, name: str, video_bytes: int) -> Facts:
         run=run,
         listed=listed,
         figures=index,
-        about=details(listed, index, complete=True),
         events=events,
         alarms=alarm_lines(events, listed.members),
         scores=_scores(run),

@@ -14,11 +14,11 @@ from t3d.app.report_words import card, fresh_mean, seen_rows, verdict, video_in_
 from t3d.app.runs_text import env_text, members_text, size_text
 from t3d.app.tables import IN_HEADING, figure, source_of
 from t3d.config.sweeps import swept
-from t3d.dash.details import config_of
 from t3d.events import Alarm
 from t3d.insight.comparison import Comparison
 from t3d.insight.curves import DrawnRun
 from t3d.insight.html import Content, Html, document, element, folded, joined, listed, section, table
+from t3d.store.details import changed_settings, config_source, session_of
 from t3d.version import __version__
 
 MOST_ROWS = 30  # of ranges that are shown at once; more are folded away
@@ -180,7 +180,7 @@ def _marked(cell: str, is_beyond: bool) -> Content:
 
 
 def _configuration(facts: Facts) -> Html:
-    settings, preset = facts.about["settings"], facts.listed.preset
+    settings, preset = changed_settings(facts.listed, facts.run.cfg), facts.listed.preset
     elsewhere = (*IN_HEADING, *swept(facts.run.cfg.members))
     rows = [
         [key, value_of(pair["default"]), value_of(pair["value"]), source_of(key, pair["value"], preset)]
@@ -189,7 +189,7 @@ def _configuration(facts: Facts) -> Html:
     ]
     heads = ("setting", "default", "this run", "source")
     differing = table(heads, rows, "words") if rows else element("p", None, "All settings are the defaults.")
-    source = config_of(facts.listed, None)["source"]
+    source = config_source(facts.run.path)
     whole = folded("All settings (config.toml)", element("pre", None, source))
     return section(
         "Configuration", element("p", {"class": "quiet"}, "What differs from the defaults."), differing, whole
@@ -201,7 +201,7 @@ def _plural(word: str, things: Sequence[object]) -> str:
 
 
 def _machine(facts: Facts) -> Html:
-    session = facts.about["session"]
+    session = session_of(facts.listed)
     versions = session["versions"] if isinstance(session["versions"], dict) else {}
     named = {name: session[name] for name in ("host", "device", "engine", "threads")}
     rows = [[name, str(value)] for name, value in {**named, **versions}.items() if value not in (None, "")]

@@ -5,13 +5,21 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from t3d.config import flat
-from t3d.dash.videos import videos_of
 from t3d.store.columns import Columns
 from t3d.store.control import asked_of
-from t3d.store.details import Result, alarm_fields, config_source, difference, news_of, results_of, session_of
+from t3d.store.details import (
+    Result,
+    alarm_fields,
+    changed_settings,
+    config_source,
+    difference,
+    news_of,
+    results_of,
+    session_of,
+)
 from t3d.store.journal import newest_session
-from t3d.store.summary import ALIVE, Summary, changes, contents
+from t3d.store.summary import ALIVE, Summary, contents
+from t3d.store.videos import videos_of
 
 
 def listed_fields(run: Summary) -> dict[str, Any]:
@@ -21,16 +29,11 @@ def listed_fields(run: Summary) -> dict[str, Any]:
 
 def details(run: Summary, columns: Columns, *, complete: bool) -> dict[str, Any]:
     """Returns what a run page shows."""
-    chosen = flat(columns.cfg)
     return {
         **listed_fields(run),
         "session": session_of(run),
         "members": [_member(result) for result in results_of(columns)],
-        "settings": {
-            key: {"default": old, "value": new}
-            for key, (old, new) in changes(run.config).items()
-            if key not in chosen or chosen[key] != old  # else the machine chose it
-        },
+        "settings": changed_settings(run, columns.cfg),
         "alarms": [alarm_fields(alarm, columns.members) | {"time": alarm.time} for alarm in columns.alarms],
         "news": news_of(run.path, columns),
         "videos": videos_of(run.path),

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from t3d.config import Member, dotted
+from t3d.config import Config, Member, dotted, flat
 from t3d.config.sweeps import swept
 from t3d.events import (
     ActorEvent,
@@ -29,7 +29,7 @@ from t3d.store.columns import Columns
 from t3d.store.journal import journal_lines, newest_session
 from t3d.store.log import fields_of
 from t3d.store.members import Evaluated, best_of, last_means, member_of
-from t3d.store.summary import Summary
+from t3d.store.summary import Summary, changes
 
 MOST_NEWS = 200  # the newest
 LARGEST_SOURCE = 2**20  # bytes of config.toml
@@ -90,6 +90,16 @@ def about_fields(event: Event, members: Sequence[Member]) -> dict[str, Any]:
     """Returns when an event happened, and to whom."""
     member = member_of(event, members)
     return {"step": event.step, "member": member and member.name}
+
+
+def changed_settings(run: Summary, cfg: Config) -> dict[str, dict[str, Any]]:
+    """Returns what differs from the defaults, but for what the machine chose: there config.toml has the default."""
+    stored = flat(cfg)
+    return {
+        key: {"default": default, "value": value}
+        for key, (default, value) in changes(run.config).items()
+        if key not in stored or stored[key] != default
+    }
 
 
 def session_of(run: Summary) -> dict[str, Any]:
