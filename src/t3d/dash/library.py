@@ -28,7 +28,7 @@ MOST_BYTES = 80 * 2**20  # of metrics in memory, so that the server stays below 
 SLOW = 0.04  # seconds
 REREAD_AFTER = 20  # times what reading took, a run that grows is read again: a long sweep takes a while; chosen
 SOON, PATIENCE = 0.25, 2.0  # seconds that a request reads long logs before it answers with what it has; chosen
-KEPT_SECONDS = 10.0  # for which the metrics of a run are kept after a page has asked about it; chosen
+KEPT_SECONDS = 4.0  # for which the metrics of a run are kept after a page has asked about it; chosen
 ENOUGH = 1 / 8  # of a log; until that much is read the page is empty, and answers come soon
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change

@@ -13,8 +13,8 @@ export function onConnection(heard) {
 export function query(parameters) {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
-    for (const one of [value].flat()) {
-      if (one !== null && one !== undefined && one !== "") search.append(name, one);
+    for (const word of [value].flat()) {
+      if (word !== null && word !== undefined && word !== "") search.append(name, word);
     }
   }
   return search.size ? `?${search}` : "";
