@@ -19,8 +19,8 @@ import helpers
 from dash_client import client_of
 from faults import rewrite_policy
 from t3d.app.cli import main
-from t3d.app.tables import figure
 from t3d.files import sealed, unsealed
+from t3d.insight.wording import number_text
 from t3d.store.members import best_of
 from t3d.store.reader import open_run
 
@@ -73,7 +73,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def best_evaluation(run: Path, seed: int) -> str:
     evals = next(found for member, found in open_run(run).evals.items() if member.seed == seed)
     best = best_of(evals)
-    returned = f"{figure(best.mean_return)} ± {figure(best.std_return)}"
+    returned = f"{number_text(best.mean_return)} ± {number_text(best.std_return)}"
     return f"best evaluation {returned} (step {best.step:,}, chosen from {len(evals)})"
 
 
@@ -81,7 +81,7 @@ def test_a_finished_run_is_shown_with_its_return_on_fresh_episodes(
     trained: dict[str, str], runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played = answer(capsys, "eval", "one", "--episodes", str(EPISODES))
-    returned = f"{figure(played['mean'])} ± {figure(played['std'])} over {EPISODES} fresh episodes"
+    returned = f"{number_text(played['mean'])} ± {number_text(played['std'])} over {EPISODES} fresh episodes"
     assert f"seed 0: mean return {returned}" in trained["one"], "the same episodes as t3d eval plays"
     assert best_evaluation(runs / "one", 0) in trained["one"]
     assert "at its best" not in trained["one"] + trained["two"]
@@ -100,11 +100,11 @@ def test_lists_the_dashboard_and_the_report_show_it(runs: Path, capsys: pytest.C
         assert client_of(runs).get(f"/api/runs/{name}").json()["fresh"] == fresh
         for command in (["runs"], ["runs", "show", name]):
             assert main(command) == 0
-            assert figure(fresh["mean"]) in (said := capsys.readouterr().out) and "fresh episodes" in said
+            assert number_text(fresh["mean"]) in (said := capsys.readouterr().out) and "fresh episodes" in said
             assert "?" not in said
         assert main(["report", name]) == 0
         page = (runs / name / "report.html").read_text(encoding="utf-8")
-        assert f"returned {figure(fresh['mean'])} [" in page and f"over {EPISODES} fresh episodes" in page
+        assert f"returned {number_text(fresh['mean'])} [" in page and f"over {EPISODES} fresh episodes" in page
 
 
 def test_a_run_whose_policy_has_changed_or_that_was_never_played_shows_its_best_evaluation_as_such(

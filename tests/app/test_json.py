@@ -20,9 +20,9 @@ import pytest
 from fake_runs import write_run
 from t3d.app.cli import main
 from t3d.app.runs import shown_fields
-from t3d.app.tables import figure
 from t3d.events import ActorEvent, Alarm, Note, Resumed, SeedStopped, Start, from_line, to_line
 from t3d.insight.statistics import estimate, mean
+from t3d.insight.wording import number_text
 from t3d.store.members import best_of
 from t3d.store.reader import open_run
 from t3d.store.summary import read_summary
@@ -127,7 +127,7 @@ def test_quiet_prints_the_result_and_the_folder(terminal: bool, tmp_path: Path) 
         code, lines = ended.returncode, ended.stdout.splitlines()
         assert ended.stderr == ""
     run = open_run(tmp_path / "runs" / "quiet")
-    best = {figure(best_of(evals).mean_return) for evals in run.evals.values()}
+    best = {number_text(best_of(evals).mean_return) for evals in run.evals.values()}
     result = re.fullmatch(
         r"Trained 200 steps per seed in \d+ s, 100 updates; seed [01]: mean return \S+ ± \S+ over 3 fresh episodes, "
         r"best evaluation (\S+) ± 0.00 \(step \d+, chosen from 3\)",

@@ -21,8 +21,6 @@ import t3d
 from fake_runs import diagnosis, update, write_run
 from html_pages import Seen
 from t3d.app.cli import main
-from t3d.app.compare import estimated
-from t3d.app.report_facts import MOST_VIDEO_BYTES, gather
 from t3d.config import Member
 from t3d.data.memory import Memory
 from t3d.events import Alarm, Note
@@ -31,6 +29,8 @@ from t3d.insight.best_member import INDENT, known_choice
 from t3d.insight.comparison import compare
 from t3d.insight.groups import read_groups
 from t3d.insight.ranges import RangeRecorder, ranges_in_training
+from t3d.insight.report_facts import MOST_VIDEO_BYTES, gather
+from t3d.insight.wording import estimated
 from t3d.policy.spec import Image
 from t3d.store.checkpoint import newest
 from t3d.store.reader import open_run
@@ -245,7 +245,8 @@ IMAGES: dict[str, Any] = {
 def test_what_a_policy_sees_beside_images_is_listed(tmp_path: Path, env: dict[str, Any], names: list[str]) -> None:
     list(t3d.train(helpers.small_config(**IMAGES, env=env, run={"root": str(tmp_path), "name": "run"})))
     assert main(["eval", "run", "--root", ".", "--episodes", "30"]) == 0
-    seen = gather(Path("run"), "run", 0).seen_fresh
+    best = gather(Path("run"), "run", 0).best
+    seen = best and best.fresh_ranges
     assert seen is not None and len(seen.observations.low) == len(names)
     assert (seen.observations.low >= -1).all() and (seen.observations.high <= 1).all()
     assert (seen.observations.low < seen.observations.high).all()

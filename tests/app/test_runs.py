@@ -21,11 +21,10 @@ import t3d
 from helpers import CountingEnv, small_config
 from run_folders import events_of, known_event
 from t3d.app.cli import main
-from t3d.app.runs_text import duration_text, seeds_text, size_text, steps_text
-from t3d.app.tables import figure, source_of
 from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import ActorEvent, Alarm, End, Eval, Event, Note, SeedStopped, Start, to_line
+from t3d.insight.wording import duration_text, number_text, seeds_text, size_text, source_of, steps_text
 from t3d.store.log import Place, Unreadable, read_log
 from t3d.store.members import best_of, evals_by_member
 from t3d.store.reader import open_run
@@ -340,9 +339,9 @@ def test_show_prints_results_settings_and_files(root: Path, capsys: pytest.Captu
     for member, evals in run.evals.items():
         best = best_of(evals)
         row = next(line for line in out.splitlines() if line.split()[:1] == [str(member.seed)])
-        before, last = figure(evals[0].mean_return), evals[-1]
-        shown = [before, figure(best.mean_return), "±", figure(best.std_return), str(best.step)]
-        shown += [figure(last.mean_return), "±", figure(last.std_return), str(last.step)]
+        before, last = number_text(evals[0].mean_return), evals[-1]
+        shown = [before, number_text(best.mean_return), "±", number_text(best.std_return), str(best.step)]
+        shown += [number_text(last.mean_return), "±", number_text(last.std_return), str(last.step)]
         assert row.split()[1:] == shown
     rows = [line.split() for line in out.splitlines()]
     assert ["td3.batch_size", "256", "16", "flag", "or", "file"] in rows
@@ -433,7 +432,7 @@ def test_figures_as_people_read_them() -> None:
     assert [seeds_text(seeds) for seeds in ((7,), (0, 1), (0, 1, 2), (0, 3, 7), (5, 1, 2, 3, 9))] == [
         *("7", "0, 1", "0-2", "0, 3, 7", "5, 1.. (5)")
     ]
-    assert [figure(value) for value in (None, 0.95312, -62.64, 4391.147)] == ["-", "0.953", "-62.6", "4,391.1"]
+    assert [number_text(value) for value in (None, 0.95312, -62.64, 4391.147)] == ["-", "0.953", "-62.6", "4,391.1"]
     assert [size_text(size) for size in (0, 1023, 1536, 3 * 2**20)] == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB"]
 
 

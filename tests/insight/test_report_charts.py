@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from t3d.app.report_charts import SIZE, Labelled, draw_bars, draw_lines
 from t3d.insight.drawing import PAGE_COLOURS, page_picture
+from t3d.insight.report_charts import SIZE, Labelled, draw_bars, draw_lines
 
 NUMBERS = st.floats(-1e299, 1e299, allow_nan=False)
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.tables import figure, returned
 from t3d.app.terminal import labelled, printable
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
+from t3d.insight.wording import number_text, returned
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
@@ -158,15 +158,15 @@ def _result(choice: Choice, what: str, run: Run) -> Text:
     """Says what the best one returned, and the others."""
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
     others = [mean for other, mean in choice.mean_returns.items() if other != member]
-    known = f"{figure(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
+    known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
     if fresh and fresh.episodes == choice.episodes:
         known = returned(fresh)
     if not others:
         return Text.assemble(f"{member.title}: ", (f"mean return {known}", "bold"))
     among = (
-        f"the other: {figure(others[0])}"
+        f"the other: {number_text(others[0])}"
         if len(others) == 1
-        else f"the others: {figure(min(others))} to {figure(max(others))}"
+        else f"the others: {number_text(min(others))} to {number_text(max(others))}"
     )
     return Text.assemble(f"{member.title} is the best of {what}: ", (f"mean return {known}", "bold"), f" ({among})")
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from t3d.app.flags import read_flags
 from t3d.app.json_output import write_json
-from t3d.app.tables import clean, figure, fits, table
+from t3d.app.tables import clean, fits, table
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output
 from t3d.errors import UserError
 from t3d.files import followed
@@ -22,6 +22,7 @@ from t3d.insight.comparison import Comparison, Row, compare
 from t3d.insight.comparison_plots import draw_comparison
 from t3d.insight.groups import Group, read_groups
 from t3d.insight.statistics import Estimate, Reached
+from t3d.insight.wording import estimated, number_text, signed
 from t3d.store.columns import read_columns
 from t3d.store.metrics import RETURN, listing
 
@@ -128,21 +129,8 @@ def _table(found: Comparison, title: str, columns: Columns) -> Table:
     return made
 
 
-def estimated(one: Estimate | None, text: Callable[[float], str] = figure) -> str:
-    """Formats a value and its interval, e.g. 4,391.0 [4,100.2, 4,650.9]."""
-    if one is None:
-        return ""
-    within = "no interval" if one.interval is None else ", ".join(map(text, one.interval))
-    return f"{text(one.value)} [{within}]"
-
-
-def signed(value: float) -> str:
-    """Formats a difference, e.g. +12.3."""
-    return f"+{figure(value)}" if value > 0 else figure(value)
-
-
 def _print_reached(found: Comparison, console: Console) -> None:
-    title = f"First at {figure(found.threshold)} or above, median over seeds"
+    title = f"First at {number_text(found.threshold)} or above, median over seeds"
     made = table(title, "group", "steps", "minutes", "reached by", words=["group"])
     medians = []
     for row in found.rows:

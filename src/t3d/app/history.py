@@ -14,11 +14,11 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.tables import figure
 from t3d.config import Member
 from t3d.config.sweeps import by_values, short, swept, value_text
 from t3d.events import Eval
 from t3d.files import Refused
+from t3d.insight.wording import number_text
 from t3d.store.log import read_log
 from t3d.store.members import evals_by_member
 from t3d.types import sample_std
@@ -241,5 +241,5 @@ def _parts(values: Sequence[float], count: int) -> Iterator[Sequence[float]]:
 def _number(value: float, sign: str = "") -> str:
     """Formats a return in at most nine characters."""
     if abs(value) < 1e5:
-        return f"{sign if value > 0 else ''}{figure(value)}"
+        return f"{sign if value > 0 else ''}{number_text(value)}"
     return f"{value:{sign},.0f}" if abs(value) < 1e6 else f"{value:{sign}.2e}"

@@ -10,14 +10,13 @@ import tyro
 
 from t3d.app.explain import check_folder
 from t3d.app.flags import read_flags
-from t3d.app.report_facts import MOST_VIDEO_BYTES, Facts, gather
-from t3d.app.report_page import page
-from t3d.app.runs_text import size_text
 from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
-from t3d.files import display_path, error_text, followed, readable, replace
+from t3d.files import display_path, error_text, followed, replace
 from t3d.insight.comparison import Comparison, compare
 from t3d.insight.groups import read_groups, run_paths
+from t3d.insight.report import report
+from t3d.insight.wording import size_text
 
 MOST_RUNS = 30  # in one report; chosen
 
@@ -48,27 +47,15 @@ def main(arguments: list[str]) -> int:
     paths = [*dict.fromkeys(path for word in args.runs for path in run_paths(word, args.root))]
     if len(paths) > MOST_RUNS:
         raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
-    facts = _gathered(paths)
     comparison, refused = _compared(args, several=len(paths) > 1)
     out = args.out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
-    content = page(facts, comparison, refused).encode(errors="replace")
+    content = report(paths, comparison, refused).encode(errors="replace")
     try:
         replace(followed(out) if args.out else out, content)
     except OSError as error:
         raise UserError(f"cannot write the report {out}: {error_text(error)}") from None
     console.print(f"report: {display_path(out)} ({size_text(len(content))})", soft_wrap=True)
     return 0
-
-
-def _gathered(paths: list[Path]) -> list[Facts]:
-    found, video_bytes = list[Facts](), MOST_VIDEO_BYTES
-    names = [readable(path.resolve().name) for path in paths]
-    for path, name in zip(paths, names, strict=True):
-        title = name if names.count(name) == 1 else readable(str(path))
-        found.append(gather(path, title, video_bytes))
-        video = found[-1].video
-        video_bytes -= len(video.content) if video and video.content else 0
-    return found
 
 
 def _compared(args: ReportArgs, *, several: bool) -> tuple[Comparison | None, str]:

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from t3d.app.flags import read_flags
 from t3d.app.json_output import member_fields, write_json
-from t3d.app.runs_show import show
-from t3d.app.runs_text import duration_text, env_text, members_text, status_text, steps_text, when_text
-from t3d.app.tables import clean, figure, table
+from t3d.app.runs_show import show, status_text
+from t3d.app.tables import clean, table
 from t3d.app.terminal import PlainConsole, standard_output
 from t3d.config.sweeps import swept
 from t3d.errors import UserError, did_you_mean
 from t3d.events import ActorEvent, Eval, Note
+from t3d.insight.wording import duration_text, env_text, members_text, number_text, steps_text, when_text
 from t3d.store.columns import Columns, read_columns
 from t3d.store.details import Result, about_fields, alarm_fields, last_return, messages_of, results_of
 from t3d.store.log import Unreadable
@@ -63,8 +63,8 @@ COLUMNS: dict[str, Callable[[Summary], Text]] = {
     "preset": lambda run: clean(run.preset),
     "seeds": lambda run: clean(members_text(run)),
     "steps": lambda run: clean(f"{steps_text(run.step)}/{steps_text(run.total_steps)}"),
-    "return": lambda run: clean(figure(run.fresh.mean if run.fresh else None)),
-    "best eval": lambda run: clean(figure(run.best_return)),
+    "return": lambda run: clean(number_text(run.fresh.mean if run.fresh else None)),
+    "best eval": lambda run: clean(number_text(run.best_return)),
     "status": status_text,
     "started": lambda run: clean(when_text(run.started)),
     "took": lambda run: clean(duration_text(run.took)),

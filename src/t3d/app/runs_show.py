@@ -7,21 +7,38 @@ from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from t3d.alarms.watch import alarm_lines, notes_in_words
-from t3d.app.runs_text import duration_text, env_text, seeds_text, size_text, status_text
-from t3d.app.tables import IN_HEADING, clean, figure, fits, print_sweep, returned, source_of, table
+from t3d.app.tables import clean, fits, print_sweep, table
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
 from t3d.events import ActorEvent, Alarm, Eval, Note
+from t3d.insight.wording import (
+    IN_HEADING,
+    duration_text,
+    env_text,
+    number_text,
+    returned,
+    seeds_text,
+    size_text,
+    source_of,
+)
 from t3d.store.columns import read_columns
 from t3d.store.details import messages_of
 from t3d.store.log import damage_in_words
 from t3d.store.members import Evals, Evaluated, best_of
 from t3d.store.summary import Summary, changes, contents
 
+COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "died": "magenta"}
+COLOURS |= {"running": "cyan", "paused": "blue"}
 RESUMABLE = ("stopped", "failed", "died")
 SETTINGS = ("setting", "default", "this run", "source")
+
+
+def status_text(run: Summary) -> Text:
+    """The status in its colour."""
+    return clean(run.status, COLOURS.get(run.status, ""))
 
 
 def show(run: Summary, console: Console) -> None:
@@ -91,7 +108,7 @@ def _results(run: Summary, evals: Evals, stopped: set[Member], *, narrow: bool =
     living = [column for member, column in evals.items() if member not in stopped]
     if len(evals) > 1 and living and who == "seed":
         kinds = [[column[0], best_of(column), column[-1]] for column in living]
-        before, best, last = (figure(fmean(one.mean_return for one in kind)) for kind in zip(*kinds, strict=True))
+        before, best, last = (number_text(fmean(one.mean_return for one in kind)) for kind in zip(*kinds, strict=True))
         made.add_section()
         name = f"mean of {len(living)}" if stopped else "mean"
         made.add_row(name, *([best, last] if narrow else [before, best, "", last, ""]))
@@ -102,11 +119,11 @@ def _result_cells(evals: Sequence[Evaluated]) -> list[str]:
     if not evals:
         return ["-"] * 5
     best, last = best_of(evals), evals[-1]
-    return [figure(evals[0].mean_return), _spread(best), f"{best.step:,}", _spread(last), f"{last.step:,}"]
+    return [number_text(evals[0].mean_return), _spread(best), f"{best.step:,}", _spread(last), f"{last.step:,}"]
 
 
 def _spread(one: Evaluated) -> str:
-    return f"{figure(one.mean_return)} ± {figure(one.std_return)}"
+    return f"{number_text(one.mean_return)} ± {number_text(one.std_return)}"
 
 
 def _show_settings(run: Summary, console: Console) -> None:

@@ -19,7 +19,7 @@ from t3d.alarms.watch import alarm_lines
 from t3d.app.console import View, acting_in_words
 from t3d.app.json_output import EventStream
 from t3d.app.sinks import SHOWN_BY
-from t3d.app.tables import figure, print_sweep, returned
+from t3d.app.tables import print_sweep
 from t3d.app.terminal import (
     SKIPPING,
     Output,
@@ -35,6 +35,7 @@ from t3d.config.sweeps import swept
 from t3d.errors import StoppedEarly
 from t3d.events import Alarm, End, Eval, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, display_path, open_log
+from t3d.insight.wording import number_text, returned
 from t3d.sinks.process import written_for
 from t3d.store.fresh import read_fresh
 from t3d.store.log import read_events
@@ -160,15 +161,15 @@ def _how_far(end: End) -> Text:
 
 def _returns(member: Member, evals: list[Eval]) -> str:
     first, last = evals[0], evals[-1]
-    before = f"mean return {figure(first.mean_return)} before training, " if first.updates == 0 else ""
-    lately = f"{figure(last.mean_return)} when last evaluated (step {last.step:,})"
+    before = f"mean return {number_text(first.mean_return)} before training, " if first.updates == 0 else ""
+    lately = f"{number_text(last.mean_return)} when last evaluated (step {last.step:,})"
     return f"{member.title}: {before}{_best_evaluation(evals)}, {lately}"
 
 
 def _best_evaluation(evals: list[Eval]) -> str:
     """Says what the best evaluation was, and that it is the highest of many, of which some are lucky."""
     best = best_of(evals)
-    returned = f"{figure(best.mean_return)} ± {figure(best.std_return)}"
+    returned = f"{number_text(best.mean_return)} ± {number_text(best.std_return)}"
     return f"best evaluation {returned} (step {best.step:,}, chosen from {len(evals)})"
 
 

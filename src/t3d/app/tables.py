@@ -5,22 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from t3d.config import Config, Member, diff, flat, plain
-from t3d.config.fields import settings_where
-from t3d.config.presets import PRESETS, preset
+from t3d.config import Config, Member, diff, plain
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
-from t3d.store.fresh import Fresh
+from t3d.insight.wording import IN_HEADING, number_text, source_of
 from t3d.store.members import Evals, Evaluated, best_of, highest, last_means, trained
 from t3d.types import sample_std
 
-IN_HEADING = settings_where(Config, lambda about: about.get("in_heading", False))
 UNLIMITED = 10_000  # characters; wider than any table
 WIDEST_HEAD = 14  # characters; longer names of swept settings are broken at an underscore
 
@@ -47,19 +43,6 @@ def clean(text: str, style: str = "") -> Text:
     return Text("".join(one if one.isprintable() else "?" for one in text), style)
 
 
-def figure(value: float | None) -> str:
-    """Formats a return."""
-    if value is None:
-        return "-"
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
-
-
-def returned(fresh: Fresh) -> str:
-    """Formats what a policy returned on fresh episodes."""
-    spread = f" ± {figure(fresh.std)}" if fresh.episodes > 1 else ""
-    return f"{figure(fresh.mean)}{spread} over {counted(fresh.episodes, 'fresh episode')}"
-
-
 def print_changes(cfg: Config, console: Console) -> None:
     """Prints the settings that differ from the defaults, and whether they come from the preset."""
     changes = diff(cfg, Config())
@@ -73,12 +56,6 @@ def print_changes(cfg: Config, console: Console) -> None:
     for key, (default, value) in changes.items():
         made.add_row(key, plain(default), plain(value), source_of(key, value, cfg.preset))
     console.print(made)
-
-
-def source_of(key: str, value: Any, preset_name: str) -> str:
-    """Says where a setting that is not the default comes from, as far as its value tells."""
-    of_preset = flat(preset(preset_name)) if preset_name in PRESETS else {}
-    return f"preset {preset_name}" if of_preset.get(key) == value else "flag or file"
 
 
 def print_sweep(
@@ -126,4 +103,4 @@ def _over_seeds(columns: Sequence[Sequence[Evaluated]], chosen: Callable[[Sequen
     returns = [chosen(column).mean_return for column in columns]
     if not returns:
         return "-"
-    return figure(fmean(returns)) + (f" ± {figure(sample_std(returns))}" if len(returns) > 1 else "")
+    return number_text(fmean(returns)) + (f" ± {number_text(sample_std(returns))}" if len(returns) > 1 else "")

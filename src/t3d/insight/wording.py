@@ -1,23 +1,53 @@
-"""What `t3d runs` writes in a few characters: status, seeds, steps, times and sizes."""
+"""How numbers, intervals, seeds, times and settings are written, wherever people read them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
-from rich.text import Text
-
-from t3d.app.tables import clean
+from t3d.config import Config, flat
+from t3d.config.fields import settings_where
+from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, swept
+from t3d.insight.statistics import Estimate
+from t3d.store.fresh import Fresh
 from t3d.store.summary import Summary
 
-COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "died": "magenta"}
-COLOURS |= {"running": "cyan", "paused": "blue"}
+IN_HEADING = settings_where(Config, lambda about: about.get("in_heading", False))
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
-def status_text(run: Summary) -> Text:
-    """The status in its colour."""
-    return clean(run.status, COLOURS.get(run.status, ""))
+def number_text(value: float | None) -> str:
+    """Formats a return."""
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def returned(fresh: Fresh) -> str:
+    """Formats what a policy returned on fresh episodes."""
+    spread = f" ± {number_text(fresh.std)}" if fresh.episodes > 1 else ""
+    return f"{number_text(fresh.mean)}{spread} over {counted(fresh.episodes, 'fresh episode')}"
+
+
+def estimated(estimate: Estimate | None, text: Callable[[float], str] = number_text) -> str:
+    """Formats a value and its interval, e.g. 4,391.0 [4,100.2, 4,650.9]."""
+    if estimate is None:
+        return ""
+    within = "no interval" if estimate.interval is None else ", ".join(map(text, estimate.interval))
+    return f"{text(estimate.value)} [{within}]"
+
+
+def signed(value: float) -> str:
+    """Formats a difference, e.g. +12.3."""
+    return f"+{number_text(value)}" if value > 0 else number_text(value)
+
+
+def source_of(key: str, value: Any, preset_name: str) -> str:
+    """Says where a setting that is not the default comes from, as far as its value tells."""
+    of_preset = flat(preset(preset_name)) if preset_name in PRESETS else {}
+    return f"preset {preset_name}" if of_preset.get(key) == value else "flag or file"
 
 
 def env_text(name: str) -> str:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3d.app.tables import figure
 from t3d.config.sweeps import short, value_text
 from t3d.events import Alarm
 from t3d.insight.curves import DrawnRun, Window, find, lines
 from t3d.insight.drawing import GREY, PAGE_COLOURS, STEPS, VALUES, page_picture
 from t3d.insight.groups import joined, pooled
 from t3d.insight.html import Html, element, picture
+from t3d.insight.wording import number_text
 from t3d.store.metrics import Metric
 
 POINTS = 200  # of each curve; chosen
@@ -146,9 +146,9 @@ def _newest(drawn: Sequence[Labelled]) -> str:
     for labelled in drawn if len(drawn) <= 4 else ():
         main = labelled.main
         banded = len(drawn) == 1 and len(labelled.line["members"]) > 1 and main.get("low")
-        within = f" [{figure(main['low'][-1])}, {figure(main['high'][-1])}]" if banded else ""
+        within = f" [{number_text(main['low'][-1])}, {number_text(main['high'][-1])}]" if banded else ""
         name = f"{labelled.label} " if len(drawn) > 1 else ""
-        said.append(f"{name}{figure(main['y'][-1])}{within}")
+        said.append(f"{name}{number_text(main['y'][-1])}{within}")
     last = max(labelled.main["steps"][-1] for labelled in drawn)
     return f"{'; '.join(said)} at step {last:,}" if said else ""
 

@@ -1,0 +1,255 @@
+"""Reports: one HTML file about runs, with verdict, curves, comparison, configuration and the card of the policy."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from t3d.config import plain
+from t3d.config.sweeps import swept
+from t3d.events import Alarm
+from t3d.files import readable
+from t3d.insight.comparison import Comparison
+from t3d.insight.curves import DrawnRun
+from t3d.insight.html import Content, Html, document, element, folded, joined, listed, section, table
+from t3d.insight.report_charts import charts
+from t3d.insight.report_facts import (
+    MOST_VIDEO_BYTES,
+    Best,
+    Facts,
+    card,
+    fresh_mean,
+    gather,
+    range_rows,
+    verdict,
+    video_in_words,
+)
+from t3d.insight.wording import IN_HEADING, env_text, estimated, members_text, number_text, signed, size_text, source_of
+from t3d.store.details import changed_settings, config_source, difference, session_of
+from t3d.store.summary import Summary
+from t3d.version import __version__
+
+MOST_ROWS = 30  # of ranges that are shown at once; more are folded away
+MOST_SAID = 8  # verdicts and notes of a comparison that are shown at once; chosen
+RANGES = ("", "training from", "to", "fresh episodes from", "to")
+
+
+def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -> str:
+    """Returns the page about some runs; refused says why they are not compared."""
+    runs, video_bytes = list[Facts](), MOST_VIDEO_BYTES
+    names = [readable(path.resolve().name) for path in paths]
+    for path, name in zip(paths, names, strict=True):
+        title = name if names.count(name) == 1 else readable(str(path))
+        runs.append(gather(path, title, video_bytes))
+        video = runs[-1].video
+        video_bytes -= len(video.content) if video and video.content else 0
+    footer = element("footer", None, _written())
+    compared = None if comparison is None else _comparison(comparison, runs)
+    if len(runs) == 1:
+        return document(f"{runs[0].name}: report", _run(runs[0], 0, compared, _curves(runs)), footer)
+    title = f"Report of {len(runs)} runs"
+    links = (element("a", {"href": f"#run-{place}"}, facts.name) for place, facts in enumerate(runs))
+    same_task = len({facts.run.cfg.env.title for facts in runs}) == 1
+    return document(
+        title,
+        element("h1", None, title),
+        element("nav", None, links),
+        compared,
+        element("p", {"class": "bad"}, f"These runs are not compared: {refused}.") if refused else None,
+        _curves(runs) if same_task else None,
+        (_run(facts, place, None, None if same_task else _curves([facts])) for place, facts in enumerate(runs)),
+        footer,
+    )
+
+
+def _written() -> str:
+    when = datetime.now().astimezone()
+    return (
+        f"Written by T3D {__version__} on {when:%Y-%m-%d at %H:%M %Z}. This file is complete: it runs no script and "
+        "loads nothing from anywhere."
+    )
+
+
+def _run(facts: Facts, place: int, comparison: Html | None, curves: Html | None) -> Html:
+    """What is said of one run; comparison: of the values of a sweep."""
+    summary, best = facts.summary, facts.best
+    seeds = members_text(summary)
+    if not summary.config.get("sweep"):
+        seeds = f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {seeds}"
+    about = f"{facts.run.cfg.rule_title} on {env_text(summary.env)}, {seeds}, preset {summary.preset}"
+    badge = element("span", {"class": f"badge {summary.status}"}, summary.status)
+    terms = (joined(element("dt", None, term), element("dd", None, said)) for term, said in card(facts))
+    return element(
+        "article",
+        {"id": f"run-{place}"},
+        element("h1", None, facts.name),
+        element("p", {"class": "quiet"}, about, ", ", badge, f" started {summary.started:%Y-%m-%d %H:%M}"),
+        _notes(summary),
+        element(
+            "div",
+            {"class": "verdict alarmed" if facts.alarms or facts.run.stopped else "verdict"},
+            element("h2", None, "Verdict"),
+            listed(verdict(facts)),
+        ),
+        _alarms(facts),
+        comparison,
+        section("Model card", element("dl", None, terms)),
+        _fresh(best) if best else None,
+        _video(facts),
+        curves,
+        _ranges(best) if best and (best.ranges or best.fresh_ranges) else None,
+        _configuration(facts),
+        _machine(summary),
+    )
+
+
+def _notes(summary: Summary) -> list[Html]:
+    """What people noted about the run."""
+    tags, note = summary.notes
+    said = [f"Tags: {', '.join(tags)}."] if tags else []
+    return [element("p", None, line) for line in [*said, *note.splitlines()]]
+
+
+def _alarms(facts: Facts) -> Html | None:
+    if not facts.alarms and not facts.notes:
+        return None
+    alarms = (element("li", {"class": "bad"}, line[0].upper() + line[1:]) for line in facts.alarms)
+    notes = (element("li", None, note) for note in facts.notes)
+    return section("Alarms and notes", element("ul", None, alarms, notes))
+
+
+def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
+    """What t3d compare says, and the settings in which runs differ."""
+    rows = [
+        [
+            row.name,
+            str(len(row.scored.seeds)),
+            estimated(row.mean),
+            estimated(row.iqm),
+            estimated(row.difference, signed),
+            estimated(row.improvement, "{:.2f}".format),
+        ]
+        for row in comparison.rows
+    ]
+    base = comparison.rows[0].name
+    meaning = (
+        f"{comparison.score} In brackets 95 % intervals over seeds. IQM: interquartile mean. Difference: of the IQMs, "
+        f"to {base}; better: how probably a seed scores higher than one of {base}."
+    )
+    said = [*(f"{row.verdict}." for row in comparison.rows[1:]), *comparison.notes]
+    more = folded(f"{len(said) - MOST_SAID} more", listed(said[MOST_SAID:])) if len(said) > MOST_SAID else None
+    settings = difference({facts.name: facts.summary for facts in runs}) if len(runs) > 1 else {}
+    differing = [[key, *(_value(row[facts.name]) for facts in runs)] for key, row in settings.items()]
+    return section(
+        f"Comparison on {', '.join(comparison.tasks)}",
+        element("div", {"class": "verdict"}, listed(said[:MOST_SAID]), more),
+        table(("group", "seeds", "mean", "IQM", "difference", "better"), rows),
+        element("p", {"class": "quiet"}, meaning),
+        element("h3", None, "Settings in which the runs differ") if differing else None,
+        table(("setting", *(facts.name for facts in runs)), differing, "words") if differing else None,
+    )
+
+
+def _fresh(best: Best) -> Html | None:
+    fresh, choice = best.fresh, best.choice
+    if fresh is None:
+        return None
+    heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length")
+    numbers = [number_text(value) for value in (fresh.std, fresh.lowest, fresh.highest, fresh.mean_length)]
+    meaning = (
+        "In brackets the 95 % interval of the mean over episodes of this one policy; training again would give another "
+        "policy."
+    )
+    parts = [table(heads, [[str(fresh.episodes), fresh_mean(fresh), *numbers]])]
+    parts.append(element("p", {"class": "quiet"}, meaning))
+    if choice is not None:
+        ranked = sorted(choice.mean_returns.items(), key=lambda pair: -pair[1])
+        which = "these" if fresh.of > 1 else f"{choice.episodes} other"
+        parts.append(element("p", None, f"All seeds' best policies on {which} fresh episodes:"))
+        parts.append(table(("", "mean return"), [[member.title, number_text(value)] for member, value in ranked]))
+    return section("Returns on fresh episodes", *parts)
+
+
+def _video(facts: Facts) -> Html | None:
+    video = facts.video
+    if video is None:
+        return None
+    if video.content is None:
+        size = f"{video.file} has {size_text(video.size)} and is not in this report"
+        most = f"{size}, which holds {size_text(MOST_VIDEO_BYTES)} of video at most."
+        return section("Video", element("p", None, most))
+    data = f"data:video/mp4;base64,{base64.b64encode(video.content).decode()}"
+    player = element("video", {"controls": "", "loop": "", "muted": "", "playsinline": "", "src": data})
+    about = f"{video.file}, {size_text(video.size)}. {video_in_words(facts, video)}"
+    return element("div", {"class": "only-screen"}, section("Video", player, element("p", {"class": "quiet"}, about)))
+
+
+def _curves(runs: Sequence[Facts]) -> Html:
+    drawn = [DrawnRun(facts.name, facts.columns, facts.summary.started.timestamp()) for facts in runs]
+    alarms = [alarm for facts in runs for alarm in facts.columns.messages[Alarm] if isinstance(alarm, Alarm)]
+    said = ""
+    if any(len(facts.summary.seeds) > 1 for facts in runs):
+        said = "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
+    try:
+        groups = charts(drawn, alarms)
+    except ImportError as error:
+        groups, said = [], f"There are no pictures without matplotlib ({error})."
+    else:
+        said = said if groups else "Nothing has been reported yet."
+    return section("Curves", element("p", {"class": "quiet"}, said), *groups)
+
+
+def _ranges(best: Best) -> Html:
+    rows = range_rows(best)
+    cells = ([row.name, *(_marked(cell, row.is_beyond) for cell in row.cells)] for row in rows)
+    ranges = table(RANGES, cells)
+    said = [
+        "Training: what the replay of the newest checkpoint holds, exploration noise included." if best.ranges else "",
+        "Fresh: the episodes above." if best.fresh_ranges else "",
+        "Red: fresh episodes went beyond training." if any(row.is_beyond for row in rows) else "",
+        "Images are not listed." if best.policy.spec.images else "",
+    ]
+    return section(
+        "What was seen",
+        element("p", {"class": "quiet"}, " ".join(filter(None, said))),
+        folded(f"All {len(rows)} ranges", ranges) if len(rows) > MOST_ROWS else ranges,
+    )
+
+
+def _marked(cell: str, is_beyond: bool) -> Content:
+    return element("span", {"class": "bad"}, cell) if is_beyond else cell
+
+
+def _configuration(facts: Facts) -> Html:
+    summary, elsewhere = facts.summary, (*IN_HEADING, *swept(facts.run.cfg.members))
+    rows = [
+        [key, _value(pair["default"]), _value(pair["value"]), source_of(key, pair["value"], summary.preset)]
+        for key, pair in changed_settings(summary, facts.run.cfg).items()
+        if key not in elsewhere
+    ]
+    heads = ("setting", "default", "this run", "source")
+    return section(
+        "Configuration",
+        element("p", {"class": "quiet"}, "What differs from the defaults."),
+        table(heads, rows, "words") if rows else element("p", None, "All settings are the defaults."),
+        folded("All settings (config.toml)", element("pre", None, config_source(summary.path))),
+    )
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else plain(tuple(value) if isinstance(value, list) else value)
+
+
+def _machine(summary: Summary) -> Html:
+    session = session_of(summary)
+    versions = session["versions"] if isinstance(session["versions"], dict) else {}
+    named = {name: session[name] for name in ("host", "device", "engine", "threads")}
+    rows = [[name, str(value)] for name, value in {**named, **versions}.items() if value not in (None, "")]
+    parameters, replay, why = (session[name] for name in ("parameters", "replay_bytes", "engine_reason"))
+    rows += [["parameters of a member", f"{parameters:,}"]] if isinstance(parameters, int) else []
+    rows += [["replay", size_text(replay)]] if isinstance(replay, int) else []
+    said = element("p", {"class": "quiet"}, str(why)) if why else None
+    return section("Machine and versions", table((), rows, "words"), said)
