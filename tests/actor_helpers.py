@@ -22,7 +22,7 @@ from t3d.data.links import NONE
 from t3d.data.memory import Memory
 from t3d.events import Event
 from t3d.policy.snapshots import PolicySnapshot
-from t3d.run.loop import resume, train
+from t3d.run.live import resume, train
 from t3d.seeds import derive
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED
 from t3d.world.make import env_factory

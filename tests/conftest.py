@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from t3d.world.graphics import choose_graphics
+from t3d.world.simulators import choose_graphics
 
 choose_graphics()
 torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from t3d.config import Config, merge, to_dict, to_toml
-from t3d.events import Diagnosed, End, EpisodeEnd, Eval, Event, SeedStopped, Start, StepsTaken, Update, to_line
+from t3d.events import Diagnosed, End, EpisodeEnd, Eval, Event, SeedStopped, Start, TraceSummary, Update, to_line
 from t3d.store.reader import Run, open_run
 
 EVERY = 1000  # steps between evaluations
@@ -142,5 +142,5 @@ def _round(seeds: Sequence[int], *, seldom: bool) -> str:
         tensors = {name: {"shape": [256, 3], "mean": 222222.5, "std": 0.5, "first": [0.1, 0.2, 0.3]} for name in TRACE}
         found += [to_line(episode)] * EPISODES_PER_ROUND
         found.append(to_line(replace(update(member, seed, 111111, 222222.5), **where)))
-        found.append(to_line(StepsTaken(**where, updates=111111, values=tensors)))
+        found.append(to_line(TraceSummary(**where, updates=111111, values=tensors)))
     return "".join(f"{line}\n" for line in found)

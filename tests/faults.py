@@ -31,7 +31,7 @@ from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, sealed
 from t3d.policy import files as policies
 from t3d.store import checkpoint as checkpoints
-from t3d.store import segments
+from t3d.store import contents
 from t3d.store.checkpoint import Checkpoint, newest, open_checkpoint
 from t3d.types import Rollout
 
@@ -252,7 +252,7 @@ def say(text: str) -> None:
 
 def serve_saver() -> None:
     """For each folder named on stdin, a child that saves checkpoints until it is killed."""
-    segments.SEGMENT_ROWS = SAVED_SEGMENT_ROWS
+    contents.SEGMENT_ROWS = SAVED_SEGMENT_ROWS
     say("ready")
     for line in sys.stdin:
         go, gone_on = os.pipe()

@@ -15,7 +15,7 @@ import t3d
 from t3d.config import Config, merge
 from t3d.events import End, Event, Start, from_line
 from t3d.store.checkpoint import newest
-from t3d.store.flatten import split
+from t3d.store.contents import split
 
 CHANGING = {
     "time",

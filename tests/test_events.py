@@ -11,10 +11,10 @@ import pytest
 import helpers
 from run_folders import run
 from t3d.config import Config, merge
-from t3d.events import End, Eval, Event, Start, StepsTaken, Update, from_line, to_line
+from t3d.events import End, Eval, Event, Start, TraceSummary, Update, from_line, to_line
 
 
-@pytest.mark.parametrize("event", [Eval, Update, StepsTaken, End, Start])
+@pytest.mark.parametrize("event", [Eval, Update, TraceSummary, End, Start])
 def test_events_survive_their_line(event: type[Event], tmp_path: Path) -> None:
     one = next(found for found in run(helpers.small_config(), tmp_path) if isinstance(found, event))
     again = from_line(to_line(one))

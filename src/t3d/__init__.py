@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from t3d.config.presets import preset as preset
     from t3d.errors import UserError as UserError
     from t3d.policy.files import load_policy as load_policy
-    from t3d.run.loop import resume as resume
-    from t3d.run.loop import train as train
+    from t3d.run.live import resume as resume
+    from t3d.run.live import train as train
 
 # Threads of torch that wait for each other spin, which costs dearly on a busy machine: see "idle threads" in
 # docs/architecture.md. OpenMP reads this once, when torch is loaded.
@@ -35,8 +35,8 @@ _HOMES = {
     "load_policy": "t3d.policy.files",
     "merge": "t3d.config",
     "preset": "t3d.config.presets",
-    "resume": "t3d.run.loop",
-    "train": "t3d.run.loop",
+    "resume": "t3d.run.live",
+    "train": "t3d.run.live",
 }
 __all__ = ["Config", "UserError", "__version__", "load_policy", "merge", "preset", "resume", "train"]
 

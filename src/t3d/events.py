@@ -27,43 +27,38 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start(Event):
-    """A run starts."""
+class Session(Event):
+    """What a run says of itself when a process starts or resumes it."""
 
-    event: ClassVar[str] = "start"
-    schema: int = SCHEMA
     folder: str
     config: dict[str, Any]
     members: list[str] = field(default_factory=list)  # their names, in the order of `member` in other events
     versions: dict[str, str]
     pid: int
+    host: str = ""  # empty in runs from before 0.1
     parameters: int  # that one member learns
     replay_bytes: int
-    host: str = ""  # empty in runs from before 0.1
     engine_reason: str = ""  # why a faster engine is not used; empty: the fastest is
     environment: dict[str, Any] = field(default_factory=dict)  # its fingerprint; empty in runs from before 0.5
     files: dict[str, str] = field(default_factory=dict)  # where the user's own modules are, by their names in config
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resumed(Event):
+class Start(Session):
+    """A run starts."""
+
+    event: ClassVar[str] = "start"
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Session):
     """A run resumes from a checkpoint, in a new process."""
 
     event: ClassVar[str] = "resumed"
-    folder: str
-    config: dict[str, Any]
-    members: list[str] = field(default_factory=list)
-    versions: dict[str, str]
-    pid: int
-    host: str
-    parameters: int
-    replay_bytes: int
     checkpoint: str  # its name; empty: there was none, and the run starts again
     best: list[float]  # each member's highest evaluation so far
     notes: list[str]  # what differs: a damaged file, another version, an episode that could not be reproduced
-    engine_reason: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +97,7 @@ class Continued(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BadValueMet(Event):
+class BadValueFound(Event):
     """An environment returned a value that must not reach the replay."""
 
     event: ClassVar[str] = "bad-value"
@@ -143,7 +138,7 @@ class Update(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepsTaken(Event):
+class TraceSummary(Event):
     """The tensors of the fifteen steps in the newest update: shape, mean, std and first values by name."""
 
     event: ClassVar[str] = "steps"
@@ -269,8 +264,8 @@ class End(Event):
 KINDS: dict[str, type[Event]] = {
     kind.event: kind
     for kind in (
-        *(Start, Resumed, EpisodeEnd, Update, StepsTaken, Diagnosed, Alarm, ActingEvent, ActorEvent, Eval),
-        *(Saved, SaveFailed, Paused, Continued, BadValueMet, SeedStopped, Note, End),
+        *(Start, Resumed, EpisodeEnd, Update, TraceSummary, Diagnosed, Alarm, ActingEvent, ActorEvent, Eval),
+        *(Saved, SaveFailed, Paused, Continued, BadValueFound, SeedStopped, Note, End),
     )
 }
 

@@ -36,14 +36,15 @@ def sample_std(values: ArrayLike, axis: int | None = None) -> Any:
     return array.std(axis=axis, ddof=min(1, count - 1))
 
 
-class Episode(NamedTuple):
-    """An episode that has ended."""
+class EpisodeResult(NamedTuple):
+    """How an episode has gone, in training or in an evaluation; plain values, which travel between processes."""
 
     env: int
     episode: int
     total_reward: float
     length: int
-    terminated: bool
+    terminated: bool  # otherwise it was truncated, or cut off at eval.max_steps
+    bad_values: int = 0  # kept out of it; counted in evaluations only
 
 
 class Fault(NamedTuple):
@@ -67,7 +68,7 @@ class Rollout(NamedTuple):
     rows: NDArray[Any]  # (T, sum of row_sizes): a transition is one row, from the actor to the replay
     origins: Origins  # (T, 4): where each comes from
     s_size: int  # elements of s in a row
-    episodes: list[Episode]  # those that ended inside this block
+    episodes: list[EpisodeResult]  # those that ended inside this block
     faults: list[Fault]  # bad values found and kept out
 
     @property
@@ -181,9 +182,12 @@ class Evaluation(NamedTuple):
     step: int
     member: int
     snapshot: PolicySnapshot
-    returns: NDArray[np.float64]  # (E,)
-    lengths: NDArray[np.int64]  # (E,)
-    bad_values: int = 0  # found and kept out
+    episodes: list[EpisodeResult]
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """(E,)."""
+        return np.array([episode.total_reward for episode in self.episodes])
 
 
 class ActorNews(NamedTuple):

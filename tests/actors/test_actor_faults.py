@@ -13,8 +13,8 @@ from t3d.actors import supervisor as workers
 from t3d.config import merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
-from t3d.events import ActingEvent, ActorEvent, BadValueMet, End, Event, Resumed
-from t3d.run.loop import resume, train
+from t3d.events import ActingEvent, ActorEvent, BadValueFound, End, Event, Resumed
+from t3d.run.live import resume, train
 
 DEATHS = ["step exception", "reset exception", "make exception", "SIGKILL", "exit", "hard exit", "segfault"]
 HANGS = ["SIGSTOP", "step sleep", "reset sleep"]
@@ -109,7 +109,7 @@ def test_a_bad_value_is_no_fault_of_the_actor(tmp_path: Path, handling: str) -> 
         with pytest.raises(UserError, match="environment 0 of seed 3, episode 4, step 2: reward is nan"):
             events.extend(train(cfg))
         events = events_of(tmp_path / "a")
-    met = of_kind(events, BadValueMet)[0]
+    met = of_kind(events, BadValueFound)[0]
     assert (met.member, met.env, met.episode, met.episode_step, met.field) == (0, 0, 4, 2, "reward")
     assert not of_kind(events, ActorEvent)
 

@@ -14,7 +14,7 @@ from actor_helpers import actor_config, check_rows, collector_of, of_kind, until
 from t3d.config import merge
 from t3d.data.memory import Memory
 from t3d.events import ActingEvent, End, EpisodeEnd, Eval
-from t3d.run.loop import train
+from t3d.run.live import train
 
 
 @pytest.mark.parametrize(

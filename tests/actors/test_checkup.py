@@ -17,7 +17,7 @@ from actor_helpers import actor_config, of_kind
 from t3d.errors import StoppedEarly, UserError
 from t3d.events import End, Note
 from t3d.policy.spec import Spec
-from t3d.run.loop import resume, train
+from t3d.run.live import resume, train
 from t3d.world.doctor import examine
 from t3d.world.spec import layout_of
 

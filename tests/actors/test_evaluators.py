@@ -24,7 +24,7 @@ from t3d.config import EnvConfig, merge
 from t3d.errors import NobodyLeft
 from t3d.events import End, Eval, Note
 from t3d.priority import lower_priority
-from t3d.run.loop import train
+from t3d.run.live import train
 from t3d.run.parts import Counters, restore_evaluations
 from t3d.store.checkpoint import newest
 from t3d.types import Evaluation, Requests, State
@@ -172,7 +172,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
                 theirs.member,
                 theirs.snapshot.updates,
             )
-            assert np.array_equal(ours.returns, theirs.returns) and np.array_equal(ours.lengths, theirs.lengths)
+            assert ours.episodes == theirs.episodes
     finally:
         inline.close()
         apart.close()
@@ -272,16 +272,16 @@ def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ({"flat": np.zeros((1, 1), np.float32)}, "flat of a policy is not float32 (1, 353)"),
-        ({"flat": np.zeros(337, np.float32)}, "flat of a policy is not float32 (1, 353)"),
-        ({"flat": np.zeros((1, 353), np.int8)}, "flat of a policy is not float32 (1, 353)"),
+        ({"flat": np.zeros((1, 1), np.float32)}, "flat of a policy is not an array of float32 (1, 353)"),
+        ({"flat": np.zeros(337, np.float32)}, "flat of a policy is not an array of float32 (1, 353)"),
+        ({"flat": np.zeros((1, 353), np.int8)}, "flat of a policy is not an array of float32 (1, 353)"),
         ({"flat": np.full((1, 353), np.nan, np.float32)}, "not finite"),
         ({"step": 10**15}, "contradict each other"),
         ({"step": -1}, "is not a count"),
         ({"step": 100}, "contradict each other"),
         (
             {"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)},
-            "mean of a policy is not float32 (1, 3)",
+            "mean of a policy is not an array of float32 (1, 3)",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from t3d.events import (
     ActingEvent,
     End,
 )
-from t3d.run.loop import train
+from t3d.run.live import train
 
 
 def test_the_governor_counts_the_slowest_member_exactly() -> None:

@@ -46,7 +46,7 @@ from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft
 from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Event
 from t3d.policy.snapshots import PolicySnapshot
-from t3d.run.loop import resume, train
+from t3d.run.live import resume, train
 from t3d.run.placement import resolve
 from t3d.types import GOES_ON, Rollout
 from t3d.world.make import env_factory

@@ -15,7 +15,7 @@ from actor_helpers import actor_config, of_kind
 from t3d.actors import worker_log
 from t3d.actors.worker_log import WorkerLog
 from t3d.events import ActorEvent, End, Note
-from t3d.run.loop import train
+from t3d.run.live import train
 
 
 def full_disk(path: Path) -> BinaryIO:

@@ -18,10 +18,10 @@ from run_folders import events_of
 from t3d.actors import supervisor as workers
 from t3d.actors.statistics import ActingStatistics
 from t3d.errors import UserError
-from t3d.events import ActingEvent, BadValueMet, from_line
-from t3d.run.loop import train
+from t3d.events import ActingEvent, BadValueFound, from_line
+from t3d.run.live import train
 from t3d.run.placement import resolve
-from t3d.types import Episode
+from t3d.types import EpisodeResult
 
 # Actors
 
@@ -94,7 +94,7 @@ def test_all_that_came_before_an_error_is_handed_out() -> None:
         until(collector, lambda one: one._waiting() > 0)
         collector._receive_all()
         collector.inbox.error = UserError("enough")
-        collector.inbox.add_reports(0, [Episode(0, 0, 1.0, 3, True)], [])
+        collector.inbox.add_reports(0, [EpisodeResult(0, 0, 1.0, 3, True)], [])
         (rollout,) = collector.poll().rollouts
         assert len(rollout.r) > 0 and len(rollout.episodes) > 0
         with pytest.raises(UserError, match="enough"):
@@ -107,7 +107,7 @@ def test_a_bad_first_observation_says_whose_it_was(tmp_path: Path) -> None:
     cfg = actor_config(tmp_path, "BadBeginning", seeds=[5], actors="local:1", eval={"every_steps": 10**9})
     with pytest.raises(UserError, match=r"environment 0 of seed 5, episode 0, step 0: observation\[2\] is nan"):
         list(train(cfg))
-    assert [event.seed for event in of_kind(events_of(tmp_path / "a"), BadValueMet)] == [5]
+    assert [event.seed for event in of_kind(events_of(tmp_path / "a"), BadValueFound)] == [5]
 
 
 # What is said

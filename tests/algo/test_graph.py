@@ -170,7 +170,8 @@ def test_policies_leave_the_gpu_whole_and_one_call_late() -> None:
     cfg = helpers.small_config(device="cuda", seeds=[0, 1], total_steps=1000)
     learner, _ = on_gpu("graph", range(2), cfg.td3)
     listener = Listener()
-    publisher = PipelinedPublisher(learner, Memory(helpers.make_spec(), cfg, "cuda"), listener)
+    memory = Memory(helpers.make_spec(), cfg, "cuda")
+    publisher = PipelinedPublisher(learner, memory, listener)  # type: ignore[arg-type]  # only what it needs
     expected: list[PolicySnapshot] = []
     for calls in range(20):
         learner.run(8)

@@ -22,7 +22,7 @@ from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import rule_of
 from t3d.config import TD3Config
 from t3d.errors import UserError
-from t3d.events import End, Eval, Saved, Start, StepsTaken, Update
+from t3d.events import End, Eval, Saved, Start, TraceSummary, Update
 
 SPEC = helpers.make_spec()
 CFG = TD3Config(batch_size=8, actor_hidden=(12, 12), critic_hidden=(12, 12))
@@ -171,7 +171,7 @@ def test_a_rule_from_a_file_trains_says_why_it_is_eager_and_resumes_to_the_last_
     assert start.parameters == one_critic.actor.flat.numel() + one_critic.critic.flat.numel()
     assert isinstance(end, End) and (end.reason, end.updates) == ("finished", 200)
     assert any(isinstance(event, Update) and event.critic_loss > 0 for event in events)
-    assert any(isinstance(event, StepsTaken) and set(event.values) == {"y", "q", "td", "q_pi"} for event in events)
+    assert any(isinstance(event, TraceSummary) and set(event.values) == {"y", "q", "td", "q_pi"} for event in events)
     for event in t3d.train(config(tmp_path, "resumed", device="cpu")):
         if isinstance(event, Saved) and event.step == 200:
             break

@@ -19,7 +19,7 @@ from t3d.app.console import View, live_table
 from t3d.app.history import BARS, EvalHistory, HistoryLines, earlier_evals, sparkline
 from t3d.app.terminal import PlainConsole, SignalRequests
 from t3d.config import Config
-from t3d.events import BadValueMet, Eval, Event, Note, Saved, SaveFailed, SeedStopped, Start, to_line
+from t3d.events import BadValueFound, Eval, Event, Note, Saved, SaveFailed, SeedStopped, Start, to_line
 from terminals import COMMAND, in_terminal, lines_of
 
 SIZES = [(40, 10), (60, 20), (80, 24), (120, 40)]
@@ -122,7 +122,7 @@ def test_news_stays_where_it_happened() -> None:
     bad: dict[str, Any] = {"env": 0, "episode": 1, "episode_step": 2, "field": "reward", "handling": "skip", "count": 1}
     news: list[Event] = [
         Note(step=1, text="the [bold]left\x1b[31m wheel"),
-        BadValueMet(step=1, member=0, seed=0, text="a NaN", **bad),
+        BadValueFound(step=1, member=0, seed=0, text="a NaN", **bad),
         Saved(step=1, checkpoint="000001", reason="asked", new_bytes=1, save_seconds=1.0),
         SaveFailed(step=1, text="no space", failures=1),
     ]

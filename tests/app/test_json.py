@@ -155,7 +155,7 @@ def test_quiet_tells_errors_and_what_the_doctor_says(
 
     assert main([*TRAIN, "--run.root", str(tmp_path), "--run.name", "run", "--quiet"]) == 0
     capsys.readouterr()
-    monkeypatch.setattr("t3d.run.loop.train", events)
+    monkeypatch.setattr("t3d.run.live.train", events)
     with pytest.raises(RuntimeError, match="over"):
         main([*TRAIN, "--quiet"])
     said = capsys.readouterr()

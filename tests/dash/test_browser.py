@@ -24,7 +24,7 @@ from browsers import SECONDS, Browser, BrowserContext, Locator, Page, _browser, 
 from dash_client import served
 from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from t3d.dash.process import address_of
-from t3d.events import Alarm, StepsTaken, to_line
+from t3d.events import Alarm, TraceSummary, to_line
 
 SMALL = "--random-steps 100 --td3.batch-size 8 --td3.actor-hidden 8 --td3.critic-hidden 8 --log.every-steps 50"
 LIVE = f"{SMALL} --eval.every-steps 500 --eval.episodes 1 --no-video --run.name live --total-steps 1000000"
@@ -569,7 +569,7 @@ def test_settings_are_compared_with_those_of_another_run(context: BrowserContext
 
 def test_the_fifteen_steps_have_the_numbers_of_the_newest_update(context: BrowserContext, tmp_path: Path) -> None:
     values = {"q": {"shape": [2, 8], "mean": 12.5, "std": 0.5, "first": [12.0, 12.5, 13.0]}}
-    taken = StepsTaken(step=1000, time=1e9, member=0, seed=0, updates=900, values=values)
+    taken = TraceSummary(step=1000, time=1e9, member=0, seed=0, updates=900, values=values)
     write_run(tmp_path / "a", {0: [1.0]}, events=[taken])
     with served(tmp_path) as access:
         page = open_page(context, address_of(access), "#/run/a/steps")

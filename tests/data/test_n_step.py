@@ -17,7 +17,7 @@ from t3d.config import ReplayConfig, TD3Config
 from t3d.data.replay import Replay
 from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.events import Saved
-from t3d.run.loop import resume, train
+from t3d.run.live import resume, train
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Rollout
 
 SPEC = helpers.make_spec(2, 1)

@@ -160,7 +160,7 @@ def test_rows_of_which_nothing_is_known_have_no_neighbours() -> None:
 def test_a_rollout_says_where_its_rows_come_from(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """CountingEnv's observations are (environment, episode, step after): origins must say the same."""
     from t3d.data.memory import Memory  # noqa: PLC0415
-    from t3d.run.loop import train  # noqa: PLC0415
+    from t3d.run.live import train  # noqa: PLC0415
 
     memories = helpers.caught(monkeypatch, Memory)
     helpers.CountingEnv.made = 0

@@ -159,7 +159,7 @@ def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], m
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("t3d.insight.best_member.evaluate", interrupted)
+    monkeypatch.setattr("t3d.insight.best_member.play_episodes", interrupted)
     out = evaluated(run, capsys)
     assert "skipped: seed 0 has the best evaluation" in out and "seed 0, best policy" in out
     assert known_choice(run) is None
@@ -174,7 +174,7 @@ def test_ctrl_c_skips_the_fresh_episodes_of_one_seed(
         raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr("t3d.insight.best_member.evaluate", interrupted)
+        patched.setattr("t3d.insight.best_member.play_episodes", interrupted)
         assert best_member(alone, PlainConsole(), always=True) == Member(7)
     assert "playing 6 fresh episodes (Ctrl-C skips this) ...\n  skipped\n" in capsys.readouterr().out
     assert not (run.path / "best" / "fresh.json").exists()

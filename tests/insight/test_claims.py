@@ -22,7 +22,7 @@ from t3d.insight.claims import CLAIMS, claim_configs, findings, plot_claim, verd
 from t3d.insight.statistics import estimate, mean
 from t3d.run.reporter import eval_event
 from t3d.store.reader import Run, open_run
-from t3d.types import Evaluation
+from t3d.types import EpisodeResult, Evaluation
 
 SPEC = helpers.make_spec()
 
@@ -60,9 +60,8 @@ def write_claim(root: Path, name: str, late: list[list[float]]) -> list[Run]:
         ]
         for step in (0, 7_000):
             for member in range(len(biases)):
-                evaluation = Evaluation(
-                    step, member, helpers.snapshot_for(SPEC, 4), np.array([-100.0 * (1 + number)]), np.array([200])
-                )
+                episodes = [EpisodeResult(0, 0, -100.0 * (1 + number), 200, terminated=False)]
+                evaluation = Evaluation(step, member, helpers.snapshot_for(SPEC, 4), episodes)
                 events.append(eval_event(evaluation, cfg, best=False))
         path = root / str(number)
         path.mkdir()

@@ -19,7 +19,7 @@ from t3d.config import merge
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Continued, End, Event, Note, Paused, Resumed, Saved, Start, Update
 from t3d.files import Refused, sealed
-from t3d.store.control import FILE, Asked, ask, read_asked
+from t3d.store.control import FILE, ControlRequest, ask, read_asked
 from t3d.store.journal import newest_session, pauses
 from t3d.store.summary import read_summary
 
@@ -178,7 +178,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     ask(tmp_path, SESSION, "stop")
-    assert read_asked(tmp_path, SESSION) == Asked(stop=True)
+    assert read_asked(tmp_path, SESSION) == ControlRequest(stop=True)
     damage(tmp_path / FILE)
     with pytest.raises(Refused):
         read_asked(tmp_path, SESSION)
@@ -187,15 +187,15 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[Path], obje
 @pytest.mark.parametrize("other", [{"pid": 5}, {"host": "there"}, {"time": 1e9 + 1}], ids=str)
 def test_another_process_is_asked_nothing(tmp_path: Path, other: dict[str, Any]) -> None:
     ask(tmp_path, SESSION, "pause")
-    assert read_asked(tmp_path, SESSION | other) == Asked()
-    assert ask(tmp_path, SESSION | other, "save") == Asked(save=1), "and starts with a clean sheet"
+    assert read_asked(tmp_path, SESSION | other) == ControlRequest()
+    assert ask(tmp_path, SESSION | other, "save") == ControlRequest(save=1), "and starts with a clean sheet"
 
 
 def test_requests_add_up(tmp_path: Path) -> None:
     for action in ("save", "pause", "save"):
         ask(tmp_path, SESSION, action)
-    assert read_asked(tmp_path, SESSION) == Asked(pause=True, save=2)
-    assert ask(tmp_path, SESSION, "continue") == Asked(save=2)
+    assert read_asked(tmp_path, SESSION) == ControlRequest(pause=True, save=2)
+    assert ask(tmp_path, SESSION, "continue") == ControlRequest(save=2)
     with pytest.raises(UserError, match="pause, continue, save, stop"):
         ask(tmp_path, SESSION, "rm -rf")
 
@@ -222,7 +222,7 @@ def test_a_pause_lasts_while_the_file_cannot_be_read(tmp_path: Path, damage: byt
             file = folder_of(events) / FILE
             file.unlink()
             file.mkdir() if damage is None else file.write_bytes(damage)
-            mended = sealed("control", {**asked_by(events[0]), **Asked()._asdict()})
+            mended = sealed("control", {**asked_by(events[0]), **ControlRequest()._asdict()})
             later.append(threading.Timer(0.5, replaced, (file, mended)))
             later[0].start()
     continued = next(event for event in events if isinstance(event, Continued))
@@ -245,9 +245,9 @@ def test_a_run_looks_for_the_file_at_most_once_a_second(tmp_path: Path, monkeypa
     monkeypatch.setattr("t3d.run.control.CHECK_SECONDS", 1.0)
     looks: list[float] = []
 
-    def looked(*_: Any) -> Asked:
+    def looked(*_: Any) -> ControlRequest:
         looks.append(time.monotonic())
-        return Asked()
+        return ControlRequest()
 
     monkeypatch.setattr("t3d.run.control.read_asked", looked)
     started = time.monotonic()

@@ -18,7 +18,7 @@ from t3d.algo.learner import Learner
 from t3d.events import End, Resumed
 from t3d.store import checkpoint as checkpoints
 from t3d.store.checkpoint import newest
-from t3d.store.segments import write_segments
+from t3d.store.contents import write_segments
 from worlds import Failing, callers, failing, small
 
 

@@ -194,7 +194,7 @@ def test_the_bias_of_a_critic_that_is_wrong_on_purpose_is_found(tmp_path: Path, 
         parts, agent = training.parts, training.parts.learner.agent
         for critic in (agent.critic, agent.critic_target):
             make_constant(critic, 7.0)
-        events = diagnosed(training.reporter.diagnostics.look(trace))
+        events = diagnosed(training.reporter.diagnostics.diagnose(trace))
         assert [event.member for event in events] == [*range(len(cfg.members))]
         scaler = parts.memory.reward_scaler
     for event, member in zip(events, cfg.members, strict=True):
@@ -223,7 +223,7 @@ def test_a_constant_bias_is_found_exactly_although_only_time_limits_end_episodes
     with collected(cfg, Endless, 250) as (training, trace):
         for critic in (training.parts.learner.agent.critic, training.parts.learner.agent.critic_target):
             make_constant(critic, 100 + added)
-        (event,) = diagnosed(training.reporter.diagnostics.look(trace))
+        (event,) = diagnosed(training.reporter.diagnostics.diagnose(trace))
     assert event.q_rows == 2 * (100 - 68), "0.99 ** 69 is the first below a half"
     assert event.q_bias == pytest.approx(added, abs=1e-3)
 
@@ -233,10 +233,10 @@ def test_what_is_added_to_a_critic_is_found_as_bias(tmp_path: Path) -> None:
     with collected(cfg, Ones, 190) as (training, _):
         learner, diagnostics = training.parts.learner, training.reporter.diagnostics
         trace = learner.run(600)
-        (before,) = diagnosed(diagnostics.look(trace))
+        (before,) = diagnosed(diagnostics.diagnose(trace))
         for critic in (learner.agent.critic, learner.agent.critic_target):
             critic.architecture.parameters(critic.flat)[-1].add_(3.0)
-        (after,) = diagnosed(diagnostics.look(trace))
+        (after,) = diagnosed(diagnostics.diagnose(trace))
     assert before.q_bias is not None and after.q_bias is not None
     assert after.q_bias - before.q_bias == pytest.approx(3.0, rel=1e-4)
 
@@ -263,7 +263,7 @@ def test_the_bias_of_different_linear_critics_is_that_by_hand(tmp_path: Path) ->
         for critic in (agent.critic, agent.critic_target):
             make_linear(critic)
         agent.actor_target.flat.zero_()
-        (event,) = diagnosed(training.reporter.diagnostics.look(trace))
+        (event,) = diagnosed(training.reporter.diagnostics.diagnose(trace))
     rows, s = torch.from_numpy(memory.replay.read(0, 0, 180)), slice(0, 2)
     mean, std = rows.new_tensor(rows_seen(memory)[0]), rows.new_tensor(rows_seen(memory)[1])
     found = []
@@ -295,16 +295,13 @@ def test_the_share_of_acting_is_that_of_the_clock(tmp_path: Path, monkeypatch: p
     with collected(cfg, Ones, 190) as (training, trace):
         monkeypatch.setattr("t3d.run.diagnostics.time.monotonic", lambda: now[0])
         diagnostics = training.reporter.diagnostics
-        diagnostics.look(trace)  # forgets what was before
-
-        def pass_time(seconds: float) -> None:
-            now[0] += seconds
+        diagnostics.diagnose(trace)  # forgets what was before
 
         shares = []
         for acting, other in ((3.0, 1.0), (1.0, 4.0)):
-            diagnostics.timed(lambda acting=acting: pass_time(acting))  # type: ignore[misc]
-            pass_time(other)
-            shares += [event.acting_share for event in diagnosed(diagnostics.look(trace))]
+            diagnostics.acted(acting)
+            now[0] += acting + other
+            shares += [event.acting_share for event in diagnosed(diagnostics.diagnose(trace))]
     assert shares == pytest.approx([0.75, 0.2])
 
 
@@ -316,7 +313,7 @@ def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:
         assert learner.last_update_inputs is not None
         batch, draws = learner.last_update_inputs
         training.parts.stop(0, "for this test")
-        (event,) = diagnosed(training.reporter.diagnostics.look(trace))
+        (event,) = diagnosed(training.reporter.diagnostics.diagnose(trace))
         assert torch.equal(learner.agent.critic_adam.mean, before), "only a copy was updated"
         assert event.saturated == float((trace.pi[1].abs() > 0.99).float().mean())
         assert event.td_quantiles[2] == pytest.approx(float(np.median(trace.td[1])))

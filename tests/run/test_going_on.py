@@ -31,8 +31,8 @@ from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import End, Event, Resumed, SaveFailed
 from t3d.files import Refused
 from t3d.store.checkpoint import newest
+from t3d.store.contents import Segment, write_file
 from t3d.store.log import last_event
-from t3d.store.manifest import Segment, write_file
 from t3d.store.reader import open_run
 from t3d.store.summary import read_summary
 from t3d.types import Requests

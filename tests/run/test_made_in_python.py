@@ -22,13 +22,13 @@ from run_folders import plotted
 from t3d.app.cli import main
 from t3d.config import EnvConfig, load_config
 from t3d.errors import UserError
-from t3d.events import End, Start
+from t3d.events import End, Note, Start
 from t3d.insight.comparison import compare
 from t3d.insight.groups import pooled, read_groups
 from t3d.store.reader import open_run
 from t3d.store.summary import read_summary
+from t3d.world.factory import reference
 from t3d.world.make import env_factory
-from t3d.world.names import reference
 
 
 def config(root: Path, name: str, **changes: Any) -> Any:
@@ -59,6 +59,17 @@ def test_what_another_process_can_make_is_an_id_and_arguments(make_env: Any, env
     mine, theirs = make_env().unwrapped, env_factory(EnvConfig(*reference(make_env)))().unwrapped
     assert type(mine) is type(theirs)
     assert all(getattr(mine, key) == getattr(theirs, key) == value for key, value in args.items())
+
+
+@pytest.mark.parametrize(("made", "says"), [("MountainCarContinuous-v0", 1), ("Pendulum-v1", 0)])
+def test_a_run_says_if_make_env_makes_another_environment_than_env_id_names(
+    tmp_path: Path, made: str, says: int
+) -> None:
+    cfg = config(tmp_path, "a", env={"id": "Pendulum-v1"}, total_steps=200)
+    notes = [event.text for event in t3d.train(cfg, make_env=lambda: gym.make(made)) if isinstance(event, Note)]
+    assert [text.startswith(f"env.id is Pendulum-v1, and make_env makes {made}: ") for text in notes].count(
+        True
+    ) == says
 
 
 class Closed:
@@ -162,7 +173,7 @@ def test_dm_control_tasks_take_arguments() -> None:
     assert env.env._step_limit == pytest.approx(0.5 / env.env.control_timestep())
 
 
-NAMED = "from drones import Drone\nfrom t3d.world.names import label_of\n\nclass Own(Drone):\n    pass\n\n"
+NAMED = "from drones import Drone\nfrom t3d.world.factory import label_of\n\nclass Own(Drone):\n    pass\n\n"
 NAMED += "print(label_of(Own()), label_of(Drone()))\n"
 
 

@@ -22,9 +22,8 @@ from run_folders import end_of, run, weights
 from t3d.config import Config
 from t3d.events import End, Note
 from t3d.insight.video import record_all
-from t3d.run import beside, child
-from t3d.run.beside import Beside, Recorder
-from t3d.run.parts import Counters
+from t3d.run import background
+from t3d.run.background import BackgroundJobs, Recorder
 from t3d.store.videos import videos_of
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
@@ -122,7 +121,7 @@ def test_a_run_is_the_same_with_and_without_videos_to_the_last_bit(tmp_path: Pat
 def test_what_cannot_be_recorded_is_said_once_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, render: str, name: str, words: str
 ) -> None:
-    monkeypatch.setattr(beside, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(background, "LOOK_SECONDS", 0.0)
     cfg = config(tmp_path, world(tmp_path, render, name), total_steps=10**6)
     notes, end = train_until(cfg, lambda notes: any(words in text for text in notes) and len(notes) > 1)
     told = [text for text in notes if text.startswith("no video of step 0: ") and words in text]
@@ -146,8 +145,7 @@ def test_a_stop_does_not_wait_for_a_recording(tmp_path: Path, caplog: pytest.Log
 
 def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R7: after a request to stop, HURRY for all of them; also if it comes while a finished run waits for them."""
-    for module in (beside, child):
-        monkeypatch.setattr(module, "HURRY", 2.0)
+    monkeypatch.setattr(background, "HURRY", 2.0)
     stubborn = tmp_path / "python"
     stubborn.write_text("#!/bin/sh\ntrap '' TERM\nsleep 30\n")
     stubborn.chmod(0o755)
@@ -157,7 +155,7 @@ def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path, monke
     for before in (True, False):
         stop = threading.Event()
         started = time.monotonic()
-        with Beside(cfg, tmp_path, Counters(), stop) as processes:
+        with BackgroundJobs(cfg, tmp_path, stop) as processes:
             processes.recorder.begin(0)
             sink, recorder = here.children()
             threading.Timer(0 if before else 0.5, stop.set).start()
@@ -212,7 +210,7 @@ class Fake:
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     Fake.made = []
-    monkeypatch.setattr(beside, "Child", Fake)
+    monkeypatch.setattr(background, "Child", Fake)
     return Recorder(config(tmp_path, "Pendulum-v1", record_every=3), tmp_path)
 
 

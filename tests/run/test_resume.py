@@ -321,7 +321,7 @@ def test_a_command_that_resumes_decides_what_is_watched(tmp_path: Path, monkeypa
 
 def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint of a run writes about as much as the second one did, however full the replay is."""
-    monkeypatch.setattr("t3d.store.segments.SEGMENT_ROWS", 50)
+    monkeypatch.setattr("t3d.store.contents.SEGMENT_ROWS", 50)
     cfg = small(tmp_path, "long", total_steps=3000, checkpoint={"every_steps": 50}, eval={"every_steps": 10_000})
     cfg = merge(cfg, {"replay": {"capacity": 2000}, "updates_per_step": 0.01, "eval": {"episodes": 1}})
     saved = [event for event in t3d.train(cfg) if isinstance(event, Saved)]
@@ -358,7 +358,7 @@ def test_a_disk_that_cannot_be_read_for_a_moment_does_not_restart_a_run(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patched:
-        patched.setattr("t3d.store.manifest.read", stale)
+        patched.setattr("t3d.store.contents.read", stale)
         with pytest.raises(UserError, match=r"Stale file handle.* may work again later"):
             list(t3d.resume(broken, cfg=cfg))
     assert not (broken / "before-1").exists()

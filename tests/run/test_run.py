@@ -22,15 +22,15 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, EnvConfig, TD3Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import Diverged, UserError
-from t3d.events import End, Eval, Event, Saved, Start, StepsTaken, Update, from_line, to_line
+from t3d.events import End, Eval, Event, Saved, Start, TraceSummary, Update, from_line, to_line
 from t3d.policy.files import read_policy
 from t3d.policy.observations import ABSURD
+from t3d.run.parts import infinite_losses
 from t3d.run.placement import resolve
-from t3d.run.reporter import infinite_losses
 from t3d.seeds import derive
 from t3d.store.checkpoint import newest
 from t3d.world.batch import open_batch
-from t3d.world.evaluate import evaluate
+from t3d.world.evaluate import finish, play_episodes
 from t3d.world.make import env_factory
 from worlds import Toy
 
@@ -104,8 +104,10 @@ def test_the_best_policy_is_kept_and_plays_as_it_was_evaluated(tmp_path: Path) -
         assert (policy.about["step"], policy.about["mean_return"]) == (best.step, best.mean_return)
         env_batch = open_batch(env_factory(EnvConfig("Pendulum-v1")), cfg.env, "test")
         seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
-        returns, _ = evaluate(policy.actor, env_batch, seeds, max_steps=cfg.eval.max_steps)
-        assert returns.tolist() == best.returns
+        played = finish(play_episodes(policy.actor, env_batch, seeds, cfg.eval.max_steps))
+        assert [episode.total_reward for episode in played] == best.returns
+        assert [episode.length for episode in played] == best.lengths
+        assert not any(episode.terminated for episode in played)  # Pendulum only truncates
         assert gym.make("Pendulum-v1").action_space.contains(policy(env_batch.reset(0, 0, 0)))
 
 
@@ -145,7 +147,7 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
 
 def test_the_steps_event_shows_the_fifteen_steps(tmp_path: Path) -> None:
     events = run(helpers.small_config(), tmp_path)
-    steps = [event for event in events if isinstance(event, StepsTaken)][-1]
+    steps = [event for event in events if isinstance(event, TraceSummary)][-1]
     assert set(steps.values) == {
         "pi2",
         "eps",

@@ -31,8 +31,8 @@ from t3d.app.sinks import SHOWN_BY
 from t3d.config.settings import SINKS
 from t3d.events import Eval, Note, Saved, to_line
 from t3d.files import open_log
-from t3d.run import beside
-from t3d.run.child import Child
+from t3d.run import background
+from t3d.run.background import Child
 from t3d.sinks.process import LOCK, follow
 from t3d.sinks.tensorboard import TensorBoard
 from wandb_files import records, rows
@@ -229,7 +229,7 @@ def test_a_run_is_named_after_its_folder_also_from_inside_it(
 def test_a_sink_that_cannot_write_is_told_once_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(background, "LOOK_SECONDS", 0.0)
     stop, notes, folder = threading.Event(), list[str](), tmp_path / "a"
     cfg = helpers.small_config(total_steps=10**6, run={"root": str(tmp_path), "name": "a"}, sinks=["tensorboard"])
     until_told = time.monotonic() + SECONDS
@@ -309,7 +309,7 @@ def test_a_sink_that_is_not_installed_is_told_and_the_run_goes_on(
 
 
 def test_a_writer_that_is_killed_is_told_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(background, "LOOK_SECONDS", 0.0)
     stop, notes, until_told = threading.Event(), list[str](), time.monotonic() + SECONDS
     cfg = helpers.small_config(total_steps=10**6, run={"root": str(tmp_path)}, sinks=["tensorboard"])
     for event in t3d.train(cfg, stop=stop):
@@ -338,7 +338,7 @@ def test_only_what_was_written_is_advertised_at_the_end(
             child.kill()
         return child
 
-    monkeypatch.setattr(beside, "Child", begin)
+    monkeypatch.setattr(background, "Child", begin)
     small = "--td3.actor-hidden 16 --td3.critic-hidden 16 --td3.batch-size 16 --random-steps 100 --eval.episodes 1"
     flags = f"--total-steps 300 {small} --no-video --sinks tensorboard --run.name a --run.root {tmp_path}"
     assert main(["train", "Pendulum-v1", *flags.split()]) == 0

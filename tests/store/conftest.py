@@ -11,18 +11,18 @@ import pytest
 import faults
 from faults import Kept, Prober
 from hostile import Hostile
-from t3d.store import segments
+from t3d.store import contents
 
 
 @pytest.fixture
 def shared_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
+    monkeypatch.setattr(contents, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
 
 
 @pytest.fixture(scope="session")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(segments, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
+        patched.setattr(contents, "SEGMENT_ROWS", faults.SEGMENT_ROWS)
         return faults.stopped_run(tmp_path_factory.mktemp("runs"), "stopped")
 
 

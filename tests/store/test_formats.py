@@ -18,7 +18,7 @@ from t3d.app.cli import main
 from t3d.errors import UserError
 from t3d.events import End, Eval
 from t3d.store.checkpoint import newest
-from t3d.store.manifest import FORMAT
+from t3d.store.contents import FORMAT
 from t3d.store.summary import read_summaries
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -171,11 +171,10 @@ torch.set_num_threads(1)
 import faults, t3d
 from t3d.run import saver
 from t3d.store import checkpoint as checkpoints
-from t3d.store import manifest as manifests
-from t3d.store import segments
+from t3d.store import contents
 disk = Path({disk!r})
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(disk)], check=True)
-segments.SEGMENT_ROWS = faults.SEGMENT_ROWS
+contents.SEGMENT_ROWS = faults.SEGMENT_ROWS
 def fill():
     with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as file:
         while file.write(bytes(4096)) == 4096: pass

@@ -14,9 +14,9 @@ from image_rollouts import Player, image_spec
 from t3d.data.frames import FrameReplay, Frames
 from t3d.files import CORRUPT_ERRORS, Refused
 from t3d.store import checkpoint as checkpoints
-from t3d.store import segments
+from t3d.store import contents
 from t3d.store.checkpoint import Checkpoint
-from t3d.store.manifest import write_file
+from t3d.store.contents import write_file
 from t3d.types import UNKNOWN
 
 pytestmark = pytest.mark.usefixtures("shared_segments")
@@ -87,17 +87,17 @@ def test_the_space_it_needs_is_what_it_takes(tmp_path: Path) -> None:
     )
     replay.add(player.play(211))
     written: list[Path] = []
-    made = list(segments.write_segments(tmp_path, 1, ["seed-0"], replay, [], written))
+    made = list(contents.write_segments(tmp_path, 1, ["seed-0"], replay, [], written))
     arrays = [array for path in written for array in safetensors.numpy.load_file(path).values()]
-    assert segments.new_bytes(["seed-0"], replay, []) == sum(array.nbytes for array in arrays)
-    assert segments.new_bytes(["seed-0"], replay, made) == 0
+    assert contents.new_bytes(["seed-0"], replay, []) == sum(array.nbytes for array in arrays)
+    assert contents.new_bytes(["seed-0"], replay, made) == 0
 
 
 def test_large_frames_make_shorter_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = FrameReplay(Frames(SPEC, CAPACITY, 1))
-    assert segments.rows_of(replay) == segments.SEGMENT_ROWS
-    monkeypatch.setattr(segments, "SEGMENT_FRAME_BYTES", 10 * SPEC.frame_size)
-    assert segments.rows_of(replay) == 10
+    assert contents.rows_of(replay) == contents.SEGMENT_ROWS
+    monkeypatch.setattr(contents, "SEGMENT_FRAME_BYTES", 10 * SPEC.frame_size)
+    assert contents.rows_of(replay) == 10
 
 
 FORGED: dict[str, Any] = {

@@ -14,7 +14,7 @@ import pytest
 from faults import both
 from t3d.errors import UserError
 from t3d.files import clear_leftovers, replace
-from t3d.store.control import Asked, ask, read_asked
+from t3d.store.control import ControlRequest, ask, read_asked
 from t3d.store.notes import Notes, read_notes, write_notes
 
 SESSION = {"pid": 4, "host": "here", "time": 1e9}
@@ -82,7 +82,7 @@ def test_nobody_sees_half_a_file(tmp_path: Path, trials: int) -> None:
 @both(100, 800)
 def test_no_request_of_two_dashboards_is_lost(tmp_path: Path, trials: int) -> None:
     failed, _ = written("control", tmp_path, trials)
-    assert (failed, read_asked(tmp_path, SESSION)) == (0, Asked(save=WRITERS * trials))
+    assert (failed, read_asked(tmp_path, SESSION)) == (0, ControlRequest(save=WRITERS * trials))
 
 
 def test_no_tag_of_two_dashboards_is_lost(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_stopped_writer_does_not_hold_up_others_for_ever(tmp_path: Path, monke
         with pytest.raises(UserError, match="another process"):
             ask(tmp_path, SESSION, "stop")
         holder.communicate()
-    assert ask(tmp_path, SESSION, "stop") == Asked(stop=True)
+    assert ask(tmp_path, SESSION, "stop") == ControlRequest(stop=True)
 
 
 def test_what_a_killed_writer_left_is_cleared_and_nothing_else(tmp_path: Path) -> None:

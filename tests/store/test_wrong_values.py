@@ -16,7 +16,7 @@ import faults
 from faults import Prober, both, reseal
 from hostile import Hostile
 from t3d.store.checkpoint import open_checkpoint
-from t3d.store.flatten import split
+from t3d.store.contents import split
 
 pytestmark = pytest.mark.usefixtures("shared_segments")
 

@@ -18,8 +18,8 @@ from t3d.errors import UserError
 from t3d.policy.actions import limited, middle, to_bounds
 from t3d.policy.observations import flatten
 from t3d.world.batch import open_batch
-from t3d.world.compatibility import difference, outline
 from t3d.world.doctor import examine
+from t3d.world.fingerprint import difference, outline
 from t3d.world.guard import Environment
 from t3d.world.spec import spec_of
 from worlds import Toy

@@ -14,7 +14,7 @@ import helpers
 import t3d
 from t3d.algo.learner import Learner
 from t3d.config import Config, EnvConfig, merge
-from t3d.events import BadValueMet, End, EpisodeEnd, Eval, Event, Note, from_line
+from t3d.events import BadValueFound, End, EpisodeEnd, Eval, Event, Note, from_line
 from t3d.policy.observations import FIXED_TO
 from t3d.store.checkpoint import newest
 from t3d.world.episode import MOST_FRUITLESS
@@ -62,12 +62,12 @@ def test_a_bad_value_never_reaches_a_parameter(
         with pytest.raises(BadValue, match=rf"environment 0 of seed 0, episode \d+, step \d+: {field}"):
             events.extend(t3d.train(config(tmp_path, handling), make_env=GoesBad))
         written = [from_line(line) for line in (tmp_path / "bad" / "events.jsonl").read_text().splitlines()]
-        end, met = written[-1], [event for event in written if isinstance(event, BadValueMet)]
+        end, met = written[-1], [event for event in written if isinstance(event, BadValueFound)]
         assert isinstance(end, End) and end.reason == "failed" and end.updates > 0 and field in end.text
         assert len(met) == 1
     else:
         events.extend(t3d.train(config(tmp_path, handling), make_env=GoesBad))
-        end, met = events[-1], [event for event in events if isinstance(event, BadValueMet)]
+        end, met = events[-1], [event for event in events if isinstance(event, BadValueFound)]
         assert isinstance(end, End) and (end.reason, end.step, end.updates) == ("finished", 300, 200)
         assert [event.count for event in met] == [*range(1, 11), *([] if met[-1].count == 10 else [100])][: len(met)]
         assert len(met) == 10, "the first ten are told one by one"
@@ -110,7 +110,7 @@ def test_aliased_observations_and_rewards_do_not_change_what_is_stored(tmp_path:
 def test_skip_ends_the_episode_as_truncated_and_keeps_what_was_sound(tmp_path: Path) -> None:
     GoesBad.taken, GoesBad.fault = 0, staticmethod(BAD["reward NaN"])
     events = list(t3d.train(config(tmp_path, "skip"), make_env=GoesBad))
-    cut = {event.episode: event.episode_step for event in events if isinstance(event, BadValueMet)}
+    cut = {event.episode: event.episode_step for event in events if isinstance(event, BadValueFound)}
     ended = {event.episode: event for event in events if isinstance(event, EpisodeEnd)}
     assert len(cut) == 10
     for episode, step in cut.items():
@@ -179,7 +179,7 @@ def test_a_vector_environment_is_judged_lane_by_lane(tmp_path: Path) -> None:
     GoesBad.taken, GoesBad.fault = 0, staticmethod(BAD["observation NaN"])
     cfg = merge(config(tmp_path, "skip"), {"env": {"num_envs": 3}})
     events = list(t3d.train(cfg, make_env=make))
-    met = [event for event in events if isinstance(event, BadValueMet)]
+    met = [event for event in events if isinstance(event, BadValueFound)]
     assert met and all(event.env in (0, 1, 2) for event in met)
     rows = stored(tmp_path / "bad")
     assert len(rows) == 300 and np.isfinite(rows).all()

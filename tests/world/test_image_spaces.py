@@ -14,7 +14,7 @@ from image_worlds import SIDE, WORLDS, ChannelsFirst, Dot, FloatDot, Grey, TwoCa
 from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.policy.observations import flatten
-from t3d.world.compatibility import difference, outline
+from t3d.world.fingerprint import difference, outline
 from t3d.world.guard import Environment
 from t3d.world.spec import layout_of, spec_of
 from worlds import Sound

@@ -17,7 +17,7 @@ from t3d.errors import NobodyLeft
 from t3d.files import to_count, to_fields
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
-from t3d.types import Evaluation, State
+from t3d.types import EpisodeResult, Evaluation, State
 
 MAX_PENDING = 2  # evaluations in progress; if another is due, training waits rather than skip it; chosen
 WAIT_SECONDS = 0.05
@@ -44,8 +44,7 @@ class Pending:
     step: int
     snapshot: PolicySnapshot
     policy: Any  # where those who evaluate find it
-    played: list[list[tuple[float, int]]]  # by member: return and length of its first episodes
-    bad_values: list[int]  # by member
+    played: list[list[EpisodeResult]]  # by member: its first episodes
 
 
 class PendingEvaluations(ABC):
@@ -74,7 +73,7 @@ class PendingEvaluations(ABC):
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Starts evaluating every living member of the snapshot; there must be room."""
-        one = Pending(step, self._without_stopped(snapshot), None, [[] for _ in range(self.count)], [0] * self.count)
+        one = Pending(step, self._without_stopped(snapshot), None, [[] for _ in range(self.count)])
         self._start_one(one)
         return True
 
@@ -86,10 +85,9 @@ class PendingEvaluations(ABC):
         ready: list[Evaluation] = []
         while self.pending and self._is_complete(self.pending[0]):
             one = self.pending.pop(0)
-            for member, played in self._living(one).items():
-                returns, lengths = zip(*played, strict=True)
-                figures = np.array(returns), np.array(lengths), one.bad_values[member]
-                ready.append(Evaluation(one.step, member, one.snapshot, *figures))
+            ready += [
+                Evaluation(one.step, member, one.snapshot, played) for member, played in self._living(one).items()
+            ]
         notes, self._notes = [*self._notes, *self.log.news()], []
         return Evaluated(ready, notes, [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
 
@@ -113,12 +111,11 @@ class PendingEvaluations(ABC):
             self.submit(snapshot, steps[-1])
         return steps
 
-    def _store(self, member: int, step: int, first: int, results: list[tuple[float, int]], bad_values: int) -> None:
-        """Stores the results of some episodes, unless a repeated request has delivered them before."""
+    def _store(self, member: int, step: int, first: int, results: list[Any]) -> None:
+        """Stores the results of some episodes, given as their fields, unless they have come before."""
         for one in self.pending:
             if one.step == step and len(one.played[member]) == first:
-                one.played[member] += results
-                one.bad_values[member] += bad_values
+                one.played[member] += [EpisodeResult(*fields) for fields in results]
 
     def _reassign_members(self, slots: list[S], lost: S, why: str) -> list[tuple[S, int]]:
         """Records the fault of an evaluator; if it is given up, the others take over its members: who takes whom."""
@@ -151,7 +148,7 @@ class PendingEvaluations(ABC):
     def _is_complete(self, one: Pending) -> bool:
         return all(len(played) == self.cfg.eval.episodes for played in self._living(one).values())
 
-    def _living(self, one: Pending) -> dict[int, list[tuple[float, int]]]:
+    def _living(self, one: Pending) -> dict[int, list[EpisodeResult]]:
         """Returns the episodes of members that have not stopped."""
         return {member: played for member, played in enumerate(one.played) if member not in self._stopped}
 

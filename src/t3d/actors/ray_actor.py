@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +22,10 @@ from t3d.config.networks import sent_architecture
 from t3d.errors import Diverged
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.priority import lower_priority
-from t3d.types import Rollout
+from t3d.types import EpisodeResult, Rollout
 from t3d.version import __version__
 from t3d.world.episode import EpisodeCounters
-from t3d.world.evaluate import MemberEvaluator, Played
+from t3d.world.evaluate import MemberEvaluator
 from t3d.world.make import env_factory
 
 ORDER_SECONDS = 0.5  # after which an order is answered with what there is, at least; chosen
@@ -175,7 +175,9 @@ class Evaluator:
     def __init__(self, config: dict[str, Any]) -> None:
         self.cfg = merge(Config(), config)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
-        self._playing: tuple[tuple[int, int, int], Generator[None, None, Played]] | None = None
+        self._asked: tuple[int, int, int] | None = None  # member, step and first episode of what is being played
+        self._playing: Iterator[list[EpisodeResult]] = iter(())
+        self._results: list[EpisodeResult] = []
         lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
 
     def ready(self) -> tuple[Any, ...]:
@@ -187,19 +189,19 @@ class Evaluator:
 
         Returns their results once they are over; asked again, it goes on where it was.
         """
-        asked, until = (member, step, first), time.monotonic() + ORDER_SECONDS
+        until = time.monotonic() + ORDER_SECONDS
         try:
-            if self._playing is None or self._playing[0] != asked:
-                self._playing = asked, self._start(member, first, policy)
-            while time.monotonic() < until:
-                next(self._playing[1])
-            return {}
-        except StopIteration as end:
-            played, self._playing = end.value, None
-            results = list(zip(played.returns.tolist(), played.lengths.tolist(), strict=True))
-            return {"results": results, "bad_values": played.bad_values}
+            if self._asked != (member, step, first):
+                self._playing, self._results = self._start(member, first, policy), []
+                self._asked = (member, step, first)
+            for ended in self._playing:
+                self._results += ended
+                if time.monotonic() >= until:
+                    return {}
+            self._asked = None
+            return {"results": [tuple(result) for result in sorted(self._results, key=lambda one: one.episode)]}
         except Exception as error:
-            self._playing = None
+            self._asked = None
             return {"diverged": error.what} if isinstance(error, Diverged) else reported(error)
 
     def close(self) -> bool:
@@ -208,12 +210,12 @@ class Evaluator:
             one.env_batch.close()
         return True
 
-    def _start(self, member: int, first: int, policy: dict[str, Any]) -> Generator[None, None, Played]:
+    def _start(self, member: int, first: int, policy: dict[str, Any]) -> Iterator[list[EpisodeResult]]:
         if member not in self.member_evaluators:
             self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env))
         one = self.member_evaluators[member]
         episodes = range(first, min(first + one.env_batch.count, self.cfg.eval.episodes))
-        return one.playing(unpacked_policy(policy, self.cfg), episodes)
+        return one.play(unpacked_policy(policy, self.cfg), episodes)
 
 
 class Block:

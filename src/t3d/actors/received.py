@@ -13,7 +13,7 @@ from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.files import to_count
 from t3d.policy.spec import Spec
-from t3d.types import ActorNews, Episode, Fault, Origins, Rollout, State, row_sizes
+from t3d.types import ActorNews, EpisodeResult, Fault, Origins, Rollout, State, row_sizes
 
 
 class Inbox:
@@ -27,7 +27,7 @@ class Inbox:
         self.diverged: dict[int, str] = {}  # members, and which action was not finite
         self.error: UserError | None = None  # ends acting
         self._rows: list[list[tuple[NDArray[Any], Origins]]] = [[] for _ in cfg.members]
-        self._reports: list[tuple[list[Episode], list[Fault]]] = [([], []) for _ in cfg.members]
+        self._reports: list[tuple[list[EpisodeResult], list[Fault]]] = [([], []) for _ in cfg.members]
 
     @property
     def has_rows(self) -> bool:
@@ -45,7 +45,7 @@ class Inbox:
 
     def add_reports(self, member: int, episodes: list[Any], faults: list[Any], diverged: str = "") -> None:
         """Adds what else an actor reports of a member; episodes and faults are given as their fields."""
-        self._reports[member][0].extend(Episode(*fields) for fields in episodes)
+        self._reports[member][0].extend(EpisodeResult(*fields) for fields in episodes)
         self._reports[member][1].extend(Fault(*fields) for fields in faults)
         if diverged:
             self.diverged.setdefault(member, diverged)

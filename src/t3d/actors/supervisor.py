@@ -22,8 +22,8 @@ from t3d.actors.failures import user_error
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared, Wakeup
 from t3d.config import Config, to_dict
 from t3d.errors import UserError
+from t3d.world.factory import reference
 from t3d.world.guard import EnvFactory
-from t3d.world.names import reference
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # for a worker to create its environments; chosen

@@ -22,7 +22,7 @@ from t3d.errors import Diverged, OwnSignal
 from t3d.policy.snapshots import MemberPolicy
 from t3d.priority import lower_priority
 from t3d.world.episode import EpisodeCounters
-from t3d.world.evaluate import MemberEvaluator
+from t3d.world.evaluate import MemberEvaluator, finish
 from t3d.world.make import env_factory
 
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
@@ -149,12 +149,11 @@ class Evaluator:
         for place in range(0, len(episodes), member_evaluator.env_batch.count):
             some = episodes[place : place + member_evaluator.env_batch.count]
             try:
-                returns, lengths, bad_values = member_evaluator.play(snapshot, some)
+                results = finish(member_evaluator.play(snapshot, some))
             except Diverged as error:
                 self.parent.send(member=member, diverged=error.what)
                 return
-            results = list(zip(returns.tolist(), lengths.tolist(), strict=True))
-            self.parent.send(member=member, step=step, first=some[0], results=results, bad_values=bad_values)
+            self.parent.send(member=member, step=step, first=some[0], results=results)
 
 
 ROLES: dict[str, type[Actor | Evaluator | Doctor]] = {"actor": Actor, "evaluator": Evaluator, "doctor": Doctor}

@@ -77,10 +77,10 @@ def rule_of(name: str, spec: Spec | None = None) -> Rule:
 
 
 def coefficients_of_members(cfg: Config, rule: Rule) -> Any:
-    """Returns the numbers that a rule's updates read; those that differ between members of a sweep are tensors (M,)."""
+    """Returns the numbers that the rule's updates read; those that differ between members are tensors (M,)."""
     plain, fields = rule.coefficients(cfg.td3), swept(cfg.members)
+    if not fields:
+        return plain
     for field in fields:
         refuse_field(field, [f"td3.{name}" for name in plain._fields if hasattr(cfg.td3, name)])
-    return (
-        for_members([rule.coefficients(cfg.td3_of(member)) for member in cfg.members], cfg.device) if fields else plain
-    )
+    return for_members([rule.coefficients(cfg.td3_of(member)) for member in cfg.members], cfg.device)

@@ -27,7 +27,7 @@ from t3d.events import (
     ActingEvent,
     ActorEvent,
     Alarm,
-    BadValueMet,
+    BadValueFound,
     Continued,
     EpisodeEnd,
     Eval,
@@ -207,7 +207,7 @@ def _line_for(event: Event, who: str) -> Text | None:  # noqa: PLR0911 (one for 
             return Text(f"continues at step {event.step:,} after {event.paused_seconds:,.0f} s")
         case SaveFailed():
             return labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
-        case BadValueMet():
+        case BadValueFound():
             where = f"{who or 'the run'}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
             answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
             return labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")

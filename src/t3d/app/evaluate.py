@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
-from numpy.typing import NDArray
 from rich.table import Table
 
-from t3d.app.best_member import Opened, open_policy
+from t3d.app.best_member import open_policy
 from t3d.app.flags import read_flags
 from t3d.app.json_output import member_fields, write_json
 from t3d.app.terminal import PlainConsole, standard_output
@@ -43,14 +42,6 @@ class EvalArgs:
     """Print the result as one JSON object; all messages go to standard error."""
 
 
-class Result(NamedTuple):
-    """The policy that was evaluated, and the episodes it played."""
-
-    opened: Opened
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-
-
 def main(arguments: list[str]) -> int:
     """Evaluates the policy and prints a table or JSON."""
     args = read_flags(EvalArgs, arguments, "t3d eval")
@@ -58,50 +49,44 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"episodes={args.episodes} is too few; run at least 1")
     output = standard_output()
     with output.alone() if args.json else nullcontext():
-        result = _play(args, PlainConsole(stderr=args.json))
+        title, result = _evaluate(args, PlainConsole(stderr=args.json))
         if args.json:
-            write_json(_as_json(args, result), output)
+            write_json(result, output)
         else:
-            _print_table(args, result)
+            PlainConsole().print(_table(title, result))
     return 0
 
 
-def _play(args: EvalArgs, console: PlainConsole) -> Result:
-    opened = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
-    run, member, policy, env, notes = opened
+def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any]]:
+    """Returns a title, and the result as docs/output.md describes it."""
+    run, member, policy, env, notes = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
     played = play(run, {member: policy}, "test", args.episodes, env=env)[member]
     enough = run.path.is_dir() and args.episodes >= fresh_episodes(run)
     if args.env is None and not notes and enough:  # in the environment it was trained in
         save_played(run, {member: (policy, played)})
-    return Result(opened, played.returns, played.lengths)
-
-
-def _print_table(args: EvalArgs, result: Result) -> None:
-    (run, member, policy, _, _), returns, lengths = result
-    played, kind = args.env or run.cfg.env.title, policy.about.get("kind", args.policy)
-    table = Table(title=f"{played}, {member.title}, {kind} policy (step {policy.about['step']:,})")
-    for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
-        table.add_column(name, justify="right")
-    figures = [returns.mean(), sample_std(returns), returns.min(), returns.max(), np.mean(lengths)]
-    table.add_row(str(args.episodes), *(f"{figure:,.2f}" for figure in figures))
-    PlainConsole().print(table)
-
-
-def _as_json(args: EvalArgs, result: Result) -> dict[str, Any]:
-    """Returns what docs/output.md describes."""
-    (run, member, policy, _, notes), returns, lengths = result
-    return {
+    name, kind, step = args.env or run.cfg.env.title, policy.about.get("kind", args.policy), policy.about["step"]
+    return f"{name}, {member.title}, {kind} policy (step {step:,})", {
         "run": str(run.path),
         **member_fields(member),
-        "policy": policy.about.get("kind", args.policy),
-        "step": policy.about["step"],
-        "env": args.env or run.cfg.env.title,
+        "policy": kind,
+        "step": step,
+        "env": name,
         "episodes": args.episodes,
-        "returns": returns.tolist(),
-        "lengths": lengths.tolist(),
-        "mean": float(returns.mean()),
-        "std": float(sample_std(returns)),
-        "interval": estimate(mean, [returns]).interval,
+        "returns": played.returns.tolist(),
+        "lengths": played.lengths.tolist(),
+        "mean": float(played.returns.mean()),
+        "std": float(sample_std(played.returns)),
+        "interval": estimate(mean, [played.returns]).interval,
         "notes": notes,
         "versions": versions(),
     }
+
+
+def _table(title: str, result: dict[str, Any]) -> Table:
+    returns = result["returns"]
+    numbers = [result["mean"], result["std"], min(returns), max(returns), np.mean(result["lengths"])]
+    table = Table(title=title)
+    for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
+        table.add_column(name, justify="right")
+    table.add_row(str(result["episodes"]), *(f"{number:,.2f}" for number in numbers))
+    return table

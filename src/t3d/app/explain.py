@@ -111,7 +111,7 @@ def _claim(name: str, args: ExplainArgs) -> int:
 
 def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     """Trains a run that is not there yet, or continues one that was stopped; returns the exit code."""
-    from t3d.run.loop import resume, train  # noqa: PLC0415 (imports torch)
+    from t3d.run.live import resume, train  # noqa: PLC0415 (imports torch)
 
     begun = path.exists()
     if begun and read_summary(path).status == "finished":
@@ -144,7 +144,7 @@ def small_config(env_id: str, root: Path) -> Config:
 
 
 def _train(env_id: str, folder: Path, args: ExplainArgs, console: PlainConsole) -> Run:
-    from t3d.run.loop import train  # noqa: PLC0415 (imports torch)
+    from t3d.run.live import train  # noqa: PLC0415 (imports torch)
     from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
 
     try:

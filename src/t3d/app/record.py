@@ -14,7 +14,7 @@ from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.store.videos import describe_video
-from t3d.world.graphics import choose_graphics
+from t3d.world.simulators import choose_graphics
 
 STEPS_PER_EPISODE = 1000  # longer ones are cut; chosen
 

@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     path = locate(args.run, args.root)
 
     def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.run.loop import resume  # noqa: PLC0415 (imports torch)
+        from t3d.run.live import resume  # noqa: PLC0415 (imports torch)
 
         return resume(
             path,

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     resuming = args.resume_or_start and path.is_dir()
 
     def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.run.loop import resume, train  # noqa: PLC0415 (imports torch)
+        from t3d.run.live import resume, train  # noqa: PLC0415 (imports torch)
 
         if resuming:
             return resume(path, cfg=args.cfg, stop=requested.stop, save=requested.save)

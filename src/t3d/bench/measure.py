@@ -28,7 +28,7 @@ from t3d.config import Config, merge
 from t3d.config.presets import preset
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Start, Update
-from t3d.run.loop import train
+from t3d.run.live import train
 from t3d.run.placement import resolve, set_tf32_for_process
 from t3d.store.folder import versions
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from t3d import web
-from t3d.run.child import Child, Deadline, begin
+from t3d.run.background import Child, Deadline, begin
 from t3d.web import Access, full_name
 
 PORT = 8700

@@ -6,7 +6,7 @@ The learning curves cannot tell, because each one's highest evaluation is the lu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,10 +32,9 @@ from t3d.policy.acting import SavedPolicy
 from t3d.seeds import derive
 from t3d.store.fresh import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run
-from t3d.types import sample_std
-from t3d.world.batch import open_batch
-from t3d.world.compatibility import check_fits
-from t3d.world.evaluate import Stopped, evaluate
+from t3d.types import EpisodeResult, sample_std
+from t3d.world.evaluate import Stopped, finish, open_for_evaluation, play_episodes
+from t3d.world.fingerprint import check_fits
 from t3d.world.make import env_factory
 
 EPISODES_FACTOR = 3  # times eval.episodes; chosen
@@ -46,9 +45,16 @@ WHERE = {"choice": "the choice between seeds", "test": "the test"}
 class Played(NamedTuple):
     """The fresh episodes of one policy."""
 
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
+    episodes: list[EpisodeResult]
     seen: InputRanges | None
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        return np.array([episode.total_reward for episode in self.episodes])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([episode.length for episode in self.episodes])
 
 
 class Choice(NamedTuple):
@@ -119,17 +125,14 @@ def play(
     env, results = env or run.env(None), dict[Member, Played]()
     starts = [derive(run.cfg.eval.seed, purpose, episode) for episode in range(episodes)]
     streams = StandardStreams()
-    env_batch = open_batch(env_factory(env), env, WHERE[purpose])
     try:
-        for position in range(env_batch.count):
-            env_batch.reset(position, starts[0], 0)  # PyBullet differs on the first reset only
-        for member, policy in policies.items():
-            check_fits(policy, env_batch.spec, env.id)
-            watched = RangeRecorder(policy.actor, policy.spec)
-            returns, lengths = evaluate(watched, env_batch, starts, run.cfg.eval.max_steps, before_a_step)
-            results[member] = Played(returns, lengths, watched.ranges)
+        with closing(open_for_evaluation(env_factory(env), env, WHERE[purpose], starts[0])) as env_batch:
+            for member, policy in policies.items():
+                check_fits(policy, env_batch.spec, env.id)
+                watched = RangeRecorder(policy.actor, policy.spec)
+                playing = play_episodes(watched, env_batch, starts, run.cfg.eval.max_steps)
+                results[member] = Played(finish(playing, before_a_step), watched.ranges)
     finally:
-        env_batch.close()
         streams.close()
     return results
 

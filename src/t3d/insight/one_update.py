@@ -17,11 +17,11 @@ from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, readable, to_fields
 from t3d.policy.spec import Spec
 from t3d.store.checkpoint import Checkpoint, newest
-from t3d.store.flatten import refuse_unlike
+from t3d.store.contents import refuse_unlike
 from t3d.store.members import stored_name
 from t3d.store.reader import Run
 from t3d.types import State
-from t3d.world.compatibility import difference, outline
+from t3d.world.fingerprint import difference, outline
 
 
 class OneUpdate(NamedTuple):

@@ -24,14 +24,14 @@ from t3d.errors import UserError
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
-from t3d.run.child import begin
+from t3d.run.background import begin
 from t3d.seeds import derive
 from t3d.store.journal import remembered_files
-from t3d.world.compatibility import check_fits
-from t3d.world.graphics import choose_graphics, graphics_hint
+from t3d.world.fingerprint import check_fits
 from t3d.world.guard import Environment, close_quietly
 from t3d.world.make import env_factory, own_names
 from t3d.world.pixels import with_pixels
+from t3d.world.simulators import choose_graphics, graphics_hint
 
 Frame = NDArray[np.uint8]
 DEFAULT_FPS = 30

@@ -21,8 +21,8 @@ from t3d.algo.own_code import check_own_code, check_own_sweep
 from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
-from t3d.run.beside import Beside
-from t3d.run.parts import Counters, Loaded, Parts
+from t3d.run.background import BackgroundJobs
+from t3d.run.parts import Loaded, Parts
 from t3d.run.placement import (
     choose_engine,
     refuse_settings_of_images,
@@ -34,14 +34,13 @@ from t3d.run.publish import DirectPublisher, PipelinedPublisher
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
 from t3d.run.surroundings import Surroundings
-from t3d.store.best import BestPolicies
 from t3d.store.folder import RunFolder, create_folder, set_aside
 from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.doctor import CALL_SECONDS, examine
+from t3d.world.factory import other_environment, with_env_name
 from t3d.world.fingerprint import fingerprint
 from t3d.world.guard import EnvFactory
-from t3d.world.names import with_name
 
 
 class Training(NamedTuple):
@@ -51,7 +50,8 @@ class Training(NamedTuple):
     publisher: DirectPublisher | PipelinedPublisher
     reporter: Reporter
     saver: Saver
-    beside: Beside
+    jobs: BackgroundJobs
+    surroundings: Surroundings
     notes: list[str]  # worth knowing before it starts or resumes
 
 
@@ -84,44 +84,42 @@ def assemble(
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     disturbed = surroundings.restore()
-    cfg, spec = cfg if loaded else with_name(cfg, world.environment["class"]), world.collector.spec
-    refuse_settings_of_images(cfg, spec)
-    replay_on = replay_device(cfg, spec)
+    cfg = cfg if loaded else with_env_name(cfg, world.environment["class"])
+    refuse_settings_of_images(cfg, world.collector.spec)
+    replay_on = replay_device(cfg, world.collector.spec)
     with surroundings.for_updates(builds=True):
-        rule = rule_of(cfg.rule, spec)
-        check_own_code(cfg, spec, rule)
-        coefficients = coefficients_of_members(cfg, rule)
-        check_own_sweep(cfg, spec, rule)
-        engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
-        threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
-        cfg = replace(cfg, engine=engine, threads=threads)
-        memory = Memory(spec, cfg, replay_on, coefficients.gamma)
-        learner = Learner(
-            spec,
-            cfg.td3,
-            cfg.member_seeds,
-            cfg.device,
-            engine=engine,
-            rule=rule,
-            coefficients=coefficients,
-            source=memory,
-        )
-        best = BestPolicies(len(cfg.members))
-        parts = Parts(
-            cfg, world.collector, memory, learner, world.evaluator, best, Counters(), world.environment, reason
-        )
+        parts, about_learning = _parts(cfg, world, replay_on)
         restored = parts.restore(loaded, requests.stop) if loaded else []
-        notes = [*world.warnings, *disturbed, *notes, *about_threads, *restored]
-        if ENGINES[engine].is_recorded:
-            learner.record()
+        if ENGINES[parts.cfg.engine].is_recorded:
+            parts.learner.record()
     folder = _open_folder(parts, opened, path, loaded, asked)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
     pipelined = cfg.async_actors > 0 and cfg.device == "cuda"
-    publisher = (PipelinedPublisher if pipelined else DirectPublisher)(learner, memory, world.collector)
+    publisher = (PipelinedPublisher if pipelined else DirectPublisher)(parts.learner, parts.memory, parts.collector)
     saver = Saver(parts, folder, loaded.checkpoint if loaded else None, surroundings)
-    beside = opened.enter_context(Beside(cfg, folder.path, parts.counters, requests.stop))
-    return Training(parts, publisher, Reporter(parts), saver, beside, [*notes, *beside.notes])
+    jobs = opened.enter_context(BackgroundJobs(cfg, folder.path, requests.stop))
+    mistaken = [] if loaded else other_environment(cfg, make_env, world.environment["class"])
+    notes = [*mistaken, *world.warnings, *disturbed, *about_learning, *restored, *jobs.notes]
+    return Training(parts, publisher, Reporter(parts), saver, jobs, surroundings, notes)
+
+
+def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]:
+    """Makes what remembers and learns; returns notes on the choice of the engine and its threads."""
+    spec = world.collector.spec
+    rule = rule_of(cfg.rule, spec)
+    check_own_code(cfg, spec, rule)
+    coefficients = coefficients_of_members(cfg, rule)
+    check_own_sweep(cfg, spec, rule)
+    engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
+    threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
+    cfg = replace(cfg, engine=engine, threads=threads)
+    memory = Memory(spec, cfg, replay_on, coefficients.gamma)
+    learner = Learner(
+        spec, cfg.td3, cfg.member_seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
+    )
+    parts = Parts(cfg, world.collector, memory, learner, world.evaluator, world.environment, reason)
+    return parts, [*notes, *about_threads]
 
 
 def _open_folder(

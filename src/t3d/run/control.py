@@ -1,4 +1,4 @@
-"""Obeys what is asked of a run through control.json in its folder: to pause, to save, to stop."""
+"""Does what is asked of a run through control.json in its folder: to pause, to save, to stop."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from t3d.events import Continued, Event, Note, Paused, Resumed, Start
+from t3d.events import Continued, Event, Note, Paused, Session
 from t3d.files import Refused
 from t3d.run.build import Training
-from t3d.store.control import FILE, Asked, read_asked
+from t3d.store.control import FILE, ControlRequest, read_asked
 from t3d.types import Requests
 
 CHECK_SECONDS = 1.0  # between two looks at the file: log steps may be far apart, or not reported yet; chosen
@@ -17,38 +17,28 @@ PAUSE_SECONDS = 0.1  # the same while the run is paused
 
 
 class Control:
-    """Reads what this process is asked; a file that an earlier process was meant to obey asks nothing."""
+    """Reads what this process is asked; a file that was meant for an earlier process asks nothing."""
 
     def __init__(self, training: Training, started: Iterable[Event], requests: Requests) -> None:
         self.training, self.requests = training, requests
         self._session: dict[str, Any] = {}
         for event in started:
-            self._session = vars(event) if isinstance(event, Start | Resumed) else self._session
-        self._asked, self._refused, self._looked_at = Asked(), "", time.monotonic()
+            self._session = vars(event) if isinstance(event, Session) else self._session
+        self._request, self._refused, self._checked_at = ControlRequest(), "", time.monotonic()
 
-    def follow(self, happenings: Iterable[list[Event]]) -> Iterator[list[Event]]:
-        """Yields what happens and, in between, what was asked and is done now; at each the run can be saved."""
-        for happened in happenings:
-            yield happened
-            if time.monotonic() - self._looked_at >= CHECK_SECONDS:
-                yield from self._obey()
-
-    def _obey(self) -> Iterator[list[Event]]:
-        asked, notes = self._look()
-        yield notes
-        if asked.pause and not self.requests.stop.is_set():
-            yield from self._pause()
-
-    def _pause(self) -> Iterator[list[Event]]:
-        """Waits until asked to continue or to stop; saves if asked to."""
+    def apply(self) -> Iterator[list[Event]]:
+        """Does what is asked, once a second, and yields what is to say of it; at each yield the run can be saved."""
+        if time.monotonic() - self._checked_at < CHECK_SECONDS:
+            return
+        yield self._read()
+        if not self._request.pause or self.requests.stop.is_set():
+            return
         parts, paused_at = self.training.parts, time.monotonic()
         yield [Paused(step=parts.counters.step)]
-        asked = Asked(pause=True)
-        while asked.pause and not self.requests.stop.wait(PAUSE_SECONDS):
+        while self._request.pause and not self.requests.stop.wait(PAUSE_SECONDS):
             parts.collector.supervise()
             yield self.training.saver.unwritten()
-            asked, notes = self._look()
-            yield notes
+            yield self._read()
             if self.requests.save.is_set():
                 self.requests.save.clear()
                 yield [self.training.saver.save("asked")]
@@ -57,21 +47,21 @@ class Control:
         self.training.reporter.stood_still(seconds)
         yield [Continued(step=parts.counters.step, paused_seconds=seconds)]
 
-    def _look(self) -> tuple[Asked, list[Event]]:
-        """Reads the file, passes on requests to stop and to save, and returns what is asked and what is wrong.
+    def _read(self) -> list[Event]:
+        """Reads the file and passes on requests to stop and to save; says once why it cannot.
 
         What was asked last holds for as long as the file cannot be read.
         """
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
+        before = self._request
         try:
-            asked = read_asked(self.training.saver.folder.path, self._session)
+            self._request = read_asked(self.training.saver.folder.path, self._session)
         except (OSError, Refused) as error:
             told, self._refused = self._refused, str(error)
             note = Note(step=self.training.parts.counters.step, text=f"{FILE} is not obeyed: {error}")
-            return self._asked, [note] if told != self._refused else []
-        if asked.save > self._asked.save:
+            return [note] if told != self._refused else []
+        if self._request.save > before.save:
             self.requests.save.set()
-        if asked.stop:
+        if self._request.stop:
             self.requests.stop.set()
-        self._asked = asked
-        return asked, []
+        return []

@@ -7,9 +7,8 @@ them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,37 +26,31 @@ ROWS, ROWS_OF_IMAGES = 1_000, 256  # of each member, at most, for the bias of th
 OF_TD, OF_AGE = (0.05, 0.25, 0.5, 0.75, 0.95), (0.05, 0.5, 0.95)  # quantiles
 
 Metrics = dict[str, list[Any]]  # by the name of the event's field: a value for each member
-Result = TypeVar("Result")
 
 
 class Diagnostics:
-    """Makes `diagnostics` events; remembers how long acting took since the last ones."""
+    """Makes `diagnostics` events."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._rows = min(ROWS_OF_IMAGES, parts.cfg.td3.batch_size) if parts.learner.spec.images else ROWS
         self._copy: AgentCopy | None = None  # made at the first look
-        self._acted, self._last_at = 0.0, time.monotonic()
+        self._acted, self._last_at = 0.0, time.monotonic()  # seconds of acting since the last events, and their time
 
-    def timed(self, acting: Callable[[], Result]) -> Result:
-        """Calls what acts, or waits for actors, and notes how long it takes."""
-        started = time.monotonic()
-        result = acting()
-        self._acted += time.monotonic() - started
-        return result
+    def acted(self, seconds: float) -> None:
+        self._acted += seconds
 
     def stood_still(self, seconds: float) -> None:
-        """Leaves out the time of a pause."""
         self._last_at += seconds
 
-    def look(self, trace: Any) -> list[Event]:
+    def diagnose(self, trace: Any) -> list[Event]:
         """Reports on each living member after an update, of which this is the trace, in host memory."""
         parts, started = self.parts, time.monotonic()
         share = self._acted / max(started - self._last_at, 1e-9)
         if self._copy is None:
             self._copy = AgentCopy(parts.learner, parts.cfg.member_seeds, self._rows)
-        found = self._of_batch(trace) | self._of_networks(self._copy)
-        found |= self._of_values(self._copy)  # last, because it may overwrite the batch of the newest update
+        values = self._of_batch(trace) | self._of_networks(self._copy)
+        values |= self._of_values(self._copy)  # last, because it may overwrite the batch of the newest update
         self._acted, self._last_at = 0.0, time.monotonic()
         return [
             Diagnosed(
@@ -67,7 +60,7 @@ class Diagnostics:
                 updates=parts.learner.updates,
                 acting_share=share,
                 seconds=self._last_at - started,
-                **{name: values[member] for name, values in found.items()},
+                **{name: each[member] for name, each in values.items()},
             )
             for member in parts.living
         ]
@@ -82,7 +75,7 @@ class Diagnostics:
                 pi = learner.acting(batch.s).cpu()
         stored = memory.replay.rewards(batch.index.to(memory.device))
         rewards = stored.nan_to_num().cpu().numpy()  # a member that stopped at once has stored none
-        ranges = [[float(one.min()), float(one.max())] for one in rewards]
+        ranges = [[float(row.min()), float(row.max())] for row in rewards]
         ages = metrics.ages(batch.index.cpu(), memory.added, memory.replay.capacity)
         vectors = batch.s
         if learner.spec.images:
@@ -93,8 +86,8 @@ class Diagnostics:
             "stuck_actions": metrics.stuck_actions(pi).tolist(),
             "td_quantiles": metrics.quantiles(trace.td, OF_TD),
             "sampled_age": metrics.quantiles(ages, OF_AGE),
-            "action_counts": [metrics.histogram(one, -1, 1) for one in batch.a.cpu().numpy()],
-            "reward_counts": [metrics.histogram(one, *of) for one, of in zip(rewards, ranges, strict=True)],
+            "action_counts": [metrics.histogram(actions, -1, 1) for actions in batch.a.cpu().numpy()],
+            "reward_counts": [metrics.histogram(row, *limits) for row, limits in zip(rewards, ranges, strict=True)],
             "reward_range": ranges,
             "largest_reward": memory.largest_rewards,
             "constant_observations": metrics.constant_observations(vectors),
@@ -106,7 +99,7 @@ class Diagnostics:
         copy.update(*read_by_newest(learner))
         before, after = first_moments(learner.agent), first_moments(copy.agent)
         gradients = {name: norms(gradient(moment, after[name]), members) for name, moment in before.items()}
-        weights = {name: norms(one.flat, members) for name, one in networks(learner.agent).items()}
+        weights = {name: norms(network.flat, members) for name, network in networks(learner.agent).items()}
         return {
             "dead_units": by_member(copy.dead_units(), members),
             "gradient_norms": by_member(gradients, members),
@@ -121,12 +114,12 @@ class Diagnostics:
         """
         parts, learner, memory = self.parts, self.parts.learner, self.parts.memory
         gammas = for_each(learner.coefficients.gamma, learner.members)
-        found = [
+        returns = [
             newest_returns(memory.replay, member, gamma, self._rows) if member in parts.living else NO_RETURNS
             for member, gamma in enumerate(gammas)
         ]
-        rows = [len(one.rows) for one in found]
-        batch = memory.prepare(as_batch(memory.replay, found, self._rows))
+        rows = [len(member.rows) for member in returns]
+        batch = memory.prepare(as_batch(memory.replay, returns, self._rows))
         batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
         trace = copy.predict(batch._replace(r=torch.zeros_like(batch.r)))
         predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
@@ -146,8 +139,8 @@ class AgentCopy:
         like, rule = learner.acting.flat, learner.rule
         self.agent = rule.init(learner.spec, learner.cfg, seeds, like.device, like.dtype)
         self._networks = networks(self.agent)
-        relu = {name: one for name, one in self._networks.items() if one.architecture.activation == "relu"}
-        self._forwards = {name: record_activations(one) for name, one in relu.items()}
+        relu = {name: network for name, network in self._networks.items() if network.architecture.activation == "relu"}
+        self._forwards = {name: record_activations(network) for name, network in relu.items()}
         self._cfg = replace(learner.cfg, batch_size=rows)
         shapes = rule.draws(learner.spec, self._cfg)
         zeros = (None if shape is None else like.new_zeros(learner.members, *shape) for shape in shapes)
@@ -171,12 +164,12 @@ class AgentCopy:
 
     def dead_units(self) -> dict[str, list[float]]:
         """The share of dead units of each ReLU network, from the first pass of the newest update through all of it."""
-        found = {}
+        shares = {}
         for name, forwards in self._forwards.items():
-            whole = [one for one in forwards if one and len(one[0]) == len(self._networks[name].flat)]
+            whole = [layers for layers in forwards if layers and len(layers[0]) == len(self._networks[name].flat)]
             if whole:
-                found[name] = dead_units(whole[0], self.learner.members)
-        return found
+                shares[name] = dead_units(whole[0], self.learner.members)
+        return shares
 
 
 def read_by_newest(learner: Learner) -> tuple[Batch, Any]:

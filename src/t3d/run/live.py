@@ -8,43 +8,131 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 
+from t3d.config import Config
+from t3d.config.presets import as_config
 from t3d.errors import EnvironmentFailed, StoppedEarly, UserError
-from t3d.events import End, Event, Resumed, Start
+from t3d.events import End, Event, Note, Resumed, Session, Start
+from t3d.modules import find_again
+from t3d.run.build import Training, assemble
+from t3d.run.loop import Trainer
+from t3d.run.placement import resolve
+from t3d.run.resume import BadValues, Changes, load
+from t3d.run.surroundings import Surroundings, TorchSettings
+from t3d.store.folder import with_absolute_root
+from t3d.store.journal import remembered_files
+from t3d.store.lock import Lock
+from t3d.types import Requests
+from t3d.world.factory import checked_factory, with_reference
+from t3d.world.guard import EnvFactory
+from t3d.world.make import env_factory, own_names, with_full_paths
+from t3d.world.pixels import prepare_graphics
 
 Events = Generator[Event, None, None]
 
 
-class TorchSettings(NamedTuple):
-    """Settings of torch that a run and its caller may want to differ; None where torch does not tell."""
+def train(
+    cfg: Config | Mapping[str, Any] | str,
+    *,
+    stop: threading.Event | None = None,
+    save: threading.Event | None = None,
+    make_env: EnvFactory | None = None,
+) -> LiveRun:
+    """Trains every seed of the configuration; the run that is returned yields what happens.
 
-    threads: int
-    tf32: tuple[bool, bool] | None
-    grad_mode: bool
-    dtype: torch.dtype
+    Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one without ending.
+    """
+    requests = Requests(stop or threading.Event(), save or threading.Event())
+    return _live(lambda: _train(cfg, requests, make_env), requests, make_env)
 
-    @classmethod
-    def current(cls) -> TorchSettings:
-        """Reads them."""
-        tf32 = None
-        with suppress(RuntimeError):  # the caller has used torch's other way to set it
-            tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-        return cls(torch.get_num_threads(), tf32, torch.is_grad_enabled(), torch.get_default_dtype())
 
-    def apply(self) -> None:
-        """Sets them."""
-        torch.set_num_threads(self.threads)
-        if self.tf32 is not None:
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = self.tf32
-        torch.set_grad_enabled(self.grad_mode)
-        torch.set_default_dtype(self.dtype)
+def _train(
+    cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
+) -> Generator[Event, None, None]:
+    asked = with_reference(with_full_paths(as_config(cfg)), make_env)
+    cfg = with_absolute_root(asked)  # before an environment can change the working directory
+    prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
+    with ExitStack() as opened:
+        surroundings = opened.enter_context(closing(Surroundings()))
+        if make_env is None:
+            make_env = by_id = env_factory(cfg.env)
+            cfg = replace(cfg, env=by_id.env)
+        else:
+            make_env = checked_factory(make_env)
+        training = assemble(resolve(cfg), requests, make_env, opened, asked=asked, surroundings=surroundings)
+        yield from Trainer(training, _start_events(training), requests).run()
+
+
+def resume(
+    path: str | Path,
+    *,
+    total_steps: int | None = None,
+    actors: str | None = None,
+    ray_address: str | None = None,
+    ray_cpus: float | None = None,
+    bad_values: BadValues | None = None,
+    hang_seconds: float | None = None,
+    cfg: Config | None = None,
+    stop: threading.Event | None = None,
+    save: threading.Event | None = None,
+    make_env: EnvFactory | None = None,
+) -> LiveRun:
+    """Resumes the run in a folder from its newest complete checkpoint, to total_steps if that is more than it had.
+
+    A run that was killed before its first checkpoint starts again. If cfg is given, the folder may be anything that a
+    kill left behind: without a checkpoint, cfg is trained in it from the start.
+    """
+    requests = Requests(stop or threading.Event(), save or threading.Event())
+    changes = Changes(total_steps, actors, ray_address, ray_cpus, bad_values, hang_seconds)
+    folder = Path(path).absolute()
+    return _live(lambda: _resume(folder, changes, cfg, requests, make_env), requests, make_env)
+
+
+def _live(begin: Callable[[], Events], requests: Requests, make_env: EnvFactory | None) -> LiveRun:
+    return LiveRun(begin, requests.stop, lambda path: _resume(path, Changes(), None, requests, make_env))
+
+
+def _resume(
+    path: Path, changes: Changes, cfg: Config | None, requests: Requests, make_env: EnvFactory | None
+) -> Generator[Event, None, None]:
+    if not path.is_dir():
+        raise UserError(f"there is no run at {path}")
+    let_go(path)
+    with ExitStack() as opened:
+        surroundings = opened.enter_context(closing(Surroundings()))
+        lock = opened.enter_context(closing(Lock(path)))
+        cfg, asked, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
+        cfg = resolve(with_reference(cfg, make_env))
+        if not cfg.env.id and make_env is None:
+            raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
+        needed = [name for name in own_names(cfg) if make_env is None or name != cfg.env.id]
+        find_again(needed, remembered_files(path), path)
+        prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
+        make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
+        training = assemble(cfg, requests, make_env, opened, path, loaded, asked, surroundings)
+        parts, folder = training.parts, training.saver.folder
+        start = [] if loaded else _start_events(training)
+        if loaded and folder.has_no_events:
+            start = [Start(**parts.about(folder))]
+        others = training.notes if loaded else []  # otherwise reported at the start
+        notes = [text for text in (lock.note, *folder.notes, *notes, *others) if text]
+        name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
+        resumed = Resumed(**parts.about(folder), checkpoint=name, best=best, notes=notes)
+        changed = [Note(step=parts.counters.step, text=parts.task_changes)] if parts.task_changes else []
+        yield from Trainer(training, [*start, resumed, *changed], requests).run()
+
+
+def _start_events(training: Training) -> list[Event]:
+    about = training.parts.about(training.saver.folder)
+    return [Start(**about), *(Note(step=0, text=text) for text in training.notes)]
 
 
 class LiveRun(Iterator[Event]):
@@ -101,7 +189,7 @@ class LiveRun(Iterator[Event]):
             if self._interrupted and isinstance(error, StoppedEarly | EnvironmentFailed):
                 raise KeyboardInterrupt("; ".join([str(error), *getattr(error, "__notes__", [])])) from error
             raise
-        if isinstance(event, Start | Resumed):
+        if isinstance(event, Session):
             self.path = Path(event.folder)
         self.step, self._has_ended = event.step, isinstance(event, End) and event.reason == "finished"
         if self._interrupted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import threading
@@ -22,12 +23,11 @@ from t3d.modules import files_of
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
-from t3d.store.flatten import refuse_unlike
+from t3d.store.contents import refuse_unlike
 from t3d.store.folder import LOGS, RunFolder, versions
 from t3d.store.members import stored_name
 from t3d.types import State
-from t3d.world.compatibility import difference, outline
-from t3d.world.fingerprint import differences
+from t3d.world.fingerprint import difference, differences, outline
 from t3d.world.make import own_names
 
 LONGEST_SECONDS = 1e9  # thirty years
@@ -42,24 +42,21 @@ class Counters:
     submitted: int = -1
     log_due: bool = False
     diagnosis_due: bool = False
-    told_outside: bool = False  # that targets are beyond what categorical critics can predict
+    warned_out_of_support: bool = False  # that targets are beyond what categorical critics can predict
     started: float = field(default_factory=time.monotonic)  # of this process, less the time that earlier ones took
 
     @property
     def seconds(self) -> float:
-        """Seconds the run has taken so far."""
         return time.monotonic() - self.started
 
     def state(self) -> State:
-        """Returns the counters as plain values."""
-        kept = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "told_outside", "seconds")
-        return {name: getattr(self, name) for name in kept}
+        kept = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "seconds")
+        return {**{name: getattr(self, name) for name in kept}, "told_outside": self.warned_out_of_support}
 
     def restore(self, state: State) -> None:
-        """Restores what state() returned."""
         self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
         self.diagnosis_due = bool(state.get("diagnosis_due", False))  # this and the next: in the course of format 2
-        self.told_outside = bool(state.get("told_outside", False))
+        self.warned_out_of_support = bool(state.get("told_outside", False))
         self.evaluated = to_count(state["evaluated"], least=-1)
         self.submitted = to_count(state["submitted"], least=self.evaluated)
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
@@ -91,12 +88,14 @@ class Parts:
     memory: Memory
     learner: Learner
     evaluator: Evaluator
-    best: BestPolicies
-    counters: Counters
     environment: dict[str, Any]  # its fingerprint
     engine_reason: str = ""  # why a faster engine is not used
     task_changes: str = ""  # how it differs from the environment before a resume
     stopped: dict[int, str] = field(default_factory=dict)  # members that have diverged, and how it showed
+    counters: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self.best = BestPolicies(len(self.cfg.members))
 
     @property
     def living(self) -> list[int]:
@@ -117,29 +116,33 @@ class Parts:
         return self.memory.scaled(self.learner.snapshot())
 
     def stop(self, member: int, why: str) -> SeedStopped:
-        """Stops a member that has diverged, while the others go on."""
         self.stopped[member] = why
         self.collector.stop(member)
         self.evaluator.stop(member)
         event = SeedStopped(step=self.counters.step, member=member, seed=self.cfg.members[member].seed, text=why)
-        self.counters.step = min(self.added, default=self.counters.step)
+        self.count_steps()
         return event
 
-    def refuse_none_left(self) -> None:
-        """Raises if all members have diverged; their stops have been told by now."""
+    def count_steps(self) -> None:
+        """Sets the run's step, which every schedule counts by: the fewest transitions of a living member."""
+        self.counters.step = min(self.added, default=self.counters.step)
+
+    def raise_if_all_diverged(self) -> None:
+        """Raises if all members have diverged; their stops have been reported by now."""
         if not self.living:
             *others, last = self.stopped.values()
             all_of = f"all {noun(self.cfg.members)}s have diverged; the last one: " if others else ""
             raise Diverged(f"{all_of}{last} at step {self.counters.step}")
 
-    def stop_diverged(self) -> list[Event]:
-        """Stops members whose networks or moments hold a value that is not finite."""
-        found: dict[int, str] = {}
+    def stop_diverged(self, trace: Any = None) -> list[Event]:
+        """Stops members with a value that is not finite: a loss in the trace of an update, a network or a moment."""
+        reasons = {} if trace is None else infinite_losses(trace, self.cfg, self.living)
+        events: list[Event] = [self.stop(member, why) for member, why in reasons.items()]
         for name, member in self.learner.non_finite():
             if member not in self.stopped:
-                where = f"the {name.replace('_', ' ')} of {self.cfg.members[member].title}"
-                found.setdefault(member, f"{where} is not finite")
-        return [self.stop(member, why) for member, why in found.items()]
+                part = f"the {name.replace('_', ' ')} of {self.cfg.members[member].title}"
+                events.append(self.stop(member, f"{part} is not finite"))
+        return events
 
     def about(self, folder: RunFolder) -> dict[str, Any]:
         """Returns what a run says of itself when it starts or resumes."""
@@ -182,7 +185,7 @@ class Parts:
         try:
             refuse_unlike(state, self.state())
             self._refuse_another_run(loaded)
-            stopped = {stored_name(said): str(why) for said, why in state.get("stopped", {}).items()}
+            stopped = {stored_name(stored): str(why) for stored, why in state.get("stopped", {}).items()}
             for member, name in enumerate(self._names):
                 if name in stopped:
                     self.stopped[member] = stopped[name]
@@ -221,17 +224,28 @@ class Parts:
         now = outline(self.collector.spec)
         if changed := difference(state["spec"], now):
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
-        held = [stored_name(said) for said in to_list(state.get("members") or state["seeds"])]
-        if held != self._names:
-            raise ValueError(f"it holds {', '.join(held)}")
+        members = [stored_name(stored) for stored in to_list(state.get("members") or state["seeds"])]
+        if members != self._names:
+            raise ValueError(f"it holds {', '.join(members)}")
 
     def _refuse_contradictions(self, collector: State) -> None:
-        counts, updates = [collector[one.name]["taken"] for one in self.cfg.members], self.learner.updates
+        counts, updates = [collector[member.name]["taken"] for member in self.cfg.members], self.learner.updates
         if not self.living:
             raise ValueError("all its seeds have diverged")
         most_updates = Governor(self.cfg).due(self.added, 0)
         if counts != self.memory.added or self.counters.step != min(self.added) or updates > most_updates:
             raise ValueError("its counters contradict each other")
+
+
+def infinite_losses(trace: Any, cfg: Config, members: list[int]) -> dict[int, str]:
+    """Returns the members that have a loss that is not finite, and which."""
+    reasons: dict[int, str] = {}
+    for name, values in trace.losses.items():
+        for member in members:
+            value = float(values[member])
+            if not math.isfinite(value):
+                reasons.setdefault(member, f"the {name} loss of {cfg.members[member].title} is {value}")
+    return reasons
 
 
 def _moved_replay(saved: State, memory: Memory) -> list[str]:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from t3d.actors.governor import passed
 from t3d.actors.protocols import Collected
 from t3d.actors.statistics import ActingTotals
 from t3d.config import Config
-from t3d.events import ActingEvent, ActorEvent, BadValueMet, EpisodeEnd, Eval, Event, Note, StepsTaken, Update
+from t3d.events import ActingEvent, ActorEvent, BadValueFound, EpisodeEnd, Eval, Event, Note, TraceSummary, Update
 from t3d.run.diagnostics import Diagnostics
 from t3d.run.parts import Parts
-from t3d.types import Evaluation, Fault, sample_std
+from t3d.types import EpisodeResult, Evaluation, Fault, sample_std
 
 FIRST_VALUES = 3
 MOST_OUTSIDE = 0.05  # of the targets; chosen
-SLOW = (
-    5  # times as long as the fastest updates so far; chosen: threads that spin on a busy machine take 25 times as long
-)
 
 
 class Reporter:
@@ -33,54 +30,30 @@ class Reporter:
         self._started = self._last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
         self._totals_at_start = self._last_totals = parts.collector.totals()
-        self._pace = (0, 0.0)  # updates since the last report, and the seconds that they took
-        self._fastest = math.inf  # seconds for an update, on average between two reports
-        self._told_slow = False
 
-    def updated(self, updates: int, seconds: float) -> None:
-        """Hears how long updates took."""
-        self._pace = (self._pace[0] + updates, self._pace[1] + seconds)
+    def acted(self, seconds: float) -> None:
+        self.diagnostics.acted(seconds)
 
     def learned(self, trace: Any) -> list[Event]:
-        """Reports the newest update and the acting statistics; stops seeds that have diverged."""
+        """Reports the newest update, of which this is the trace in host memory, and the acting statistics."""
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self._last[0]) / (now - self._last_at)
-        trace = type(trace)(*(None if one is None else one.cpu() for one in trace))  # one wait each, not hundreds
-        infinite = infinite_losses(trace, parts.cfg, parts.living)
-        events: list[Event] = [parts.stop(member, why) for member, why in infinite.items()]
-        events += parts.stop_diverged()
-        events += update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)
+        events: list[Event] = [*update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)]
         events += self._outside_support(trace.y[parts.living]) if parts.cfg.td3.critic_loss == "categorical" else []
-        events += self._slowed_down() if parts.cfg.device == "cpu" and parts.cfg.threads > 1 else []
-        events += self.diagnostics.look(trace) if parts.counters.diagnosis_due else []
+        events += self.diagnostics.diagnose(trace) if parts.counters.diagnosis_due else []
         events += self._acting(*self._last, self._last_totals)
         self._last_totals = parts.collector.totals()
         self._last, self._last_at = (step, parts.learner.updates), now
         parts.counters.log_due = parts.counters.diagnosis_due = False
         return events
 
-    def _slowed_down(self) -> list[Event]:
-        """Says once that updates have become many times slower, as they do when other programs take the cores."""
-        updates, seconds = self._pace
-        self._pace = (0, 0.0)
-        each = seconds / max(1, updates)
-        self._fastest = min(each, self._fastest)
-        if self._told_slow or each <= SLOW * self._fastest:
-            return []
-        self._told_slow, threads = True, self.parts.cfg.threads
-        text = (
-            f"an update takes {each * 1e3:.1f} ms and took {self._fastest * 1e3:.1f} ms before: other programs use the "
-            f"cores that its {threads} threads wait for. A new run with --threads 1 is not slowed down so much"
-        )
-        return [Note(step=self.parts.counters.step, text=text)]
-
     def _outside_support(self, y: Tensor) -> list[Event]:
         """Says once that many targets lie beyond what a categorical critic can predict."""
         td3 = self.parts.cfg.td3
         share = float(((y < td3.value_low) | (y > td3.value_high)).float().mean()) if y.numel() else 0.0
-        if share <= MOST_OUTSIDE or self.parts.counters.told_outside:
+        if share <= MOST_OUTSIDE or self.parts.counters.warned_out_of_support:
             return []
-        self.parts.counters.told_outside = True
+        self.parts.counters.warned_out_of_support = True
         support = f"from td3.value_low={td3.value_low:g} to td3.value_high={td3.value_high:g}"
         text = f"{share:.0%} of the targets are not {support} and are cut off there: widen it, or use --scale-rewards"
         return [Note(step=self.parts.counters.step, text=text)]
@@ -92,7 +65,7 @@ class Reporter:
         for rollout in collected.rollouts:
             member, seed = rollout.member, parts.cfg.members[rollout.member].seed
             now = parts.memory.added[member]
-            events += [EpisodeEnd(step=now, member=member, seed=seed, **one._asdict()) for one in rollout.episodes]
+            events += [episode_end(result, now, member, seed) for result in rollout.episodes]
             events += [self.bad_value(fault, member) for fault in rollout.faults]
         events += [ActorEvent(step=step, **news._asdict()) for news in collected.news]
         counters, log = parts.counters, parts.cfg.log
@@ -100,10 +73,9 @@ class Reporter:
         counters.diagnosis_due = counters.diagnosis_due or passed(log.diagnose_every_steps, before, step)
         return events
 
-    def bad_value(self, fault: Fault, member: int | None) -> BadValueMet:
-        """Reports a bad value that an environment returned."""
+    def bad_value(self, fault: Fault, member: int | None) -> BadValueFound:
         parts = self.parts
-        return BadValueMet(
+        return BadValueFound(
             step=parts.counters.step if member is None else parts.memory.added[member],
             member=member,
             seed=None if member is None else parts.cfg.members[member].seed,
@@ -117,12 +89,10 @@ class Reporter:
         )
 
     def stood_still(self, seconds: float) -> None:
-        """Leaves out the time of a pause."""
         self._last_at += seconds
         self.diagnostics.stood_still(seconds)
 
     def summary(self) -> list[Event]:
-        """Reports the acting statistics since this process started."""
         return self._acting(*self._started, self._totals_at_start, summary=True)
 
     def _acting(self, since: int, updates: int, before: ActingTotals | None, *, summary: bool = False) -> list[Event]:
@@ -135,6 +105,11 @@ class Reporter:
         step, new_updates = parts.counters.step, parts.learner.updates - updates
         ratio = new_updates / max(1, step - max(since, parts.cfg.random_steps))
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
+
+
+def in_host_memory(trace: Any) -> Any:
+    """Copies the trace of an update from where it was made: one wait for each tensor, not hundreds."""
+    return type(trace)(*(None if value is None else value.cpu() for value in trace))
 
 
 def update_events(
@@ -159,12 +134,26 @@ def update_events(
         )
         yield update
         values = {name: _summary(value[member]) for name, value in trace._asdict().items() if value is not None}
-        yield StepsTaken(step=step, member=member, seed=seed, updates=updates, values=values)
+        yield TraceSummary(step=step, member=member, seed=seed, updates=updates, values=values)
+
+
+def episode_end(result: EpisodeResult, step: int, member: int, seed: int) -> EpisodeEnd:
+    """Converts the result of a training episode to an event."""
+    return EpisodeEnd(
+        step=step,
+        member=member,
+        seed=seed,
+        env=result.env,
+        episode=result.episode,
+        total_reward=result.total_reward,
+        length=result.length,
+        terminated=result.terminated,
+    )
 
 
 def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
     """Converts one member's evaluation to an event."""
-    returns, lengths = evaluation.returns, evaluation.lengths
+    returns, lengths = evaluation.returns, [episode.length for episode in evaluation.episodes]
     return Eval(
         step=evaluation.step,
         member=evaluation.member,
@@ -174,11 +163,11 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         std_return=float(sample_std(returns)),
         min_return=float(returns.min()),
         max_return=float(returns.max()),
-        mean_length=float(lengths.mean()),
+        mean_length=float(np.mean(lengths)),
         returns=returns.tolist(),
-        lengths=lengths.tolist(),
+        lengths=lengths,
         best=best,
-        bad_values=evaluation.bad_values,
+        bad_values=sum(episode.bad_values for episode in evaluation.episodes),
     )
 
 
@@ -189,14 +178,3 @@ def _summary(value: Tensor) -> dict[str, Any]:
         "std": float(value.std(correction=0)),
         "first": value.flatten()[:FIRST_VALUES].tolist(),
     }
-
-
-def infinite_losses(trace: Any, cfg: Config, members: list[int]) -> dict[int, str]:
-    """Returns the members that have a loss that is not finite, and which."""
-    found: dict[int, str] = {}
-    for name, values in trace.losses.items():
-        for member in members:
-            value = float(values[member])
-            if not math.isfinite(value):
-                found.setdefault(member, f"the {name} loss of {cfg.members[member].title} is {value}")
-    return found

@@ -53,13 +53,6 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
 
     cfg is what the caller would train if there were no run: it must not differ from what the run was started with.
     """
-    if cfg is not None:
-        patience = changes.hang_seconds or cfg.env.hang_seconds
-        address = cfg.ray_address if changes.ray_address is None else changes.ray_address
-        cpus = cfg.ray_cpus if changes.ray_cpus is None else changes.ray_cpus
-        changes = changes._replace(
-            actors=changes.actors or cfg.actors, ray_address=address, ray_cpus=cpus, hang_seconds=patience
-        )
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
     written = _written(path / "config.toml", checkpoint) if has_config else None
@@ -67,30 +60,39 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
         loaded, started, step, is_over = None, _start_again(path, written, cfg, notes), 0, False
     else:
         loaded, started, step, is_over = _contents(checkpoint)
-    now, edits = _with_edits(started, written or started, path)
+    edited, edits = _with_edits(started, written or started, path)
     notes += edits
     if cfg is not None:
         _refuse_other(started, cfg, path)
-    totals = [one.total_steps for one in (now, cfg) if one is not None]
     is_over = is_over and last_event(path).get("event") == "end"
     if isinstance(changes.total_steps, int):  # said before whatever else is wrong with so few steps
         _refuse_if_there(step, changes.total_steps, is_over)
-    asked = {key: value for key, value in changes._asdict().items() if value is not None}
-    if not asked.get("actors", now.actors).startswith("ray:"):
-        asked["ray_address"] = changes.ray_address or ""  # not used any more
-    env = {key: asked.pop(key) for key in ("bad_values", "hang_seconds") if key in asked}
-    here = {"root": str(path.parent), "name": path.name}  # wherever the folder is now
-    resumed = merge(now, {"total_steps": max(totals), **asked, "env": env, "run": here})
-    if cfg is not None:  # what is only watched, and where images are kept, as this command says
-        log = {"diagnose_every_steps": cfg.log.diagnose_every_steps}
-        kept = {"frames_on_disk": cfg.replay.frames_on_disk}
-        resumed = merge(resumed, {"record_every": cfg.record_every, "sinks": cfg.sinks, "log": log, "replay": kept})
+    resumed = merge(edited, _overrides(changes, edited, cfg) | {"run": {"root": str(path.parent), "name": path.name}})
     resumed = resumed if resumed.num_envs == started.num_envs else _settled(resumed, started)
     _refuse_actors(started, resumed)
     _refuse_if_there(step, resumed.total_steps, is_over)
     if cfg is not None and cfg.total_steps < resumed.total_steps:
         notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
     return Found(resumed, written or cfg, loaded, notes)
+
+
+def _overrides(changes: Changes, edited: Config, cfg: Config | None) -> dict[str, Any]:
+    """The settings that are not as the run had them: changes, and those that cfg decides whatever the run had."""
+    given = {name: value for name, value in changes._asdict().items() if value is not None}
+    env: dict[str, Any] = {name: given.pop(name) for name in ("bad_values", "hang_seconds") if name in given}
+    decided: dict[str, Any] = {"total_steps": edited.total_steps}
+    if cfg is not None:  # where it acts, what is only watched, and where images are kept
+        env = {"hang_seconds": cfg.env.hang_seconds} | env
+        decided = {
+            "total_steps": max(edited.total_steps, cfg.total_steps),
+            **{name: getattr(cfg, name) for name in ("actors", "ray_address", "ray_cpus", "record_every", "sinks")},
+            "log": {"diagnose_every_steps": cfg.log.diagnose_every_steps},
+            "replay": {"frames_on_disk": cfg.replay.frames_on_disk},
+        }
+    decided |= given
+    if not decided.get("actors", edited.actors).startswith("ray:"):
+        decided["ray_address"] = changes.ray_address or ""  # not used any more
+    return decided | {"env": env}
 
 
 def _refuse_if_there(step: int, total: int, is_over: bool) -> None:

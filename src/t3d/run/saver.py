@@ -32,7 +32,6 @@ class Saver:
 
     @property
     def is_due(self) -> bool:
-        """Whether a checkpoint is due now."""
         return passed(self.parts.cfg.checkpoint.every_steps, self._tried, self.parts.counters.step)
 
     def save(self, reason: str) -> Saved | SaveFailed:
@@ -71,14 +70,13 @@ class Saver:
         return [self._failed(text) for text in self.folder.take_failures()]
 
     def save_at_the_end(self) -> list[Event]:
-        """Saves what is not saved yet."""
         self.folder.refuse_if_gone()
         if not self.unsaved:
             return []
         stopped = self.parts.stop_diverged()
         for event in stopped:  # before the checkpoint, which knows how long the log is
             self.folder.write(event)
-        self.parts.refuse_none_left()
+        self.parts.raise_if_all_diverged()
         saved = self.save("end")
         self.folder.write(saved)
         return [*stopped, saved]

@@ -1,10 +1,10 @@
-"""What environments change for the whole process, and T3D relies on: puts it back where T3D's own work begins."""
+"""What environments, callers and T3D set for the whole process: each finds it as it has set it itself."""
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,49 @@ ERRORS_RAISE = (
 )
 
 
+class TorchSettings(NamedTuple):
+    """Settings of torch that a run and its caller may want to differ; None where torch does not tell."""
+
+    threads: int
+    tf32: tuple[bool, bool] | None
+    grad_mode: bool
+    dtype: torch.dtype
+    deterministic: bool = False
+    autocast: tuple[bool, bool] = (False, False)  # on the CPU, on a GPU
+    device: torch.device = CPU  # of new tensors
+
+    @classmethod
+    def current(cls) -> TorchSettings:
+        tf32 = None
+        with suppress(RuntimeError):  # the caller has used torch's other way to set it
+            tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        return cls(
+            torch.get_num_threads(),
+            tf32,
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+            torch.get_default_device(),
+        )
+
+    def apply(self) -> None:
+        """Sets those that differ."""
+        now = TorchSettings.current()
+        if self.threads != now.threads:
+            torch.set_num_threads(self.threads)
+        if self.tf32 is not None and self.tf32 != now.tf32:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = self.tf32
+        if self.deterministic != now.deterministic:
+            torch.use_deterministic_algorithms(self.deterministic)
+        if self.device != now.device:
+            torch.set_default_device(None if self.device == CPU else self.device)
+        for kind, enabled in zip(("cpu", "cuda"), self.autocast, strict=True):
+            torch.set_autocast_enabled(kind, enabled)
+        torch.set_grad_enabled(self.grad_mode)
+        torch.set_default_dtype(self.dtype)
+
+
 class Surroundings:
     """Remembers the process as it was before the first environment was made.
 
@@ -29,7 +72,7 @@ class Surroundings:
         self._umask, self._errors = os.umask(0o077), np.geterr()
         os.umask(self._umask)
         self._deterministic = torch.are_deterministic_algorithms_enabled()
-        self._told = False
+        self._warned = False
 
     def restore(self) -> list[str]:
         """Makes files and output work again; returns what the user should know, once."""
@@ -39,34 +82,31 @@ class Surroundings:
         if not raising:
             return []
         np.seterr(**dict.fromkeys(raising, "warn"))  # type: ignore[arg-type]
-        told, self._told = self._told, True
-        return [] if told else [ERRORS_RAISE]
+        warned, self._warned = self._warned, True
+        return [] if warned else [ERRORS_RAISE]
 
     def for_updates(self, threads: int | None = None, *, builds: bool = False) -> AbstractContextManager[Any]:
         """Torch as updates need it, and if something is built, new tensors on the CPU unless T3D says otherwise."""
         if threads is not None and torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        device = torch.get_default_device() if builds else CPU  # takes longer than all the others
         if (
             torch.is_grad_enabled()
             and not torch.is_inference_mode_enabled()
             and not torch.is_autocast_enabled("cpu")
             and not torch.is_autocast_enabled("cuda")
-            and deterministic is self._deterministic
-            and device == CPU
+            and torch.are_deterministic_algorithms_enabled() is self._deterministic
+            and (not builds or torch.get_default_device() == CPU)  # takes longer than all the others
         ):
             return AS_IT_IS
-        changed = ExitStack()
-        for context in (torch.inference_mode(False), torch.enable_grad()):
-            changed.enter_context(context)
-        for kind in ("cpu", "cuda"):
-            changed.enter_context(torch.autocast(kind, enabled=False))
-        changed.callback(torch.use_deterministic_algorithms, deterministic)
-        torch.use_deterministic_algorithms(self._deterministic)
-        if device != CPU:
-            changed.callback(torch.set_default_device, device)
-            torch.set_default_device(None)
+        before, changed = TorchSettings.current(), ExitStack()
+        changed.enter_context(torch.inference_mode(False))
+        changed.callback(before.apply)
+        before._replace(
+            grad_mode=True,
+            autocast=(False, False),
+            deterministic=self._deterministic,
+            device=CPU if builds else before.device,
+        ).apply()
         return changed
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from t3d.policy.spec import Spec
 from t3d.store.checkpoint import open_checkpoint
 from t3d.tensors import put
 from t3d.types import State
-from t3d.world.compatibility import difference, outline
+from t3d.world.fingerprint import difference, outline
 
 
 def load(path: Path, seed: int | str | None) -> SavedPolicy:

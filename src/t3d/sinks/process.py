@@ -17,7 +17,7 @@ from typing import Protocol
 from t3d.config import load_config
 from t3d.events import Event
 from t3d.files import Refused, error_text, open_log, read
-from t3d.run.child import begin
+from t3d.run.background import begin
 from t3d.sinks.scalars import Point, Scalars
 from t3d.store.lock import try_lock
 from t3d.store.log import START, event_of, prefixes, read_lines

@@ -26,9 +26,21 @@ from numpy.typing import NDArray
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, read, sync_folder, to_json
 from t3d.policy.spec import Floats
-from t3d.store.flatten import joined, split
-from t3d.store.manifest import File, Manifest, Segment, packed, read_manifest, write_file
-from t3d.store.segments import contents_of, new_bytes, rows_of, shared_segments, write_segments
+from t3d.store.contents import (
+    File,
+    Manifest,
+    Segment,
+    contents_of,
+    joined,
+    new_bytes,
+    packed,
+    read_manifest,
+    rows_of,
+    shared_segments,
+    split,
+    write_file,
+    write_segments,
+)
 from t3d.types import UNKNOWN, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
@@ -57,48 +69,46 @@ class Checkpoint(NamedTuple):
         return self.path.name
 
     def state(self) -> State:
-        """Returns what was saved."""
         content = {file.name: self._read(file) for file in self.files}
         return joined(fields_in(content["state.json"]), safetensors.numpy.load(content["state.safetensors"]))
 
-    def fill(self, replay: Replay, place: int, member: str) -> None:
+    def fill(self, replay: Replay, index: int, member: str) -> None:
         """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""
-        first, stop = replay.kept(place)
+        first, stop = replay.kept(index)
         mine = [segment for segment in self.segments if segment.member == member and segment.stop > first]
         _refuse_gaps(mine, first, stop)
         intact: dict[str, NDArray[Any]] = {}
-        for segment in sorted(mine, key=lambda one: one.file.name in self.damaged):
+        for segment in sorted(mine, key=lambda segment: segment.file.name in self.damaged):
             count = segment.stop - segment.first
             origins = np.full((count, 4), UNKNOWN, np.int32)
             if segment.file.name not in self.damaged:
                 intact = contents_of(segment, self._read(segment.file), replay)
                 origins = intact.get("origins", origins)  # added in the course of format 2
                 if replay.frames is not None:
-                    replay.frames.put(place, intact["numbers"], intact["frames"])
+                    replay.frames.put(index, intact["numbers"], intact["frames"])
             if not intact:
                 raise Refused(f"no intact segment of the replay of {member} is left")
             gone = max(0, first - segment.first)  # overwritten by now
             rows = np.resize(intact["rows"], (count, replay.rows.shape[2]))
-            replay.put(place, segment.first + gone, rows[gone:], origins[gone:])
+            replay.put(index, segment.first + gone, rows[gone:], origins[gone:])
             if replay.frames is not None:
                 numbers = np.resize(intact["numbers"], (count, replay.frames.stack + 1))
-                replay.frames.put_numbers(place, segment.first + gone, numbers[gone:])
-        replay.rebuild(place, first, stop)
+                replay.frames.put_numbers(index, segment.first + gone, numbers[gone:])
+        replay.rebuild(index, first, stop)
 
     def read_rows(self, segment: Segment) -> Floats:
-        """Returns the rows in a segment."""
         rows: Floats = safetensors.numpy.load(self._read(segment.file))["rows"]
         return rows
 
     def problems(self) -> dict[str, Exception]:
         """Reads all files and returns what is wrong with which."""
-        found: dict[str, Exception] = {}
+        problems: dict[str, Exception] = {}
         for file in [*self.files, *(segment.file for segment in self.segments)]:
             try:
                 self._read(file)
             except (OSError, Refused, MemoryError) as error:
-                found[file.name] = error
-        return found
+                problems[file.name] = error
+        return problems
 
     def _read(self, file: File) -> bytes:
         own = file in self.files
@@ -160,11 +170,11 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     usable: Checkpoint | None = None
     try:
         _refuse_links(root)
-        found = folders(root)
+        paths = folders(root)
     except (OSError, Refused) as error:
-        errors, found = [error], []
+        errors, paths = [error], []
         notes.append(f"the checkpoints cannot be read: {error_text(error)}")
-    for path in found:
+    for path in paths:
         try:
             checkpoint = open_checkpoint(path)
             notes += _extra(checkpoint)
@@ -200,8 +210,8 @@ def folders(root: Path) -> list[Path]:
     """Lists the checkpoints that were completed, newest first."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name)]
-    return sorted(found, key=_serial, reverse=True)
+    paths = [path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name)]
+    return sorted(paths, key=_serial, reverse=True)
 
 
 def _check_space(root: Path, needed: int, spare: int) -> None:
@@ -214,15 +224,15 @@ def _check_space(root: Path, needed: int, spare: int) -> None:
 
 def _prune(root: Path) -> None:
     """Removes checkpoints beyond the kept ones, incomplete ones, and segments that no kept one refers to."""
-    found = folders(root)
+    paths = folders(root)
     with suppress(OSError):
-        for path in found[KEPT:]:
+        for path in paths[KEPT:]:
             path.rename(path.with_suffix(".tmp"))  # half removed, it must not look complete
     for path in root.glob("*-step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     wanted: set[str] = set()
     try:
-        for path in found[:KEPT]:
+        for path in paths[:KEPT]:
             wanted |= {segment.file.name for segment in open_checkpoint(path).segments}
     except (UserError, *CORRUPT_ERRORS):
         return  # what it refers to is not known, so nothing is removed this time
@@ -234,7 +244,7 @@ def _prune(root: Path) -> None:
 
 def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:
     """Every row from first to stop must come from just one segment."""
-    ordered = sorted(segments, key=lambda one: one.first)
+    ordered = sorted(segments, key=lambda segment: segment.first)
     starts = [max(first, segment.first) for segment in ordered]  # the oldest rows may be overwritten by now
     if [*starts, stop] != [first, *(segment.stop for segment in ordered)]:
         raise Refused("the segments of its replay have gaps or overlaps")

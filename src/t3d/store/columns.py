@@ -16,7 +16,7 @@ import numpy as np
 
 from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
-from t3d.events import ActorEvent, Alarm, BadValueMet, Eval, Event, Note, SeedStopped, StepsTaken
+from t3d.events import ActorEvent, Alarm, BadValueFound, Eval, Event, Note, SeedStopped, TraceSummary
 from t3d.files import CORRUPT_ERRORS, Refused
 from t3d.store.journal import pauses
 from t3d.store.log import (
@@ -35,12 +35,12 @@ from t3d.store.members import StoredEvaluation, member_of
 from t3d.store.metrics import KINDS, MEAN_RETURN, STD_RETURN, Metric, Series, listing, parse_metric, without_pauses
 from t3d.store.tables import WHOLE, Table
 
-MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueMet, SeedStopped)
+MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped)
 UPDATES, BEST = Metric(Eval, "updates"), Metric(Eval, "best")
 MOST_MESSAGES = 200  # of each kind, the newest
 PART = 2**20  # bytes of a long log that are read at a time: larger parts are slower, they do not fit into caches
 BEGINNING = 16  # bytes of a line that tell the kind of its event
-BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *MESSAGES, StepsTaken) for start in prefixes([kind])}
+BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *MESSAGES, TraceSummary) for start in prefixes([kind])}
 
 
 class Columns:
@@ -131,11 +131,11 @@ class Columns:
                 ]
         return evals
 
-    def newest_update(self, member: Member) -> StepsTaken | None:
+    def newest_update(self, member: Member) -> TraceSummary | None:
         """Returns the newest trace of an update of a member that can be read."""
         trace = self._traces.get(self.members.index(member))
         event = None if trace is None else event_of(trace[1])
-        return event if isinstance(event, StepsTaken) else None
+        return event if isinstance(event, TraceSummary) else None
 
     @property
     def messages(self) -> dict[type[Event], list[Event]]:
@@ -186,7 +186,7 @@ class Columns:
             kind = BY_BEGINNING.get(beginning)
             if kind in self.tables:
                 self._tabulate(self.tables[kind], group, offset)
-            elif kind is StepsTaken:
+            elif kind is TraceSummary:
                 self._keep_traces(group, offset)
             elif kind in self._messages:
                 self._add_messages(kind, group, offset)

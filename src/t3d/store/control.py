@@ -19,7 +19,7 @@ LARGEST = 2**12  # bytes
 ACTIONS = ("pause", "continue", "save", "stop")
 
 
-class Asked(NamedTuple):
+class ControlRequest(NamedTuple):
     """What a run is asked."""
 
     pause: bool = False
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     save: int = 0  # how often a checkpoint was asked for
 
 
-def read_asked(path: Path, session: Mapping[str, Any]) -> Asked:
+def read_asked(path: Path, session: Mapping[str, Any]) -> ControlRequest:
     """Reads what a process is asked; nothing if the file is meant for another one. Raises Refused if it is damaged.
 
     A session is what the process said of itself when it started: the fields of its start or resumed event.
@@ -35,12 +35,12 @@ def read_asked(path: Path, session: Mapping[str, Any]) -> Asked:
     try:
         fields = unsealed("control", read(path / FILE, LARGEST))
         whose = (to_count(fields["pid"]), fields["host"], fields["started"])
-        asked = Asked(_flag(fields["pause"]), _flag(fields["stop"]), to_count(fields["save"]))
+        asked = ControlRequest(_flag(fields["pause"]), _flag(fields["stop"]), to_count(fields["save"]))
     except FileNotFoundError:
-        return Asked()
+        return ControlRequest()
     except CORRUPT_ERRORS as error:
         raise Refused(error_text(error)) from None
-    return asked if whose == (session.get("pid"), session.get("host"), session.get("time")) else Asked()
+    return asked if whose == (session.get("pid"), session.get("host"), session.get("time")) else ControlRequest()
 
 
 def asked_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,17 +48,17 @@ def asked_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return read_asked(path, session)._asdict()
     except Refused:
-        return Asked()._asdict()
+        return ControlRequest()._asdict()
 
 
-def ask(path: Path, session: Mapping[str, Any], action: str) -> Asked:
+def ask(path: Path, session: Mapping[str, Any], action: str) -> ControlRequest:
     """Adds a request to those that a process has, and returns them."""
     if action not in ACTIONS:
         raise UserError(f"the actions are {', '.join(ACTIONS)}")
     whose = {"pid": session.get("pid"), "host": session.get("host"), "started": session.get("time")}
     try:
         with one_at_a_time(path):
-            now = Asked(**asked_of(path, session))
+            now = ControlRequest(**asked_of(path, session))
             match action:
                 case "save":
                     now = now._replace(save=now.save + 1)

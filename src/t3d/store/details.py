@@ -12,7 +12,7 @@ from t3d.config.sweeps import swept
 from t3d.events import (
     ActorEvent,
     Alarm,
-    BadValueMet,
+    BadValueFound,
     Continued,
     End,
     Event,
@@ -111,7 +111,7 @@ def session_of(run: Summary) -> dict[str, Any]:
 
 def news_of(path: Path, columns: Columns) -> list[dict[str, Any]]:
     """Returns what happened to a run, oldest first: from its journal, and what its events say in words."""
-    messages = messages_of(columns, Note, ActorEvent, BadValueMet)
+    messages = messages_of(columns, Note, ActorEvent, BadValueFound)
     news = [_news(vars(event) | {"event": event.event}) for event in messages]
     news += [_news(fields) for fields in map(fields_of, journal_lines(path)[-MOST_NEWS:]) if fields]
     known = [item for item in news if isinstance(item["time"], int | float) and isinstance(item["step"], int)]

@@ -87,7 +87,6 @@ class Log:
         return self._length == 0
 
     def write(self, text: str) -> None:
-        """Appends a line."""
         line = text.encode()
         try:
             if self._file.write(line) < len(line):
@@ -207,7 +206,6 @@ class RunFolder:
                 self._save("last", snapshot, member, self.cfg.members[member], {"step": step})
 
     def close(self) -> None:
-        """Closes the files."""
         for log in (self._events, self._metrics, self._journal):
             log.close()
 
@@ -224,7 +222,7 @@ class RunFolder:
             self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {error_text(error)}")
 
 
-def rooted(cfg: Config) -> Config:
+def with_absolute_root(cfg: Config) -> Config:
     """Returns the configuration with the absolute path of its runs."""
     return dataclasses.replace(cfg, run=dataclasses.replace(cfg.run, root=str(Path(cfg.run.root).absolute())))
 
@@ -284,18 +282,20 @@ def set_aside(path: Path, names: Sequence[str] = OF_ONE_RUN, of: str = "run") ->
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 @functools.cache
 def versions() -> dict[str, str]:
     """Returns the versions that a run's results depend on."""
-    packages = ("torch", "numpy", "gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")
-    found = {name: metadata.version(name) for name in packages if _installed(name)}
-    return {"t3d": __version__, "python": platform.python_version(), **found, "cpu": _cpu()}
+    installed: dict[str, str] = {}
+    for name in ("torch", "numpy", "gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return {"t3d": __version__, "python": platform.python_version(), **installed, "cpu": _cpu()}
 
 
 def _cpu() -> str:
@@ -307,15 +307,7 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def _columns() -> list[str]:
-    figures = [field.name for kind in IN_METRICS for field in dataclasses.fields(kind)]
+    names = [field.name for kind in IN_METRICS for field in dataclasses.fields(kind)]
     nested = ["returns", "lengths", "other_losses"]
-    return list(dict.fromkeys([*COMMON, *(name for name in figures if name not in nested)]))
+    return list(dict.fromkeys([*COMMON, *(name for name in names if name not in nested)]))

@@ -34,31 +34,30 @@ class Lock:
             self._file, self._folder = open_log(folder / "lock"), _opened(folder)
         except (OSError, Refused) as error:
             raise UserError(f"cannot lock {folder}: {error_text(error)}") from None
-        said, self.note = _holder(self._file), ""
+        before, self.note = _holder(self._file), ""
         try:
             for descriptor in (self._file.fileno(), self._folder):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._close()
             raise UserError(
-                f"{folder} is in use by {said or 'another process'}; stop that run first, or choose another name"
+                f"{folder} is in use by {before or 'another process'}; stop that run first, or choose another name"
             ) from None
         except OSError as error:
             if error.errno not in NO_LOCKS_HERE:
                 self._close()
                 raise UserError(f"cannot lock {folder}: {error.strerror}") from None
             self.note = "this file system has no locks: make sure yourself that only one process writes this run"
-        if said and self.note:
-            self.note += f"; {said} wrote it last"
-        elif said:
-            self.note = f"{said} ended without releasing the run's folder; its lock is taken over"
+        if before and self.note:
+            self.note += f"; {before} wrote it last"
+        elif before:
+            self.note = f"{before} ended without releasing the run's folder; its lock is taken over"
         _held.add(self)
         with suppress(OSError):  # only says who holds it; a full disk must not stop a run
             self._file.truncate(0)
             self._file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}).encode())
 
     def close(self) -> None:
-        """Releases the lock."""
         with suppress(OSError):
             self._file.truncate(0)
             for descriptor in (self._file.fileno(), self._folder):
@@ -122,8 +121,8 @@ def _opened(folder: Path) -> int:
 def _holder(file: BinaryIO) -> str:
     try:
         file.seek(0)
-        said = fields_in(file.read(LONGEST))
-        pid, host = to_count(said["pid"]), str(said["host"])[:60]
+        fields = fields_in(file.read(LONGEST))
+        pid, host = to_count(fields["pid"]), str(fields["host"])[:60]
         return "this program" if (pid, host) == (os.getpid(), platform.node()[:60]) else f"process {pid} on {host}"
     except CORRUPT_ERRORS:
         return ""

@@ -31,7 +31,7 @@ class EnvBatch(Protocol):
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]: ...
     def step(self, actions: Floats) -> list[Result]: ...
-    def take_faults(self) -> list[Fault]: ...
+    def take_faults(self) -> list[Fault]: ...  # the bad values found since the last call
     def close(self) -> None: ...
 
 
@@ -44,19 +44,16 @@ class SingleEnvs:
         self.spec = envs[0].guard.spec
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
-        """Starts an episode in one environment."""
         return self.envs[position].reset(seed, episode)
 
     def step(self, actions: Floats) -> list[Result]:
         """Steps each environment with its action; with fewer actions than environments, the rest are not stepped."""
-        return [_step(env, action) for env, action in zip(self.envs, actions, strict=False)]
+        return [env.guard.attempt(env.step, action) for env, action in zip(self.envs, actions, strict=False)]
 
     def take_faults(self) -> list[Fault]:
-        """Returns the bad values found since the last call."""
         return [fault for env in self.envs for fault in env.guard.take_faults()]
 
     def close(self) -> None:
-        """Closes them all."""
         for env in self.envs:
             close_quietly(env, env.guard.where)
 
@@ -75,8 +72,6 @@ class VectorEnvBatch:
         self.started = False
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
-        """Starts an episode in one of its environments."""
-
         def reset_one(seed: int | None) -> tuple[Any, dict[str, Any]]:
             mask = np.full(self.count, not self.started)  # the first reset of a VectorEnv must reset all environments
             mask[position] = True
@@ -95,46 +90,31 @@ class VectorEnvBatch:
             rows = self._step(np.stack(scaled))
         except ENVIRONMENT_ERRORS as error:  # one step() serves all of them, so all of them fail
             return [guard.failed(error) for guard in self.guards[: len(actions)]]
-        return [_checked(guard, row) for guard, row in zip(self.guards, rows, strict=True)][: len(actions)]
+        answers = zip(self.guards, rows, strict=True)
+        return [guard.attempt(guard.result, row) for guard, row in answers][: len(actions)]
 
     def _step(self, actions: NDArray[Any]) -> list[tuple[Any, ...]]:
         """Steps the VectorEnv and returns one row per environment."""
-        observations, rewards, terminated, truncated = self.guards[0].call(self._split_step, actions)
+        observations, rewards, terminated, truncated, infos = self.guards[0].call(self._split_step, actions)
         for name, values in {"reward": rewards, "terminated": terminated, "truncated": truncated}.items():
             if np.shape(values)[:1] != (self.count,):
                 text = f"{name} of a VectorEnv of {self.count} environments has shape {np.shape(values)}"
                 raise self.guards[0].refusal(name, text)
-        return [(*row, {}) for row in zip(observations, rewards, terminated, truncated, strict=True)]
+        return [(*row, infos) for row in zip(observations, rewards, terminated, truncated, strict=True)]
 
-    def _split_step(self, actions: NDArray[Any]) -> tuple[list[Any], Any, Any, Any]:
+    def _split_step(self, actions: NDArray[Any]) -> tuple[list[Any], Any, Any, Any, Any]:
         """Steps and splits the observations; if they cannot be split, the environment is at fault."""
-        observations, rewards, terminated, truncated, _ = self.env.step(actions)
-        return list(self._each(observations)), rewards, terminated, truncated
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        return list(self._each(observations)), rewards, terminated, truncated, infos
 
     def take_faults(self) -> list[Fault]:
-        """Returns the bad values found since the last call."""
         return [fault for guard in self.guards for fault in guard.take_faults()]
 
     def close(self) -> None:
-        """Closes them all."""
         close_quietly(self.env, "the VectorEnv")
 
     def _each(self, observations: Any) -> Iterable[Any]:
         return iterate(self.env.observation_space, observations)
-
-
-def _step(env: Environment, action: Floats) -> Result:
-    try:
-        return env.step(action)
-    except ENVIRONMENT_ERRORS as error:
-        return env.guard.failed(error)
-
-
-def _checked(guard: EnvGuard, row: tuple[Any, ...]) -> Result:
-    try:
-        return guard.result(row)
-    except ENVIRONMENT_ERRORS as error:
-        return guard.failed(error)
 
 
 def open_batch(

@@ -16,7 +16,7 @@ from t3d.files import to_count
 from t3d.policy.actions import random_action
 from t3d.policy.spec import Floats
 from t3d.seeds import derive, stream
-from t3d.types import Episode, Fault, State
+from t3d.types import EpisodeResult, Fault, State
 from t3d.world.batch import EnvBatch
 from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, Result
 from t3d.world.noise import NOISES, Noise, scale_factor
@@ -54,12 +54,12 @@ class EpisodeRunner:
         self.episode = self.counters.episodes[self.index] = episode
         self.total_reward, self.length = 0.0, 0
         self.actions: list[Floats] = []  # enough to replay the episode
-        place = (self.index, self.episode)
+        indices = (self.index, self.episode)
         self.noise = NOISES[self.cfg.noise.kind](
-            self.env_batch.spec.action_size, stream(self.seed, "exploration", *place)
+            self.env_batch.spec.action_size, stream(self.seed, "exploration", *indices)
         )
-        self.warm_up = stream(self.seed, "warm-up", *place)
-        self.observation = self.env_batch.reset(self.position, derive(self.seed, "environment", *place), self.episode)
+        self.warm_up = stream(self.seed, "warm-up", *indices)
+        self.observation = self.env_batch.reset(self.position, derive(self.seed, "environment", *indices), self.episode)
         self.trace = zlib.crc32(self.observation.tobytes())  # of everything the environment returned in this episode
 
     def begin_after_failure(self, episode: int) -> None:
@@ -72,7 +72,6 @@ class EpisodeRunner:
         raise failure
 
     def random_action(self) -> Floats:
-        """Draws uniformly from the action space."""
         return random_action(self.warm_up, self.env_batch.spec)
 
     def noisy(self, action: Floats, scale: float) -> Floats:
@@ -80,7 +79,7 @@ class EpisodeRunner:
         noisy: Floats = (action + np.float32(scale * self.scale) * self.noise()).clip(-1, 1)
         return noisy
 
-    def advance(self, action: Floats, result: Result) -> Episode | None:
+    def advance(self, action: Floats, result: Result) -> EpisodeResult | None:
         """Records the result of a step; returns the episode if it ended.
 
         If the environment fails, now or when its next episode starts, `error` holds the exception.
@@ -90,7 +89,7 @@ class EpisodeRunner:
             self.record(action, result)
         if self.error is not None or not (result.terminated or result.truncated):
             return None
-        ended = Episode(self.index, self.episode, self.total_reward, self.length, result.terminated)
+        ended = EpisodeResult(self.index, self.episode, self.total_reward, self.length, result.terminated)
         try:
             self._refuse_endless_skipping()
             self.begin(self.episode + 1)
@@ -99,7 +98,6 @@ class EpisodeRunner:
         return ended if ended.length else None
 
     def record(self, action: Floats, result: Result) -> None:
-        """Adds one valid step to the episode."""
         self.observation = result.observation
         self.total_reward += result.reward
         self.length += 1

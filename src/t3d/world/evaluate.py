@@ -2,96 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from t3d.config import Config
+from t3d.config import Config, EnvConfig
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.seeds import derive
-from t3d.types import Evaluation, Policy
+from t3d.types import EpisodeResult, Evaluation, Policy
 from t3d.world.batch import EnvBatch, open_batch
 from t3d.world.guard import EnvFactory
-
-T = TypeVar("T")
 
 
 class Stopped(Exception):
     """A request interrupted an evaluation, whose result is dropped."""
 
 
-def evaluate(
-    policy: Policy,
-    env_batch: EnvBatch,
-    seeds: Sequence[int],
-    max_steps: int,
-    before_a_step: Callable[[], object] = int,
-    first_episode: int = 0,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Plays one episode per seed, at most max_steps long, env_batch.count at a time; gives their returns and lengths.
+def play_episodes(
+    policy: Policy, env_batch: EnvBatch, seeds: Sequence[int], max_steps: int, first_episode: int = 0
+) -> Iterator[list[EpisodeResult]]:
+    """Plays one episode per seed, at most max_steps long, env_batch.count at a time.
 
-    Any exception from before_a_step interrupts it; first_episode is for messages.
+    Before each step, and at the end, it yields the episodes that have ended since: there the caller may stop, or do
+    something else first. `first_episode` is the number of the first one.
     """
-    return _finished(_played(policy, env_batch, seeds, max_steps, first_episode), before_a_step)
-
-
-def _finished(playing: Generator[None, None, T], before_a_step: Callable[[], object]) -> T:
-    """Plays to the end and returns the result."""
-    while True:
-        try:
-            next(playing)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        before_a_step()
-
-
-def _played(
-    policy: Policy, env_batch: EnvBatch, seeds: Sequence[int], max_steps: int, first: int
-) -> Generator[None, None, tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """Plays one episode per seed and returns their returns and lengths; yields before each step."""
-    results: list[tuple[float, int]] = []
-    for place in range(0, len(seeds), env_batch.count):
-        some = seeds[place : place + env_batch.count]
-        results += yield from _play(policy, env_batch, some, max_steps, first + place)
-    returns, lengths = zip(*results, strict=True)
-    return np.array(returns), np.array(lengths)
-
-
-def _play(
-    policy: Policy, env_batch: EnvBatch, seeds: Sequence[int], max_steps: int, first: int
-) -> Generator[None, None, list[tuple[float, int]]]:
-    """Plays one episode in each of the first environments; the others are stepped too, and ignored.
-
-    Yields before each step.
-    """
-    all_seeds = [*seeds, *[seeds[0]] * (env_batch.count - len(seeds))]
-    observations = [env_batch.reset(position, seed, first + position) for position, seed in enumerate(all_seeds)]
-    totals, lengths, playing = [0.0] * env_batch.count, [0] * env_batch.count, set(range(len(seeds)))
-    while playing:
-        yield
-        for position, result in enumerate(env_batch.step(policy(np.stack(observations)))):
-            if result.error is not None:
-                raise result.error
-            observations[position] = result.observation
-            if position in playing:
-                totals[position] += result.reward
-                lengths[position] += 1
-            if result.terminated or result.truncated or lengths[position] == max_steps:
-                playing.discard(position)
+    count = env_batch.count
+    for first in range(0, len(seeds), count):
+        some = seeds[first : first + count]
+        all_seeds = [*some, *[some[0]] * (count - len(some))]  # the other environments are stepped too, and ignored
+        episodes = range(first_episode + first, first_episode + first + count)
+        env_batch.take_faults()  # of an evaluation that was interrupted
+        observations = [env_batch.reset(*start) for start in zip(range(count), all_seeds, episodes, strict=True)]
+        totals, lengths, playing = [0.0] * count, [0] * count, set(range(len(some)))
+        ended: list[EpisodeResult] = []
+        while playing:
+            yield ended
+            ended = []
+            for position, result in enumerate(env_batch.step(policy(np.stack(observations)))):
+                if result.error is not None:
+                    raise result.error
+                observations[position] = result.observation
+                if position in playing:
+                    totals[position] += result.reward
+                    lengths[position] += 1
+                if not (result.terminated or result.truncated or lengths[position] == max_steps):
+                    continue
+                if position in playing:
+                    playing.remove(position)
+                    bad_values = sum(fault.env == position for fault in env_batch.take_faults())
+                    ending = totals[position], lengths[position], result.terminated, bad_values
+                    ended.append(EpisodeResult(position, episodes[position], *ending))
                 if playing:
-                    observations[position] = env_batch.reset(position, all_seeds[position], first + position)
-    return list(zip(totals, lengths, strict=True))[: len(seeds)]
+                    observations[position] = env_batch.reset(position, all_seeds[position], episodes[position])
+        yield ended
 
 
-class Played(NamedTuple):
-    """The result of some evaluation episodes."""
+def finish(playing: Iterator[list[EpisodeResult]], between_steps: Callable[[], object] = int) -> list[EpisodeResult]:
+    """Plays to the end and returns the episodes in their order; whatever between_steps raises interrupts it."""
+    results: list[EpisodeResult] = []
+    for ended in playing:
+        results += ended
+        between_steps()
+    return sorted(results, key=lambda result: result.episode)
 
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    bad_values: int  # found and kept out
+
+def open_for_evaluation(
+    make_env: EnvFactory, cfg: EnvConfig, where: str, seed: int, beat: Callable[[], object] = int
+) -> EnvBatch:
+    """Opens environments and resets each once: PyBullet differs on the first reset only.
+
+    After it, an episode is the same whenever it is played.
+    """
+    env_batch = open_batch(make_env, cfg, where, beat=beat)
+    try:
+        for position in range(env_batch.count):
+            env_batch.reset(position, seed, 0)
+    except BaseException:
+        env_batch.close()
+        raise
+    return env_batch
 
 
 class MemberEvaluator:
@@ -99,28 +88,16 @@ class MemberEvaluator:
 
     def __init__(self, cfg: Config, member: int, make_env: EnvFactory, beat: Callable[[], object] = int) -> None:
         self.member, self.max_steps = member, cfg.eval.max_steps
-        self.env_batch = open_batch(make_env, cfg.env, f"the evaluation of {cfg.members[member].title}", beat=beat)
         self.seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
-        # PyBullet differs on the first reset only; after it, an episode is the same whenever it is played.
-        for position in range(self.env_batch.count):
-            self.env_batch.reset(position, self.seeds[0], 0)
-        self.env_batch.take_faults()
+        where = f"the evaluation of {cfg.members[member].title}"
+        self.env_batch = open_for_evaluation(make_env, cfg.env, where, self.seeds[0], beat)
 
-    def evaluate(self, snapshot: PolicySnapshot, step: int, before_a_step: Callable[[], object] = int) -> Evaluation:
+    def evaluate(self, snapshot: PolicySnapshot, step: int, between_steps: Callable[[], object] = int) -> Evaluation:
         """Plays all of the member's evaluation episodes with its part of the snapshot."""
-        return Evaluation(step, self.member, snapshot, *self.play(snapshot, range(len(self.seeds)), before_a_step))
+        playing = self.play(snapshot, range(len(self.seeds)))
+        return Evaluation(step, self.member, snapshot, finish(playing, between_steps))
 
-    def play(
-        self, snapshot: PolicySnapshot, episodes: Sequence[int], before_a_step: Callable[[], object] = int
-    ) -> Played:
-        """Plays the given evaluation episodes."""
-        return _finished(self.playing(snapshot, episodes), before_a_step)
-
-    def playing(self, snapshot: PolicySnapshot, episodes: Sequence[int]) -> Generator[None, None, Played]:
-        """Plays the given evaluation episodes and yields before each step, so that the caller can do something else."""
-        policy, seeds = MemberPolicy(snapshot, self.member), [self.seeds[episode] for episode in episodes]
-        try:
-            returns, lengths = yield from _played(policy, self.env_batch, seeds, self.max_steps, episodes[0])
-        finally:
-            bad_values = len(self.env_batch.take_faults())  # if interrupted, they recur when it is evaluated again
-        return Played(returns, lengths, bad_values)
+    def play(self, snapshot: PolicySnapshot, episodes: range) -> Iterator[list[EpisodeResult]]:
+        """Plays some of these episodes, as play_episodes does."""
+        policy, seeds = MemberPolicy(snapshot, self.member), self.seeds[episodes.start : episodes.stop]
+        return play_episodes(policy, self.env_batch, seeds, self.max_steps, episodes.start)

@@ -1,18 +1,38 @@
-"""Checks that an environment factory returns a new environment with every call."""
+"""Factories of environments: each call must make a new one; their names, and how another process can make the same."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import VectorEnv
 
+from t3d.config import Config, EnvConfig, merge
+from t3d.config.fields import is_toml
 from t3d.errors import EnvironmentFailed, OwnSignal, UserError
 from t3d.world.guard import EnvFactory
 from t3d.world.spec import name_of
+
+
+@dataclass(frozen=True)
+class ById:
+    """Creates environments by id and arguments, and keeps these so that another process can do the same."""
+
+    env: EnvConfig
+    make: EnvFactory
+
+    def __call__(self, **keywords: Any) -> Any:
+        return self.make(**keywords)
 
 
 class CheckedFactory:
@@ -29,13 +49,13 @@ class CheckedFactory:
             raise
         except BaseException as error:
             raise EnvironmentFailed(f"making {self.name}", error) from error
-        for one in _innermost(env):
-            if id(one) in self._created and self._created[id(one)]() is one:
+        for inner in _innermost(env):
+            if id(inner) in self._created and self._created[id(inner)]() is inner:
                 raise UserError(
-                    f"{self.name} returned the same {name_of(one)} object twice, and training and evaluation need "
-                    f"environments of their own; make a new one with every call: {_how_to_write_it(one)}"
+                    f"{self.name} returned the same {name_of(inner)} object twice, and training and evaluation need "
+                    f"environments of their own; make a new one with every call: {_how_to_write_it(inner)}"
                 )
-            self._created[id(one)] = _reference(one)
+            self._created[id(inner)] = _reference(inner)
         return env
 
 
@@ -68,8 +88,8 @@ def _innermost(env: Any) -> Iterator[Any]:
     if isinstance(env, gym.Env | VectorEnv):
         yield env.unwrapped
     if isinstance(env, VectorEnv):
-        for one in getattr(env.unwrapped, "envs", ()):
-            yield from _innermost(one)
+        for single in getattr(env.unwrapped, "envs", ()):
+            yield from _innermost(single)
 
 
 def _how_to_write_it(env: Any) -> str:
@@ -83,3 +103,91 @@ def _reference(thing: Any) -> Callable[[], Any]:
         return weakref.ref(thing)
     except TypeError:  # a class with __slots__
         return lambda: thing
+
+
+def with_reference(cfg: Config, make_env: Any) -> Config:
+    """Adds the id and the arguments of what make_env makes, if another process can make it by these.
+
+    An id that is given says where to find the environment, so it stays.
+    """
+    if make_env is None:
+        return cfg
+    try:
+        env_id, args = reference(make_env)
+    except UserError:
+        return cfg
+    return merge(cfg, {"env": {"id": env_id, "args": args}}) if cfg.env.id in ("", env_id) else cfg
+
+
+def with_env_name(cfg: Config, label: str) -> Config:
+    """Names an environment that has no id after its class."""
+    return cfg if cfg.env.id or cfg.env.name else merge(cfg, {"env": {"name": label}})
+
+
+def other_environment(cfg: Config, make_env: Any, label: str) -> list[str]:
+    """Notes that a run is named after a Gymnasium id, and that make_env makes something else."""
+    named = cfg.env.id
+    if isinstance(make_env, ById) or not named or ":" in named or label.startswith(named):
+        return []
+    return [
+        f"env.id is {named}, and make_env makes {label}: that is what is trained, under the name of {named}, by which "
+        "t3d eval and t3d record make an environment; leave env.id out to name the run after what make_env makes"
+    ]
+
+
+def reference(make_env: Any) -> tuple[str, dict[str, Any]]:
+    """Returns the id and the arguments by which another process can make the same environments.
+
+    Raises UserError if there are none: for a lambda, a class of a notebook, or an argument that is no plain value.
+    """
+    make_env = make_env.make if isinstance(make_env, CheckedFactory) else make_env
+    if isinstance(make_env, ById):
+        return make_env.env.id, make_env.env.args
+    function = make_env.func if isinstance(make_env, partial) else make_env
+    module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<lambda>")
+    imported: Any = None
+    with suppress(ImportError, AttributeError):
+        imported = getattr(importlib.import_module(module), name)
+    if module == "__main__" or imported is not function:
+        raise UserError(
+            f"actor processes cannot import make_env={name} of {module}; define it at the top of a module of its own, "
+            "or train with actors=inline"
+        )
+    args = _arguments(make_env) if isinstance(make_env, partial) else {}
+    args = {key: value.item() if isinstance(value, np.generic) else value for key, value in args.items()}
+    for key, value in args.items():
+        if not is_toml(value):
+            raise UserError(
+                f"actor processes cannot be given {key}={value!r:.60} of make_env={name}; use strings, numbers, lists "
+                "and dicts of these, or train with actors=inline"
+            )
+    if function is gym.make and isinstance(args.get("id"), str):
+        return args.pop("id"), args
+    return f"{module}:{name}", args
+
+
+def _arguments(made: partial[Any]) -> dict[str, Any]:
+    """Returns the arguments of a partial by name."""
+    try:
+        parameters = [*inspect.signature(made.func).parameters.values()][: len(made.args)]
+    except (TypeError, ValueError):  # callables written in C often have no signature
+        parameters = []
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    if len(names) < len(made.args):
+        raise UserError(
+            f"actor processes cannot be given the arguments {made.args!r:.60} of make_env; give them by name, "
+            "or train with actors=inline"
+        )
+    return {**dict(zip(names, made.args, strict=True)), **made.keywords}
+
+
+def label_of(env: Any) -> str:
+    """The name of an environment that has no id of its own: Pendulum-v1 if it is registered, or drone:Drone."""
+    if getattr(env, "spec", None):
+        return str(env.spec.id)
+    kind = type(getattr(env, "unwrapped", env))
+    module = kind.__module__
+    if module == "__main__":  # of a program it is the file, in a notebook there is none
+        stem = Path(getattr(sys.modules["__main__"], "__file__", None) or "").stem
+        module = stem if stem.isidentifier() else ""
+    return f"{module}:{kind.__name__}".lstrip(":")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -17,12 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, plain
+from t3d.errors import UserError
+from t3d.files import to_fields, to_list, to_number
+from t3d.policy.acting import SavedPolicy
 from t3d.policy.observations import newest, split
 from t3d.policy.spec import Spec
 from t3d.seeds import derive
 from t3d.world.batch import EnvBatch, SingleEnvs, open_batch
+from t3d.world.factory import label_of
 from t3d.world.guard import ENVIRONMENT_ERRORS, EnvFactory
-from t3d.world.names import label_of
+from t3d.world.spec import size_of
 
 SEED = derive(0, "fingerprint")  # of no run's own streams
 STEPS = 5  # chosen: dynamics and rewards show, and rounding has not grown yet
@@ -78,10 +82,10 @@ def _first_env(batch: EnvBatch) -> Any:
 
 def _episode(batch: EnvBatch) -> dict[str, list[Any]]:
     """Plays the episode in the first environment of the batch; nothing if that fails."""
-    started, spec, places = time.monotonic(), batch.spec, range(batch.count)
+    started, spec = time.monotonic(), batch.spec
     try:
         for _ in range(2):  # PyBullet differs on the first reset only
-            observations = [batch.reset(place, SEED, 0) for place in places]
+            observations = [batch.reset(position, SEED, 0) for position in range(batch.count)]
         seen, rewards = [observations[0]], list[float]()
         while len(rewards) < STEPS and time.monotonic() - started < MOST_SECONDS:
             action = np.sin(np.arange(1, spec.action_size + 1) * (len(rewards) + 1.0))
@@ -94,7 +98,7 @@ def _episode(batch: EnvBatch) -> dict[str, list[Any]]:
                 break
     except ENVIRONMENT_ERRORS:
         return {}
-    parts = [_vector_and_frame(one, spec) for one in seen]
+    parts = [_vector_and_frame(observation, spec) for observation in seen]
     images = {"images": [_means(frame) for _, frame in parts]} if spec.images else {}
     return {"observations": [_means(vector) for vector, _ in parts], **images, "rewards": rewards}
 
@@ -144,3 +148,56 @@ def _global_streams_kept() -> Iterator[None]:
         np.random.set_state(of_numpy)  # noqa: NPY002
         if of_torch is not None:
             torch.set_rng_state(of_torch)
+
+
+def check_fits(policy: SavedPolicy, spec: Spec, env_id: str) -> None:
+    """Raises UserError if a policy was trained on an environment with other spaces."""
+    if changed := difference(outline(policy.spec), outline(spec)):
+        raise UserError(f"the policy does not fit {env_id}: {changed}")
+
+
+def outline(spec: Spec) -> dict[str, Any]:
+    """Describes an environment's spaces in plain values that a checkpoint can hold."""
+    images = {"images": [[image.name, size_of(image)] for image in spec.images], "stack": spec.stack}
+    return {
+        "observed": spec.observation_size,
+        "observation": [[part.name, list(part.shape), part.first_choice] for part in spec.observation],
+        "action_shape": list(spec.action_shape),
+        "bounds": [list(pair) for pair in zip(spec.action_low.tolist(), spec.action_high.tolist(), strict=True)],
+        **(images if spec.images else {}),
+        **({"max_action_change": spec.max_action_change} if spec.max_action_change else {}),
+    }
+
+
+def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
+    """Describes the first difference between two outlines, the first from a file; empty if there is none."""
+    for name, (default, sentence, in_words) in COMPARED.items():
+        before, after = to_fields(then).get(name, default), now.get(name, default)
+        if before != after:
+            return sentence.format(in_words(before), in_words(after))
+    for index, (before, after) in enumerate(zip(to_list(then["bounds"]), now["bounds"], strict=True)):
+        if before != after:
+            return f"the bounds of action {index} were {before}, now {after}"
+    return ""
+
+
+def _parts(parts: Any) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape, _ in map(to_list, to_list(parts)))
+
+
+def _images(images: Any) -> str:
+    return " and ".join(f"the image {name} of {size}" for name, size in map(to_list, to_list(images))) or "no image"
+
+
+def _limit(limit: Any) -> str:
+    return f"by at most {to_number(limit):g} of their range per step" if limit else "freely"
+
+
+COMPARED: dict[str, tuple[Any, str, Callable[[Any], str]]] = {  # what an outline that lacks it means, and sentences
+    "images": ([], "it observed {} then, {} now", _images),
+    "stack": (1, "its observations had {} frames then, {} now (env.frame_stack)", str),
+    "max_action_change": (0.0, "its actions changed {} then, {} now (env.max_action_change)", _limit),
+    "observed": (None, "{} observation values then, {} now", str),
+    "observation": (None, "its observation was {}, now {}", _parts),
+    "action_shape": (None, "its actions had the shape {}, now {}", str),
+}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -39,6 +40,7 @@ class Result(NamedTuple):
     truncated: bool
     valid: bool = True  # False: the environment returned a bad value, and this transition must not be stored
     error: Exception | None = None  # why the step failed: the episode is lost
+    info: Mapping[str, Any] = MappingProxyType({})  # as returned; a VectorEnv returns that of all its environments
 
     @property
     def ending(self) -> int:
@@ -88,7 +90,6 @@ class Environment:
         return result._replace(reward=total)
 
     def close(self) -> None:
-        """Frees the simulator."""
         self.gym.close()
 
 
@@ -143,17 +144,17 @@ class EnvGuard:
         """Checks what reset returned, and returns it like the result of a step."""
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise self.refusal("reset", "reset() must return (observation, info), as Gymnasium requires")
-        return self.checked(answer[0], 0.0, terminated=False, truncated=False)
+        return self.checked(answer[0], 0.0, False, False, answer[1])
 
     def result(self, answer: Any) -> Result:
         """Checks what step returned."""
         if not (isinstance(answer, tuple) and len(answer) == 5):
             required = "(observation, reward, terminated, truncated, info)"
             raise self.refusal("step", f"step() must return {required}, as Gymnasium requires")
-        observation, reward, terminated, truncated, _ = answer
-        return self.checked(observation, reward, terminated=self.flag(terminated), truncated=self.flag(truncated))
+        observation, reward, terminated, truncated, info = answer
+        return self.checked(observation, reward, self.flag(terminated), self.flag(truncated), info)
 
-    def checked(self, observation: Any, reward: Any, *, terminated: bool, truncated: bool) -> Result:
+    def checked(self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: Any) -> Result:
         """Handles bad values as configured and returns a result with only valid values in it."""
         try:
             valid_reward = number("reward", reward)
@@ -170,7 +171,7 @@ class EnvGuard:
         if self.spec.max_action_change:
             put_previous(flat, self._previous, self.spec)
         self.last = stacked(flat, self._before, self.spec) if self.spec.images else flat
-        return Result(self.last, valid_reward, terminated, truncated)
+        return Result(self.last, valid_reward, terminated, truncated, info=info)
 
     def _nothing(self) -> NDArray[Any]:
         return np.zeros(self.spec.observation_width, self.spec.observation_dtype)
@@ -201,8 +202,14 @@ class EnvGuard:
             if os.getpid() != self._process:
                 os._exit(1)  # a process that the environment forked must not run T3D's code
 
+    def attempt(self, step: Callable[..., Result], *arguments: Any) -> Result:
+        """Takes a step; one that fails becomes the result that stands for it."""
+        try:
+            return step(*arguments)
+        except ENVIRONMENT_ERRORS as error:
+            return self.failed(error)
+
     def failed(self, error: Exception) -> Result:
-        """Returns the result that stands for a failed step."""
         return Result(self.last, 0.0, terminated=False, truncated=True, valid=False, error=error)
 
     def refusal(self, field: str, text: str) -> BadValue:
@@ -214,7 +221,6 @@ class EnvGuard:
         return f"{self.where}, episode {self.episode}, step {self.step}"
 
     def take_faults(self) -> list[Fault]:
-        """Returns the bad values found since the last call."""
         taken, self.faults = self.faults, []
         return taken
 

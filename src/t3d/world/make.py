@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -30,23 +30,11 @@ from t3d.modules import (
     is_path,
     with_full_path,
 )
-from t3d.world.dm import DmControl
-from t3d.world.factory import CheckedFactory, accepted
+from t3d.world.factory import ById, CheckedFactory, accepted
 from t3d.world.guard import EnvFactory, GymEnv
-from t3d.world.mujoco_log import redirect_warnings
+from t3d.world.simulators import DmControl, redirect_warnings
 
 ENVIRONMENTS = (gym.Env, VectorEnv)
-
-
-@dataclass(frozen=True)
-class ById:
-    """Creates environments by id and arguments, and keeps these so that another process can do the same."""
-
-    env: EnvConfig
-    make: EnvFactory
-
-    def __call__(self, **keywords: Any) -> Any:
-        return self.make(**keywords)
 
 
 def env_factory(env: EnvConfig) -> ById:
@@ -91,10 +79,10 @@ def _factory(env_id: str, args: dict[str, Any]) -> tuple[EnvFactory, str]:
     if module is not None and not name:
         make, name = _only_one(module, env_id)
         return partial(_call, make, env_id, args), name
-    found = getattr(module, name, None)
-    if not callable(found):
+    factory = getattr(module, name, None)
+    if not callable(factory):
         raise UserError(f"unknown environment {env_id}{_hint(name, module)}")
-    return partial(_call, found, env_id, args), ""
+    return partial(_call, factory, env_id, args), ""
 
 
 def parse_id(env_id: str) -> tuple[str, str]:

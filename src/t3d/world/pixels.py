@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import EnvironmentFailed, NotRendered, UserError, did_you_mean, text_of
-from t3d.world.dm import DmControl
 from t3d.world.factory import accepted
-from t3d.world.graphics import choose_graphics, graphics_hint
 from t3d.world.guard import EnvFactory, GymEnv
+from t3d.world.simulators import DmControl, choose_graphics, graphics_hint
 from t3d.world.spec import name_of
 
 Frame = NDArray[np.uint8]
@@ -73,13 +72,11 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
         self._draw = self._drawing(cfg.pixels, cfg.camera)
 
     def reset(self, **keywords: Any) -> tuple[Frame, dict[str, Any]]:
-        """Starts an episode."""
         _, info = self.env.reset(**keywords)
         self._steps, self._frame = 0, self._drawn()
         return self._frame, info
 
     def step(self, action: Any) -> Any:
-        """Takes one step."""
         _, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
         if self._steps % self._repeat == 0 or terminated or truncated:
@@ -94,7 +91,6 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.render()
 
     def close(self) -> None:
-        """Frees the simulator and the graphics."""
         if self._renderer is not None:
             self._renderer.close()
         self.env.close()
@@ -105,8 +101,8 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
         except NotRendered:
             raise
         except Exception as error:  # graphics raise anything
-            said = f"it cannot be rendered here: {text_of(error)}{graphics_hint()}"
-            raise NotRendered(said) from (error if self._calls_render else None)
+            text = f"it cannot be rendered here: {text_of(error)}{graphics_hint()}"
+            raise NotRendered(text) from (error if self._calls_render else None)
 
     def _drawing(self, pixels: int, camera: str) -> Callable[[], Frame]:
         """Returns what draws an image; where the simulator allows it, in the right size and without decoration."""
@@ -125,14 +121,14 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
     def _mujoco_drawing(self, for_people: Any, pixels: int, camera: str) -> Callable[[], Frame]:
         model = for_people.model
         known = [model.camera(index).name for index in range(model.ncam)]
-        asked = camera or ("track" if "track" in known else "")  # otherwise the body moves out of sight
+        chosen = camera or ("track" if "track" in known else "")  # otherwise the body moves out of sight
         renderer = self._renderer = type(for_people)(
             model,
             for_people.data,
             default_cam_config=for_people.default_cam_config,
             width=pixels,
             height=pixels,
-            camera_id=_number(asked, known, name_of(self.env)) if asked else for_people.camera_id,
+            camera_id=_number(chosen, known, name_of(self.env)) if chosen else for_people.camera_id,
         )
 
         def draw() -> Frame:
@@ -184,11 +180,11 @@ def _areas(size: int, pixels: int) -> list[tuple[NDArray[np.int64], NDArray[np.i
 def _checked(rendered: Any) -> Frame:
     frame = np.asarray(rendered)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or 0 in frame.shape:
-        what = type(rendered).__name__
-        what += f" of shape {frame.shape} and type {frame.dtype}" if isinstance(rendered, np.ndarray) else ""
+        returned = type(rendered).__name__
+        returned += f" of shape {frame.shape} and type {frame.dtype}" if isinstance(rendered, np.ndarray) else ""
         raise NotRendered(
             "env.pixels needs a render() that returns an image (height, width, 3) of uint8, and it returned "
-            f"{'nothing' if rendered is None else what}"
+            f"{'nothing' if rendered is None else returned}"
         )
     return frame
 
@@ -201,6 +197,6 @@ def _number(camera: str, known: list[str], name: str) -> int:
         return int(camera)
     if not known:
         raise UserError(f"{name} has no cameras to choose from; leave out --env.camera {camera}")
-    named = ", ".join(f"{index} ({one})" if one else str(index) for index, one in enumerate(known))
+    named = ", ".join(f"{index} ({name})" if name else str(index) for index, name in enumerate(known))
     hint = did_you_mean(camera, known)
     raise UserError(f"{name} has no camera {camera}{hint}{' Its' if hint else '; its'} cameras are {named}")

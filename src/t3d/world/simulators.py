@@ -1,7 +1,10 @@
-"""dm_control tasks as Gymnasium environments, by id: dm:cartpole-swingup."""
+"""What MuJoCo, dm_control and pygame need: graphics without a screen, warnings in the log, dm_control tasks by id."""
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import warnings
 from typing import Any
 
@@ -11,7 +14,44 @@ from gymnasium.spaces import Box, Dict
 
 from t3d.errors import UserError, did_you_mean
 
+LOG = logging.getLogger("t3d.mujoco")
 FRAME_SIZE = (480, 480)  # height and width
+_logged: set[str] = set()
+
+
+def choose_graphics() -> None:
+    """Lets MuJoCo render through EGL and pygame without a window if there is no screen; before they are imported.
+
+    pygame's library, SDL, would swallow SIGTERM as soon as something is drawn.
+    """
+    os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not screen:
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
+def graphics_hint() -> str:
+    """What to add to the message of an error that graphics raised."""
+    if not sys.modules.keys() & {"mujoco", "OpenGL"}:  # MuJoCo imports OpenGL first, which may fail
+        return ""
+    return (
+        "; MuJoCo renders through EGL if there is no screen: apt-get install libegl1 libgl1, and leave MUJOCO_GL unset"
+    )
+
+
+def redirect_warnings() -> None:
+    """Sends MuJoCo's warnings, which it writes to MUJOCO_LOG.TXT otherwise, to Python's logging, if it is in use."""
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None:
+        mujoco.set_mju_user_warning(_log_once)
+
+
+def _log_once(message: str) -> None:
+    level = logging.DEBUG if "deprecated" in message else logging.WARNING  # old model syntax is not the user's concern
+    if message not in _logged:
+        _logged.add(message)
+        LOG.log(level, "MuJoCo: %s", message)
 
 
 class DmControl(gym.Env[Any, Any]):
@@ -35,13 +75,11 @@ class DmControl(gym.Env[Any, Any]):
         return self.env.reset().observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Takes one step."""
         now = self.env.step(action)
         terminated = now.last() and now.discount == 0
         return now.observation, now.reward or 0.0, terminated, now.last() and not terminated, {}
 
     def render(self) -> Any:
-        """Renders one frame for people."""
         height, width = FRAME_SIZE
         return self.env.physics.render(height, width, camera_id=self.camera)
 
@@ -56,7 +94,6 @@ class DmControl(gym.Env[Any, Any]):
         return self.env.physics.render(pixels, pixels, camera_id=camera, render_flag_overrides=flags)
 
     def close(self) -> None:
-        """Frees the simulator."""
         self.env.close()
 
 
@@ -70,7 +107,7 @@ def _load(task: str, args: dict[str, Any]) -> Any:
             f'dm:{task} needs a package that is not installed ({error}); install it with: pip install "t3d[dm-control]"'
         ) from None
     domain, _, name = task.partition("-")
-    known = [f"dm:{one}-{other}" for one, other in suite.ALL_TASKS]
+    known = [f"dm:{domain}-{name}" for domain, name in suite.ALL_TASKS]
     if f"dm:{task}" not in known:
         raise UserError(f"unknown environment dm:{task}{did_you_mean(f'dm:{task}', known)}")
     try:

@@ -1,0 +1,188 @@
+"""What the files of a checkpoint hold: a manifest with hashes, the replay in segments, and a state in two files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from t3d.errors import UserError
+from t3d.files import Refused, read, sealed, to_count, to_fields, to_list, to_number, unsealed, write_new
+from t3d.store.members import stored_name
+from t3d.types import State
+
+if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
+    from t3d.data.replay import Replay
+
+FORMAT = 2
+MAX_MANIFEST_BYTES = 2**26  # a longer one is refused unread; chosen
+FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,254}")
+SEGMENT_ROWS = 10_000  # written once and shared: at the default interval a checkpoint has one to write a seed; chosen
+SEGMENT_FRAME_BYTES = 2**30  # with images a segment has fewer rows if their newest frames are more than this; chosen
+
+
+class File(NamedTuple):
+    """A file of a checkpoint, as its manifest lists it."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Segment(NamedTuple):
+    """A file with the rows of one member's transitions first to stop, counted from the start of the run."""
+
+    member: str  # its name
+    first: int
+    stop: int
+    file: File
+
+
+class Manifest(NamedTuple):
+    """The contents of a checkpoint."""
+
+    step: int
+    files: tuple[File, ...]
+    segments: tuple[Segment, ...]
+
+
+def packed(manifest: Manifest) -> bytes:
+    """Returns the content of manifest.json."""
+    return sealed("manifest", {"format": FORMAT, **manifest._asdict()})
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Reads a manifest and checks its hash and file names; another format is an error for the user."""
+    fields = unsealed("manifest", read(path, MAX_MANIFEST_BYTES))
+    version = to_number(fields["format"])
+    if version > FORMAT:
+        raise UserError(f"{path.parent} has checkpoint format {version:g}, this T3D reads {FORMAT}; update T3D")
+    if version < FORMAT:
+        raise UserError(
+            f"{path.parents[2]} was written by an early version of T3D (checkpoint format {version:g}), which this one "
+            "does not read; resume it with the version that wrote it, or train again"
+        )
+    files = tuple(_file(entry) for entry in to_list(fields["files"]))
+    segments = tuple(
+        Segment(stored_name(member), to_count(first), to_count(stop), _file(entry))
+        for member, first, stop, entry in map(to_list, to_list(fields["segments"]))
+    )
+    return Manifest(to_count(fields["step"]), files, segments)
+
+
+def write_file(path: Path, content: bytes, written: list[Path]) -> File:
+    """Writes a file, which is added to `written` before it exists."""
+    path.unlink(missing_ok=True)  # from an interrupted attempt
+    written.append(path)
+    return File(path.name, len(content), write_new(path, content))
+
+
+def _file(entry: Any) -> File:
+    name, size, sha256 = to_list(entry)
+    if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
+        raise Refused(f"it names a file {name!r:.80}, which is not a plain name")
+    return File(name, to_count(size), str(sha256))
+
+
+def write_segments(
+    folder: Path, serial: int, members: list[str], replay: Replay, shared: list[Segment], written: list[Path]
+) -> Iterator[Segment]:
+    """Yields the segments that hold the replay: full ones of earlier checkpoints, and the rest, written now."""
+    for index, member in enumerate(members):
+        first, stop = replay.kept(index)
+        for segment in shared:
+            if segment.member == member and segment.stop > first:
+                first = segment.stop
+                yield segment
+        while first < stop:
+            end = min(stop, first + rows_of(replay))
+            content = safetensors.numpy.save(replay.contents(index, first, end))
+            name = f"{serial:06}-{member}-{first}-{end}.safetensors"
+            yield Segment(member, first, end, write_file(folder / name, content, written))
+            first = end
+
+
+def contents_of(segment: Segment, content: bytes, replay: Replay) -> dict[str, NDArray[Any]]:
+    """Returns the arrays of a segment; their shapes and types must fit the replay."""
+    arrays, count = safetensors.numpy.load(content), segment.stop - segment.first
+    expected = {"rows": ("float32", (count, replay.rows.shape[2]))}
+    if "origins" in arrays:  # added in the course of format 2
+        expected["origins"] = "int32", (count, 4)
+    if replay.frames is not None:
+        expected["numbers"] = "int64", (count, replay.frames.stack + 1)
+        expected["frames"] = "uint8", (len(arrays["frames"]), replay.frames.frame_size)
+    for name, (dtype, shape) in expected.items():
+        array = arrays[name]
+        if array.shape != shape or str(array.dtype) != dtype:
+            raise Refused(f"{segment.file.name} holds {name} of {array.dtype} {array.shape} instead of {dtype} {shape}")
+    return arrays
+
+
+def rows_of(replay: Replay) -> int:
+    """Returns how many rows a full segment has."""
+    if replay.frames is None:
+        return SEGMENT_ROWS
+    return min(SEGMENT_ROWS, max(1, SEGMENT_FRAME_BYTES // replay.frames.frame_size))
+
+
+def shared_segments(folder: Path, before: Sequence[Segment], rows: int) -> list[Segment]:
+    """Returns the full segments of the checkpoint before; none if one is missing: then all are written again."""
+    full = [segment for segment in before if segment.stop - segment.first == rows]
+    sizes = [path.stat().st_size if path.is_file() else -1 for path in (folder / segment.file.name for segment in full)]
+    return full if sizes == [segment.file.size for segment in full] else []
+
+
+def new_bytes(members: list[str], replay: Replay, shared: list[Segment]) -> int:
+    """Returns how much write_segments will write, without the few bytes of each file's header."""
+    total, rows = 0, rows_of(replay)
+    for index, member in enumerate(members):
+        first, stop = replay.kept(index)
+        first = max([first, *(segment.stop for segment in shared if segment.member == member)])
+        total += sum(replay.content_bytes(index, start, min(stop, start + rows)) for start in range(first, stop, rows))
+    return total
+
+
+def split(state: State) -> tuple[State, dict[str, NDArray[Any]]]:
+    """Splits a nested state into its plain part and its arrays by path, e.g. learner/actor."""
+    plain: State = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for key, value in state.items():
+        if isinstance(value, dict):
+            plain[key], inner = split(value)
+            arrays |= {f"{key}/{name}": array for name, array in inner.items()}
+        elif isinstance(value, np.ndarray):
+            arrays[key] = value
+        else:
+            plain[key] = value
+    return plain, arrays
+
+
+def joined(plain: State, arrays: dict[str, NDArray[Any]]) -> State:
+    """The inverse of split; changes plain."""
+    for name, array in arrays.items():
+        *path, last = name.split("/")
+        node = plain
+        for key in path:
+            node = to_fields(node[key])
+        to_fields(node)[last] = array
+    return plain
+
+
+def refuse_unlike(stored: Any, like: Any, name: str = "the state") -> None:
+    """Raises ValueError where a state from a file has another kind of value than the same state of this run."""
+    if isinstance(like, dict):
+        for key in like.keys() & to_fields(stored).keys():
+            refuse_unlike(stored[key], like[key], key)
+    elif isinstance(like, np.ndarray):
+        wrong = not isinstance(stored, np.ndarray) or (stored.ndim, stored.dtype) != (like.ndim, like.dtype)
+        if wrong:
+            raise ValueError(f"{name} is not an array of {like.ndim} axes of {like.dtype}")
+    elif like is not None:
+        kinds = (int, float) if isinstance(like, float) else (list, tuple) if isinstance(like, tuple) else type(like)
+        if not isinstance(stored, kinds):
+            raise ValueError(f"{name} is a {type(stored).__name__} instead of a {type(like).__name__}")
