@@ -61,18 +61,18 @@ class Access(NamedTuple):
 
     def matches(self, token: str) -> bool:
         """Compares in a time that says nothing about the token."""
-        return secrets.compare_digest(token.encode(errors="replace"), self.token.encode())
+        return bool(self.token) and secrets.compare_digest(token.encode(errors="replace"), self.token.encode())
 
-    def in_header(self, headers: Headers) -> bool:
+    def has_bearer(self, headers: Headers) -> bool:
         """Whether a request has the token, as `Authorization: Bearer TOKEN`."""
         kind, _, token = headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and self.matches(token)
 
     def refuse_foreign(self, headers: Headers) -> None:
-        """Refuses what a page of another site could send, which the user has open.
+        """Refuses what a page of another site that the user has open could send.
 
-        Host must be a name that nobody else can point at this machine, or the one it listens on, with any port
-        (tunnels), or the page could reach the server under a name of its own. Origin, if any, must be this server.
+        Host must be one of our names, with any port (tunnels): a site can point names of its own at this machine.
+        Origin, if there is one, must be this server.
         """
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):

@@ -129,7 +129,7 @@ class Connections:
         try:
             await self.app(scope, noted, send)
         finally:
-            connection.is_asked = False
+            connection.is_answering = False
             connection.read(is_on=True)
 
     def watch(self) -> None:
@@ -167,7 +167,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, connections: Connections, inner: Any) -> None:
         self.connections, self.inner = connections, inner
         self.client: Any = None
-        self.is_asked = self.is_socket = False  # a request is being answered; it is a WebSocket
+        self.is_answering = self.is_socket = False  # a request is being answered; it is a WebSocket
         self.waits_since = math.inf  # for the headers of a request
         self.around = 0  # bytes since the last part of a body or message
         self.unread, self.unread_since = 0, 0.0  # bytes of answers
@@ -186,7 +186,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def begin(self, *, is_socket: bool) -> None:
         """A request has arrived."""
-        self.is_asked, self.is_socket, self.waits_since, self.around = True, is_socket, math.inf, 0
+        self.is_answering, self.is_socket, self.waits_since, self.around = True, is_socket, math.inf, 0
         self.read(is_on=False)
 
     def read(self, *, is_on: bool) -> None:
@@ -199,7 +199,7 @@ class _Connection(asyncio.BufferedProtocol):
         return self.connections.buffer[: max(LEAST_READ, BYTES_A_TURN // max(1, len(self.connections.open)))]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self.is_asked:
+        if not self.is_answering:
             self.waits_since = min(self.waits_since, time.monotonic())
         self.around += nbytes
         if self.around > MOST_AROUND + self.is_socket * self.connections.message_bytes:

@@ -355,6 +355,7 @@ def test_elsewhere_the_token_is_printed_or_taken_from_the_environment(tmp_path: 
     with served(tmp_path / "run", "--host", "0.0.0.0", T3D_TOKEN=own) as server:
         assert own not in server.first_lines and "Authorization" not in server.first_lines
         assert asked(server)[0] == 401 and asked(server, authorization=f"Bearer {own}")[0] == 200
+        assert asked(server, b" " * 2**20)[0] == 401, "the answer to a long body arrives too"
         assert own not in server.stop()[1]
     with served(tmp_path / "run", "--host", "0.0.0.0") as server:
         assert asked(server)[0] == 401

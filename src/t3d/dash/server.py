@@ -110,12 +110,12 @@ class Application:
         shows_token = request.scope["path"] == "/" and self.access.matches(request.query_params.get("token", ""))
         if (changes or not self.access.on_loopback) and not shows_token and not self._has_token(request):
             raise RequestRefused(401, "the token is missing or wrong: open the address that t3d dash printed")
-        if changes and "origin" not in headers and not self.access.in_header(headers):
+        if changes and "origin" not in headers and not self.access.has_bearer(headers):
             raise RequestRefused(403, "a change with the cookie needs an Origin")
 
     def _has_token(self, request: Request) -> bool:
         by_cookie = self.access.matches(request.cookies.get(self.cookie, ""))
-        return by_cookie or self.access.in_header(request.headers)
+        return by_cookie or self.access.has_bearer(request.headers)
 
     def session(self, request: Request) -> dict[str, Any]:
         """Says what this is, and whether the browser has the token."""

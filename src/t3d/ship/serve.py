@@ -111,7 +111,7 @@ class Application:
             Route("/act", self.act, methods=["POST"]),
             Route("/info", self.info, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
-            Route("/metrics", self.figures, methods=["GET"]),
+            Route("/metrics", self.report, methods=["GET"]),
             WebSocketRoute("/ws", self.socket),
         ]
         self._routes = Starlette(routes=routes, exception_handlers=error_handlers(AVAILABLE))
@@ -140,7 +140,7 @@ class Application:
         """With a token nothing else matters: a page of another site does not know it, under whatever name it comes."""
         if not self.access.token:
             self.access.refuse_foreign(headers)
-        elif not self.access.in_header(headers):
+        elif not self.access.has_bearer(headers):
             raise RequestRefused(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
 
     async def act(self, request: Request) -> Response:
@@ -179,7 +179,7 @@ class Application:
         hashes = {name: about[name] for name in ("tensors_sha256", "model_sha256") if name in about}
         environment = {"id": about.get("env"), **{name: about[name] for name in ENVIRONMENT if name in about}}
         training = {name: about[name] for name in TRAINING if name in about}
-        said = {
+        about_policy = {
             "policy": repr(self.policy),
             "environment": environment,
             **self.messages.described(),
@@ -189,7 +189,7 @@ class Application:
             "limits": self.limits._asdict(),
             "served_by": f"t3d {__version__}",
         }
-        return json_answer(finite(said))
+        return json_answer(finite(about_policy))
 
     async def health(self, _: Request) -> Response:
         """Says whether requests are taken."""
@@ -197,7 +197,7 @@ class Application:
             raise RequestRefused(503, "the server is stopping")
         return json_answer({"status": "ok"})
 
-    async def figures(self, _: Request) -> Response:
+    async def report(self, _: Request) -> Response:
         """Sends the metrics."""
         text = prometheus.generate_latest(self.metrics.registry)
         return Response(text, headers={"content-type": prometheus.CONTENT_TYPE_LATEST})
