@@ -18,10 +18,9 @@ from t3d.policy.acting import SavedPolicy
 from t3d.policy.observations import ABSURD
 from t3d.policy.spec import Part, Spec
 from t3d.ship import parity
-from t3d.ship.c_compiler import compiled, compiler
 from t3d.ship.c_source import c_source
 from t3d.ship.export import export_policy
-from t3d.ship.parity import TOLERANCE, largest_difference, observations
+from t3d.ship.parity import TOLERANCE, compiled, compiler, largest_difference, observations
 
 NAMES = [f"{kind}-{activation}" for kind, activation in ALL_NETWORKS]
 WITH_COMPILER = pytest.mark.skipif(compiler() is None, reason="there is no C compiler here")

@@ -30,10 +30,9 @@ from t3d.policy.files import read_policy, save_policy
 from t3d.policy.spec import Spec
 from t3d.seeds import derive
 from t3d.ship import parity
-from t3d.ship.c_compiler import compiled, compiler
 from t3d.ship.c_source import c_source
 from t3d.ship.export import export_policy
-from t3d.ship.parity import TOLERANCE, largest_difference, observations, put_previous_actions
+from t3d.ship.parity import TOLERANCE, compiled, compiler, largest_difference, observations, put_previous_actions
 from t3d.store.checkpoint import newest
 
 LIMIT = 0.2

@@ -12,9 +12,8 @@ from t3d.policy.acting import SavedPolicy
 from t3d.policy.actions import middle
 from t3d.policy.architectures import KINDS
 from t3d.policy.spec import Spec
-from t3d.ship.c_compiler import compiled, compiler
 from t3d.ship.c_source import c_source
-from t3d.ship.parity import largest_difference, refuse_difference
+from t3d.ship.parity import compiled, compiler, largest_difference, refuse_difference
 from t3d.version import __version__
 
 

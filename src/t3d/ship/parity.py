@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +25,9 @@ OBSERVATIONS = 10_000
 CHUNK = 100  # observations with images compared at once, for memory; chosen
 TOLERANCE = 1e-5  # of the range of each action
 TINIEST = 1e-30  # of the extremes
+COMPILERS = ("cc", "gcc", "clang")
+COMPILER_FLAGS = ("-std=c99", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+COMPILE_SECONDS = 300
 
 
 Actions = Callable[[NDArray[Any], NDArray[Any] | None], NDArray[Any]]  # as LoadedPolicy.actions
@@ -112,3 +121,35 @@ def _is_near_half(policy: SavedPolicy, flat: NDArray[Any]) -> NDArray[np.bool_]:
     span = spec.action_high - spec.action_low
     exact = spec.action_low + (policy.actor(flat).astype(np.float64) + 1) / 2 * span
     return np.abs(exact - np.floor(exact) - 0.5) <= TOLERANCE * span
+
+
+def compiler() -> str | None:
+    """The path of a C compiler, if there is one."""
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
+@contextmanager
+def compiled(source: str, spec: Spec) -> Iterator[Actions]:
+    """Compiles an exported C file with the system's compiler and calls it."""
+    with tempfile.TemporaryDirectory(prefix="t3d-c-") as folder:
+        file, library = Path(folder, "policy.c"), Path(folder, "policy.so")
+        file.write_text(source, encoding="ascii")
+        command = [compiler() or "cc", *COMPILER_FLAGS, "-o", str(library), str(file), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UserError(f"the exported C code could not be compiled: {error}") from None
+        if done.returncode:
+            raise UserError(f"the exported C code does not compile with {command[0]}: {done.stderr.strip():.300}")
+        act: Any = ctypes.CDLL(str(library)).t3d_act
+
+        def actions(flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
+            outputs = np.empty((len(flat), spec.action_size), np.float32)
+            before = [] if previous is None else [previous.reshape(outputs.shape)]
+            inputs = (np.ascontiguousarray(array, np.float32) for array in (flat[:, : spec.own_size], *before))
+            for row in zip(*inputs, outputs, strict=True):
+                if not act(*(ctypes.c_void_p(array.ctypes.data) for array in row)):
+                    raise UserError("the exported C code refuses an observation that the policy accepts")
+            return outputs
+
+        yield actions
