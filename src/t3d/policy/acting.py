@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.policy.actions import limited, middle, put_previous, to_bounds, valid_previous
-from t3d.policy.observations import InvalidValue, batch_size, flatten, flatten_batch, stacked
+from t3d.policy.actions import action_count, limited, middle, put_previous, to_bounds, valid_previous
+from t3d.policy.observations import batch_size, flatten, flatten_batch, stacked
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.policy.spec import Spec
 
@@ -43,17 +43,15 @@ class LoadedPolicy:
 
     def __repr__(self) -> str:
         about, spec = self.about, self.spec
-        seen = [f"{spec.own_size} values"] if spec.own_size else []
-        seen += [f"{'x'.join(map(str, image.shape))} pixels" for image in spec.images]
-        seen += [f"{spec.stack} frames"] if spec.stack > 1 else []
-        seen += ["the previous action"] if spec.max_action_change else []
-        which = f"{about.get('kind', '')} policy".strip()
-        trained = (
-            f"of {about.get('env') or 'an environment made in Python'}, seed {about['seed']}, step {about['step']:,}"
-        )
+        inputs = [f"{spec.own_size} values"] if spec.own_size else []
+        inputs += [f"{'x'.join(map(str, image.shape))} pixels" for image in spec.images]
+        inputs += [f"{spec.stack} frames"] if spec.stack > 1 else []
+        inputs += ["the previous action"] if spec.max_action_change else []
+        kind, env = f"{about.get('kind', '')} policy".strip(), about.get("env") or "an environment made in Python"
         actions = f"{spec.action_size} {'action' if spec.action_size == 1 else 'actions'}"
         actions += f", changing by at most {spec.max_action_change:g} of the range" if spec.max_action_change else ""
-        return f"<{which} {trained}: {', '.join(seen)} -> {about['network']['name']} -> {actions}>"
+        computed = f"{', '.join(inputs)} -> {about['network']['name']} -> {actions}"
+        return f"<{kind} of {env}, seed {about['seed']}, step {about['step']:,}: {computed}>"
 
     def reset(self) -> None:
         """Starts an episode: the next observation is its first."""
@@ -88,11 +86,11 @@ class LoadedPolicy:
         if state is not None and starts is None:
             return state  # checked with the observation
         count, first = batch_size(observation, self.spec), self.initial_action
+        rows, shape = (1, first.shape) if count is None else (count, (count, *first.shape))
         if state is None:
-            return np.broadcast_to(first, first.shape if count is None else (count, *first.shape))
-        begins = _starts(starts, 1 if count is None else count)
-        kept = _checked_previous(state, count, self.spec)
-        return np.where(begins.reshape([1] * first.ndim if count is None else [-1, *[1] * first.ndim]), first, kept)
+            return np.broadcast_to(first, shape)
+        begins = _starts(starts, rows).reshape(-1, *[1] * first.ndim)
+        return np.where(begins, first, valid_previous(state, count, self.spec)).reshape(shape)
 
     def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
         """Flat observations (N, observation_width), or one, to actions (N, *action_shape) within the bounds, or one.
@@ -105,15 +103,12 @@ class LoadedPolicy:
         spec = self.spec
         if (previous is None) == (spec.max_action_change > 0):
             raise UserError(_TAKES_PREVIOUS if previous is None else _TAKES_NO_PREVIOUS)
-        try:
-            is_usual = getattr(observation, "shape", None) == self._usual_shape
-            count = None if is_usual else batch_size(observation, spec)
-            flat = flatten(observation, spec) if count is None else flatten_batch(observation, count, spec)
-            if previous is not None:
-                previous = valid_previous(previous, count, spec)
-                put_previous(flat, previous, spec)
-        except InvalidValue as error:
-            raise UserError(str(error)) from None
+        is_usual = getattr(observation, "shape", None) == self._usual_shape
+        count = None if is_usual else batch_size(observation, spec)
+        flat = flatten(observation, spec) if count is None else flatten_batch(observation, count, spec)
+        if previous is not None:
+            previous = valid_previous(previous, count, spec)
+            put_previous(flat, previous, spec)
         return self.actions(flat if spec.stack == 1 else self._with_older_frames(flat, starts), previous)
 
     def _with_older_frames(self, flat: NDArray[np.uint8], starts: Any) -> NDArray[np.uint8]:
@@ -139,14 +134,6 @@ def _starts(starts: Any, rows: int) -> NDArray[np.bool_]:
         raise UserError(problem) from None
 
 
-def _checked_previous(value: Any, count: int | None, spec: Spec) -> NDArray[Any]:
-    """Copies a previous action, or `count` of them."""
-    try:
-        return valid_previous(value, count, spec)
-    except InvalidValue as error:
-        raise UserError(str(error)) from None
-
-
 class Controller:
     """Acts in one control loop: one episode after the other, or a batch of them side by side.
 
@@ -160,10 +147,10 @@ class Controller:
     def reset(self, previous_action: Any = None) -> None:
         """Starts an episode; the previous action is the middle of the range, or what the actuators do now."""
         spec = self.policy.spec
-        if previous_action is not None and not spec.max_action_change:
-            raise UserError(_TAKES_NO_PREVIOUS)
         if previous_action is not None:
-            previous_action = _checked_previous(previous_action, _count(previous_action, spec), spec)
+            if not spec.max_action_change:
+                raise UserError(_TAKES_NO_PREVIOUS)
+            previous_action = valid_previous(previous_action, action_count(previous_action, spec), spec)
         self.policy.reset()
         self._state = previous_action
 
@@ -171,15 +158,6 @@ class Controller:
         """Acts; in a batch, `episode_start` says of each row whether an episode starts there."""
         action, self._state = self.policy.predict(observation, self._state, episode_start)
         return action
-
-
-def _count(actions: Any, spec: Spec) -> int | None:
-    """How many actions these are; None for a single one, and for what is neither."""
-    try:
-        shape = np.shape(actions)
-    except ValueError:  # a ragged list
-        return None
-    return shape[0] if len(shape) == len(spec.action_shape) + 1 else None
 
 
 class SavedPolicy(LoadedPolicy):
@@ -191,7 +169,6 @@ class SavedPolicy(LoadedPolicy):
         self.actor = MemberPolicy(snapshot, 0)
 
     def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
-        """As the base class says."""
         actions = self.actor(flat.reshape(-1, flat.shape[-1]))
         one_by_one = actions.reshape(-1)
         if not one_by_one.dot(one_by_one) >= 0:  # NaN, and the fastest way to see it

@@ -81,6 +81,15 @@ def put_previous(flat: NDArray[Any], previous: NDArray[Any], spec: Spec) -> None
         flat[..., spec.own_size :] = scaled
 
 
+def action_count(actions: Any, spec: Spec) -> int | None:
+    """How many actions these are; None for a single one, and for what is neither."""
+    try:
+        shape = np.shape(actions)
+    except ValueError:  # a ragged list
+        return None
+    return shape[0] if len(shape) == len(spec.action_shape) + 1 else None
+
+
 def valid_previous(value: Any, count: int | None, spec: Spec) -> NDArray[Any]:
     """Checks a previous action, or `count` of them; what is beyond the bounds counts as the bound."""
     shape = spec.action_shape if count is None else (count, *spec.action_shape)

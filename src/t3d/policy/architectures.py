@@ -221,30 +221,12 @@ def _layer_norm(x: Floats, scale: Floats, shift: Floats) -> Floats:
     return normal
 
 
-def _relu(x: Floats) -> Floats:
-    return np.maximum(x, 0)
-
-
-def _elu(x: Floats) -> Floats:
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
-
-
-def _gelu(x: Floats) -> Floats:
-    inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
-    half: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return half
-
-
-def _silu(x: Floats) -> Floats:
-    half: Floats = np.float32(0.5) * x * (1 + np.tanh(np.float32(0.5) * x))  # x * sigmoid(x), without overflow
-    return half
-
-
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
-    "relu": _relu,
-    "elu": _elu,
-    "gelu": _gelu,  # with tanh, because NumPy has no error function
-    "silu": _silu,
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    # With tanh, because NumPy has no error function.
+    "gelu": lambda x: 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x))),
+    "silu": lambda x: 0.5 * x * (1 + np.tanh(0.5 * x)),  # x * sigmoid(x), without overflow
     "tanh": np.tanh,
 }
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.errors import UserError
 from t3d.policy.spec import Floats, Image, Part, Spec
 
 ABSURD = 1e10  # chosen: one observation of 1e14 overflows squared gradients in float32, which freezes weights for good
 FIXED_TO = 1e6  # chosen: what `clip` reduces infinities to; their squares fit into float32
 
 
-class InvalidValue(ValueError):
+class InvalidValue(UserError, ValueError):
     """A value that must not reach the replay; the message says what is wrong with it, field says where."""
 
     def __init__(self, field: str, problem: str) -> None:
@@ -37,7 +38,7 @@ def flatten(observation: Any, spec: Spec) -> NDArray[Any]:
         for part in spec.observation:
             vector[part.start : part.stop] = _part(observation, part)
         for image in spec.images:
-            _pixels(frames, image)[:] = _to_bytes(image, _valid(image, _channels_first(observation, image)))
+            _pixels(frames, image)[:] = _to_bytes(image, _channels_first(observation, image))
         return flat
     if len(spec.observation) == 1 and not spec.max_action_change:
         return _part(observation, spec.observation[0])
@@ -85,11 +86,13 @@ def fixed(observation: Any, spec: Spec, last: NDArray[Any]) -> NDArray[Any]:
     for image in spec.images:
         pixels = _pixels(frame, image)
         with suppress(InvalidValue):
-            pixels[:] = _to_bytes(image, _clipped_image(_channels_first(observation, image), pixels))
+            given = _channels_first(observation, image)
+            valid = np.where(np.isnan(given), pixels / 255, given.clip(0, 1)) if image.is_float else given
+            pixels[:] = _to_bytes(image, valid)
     for part in spec.observation:
         values = vector[part.start : part.stop]
         with suppress(InvalidValue):
-            plain = _plain(observation, part)
+            plain = numbers(part.name, inside(observation, part), part.shape)
             values[:] = _clipped(plain.reshape(-1), values) if part.first_choice is None else _one_hot(part, plain)
     return flat
 
@@ -130,10 +133,6 @@ def _part(observation: Any, part: Part) -> Floats:
     plain = numbers(part.name, value, part.shape)
     values = sane(part.name, plain.reshape(-1)) if part.first_choice is None else _one_hot(part, plain)
     return values.astype(np.float32)
-
-
-def _plain(observation: Any, part: Part) -> NDArray[np.float64]:
-    return numbers(part.name, inside(observation, part), part.shape)
 
 
 def inside(observation: Any, part: Part | Image) -> Any:
@@ -188,20 +187,14 @@ def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
     return three.transpose(2, 0, 1) if image.channels_last else three
 
 
-def _valid(image: Image, pixels: NDArray[Any]) -> NDArray[Any]:
-    if image.is_float:
-        valid = (pixels >= 0) & (pixels <= 1)  # False for NaN too
-        if not valid.all():
-            raise InvalidValue(image.name, f"holds {pixels[~valid][0]}; images of floats must lie between 0 and 1")
-    return pixels
-
-
-def _clipped_image(pixels: NDArray[Any], last: NDArray[np.uint8]) -> NDArray[Any]:
-    return np.where(np.isnan(pixels), last / 255, pixels.clip(0, 1)) if pixels.dtype.kind == "f" else pixels
-
-
 def _to_bytes(image: Image, pixels: NDArray[Any]) -> NDArray[Any]:
-    return np.rint(pixels * 255) if image.is_float else pixels
+    """Pixels from 0 to 255; those of floats must lie between 0 and 1."""
+    if not image.is_float:
+        return pixels
+    valid = (pixels >= 0) & (pixels <= 1)  # False for NaN too
+    if not valid.all():
+        raise InvalidValue(image.name, f"holds {pixels[~valid][0]}; images of floats must lie between 0 and 1")
+    return np.asarray(np.rint(pixels * 255))
 
 
 def batch_size(observation: Any, spec: Spec) -> int | None:

@@ -101,14 +101,13 @@ def _empty(network: Architecture, scaled: bool) -> PolicySnapshot:
     return PolicySnapshot(0, network, flat, Scaling(ones, ones) if scaled else None)
 
 
-def _outline(model: onnx.ModelProto) -> list[Any]:
+def _outline(model: onnx.ModelProto) -> bytes:
     """Everything in a model but its floats and its metadata; numbers in other files have another outline."""
-    graph = model.graph
-    kept = [*graph.node, *graph.input, *graph.output, *model.opset_import, *model.functions]
-    constants = [
-        (one.name, tuple(one.dims), one.data_type, one.data_location, len(one.raw_data))
-        + ((one.raw_data,) if one.data_type == onnx.TensorProto.INT64 else ())
-        for one in graph.initializer
-    ]
-    others = [*graph.sparse_initializer, *graph.quantization_annotation, *graph.value_info, *model.training_info]
-    return [one.SerializeToString(deterministic=True) for one in [*kept, *others]] + constants
+    outline = onnx.ModelProto()
+    outline.CopyFrom(model)
+    del outline.metadata_props[:]
+    for constant in outline.graph.initializer:
+        if constant.data_type != onnx.TensorProto.INT64:
+            constant.raw_data = str(len(constant.raw_data)).encode()
+    content: bytes = outline.SerializeToString(deterministic=True)
+    return content
