@@ -190,35 +190,3 @@ def followed(path: Path) -> Path:
 def error_text(error: BaseException) -> str:
     """The message of an error, without its number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-class StandardStreams:
-    """Descriptors 0 to 2 as they are now, to put back what an environment closes."""
-
-    def __init__(self) -> None:
-        open_closed_descriptors()
-        self._copies = [os.dup(number) for number in range(3)]
-
-    def restore(self) -> None:
-        """Opens those that are closed: the next file would get their number, and what is printed."""
-        for number, copy in enumerate(self._copies):
-            try:
-                os.fstat(number)
-            except OSError:
-                os.dup2(copy, number)
-
-    def close(self) -> None:
-        """Puts them back for the last time."""
-        self.restore()
-        for copy in self._copies:
-            with suppress(OSError):  # an environment closed it
-                os.close(copy)
-
-
-def open_closed_descriptors() -> None:
-    """Opens /dev/null for closed standard streams: the next opened file would get their number, and the output."""
-    for number in range(3):
-        with suppress(OSError):
-            os.fstat(number)
-            continue
-        os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free

@@ -23,7 +23,7 @@ from t3d.actors.inline import InlineEvaluator
 from t3d.config import EnvConfig, merge
 from t3d.errors import NobodyLeft
 from t3d.events import End, Eval, Note
-from t3d.priority import lower_priority
+from t3d.process import lower_priority
 from t3d.run.live import train
 from t3d.run.parts import Counters, restore_evaluations
 from t3d.store.checkpoint import newest

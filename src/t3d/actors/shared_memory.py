@@ -125,11 +125,9 @@ class Policies(Shared):
 
     def put(self, slot: int, snapshot: PolicySnapshot) -> None:
         """Copies a snapshot into a slot."""
-        self.arrays["updates"][slot] = snapshot.updates
-        self.arrays["flat"][slot] = snapshot.flat
         self.arrays["scaled"][slot] = snapshot.scaling is not None
-        if snapshot.scaling is not None:
-            self.arrays["mean"][slot], self.arrays["std"][slot] = snapshot.scaling
+        for name, value in snapshot.to_dict().items():
+            self.arrays[name][slot] = value
 
     def get(self, slot: int) -> PolicySnapshot:
         """Returns a snapshot, which changes when the slot does."""

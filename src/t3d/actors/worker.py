@@ -20,7 +20,7 @@ from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring,
 from t3d.config import Config, merge
 from t3d.errors import Diverged, OwnSignal
 from t3d.policy.snapshots import MemberPolicy
-from t3d.priority import lower_priority
+from t3d.process import lower_priority
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, finish
 from t3d.world.make import env_factory

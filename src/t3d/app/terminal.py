@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 from t3d.errors import UserError
-from t3d.files import display_path, error_text, open_closed_descriptors
+from t3d.files import display_path, error_text
+from t3d.process import open_closed_descriptors
 
 Handler = Callable[[int, FrameType | None], None]
 SHOW_CURSOR = b"\x1b[?25h"

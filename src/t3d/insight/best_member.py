@@ -17,7 +17,6 @@ from t3d.errors import UserError
 from t3d.files import (
     CORRUPT_ERRORS,
     Refused,
-    StandardStreams,
     read,
     refuse_link,
     replace,
@@ -29,6 +28,7 @@ from t3d.files import (
 from t3d.insight.ranges import InputRanges, RangeRecorder
 from t3d.insight.statistics import estimate, mean
 from t3d.policy.acting import SavedPolicy
+from t3d.process import StandardStreams
 from t3d.seeds import derive
 from t3d.store.fresh import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run

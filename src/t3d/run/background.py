@@ -20,7 +20,7 @@ from typing import Any
 
 from t3d.config import Config
 from t3d.files import STARTED_IN, Refused, error_text, refuse_link
-from t3d.priority import lower_priority
+from t3d.process import lower_priority
 
 LOG = logging.getLogger("t3d.run")
 MOST_SAID = 2**16  # bytes that are read of what a process prints at a time

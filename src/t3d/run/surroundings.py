@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from t3d.files import StandardStreams
+from t3d.process import StandardStreams
 
 CPU, AS_IT_IS = torch.device("cpu"), nullcontext()
 ERRORS_RAISE = (
