@@ -335,10 +335,10 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_study_reports_the_largest_change_of_any_episode_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(__file__).parents[2] / "experiments" / "smooth.py"
     monkeypatch.syspath_prepend(file.parent)
-    read_description = spec_from_file_location("smooth_study", file)
-    assert read_description is not None and read_description.loader is not None
-    study: Any = module_from_spec(read_description)
-    read_description.loader.exec_module(study)
+    module_spec = spec_from_file_location("smooth_study", file)
+    assert module_spec is not None and module_spec.loader is not None
+    study: Any = module_from_spec(module_spec)
+    module_spec.loader.exec_module(study)
     policy = of_vectors(spec=vector_spec(3, 1))
     policy.about["env"] = "Pendulum-v1"
     together = study.play(policy, 3)

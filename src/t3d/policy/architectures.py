@@ -7,7 +7,7 @@ once in torch (algo/networks.py), or one network in NumPy (below), for acting wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ class Architecture(NamedTuple):
     @property
     def size(self) -> int:
         """The number of values in its parameters."""
-        return sum(prod(one.shape) for one in self.layout)
+        return sum(prod(parameter.shape) for parameter in self.layout)
 
     def forward(self, parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
         """Computes the output (..., N, out); x is (..., N, in), or the bytes of observations with images."""
@@ -99,12 +99,12 @@ class Architecture(NamedTuple):
 
     def parameters(self, flat: Any) -> list[Any]:
         """Views of K networks in flat (K, P), torch or NumPy: each parameter with a leading axis K."""
-        found, start = [], 0
-        for one in self.layout:
-            stop = start + prod(one.shape)
-            found.append(flat[:, start:stop].reshape(flat.shape[0], *one.shape))
+        views, start = [], 0
+        for shape, *_ in self.layout:
+            stop = start + prod(shape)
+            views.append(flat[:, start:stop].reshape(flat.shape[0], *shape))
             start = stop
-        return found
+        return views
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it as plain values, which from_dict reads."""
@@ -137,28 +137,29 @@ def norm(size: int) -> list[Parameter]:
 
 def mlp_layout(sizes: tuple[int, ...]) -> list[Parameter]:
     """A weight and a bias for each layer."""
-    return [parameter for fan_in, fan_out in pairwise(sizes) for parameter in linear(fan_in, fan_out)]
+    return [*chain(*(linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes)))]
 
 
 def mlp(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
     """The perceptron of the paper: an activation between layers, nothing after the last."""
     *hidden, weight, bias = parameters
-    for place in range(0, len(hidden), 2):
-        x = ops.activate(ops.linear(x, *hidden[place : place + 2]))
+    for start in range(0, len(hidden), 2):
+        x = ops.activate(ops.linear(x, *hidden[start : start + 2]))
     return ops.linear(x, weight, bias)
 
 
 def layer_norm_layout(sizes: tuple[int, ...]) -> list[Parameter]:
     """As mlp_layout, and a scale and a shift for each hidden layer."""
     *hidden, last = pairwise(sizes)
-    return [one for fan_in, fan_out in hidden for one in linear(fan_in, fan_out) + norm(fan_out)] + linear(*last)
+    layers = [linear(fan_in, fan_out) + norm(fan_out) for fan_in, fan_out in hidden]
+    return [*chain(*layers), *linear(*last)]
 
 
 def layer_norm(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
     """A perceptron whose hidden layers are normalised before their activation."""
     *hidden, weight, bias = parameters
-    for place in range(0, len(hidden), 4):
-        hidden_weight, hidden_bias, scale, shift = hidden[place : place + 4]
+    for start in range(0, len(hidden), 4):
+        hidden_weight, hidden_bias, scale, shift = hidden[start : start + 4]
         x = ops.activate(ops.layer_norm(ops.linear(x, hidden_weight, hidden_bias), scale, shift))
     return ops.linear(x, weight, bias)
 
@@ -177,8 +178,8 @@ def residual(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
     """Residual blocks as in SimBa (Lee and others, 2024): each adds an MLP of the normalised features to them."""
     (weight, bias), blocks, (scale, shift, last_weight, last_bias) = parameters[:2], parameters[2:-4], parameters[-4:]
     x = ops.linear(x, weight, bias)
-    for place in range(0, len(blocks), 6):
-        block_scale, block_shift, wide_weight, wide_bias, weight, bias = blocks[place : place + 6]
+    for start in range(0, len(blocks), 6):
+        block_scale, block_shift, wide_weight, wide_bias, weight, bias = blocks[start : start + 6]
         wide = ops.activate(ops.linear(ops.layer_norm(x, block_scale, block_shift), wide_weight, wide_bias))
         x = x + ops.linear(wide, weight, bias)
     return ops.linear(ops.layer_norm(x, scale, shift), last_weight, last_bias)
@@ -186,7 +187,7 @@ def residual(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
 
 def encoder_layout(encoder: Encoder) -> list[Parameter]:
     """A weight and a bias for each convolution, initialised as PyTorch initialises its Conv2d."""
-    return [one for layer in encoder.layers for one in linear(*layer)]
+    return [*chain(*(linear(*layer) for layer in encoder.layers))]
 
 
 def projection_layout(encoder: Encoder) -> list[Parameter]:

@@ -45,36 +45,31 @@ class Encoder(NamedTuple):
     @property
     def activations(self) -> int:
         """Values that it computes of one observation: its pixels, and what each convolution returns."""
-        found = 0
-        for channels, height, width in self.images:
-            found += self.stack * channels * height * width
-            for count in range(1, len(self.strides) + 1):
-                shorter = self._replace(strides=self.strides[:count])
-                found += self.channels * shorter._shrunk(height) * shorter._shrunk(width)
-        return found
+        pixels = self.stack * self.frame_size
+        shorter = (self._replace(strides=self.strides[:count]) for count in range(1, len(self.strides) + 1))
+        return pixels + sum(encoder.outputs for encoder in shorter)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
         """Inputs and outputs of each convolution as a product of matrices, image by image."""
-        found = []
+        layers = []
         for channels, _, _ in self.images:
             inputs = [self.stack * channels, *[self.channels] * (len(self.strides) - 1)]
-            found += [(one * KERNEL * KERNEL, self.channels) for one in inputs]
-        return found
+            layers += [(count * KERNEL * KERNEL, self.channels) for count in inputs]
+        return layers
 
     def forward(self, parameters: Sequence[Any], observations: Any, ops: Operations) -> Any:
         """Observations (..., N, width), which are bytes -> (..., N, outputs and then the vector)."""
         *lead, width = observations.shape
         vector = width - self.stack * self.frame_size  # bytes
         frames = observations[..., vector:].reshape(*lead, self.stack, self.frame_size)
-        pieces, start, place = [], 0, 0
+        pieces, start, layers = [], 0, iter(parameters)
         for channels, *sides in self.images:
             stop = start + channels * prod(sides)
             stacked = frames[..., start:stop].reshape(*lead, self.stack * channels, *sides)
             images = ops.pixels(stacked, parameters[0])
             for stride in self.strides:
-                images = ops.convolve(images, parameters[place], parameters[place + 1], stride)
-                place += 2
+                images = ops.convolve(images, next(layers), next(layers), stride)
             pieces.append(ops.flattened(images))
             start = stop
         if vector:
@@ -121,9 +116,9 @@ def floats(values: NDArray[np.uint8], like: Floats) -> Floats:
 
 def pixels(images: NDArray[np.uint8], like: Floats) -> Floats:
     """Bytes as floats from -0.5 to 0.5."""
-    found: Floats = np.divide(images, np.float32(BRIGHTEST), dtype=np.float32)
-    found -= np.float32(MIDDLE)
-    return found
+    values: Floats = np.divide(images, np.float32(BRIGHTEST), dtype=np.float32)
+    values -= np.float32(MIDDLE)
+    return values
 
 
 def convolve(images: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
@@ -131,10 +126,10 @@ def convolve(images: Floats, weight: Floats, bias: Floats, stride: int) -> Float
     windows = sliding_window_view(images, (KERNEL, KERNEL), (2, 3))[:, :, ::stride, ::stride]
     count, channels, height, width, *_ = windows.shape
     columns = windows.transpose(0, 1, 4, 5, 2, 3).reshape(count, channels * KERNEL * KERNEL, height * width)
-    found: Floats = weight.T @ columns
-    found += bias.T
-    np.maximum(found, 0, out=found)
-    return found.reshape(count, -1, height, width)
+    outputs: Floats = weight.T @ columns
+    outputs += bias.T
+    np.maximum(outputs, 0, out=outputs)
+    return outputs.reshape(count, -1, height, width)
 
 
 def flattened(images: Floats) -> Floats:

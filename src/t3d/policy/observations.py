@@ -158,8 +158,10 @@ def sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns a vector of which every number is finite and below ABSURD."""
     if not largest_of(flat) <= ABSURD:  # or NaN
         bad = int(np.argmin(np.abs(flat) <= ABSURD))
-        place = f"{name}[{bad}]" if len(flat) > 1 else name
-        raise InvalidValue(place, f"is {flat[bad]}; every number must be finite and below {ABSURD:g}")
+        raise InvalidValue(
+            f"{name}[{bad}]" if len(flat) > 1 else name,
+            f"is {flat[bad]}; every number must be finite and below {ABSURD:g}",
+        )
     return flat
 
 

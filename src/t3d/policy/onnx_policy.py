@@ -40,10 +40,10 @@ class OnnxPolicy(LoadedPolicy):
         if flat.ndim == 1:
             (action,) = self.actions(flat[None], None if previous is None else previous[None])
             return np.asarray(action)
-        found: NDArray[Any] = self._session.run(["action"], split_inputs(flat, previous, self.spec))[0]
-        if not np.isfinite(found).all():
+        actions: NDArray[Any] = self._session.run(["action"], split_inputs(flat, previous, self.spec))[0]
+        if not np.isfinite(actions).all():
             raise UserError("the policy's action for this observation is not finite")
-        return found
+        return actions
 
 
 def load(path: Path) -> OnnxPolicy:
@@ -72,15 +72,14 @@ def hash_of_model(model: onnx.ModelProto) -> str:
     rest = onnx.ModelProto()
     rest.CopyFrom(model)
     del rest.metadata_props[:]
-    rest.metadata_props.extend(one for one in model.metadata_props if one.key != DESCRIPTION)
+    rest.metadata_props.extend(entry for entry in model.metadata_props if entry.key != DESCRIPTION)
     return hashlib.sha256(rest.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
     """Reads the policy's description after checking that the model is one that T3D writes, unchanged."""
     model = onnx.load_model_from_string(content)
-    found = {one.key: one.value for one in model.metadata_props}
-    text = found.get(DESCRIPTION)
+    text = {entry.key: entry.value for entry in model.metadata_props}.get(DESCRIPTION)
     if not isinstance(text, str):  # protobuf returns bytes where they are not UTF-8
         raise Refused("it has no description of T3D's")
     about = unsealed(DESCRIPTION, text.encode())

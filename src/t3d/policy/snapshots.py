@@ -65,7 +65,7 @@ class MemberPolicy:
 
     def __init__(self, snapshot: PolicySnapshot, member: int) -> None:
         network = snapshot.architecture
-        self._parameters = [one[0] for one in network.parameters(snapshot.flat[member : member + 1])]
+        self._parameters = [stack[0] for stack in network.parameters(snapshot.flat[member : member + 1])]
         self._forward, self._ops = network.forward, numpy_operations(network.activation)
         scaling = snapshot.scaling
         self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])

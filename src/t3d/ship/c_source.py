@@ -198,12 +198,12 @@ def c_source(snapshot: PolicySnapshot, spec: Spec, comment: list[str]) -> str:
 def _forward(program: Program, snapshot: PolicySnapshot, spec: Spec) -> Value:
     """Adds the calls from the observation to the actions before their tanh."""
     network, size = snapshot.architecture, spec.observation_size
-    place = Value(program, "input", size)
+    input_ = Value(program, "input", size)
     if spec.max_action_change:
         program.sizes["input"] = size  # the observation is copied there, with the previous action
-    x = place if spec.max_action_change else Value(program, "observation", size)
+    x = input_ if spec.max_action_change else Value(program, "observation", size)
     if snapshot.scaling is not None:
-        x = program.call("scale", [x], place, snapshot.scaling.mean[0], snapshot.scaling.std[0])
+        x = program.call("scale", [x], input_, snapshot.scaling.mean[0], snapshot.scaling.std[0])
     parameters = [stack[0] for stack in network.parameters(snapshot.flat[:1])]
     output: Value = network.forward(parameters, x, program.operations())
     return output

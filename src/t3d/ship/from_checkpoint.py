@@ -32,12 +32,12 @@ def load(path: Path, seed: int | str | None) -> SavedPolicy:
         state = checkpoint.state()
         cfg = merge(Config(), to_fields(state["config"]))
         _refuse_own_code(cfg, path)
-        place = _place(cfg, seed, path)
-        member = cfg.members[place]
+        index = _index(cfg, seed, path)
+        member = cfg.members[index]
         last = read_policy(path.parents[1] / "last" / member.name)
         if changed := difference(state["spec"], outline(last.spec)):
             raise UserError(f"the policies and the checkpoints of {path.parents[1]} are of different runs: {changed}")
-        shipped = _shipped(cfg, last.spec, state).of_member(place)
+        shipped = _shipped(cfg, last.spec, state).of_member(index)
         return policy_of(shipped, last.spec, _about(last.about, member, checkpoint.step))
     except CORRUPT_ERRORS as error:
         raise UserError(f"{path} is not a checkpoint that T3D can use: {error}") from None
@@ -53,14 +53,16 @@ def _refuse_own_code(cfg: Config, path: Path) -> None:
             )
 
 
-def _place(cfg: Config, seed: int | str | None, path: Path) -> int:
+def _index(cfg: Config, seed: int | str | None, path: Path) -> int:
+    """The member that is chosen."""
     names = [(str(member.seed), member.name) for member in cfg.members]
-    found = [place for place, known in enumerate(names) if seed is None or str(seed) in known]
-    if len(found) != 1:
+    chosen = [index for index, known in enumerate(names) if seed is None or str(seed) in known]
+    if len(chosen) != 1:
         have = ", ".join(name for _, name in names[:5]) + (" ..." if len(names) > 5 else "")
-        what = noun(cfg.members)
-        raise UserError(f"{path} holds the {what}s {have}; choose one, e.g. load_policy(..., seed={names[0][1]!r})")
-    return found[0]
+        raise UserError(
+            f"{path} holds the {noun(cfg.members)}s {have}; choose one, e.g. load_policy(..., seed={names[0][1]!r})"
+        )
+    return chosen[0]
 
 
 def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:

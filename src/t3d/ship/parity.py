@@ -41,14 +41,14 @@ def largest_difference(policy: SavedPolicy, other: Actions) -> float:
     for _ in range(0, OBSERVATIONS, chunk):
         flat = observations(spec, policy.snapshot.scaling, chunk, rng)
         previous = put_previous_actions(policy, flat, rng) if spec.max_action_change else None
-        wanted, found = (
+        wanted, exported = (
             actions(flat, previous).reshape(chunk, -1).astype(np.float64) for actions in (policy.actions, other)
         )
-        if not ((found >= spec.action_low) & (found <= spec.action_high)).all():
+        if not ((exported >= spec.action_low) & (exported <= spec.action_high)).all():
             raise UserError(
                 "the exported policy returns actions outside of the environment's bounds; this is a bug of T3D"
             )
-        shares = np.abs(found - wanted) / (spec.action_high - spec.action_low)
+        shares = np.abs(exported - wanted) / (spec.action_high - spec.action_low)
         if spec.has_integer_actions:
             shares = np.where(_is_near_half(policy, flat), 0, shares)
         largest = max(largest, float(shares.max()))
@@ -102,17 +102,17 @@ def _action(share: NDArray[Any], spec: Spec) -> NDArray[Any]:
 
 
 def _vectors(size: int, scaling: Scaling | None, count: int, rng: np.random.Generator) -> Floats:
-    found = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-3, 0.5, (count, 1))
+    vectors = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-3, 0.5, (count, 1))
     if scaling is not None:
-        found = scaling.mean[0] + scaling.std[0] * found
+        vectors = scaling.mean[0] + scaling.std[0] * vectors
     signs = rng.choice([-ABSURD, ABSURD], (count, size))
-    found[0::8] = signs[0::8]
-    found[1::8] = np.where(rng.random((len(found[1::8]), size)) < 1 / max(size, 1), signs[1::8], found[1::8])
-    found[2::16] = 0
-    found[10::16] *= TINIEST
+    vectors[0::8] = signs[0::8]
+    vectors[1::8] = np.where(rng.random((len(vectors[1::8]), size)) < 1 / max(size, 1), signs[1::8], vectors[1::8])
+    vectors[2::16] = 0
+    vectors[10::16] *= TINIEST
     if scaling is not None:  # around where scaled observations are clipped
-        found[3::8] = scaling.mean[0] + scaling.std[0] * rng.uniform(-20, 20, (len(found[3::8]), size))
-    return np.clip(found, -ABSURD, ABSURD).astype(np.float32).reshape(count, size)
+        vectors[3::8] = scaling.mean[0] + scaling.std[0] * rng.uniform(-20, 20, (len(vectors[3::8]), size))
+    return np.clip(vectors, -ABSURD, ABSURD).astype(np.float32).reshape(count, size)
 
 
 def _is_near_half(policy: SavedPolicy, flat: NDArray[Any]) -> NDArray[np.bool_]:
