@@ -30,6 +30,7 @@ Value = TypeVar("Value")
 _allowed: Collection[str] | None = None  # what of the user's own may be imported in this process now; None: everything
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "pybullet_envs_gymnasium": "pybullet"}  # module -> extra that installs it
 MOST_NAMED = 5  # files of a folder
+INSIDE_RUN = "{name} is in {path}, and no file inside a run's folder is ever imported; move it"
 
 
 class NotImported(UserError):
@@ -60,25 +61,19 @@ def is_path(where: str) -> bool:
 
 def is_here(name: str) -> bool:
     """Whether a module of this name is in the current folder."""
-    return _found(Path(*name.split("."))) is not None
+    return _file_at(Path(*name.split("."))) is not None
 
 
 def file_of(where: str) -> Path:
     """Returns the absolute path of a file, given with or without .py, or as a package's folder."""
     path = Path(os.path.abspath(where))  # noqa: PTH100 (removes .., keeps links)
-    found = _found(path)
-    if found is not None:
-        return found
-    if is_folder(where):
+    if (file := _file_at(path)) is not None:
+        return file
+    if os.path.isdir(where):  # noqa: PTH112 (Path.is_dir may raise)
         raise UserError(in_folder(where))
     if os.path.exists(where):  # noqa: PTH110
         raise UserError(f"{where} is not a Python file; name one, e.g. my_robot.py:make_env")
     raise UserError(f"there is no file {path if path.suffix == '.py' else f'{path}.py'}; write FILE.py:NAME")
-
-
-def is_folder(where: str) -> bool:
-    """Whether this is a folder; unlike Path.is_dir, never raises."""
-    return os.path.isdir(where)  # noqa: PTH112
 
 
 def in_folder(where: str) -> str:
@@ -98,7 +93,7 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
         raise NotImported(name, what)
     if not is_path(where):
         _look_first_in(Path.cwd())
-        announce_import(what, name, where, find_module(where))
+        _announce(what, name, where, find_module(where))
         return import_module(where, name, what)
     file = file_of(where)
     folder, module_name = file.parent, "" if file.name == "__init__.py" else file.stem
@@ -107,14 +102,14 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     while (folder / "__init__.py").is_file():  # the file is part of a package, and may import the rest of it
         folder, module_name = folder.parent, f"{folder.name}.{module_name}".rstrip(".")
     _look_first_in(folder)
-    announce_import(what, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), module_name, file)
+    _announce(what, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), module_name, file)
     module = import_module(module_name, name, what)
     if not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
         raise UserError(f"{file} cannot be imported, because there is another module {module_name}; rename the file")
     return module
 
 
-def announce_import(what: str, name: str, module_name: str, file: Path | None) -> None:
+def _announce(what: str, name: str, module_name: str, file: Path | None) -> None:
     """Says which code of the user's is run next, unless it has run before; commands print what is logged here."""
     if file is not None and module_name not in sys.modules:
         LOG.info("%s %s from %s", what, name, file)
@@ -128,9 +123,8 @@ def find_module(where: str) -> Path | None:
     except (ImportError, ValueError):  # a module that somebody made without a spec
         return None
     if spec is not None and rest:
-        return next(
-            filter(None, (_found(Path(folder, *rest)) for folder in spec.submodule_search_locations or ())), None
-        )
+        folders = spec.submodule_search_locations or ()
+        return next(filter(None, (_file_at(Path(folder, *rest)) for folder in folders)), None)
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
 
 
@@ -153,11 +147,11 @@ class RunFolders:
         """Returns what the other finders find, unless that is in one of the folders."""
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
-        spelled = {way(place) for place in places if place for way in (os.path.abspath, os.path.realpath)}
-        for place, folder in product(spelled, self.folders):
-            if Path(place).is_relative_to(folder):
-                raise UserError(f"{name} is in {place}, and no file inside a run's folder is ever imported; move it")
+        origins = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
+        spellings = {spell(origin) for origin in origins if origin for spell in (os.path.abspath, os.path.realpath)}
+        for origin, folder in product(spellings, self.folders):
+            if Path(origin).is_relative_to(folder):
+                raise UserError(INSIDE_RUN.format(name=name, path=origin))
         return spec
 
 
@@ -173,27 +167,25 @@ def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> Non
     for name in names:
         where = name.rpartition(":")[0] or name
         if is_path(where):
-            was = Path(os.path.abspath(where))  # noqa: PTH100
-            file, hint = _found(was), "write where it is now into config.toml"
+            old = Path(os.path.abspath(where))  # noqa: PTH100
+            file, hint = _file_at(old), "write where it is now into config.toml"
         else:
             _look_first_in(Path.cwd())
-            was = Path(files.get(name, ""))
-            file = find_module(where) or _found_where(where, was)
+            old = Path(files.get(name, ""))
+            file = find_module(where) or _find_at(where, old)
             hint = "start in the folder that it is in now"
-        if file is None and was.name:
-            raise UserError(f"{name} was in {was}, which is missing; {hint}")
+        if file is None and old.name:
+            raise UserError(f"{name} was in {old}, which is missing; {hint}")
         if file is not None and _is_in(str(file), str(run)):
-            raise UserError(f"{name} is in {file}, and no file inside a run's folder is ever imported; move it")
+            raise UserError(INSIDE_RUN.format(name=name, path=file))
 
 
-def _found_where(where: str, was: Path) -> Path | None:
+def _find_at(where: str, old: Path) -> Path | None:
     """Looks for a module also in the folder from which it was imported."""
-    folder = was.parent if was.name != "__init__.py" else was.parent.parent
-    for _ in where.split(".")[1:]:
-        folder = folder.parent
-    if not os.path.isfile(was):  # noqa: PTH113
+    if not os.path.isfile(old):  # noqa: PTH113
         return None
-    sys.path.append(str(folder))
+    folders = (old.parent if old.name == "__init__.py" else old).parents
+    sys.path.append(str(folders[min(where.count("."), len(folders) - 1)]))
     return find_module(where)
 
 
@@ -246,16 +238,17 @@ def import_named(name: str, kind: type[Value], what: str) -> Value:
     module = import_own(where, name, what)
     value = getattr(module, attribute, None)
     if not isinstance(value, kind):
-        found = f"is of type {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
+        problem = f"is of type {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
         own = [key for key, other in vars(module).items() if isinstance(other, kind)]
-        raise UserError(f"{name} {found}; a {what} must be a {kind.__name__}{did_you_mean(attribute, own)}")
+        raise UserError(f"{name} {problem}; a {what} must be a {kind.__name__}{did_you_mean(attribute, own)}")
     return value
 
 
-def _found(path: Path) -> Path | None:
+def _file_at(path: Path) -> Path | None:
+    """The Python file at a path, which may lack .py or be the folder of a package."""
     candidates = [path] if path.suffix == ".py" else []
     candidates += [path.with_name(f"{path.name}.py"), path / "__init__.py"] if path.name else []
-    return next((one for one in candidates if os.path.isfile(one)), None)  # noqa: PTH113 (Path.is_file may raise)
+    return next((file for file in candidates if os.path.isfile(file)), None)  # noqa: PTH113 (Path.is_file may raise)
 
 
 def _look_first_in(folder: Path) -> None:

@@ -24,7 +24,6 @@ from t3d.modules import (
     import_module,
     import_own,
     in_folder,
-    is_folder,
     is_here,
     is_own,
     is_path,
@@ -132,7 +131,7 @@ def _hint(name: str, module: ModuleType | None) -> str:
     versions = [known for known in gym.registry if known.rpartition("-v")[0] == task]
     if versions:
         return f"; there is {max(versions, key=lambda known: int(known.rpartition('-v')[2]))}"
-    if is_folder(name):
+    if os.path.isdir(name):  # noqa: PTH112 (Path.is_dir may raise)
         return f"; {in_folder(name)}"
     return did_you_mean(name, gym.registry) or "; for an environment of your own write module:callable"
 
