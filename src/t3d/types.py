@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from t3d.policy.observations import newest
 from t3d.policy.spec import Floats, Spec, floats_in
 
 if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never need it
@@ -102,12 +103,7 @@ def rows_of(spec: Spec, s: NDArray[Any], a: Floats, r_and_terminated: Floats, s2
     if not spec.images:
         return np.concatenate([s, a, r_and_terminated, s2], axis=1, dtype=np.float32)
     floats = np.concatenate([a, r_and_terminated], axis=1, dtype=np.float32)
-    return np.concatenate([_newest(spec, s), floats.view(np.uint8), _newest(spec, s2)], axis=1)
-
-
-def _newest(spec: Spec, observations: NDArray[Any]) -> NDArray[Any]:
-    vector = 4 * spec.observation_size
-    return np.concatenate([observations[:, :vector], observations[:, -spec.frame_size :]], axis=1)
+    return np.concatenate([newest(s, spec), floats.view(np.uint8), newest(s2, spec)], axis=1)
 
 
 def row_sizes(spec: Spec) -> list[int]:

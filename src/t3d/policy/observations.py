@@ -66,10 +66,11 @@ def stacked(flat: NDArray[Any], before: NDArray[Any] | None, spec: Spec) -> NDAr
 
 
 def newest(observation: NDArray[Any], spec: Spec) -> NDArray[Any]:
-    """An observation with only the newest of its frames; without images, as it is."""
+    """Observations (..., width) with only the newest of their frames; without images, as they are."""
     if spec.stack == 1:
         return observation
-    return np.concatenate([observation[: 4 * spec.observation_size], observation[-spec.frame_size :]])
+    vector_bytes = 4 * spec.observation_size
+    return np.concatenate([observation[..., :vector_bytes], observation[..., -spec.frame_size :]], axis=-1)
 
 
 def number(name: str, value: Any) -> float:
