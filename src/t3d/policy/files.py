@@ -240,7 +240,7 @@ def _snapshot(
     if images != (tuple(image.shape for image in spec.images), spec.stack):
         raise Refused("its network does not fit the images of its observations")
     arrays = {"flat" if name == "actor" else name: array[None] for name, array in tensors.items()}
-    snapshot = PolicySnapshot.from_dict({"updates": about["updates"], **arrays}, 1, network).checked()
+    snapshot = PolicySnapshot.from_dict({**arrays, "updates": about["updates"]}, 1, network).checked()
     if snapshot.scaling is not None and spec.images:
         raise Refused("it scales observations that hold images, which no run of T3D does")
     if snapshot.scaling is not None and not (snapshot.scaling.std > 0).all():

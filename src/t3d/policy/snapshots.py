@@ -49,14 +49,14 @@ class PolicySnapshot(NamedTuple):
         arrays = {name: fields[name] for name in shapes if name in fields}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shapes[name]:
-                raise ValueError(f"{name} of a policy is not an array of float32 {shapes[name]}")
+                raise ValueError(f"its {name} is not an array of float32 {shapes[name]}")
         scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
         return cls(to_count(fields["updates"]), architecture, arrays["flat"], scaling)
 
     def checked(self) -> PolicySnapshot:
         """Returns it, unless a number is not finite."""
         if not all(np.isfinite(array).all() for array in (self.flat, *(self.scaling or ()))):
-            raise ValueError("a number of a policy is not finite")
+            raise ValueError("one of its numbers is not finite")
         return self
 
 
