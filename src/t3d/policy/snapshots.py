@@ -49,7 +49,7 @@ class PolicySnapshot(NamedTuple):
         arrays = {name: fields[name] for name in shapes if name in fields}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shapes[name]:
-                raise ValueError(f"its {name} is not an array of float32 {shapes[name]}")
+                raise ValueError(f"{name} of a policy is not float32 {shapes[name]}")
         scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
         return cls(to_count(fields["updates"]), architecture, arrays["flat"], scaling)
 
