@@ -248,7 +248,7 @@ def process_evaluator(cfg: Config) -> Iterator[Evaluator]:
 
 @contextmanager
 def ray_evaluator(cfg: Config) -> Iterator[Evaluator]:
-    from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
+    from t3d.actors.ray_collector import RayEvaluator  # noqa: PLC0415
 
     make_env = env_factory(cfg.env)
     with closing(WorkerLog()) as log:

@@ -35,8 +35,7 @@ from t3d.actors.ray_actor import (
     packed_policy,
     unpacked_policy,
 )
-from t3d.actors.ray_collector import RayCollector
-from t3d.actors.ray_evaluator import RayEvaluator
+from t3d.actors.ray_collector import RayCollector, RayEvaluator
 from t3d.actors.ray_orders import IN_FLIGHT, Claims, Window, answer_timeout
 from t3d.actors.worker_log import WorkerLog
 from t3d.app.train import parse

@@ -16,11 +16,10 @@ pytest.importorskip("ray", reason="Ray is not installed (t3d[ray])")
 from ray.exceptions import RayError
 
 import helpers
-from t3d.actors import ray_actor, ray_collector, ray_evaluator, ray_orders, supervisor
+from t3d.actors import ray_actor, ray_collector, ray_orders, supervisor
 from t3d.actors.checkup_worker import Checkup
 from t3d.actors.ray_actor import Actor, Started
-from t3d.actors.ray_collector import RayCollector
-from t3d.actors.ray_evaluator import RayEvaluator
+from t3d.actors.ray_collector import RayCollector, RayEvaluator
 from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config, merge
 from t3d.errors import NobodyLeft
@@ -130,9 +129,9 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CLOCK, "now", 0.0)
     monkeypatch.setattr(Sleeping, "rng", np.random.default_rng(0))
     clock = SimpleNamespace(monotonic=lambda: CLOCK.now, sleep=CLOCK.sleep)
-    for module in (ray_actor, ray_collector, ray_evaluator, ray_orders, supervisor):
+    for module in (ray_actor, ray_collector, ray_orders, supervisor):
         monkeypatch.setattr(module, "time", clock)
-    for module in (ray_collector, ray_evaluator, ray_orders):
+    for module in (ray_collector, ray_orders):
         monkeypatch.setattr(module, "ray", fake)
     monkeypatch.setattr(ray_actor, "started_here", lambda: Started("here", 1, "a node", "all that is needed"))
 

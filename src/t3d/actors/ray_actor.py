@@ -100,7 +100,7 @@ class Actor:
     def act(self, order: tuple[Any, ...], policy: dict[str, Any]) -> dict[str, Any]:
         """Acts until every claim is met or order_seconds have passed, and returns a block of transitions."""
         waited, order = time.monotonic() - self._idle_since, Order(*order)
-        blocks: dict[int, Block] = {member: Block() for member in order.claims}
+        blocks: dict[int, list[Rollout]] = {member: [] for member in order.claims}
         failure: dict[str, Any] = {}
         try:
             self._take_policy(order, policy)
@@ -111,8 +111,9 @@ class Actor:
         self._idle_since = time.monotonic()
         return {
             "updates": self.updates,
-            "blocks": {member: block.packed() for member, block in blocks.items()},
-            "counters": {unit: _counters(one) for unit, one in self.units.items()},
+            "blocks": {member: _packed(block) for member, block in blocks.items()},
+            "counters": {unit: _counters(member_actor) for unit, member_actor in self.units.items()},
+            "diverged": {one.member: one.error.what for one in self.units.values() if isinstance(one.error, Diverged)},
             "waited": waited,
             **failure,
         }
@@ -141,32 +142,27 @@ class Actor:
                 counters = EpisodeCounters(*np.full((2, self.cfg.num_envs), -1))
                 indices = [index for _, index in unit]
                 counters.episodes[indices], counters.bad_values[indices] = zip(*order.counters[unit], strict=True)
-                one = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)
-                self.units[unit] = one
-                one.begin()
+                self.units[unit] = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)
+                self.units[unit].begin()
 
-    def _act(self, claims: dict[int, tuple[int, int]], blocks: dict[int, Block], until: float) -> None:
+    def _act(self, claims: dict[int, tuple[int, int]], blocks: dict[int, list[Rollout]], until: float) -> None:
         """Steps each unit in turn; the one that was stepped last comes last in the next order, too."""
-        while time.monotonic() < until:
+        counts, acted = dict.fromkeys(claims, 0), True
+        while acted:
             acted = False
-            for unit, one in [*self.units.items()]:
-                start, wanted = claims.get(one.member, (0, 0))
-                block = blocks.get(one.member)
-                if block is None or block.count >= wanted or one.error is not None:
+            for unit, member_actor in [*self.units.items()]:
+                member = member_actor.member
+                start, wanted = claims.get(member, (0, 0))
+                if counts.get(member, 0) >= wanted or member_actor.error is not None:
                     continue
-                one.taken = start + block.count
-                is_random = one.taken < self.cfg.random_steps
-                block.add(one.step(self.policies[one.member]), is_random=is_random)
-                self.units[unit] = self.units.pop(unit)
-                acted = True
-                if isinstance(one.error, Diverged):
-                    block.diverged = one.error.what
-                elif one.error is not None:
-                    raise one.error
                 if time.monotonic() >= until:
                     return
-            if not acted:
-                return
+                member_actor.taken = start + counts[member]
+                blocks[member].append(member_actor.step(self.policies[member]))
+                counts[member] += len(blocks[member][-1].rows)
+                self.units[unit], acted = self.units.pop(unit), True
+                if member_actor.error is not None and not isinstance(member_actor.error, Diverged):
+                    raise member_actor.error
 
 
 class Evaluator:
@@ -218,38 +214,17 @@ class Evaluator:
         return one.play(unpacked_policy(policy, self.cfg), episodes)
 
 
-class Block:
-    """The transitions of one member in one answer."""
-
-    def __init__(self) -> None:
-        self.rollouts: list[Rollout] = []
-        self.count, self.random = 0, 0  # transitions, and how many of them had random actions
-        self.diverged = ""
-
-    def add(self, rollout: Rollout, *, is_random: bool) -> None:
-        """Adds the transitions of one step."""
-        self.rollouts.append(rollout)
-        self.count += len(rollout.rows)
-        self.random += len(rollout.rows) if is_random else 0
-
-    def packed(self) -> dict[str, Any]:
-        """Converts it to plain values and arrays."""
-        arrays: dict[str, NDArray[Any]] = {}
-        if self.rollouts:
-            arrays["rows"] = np.concatenate([one.rows for one in self.rollouts])
-            arrays["origins"] = np.concatenate([one.origins for one in self.rollouts])
-        return {
-            **arrays,
-            "random": self.random,
-            "episodes": [tuple(episode) for one in self.rollouts for episode in one.episodes],
-            "faults": [tuple(fault) for one in self.rollouts for fault in one.faults],
-            "diverged": self.diverged,
-        }
+def _packed(rollouts: list[Rollout]) -> dict[str, Any]:
+    """Converts what has happened to one member to plain values and arrays."""
+    arrays: dict[str, NDArray[Any]] = {}
+    if rollouts:
+        arrays["rows"] = np.concatenate([rollout.rows for rollout in rollouts])
+        arrays["origins"] = np.concatenate([rollout.origins for rollout in rollouts])
+    episodes = [tuple(episode) for rollout in rollouts for episode in rollout.episodes]
+    return {**arrays, "episodes": episodes, "faults": [tuple(fault) for one in rollouts for fault in one.faults]}
 
 
-def _counters(one: MemberActor) -> list[tuple[int, int]]:
+def _counters(member_actor: MemberActor) -> list[tuple[int, int]]:
     """Returns the newest episode and the bad values of each of its environments."""
-    pairs = [
-        (runner.counters.episodes[runner.index], runner.counters.bad_values[runner.index]) for runner in one.runners
-    ]
-    return [(int(episode), int(bad)) for episode, bad in pairs]
+    pairs = [[counter[runner.index] for counter in runner.counters] for runner in member_actor.runners]
+    return [(int(episode), int(bad_values)) for episode, bad_values in pairs]

@@ -30,7 +30,6 @@ from t3d.actors.supervisor import ONE_THREAD, python_path
 from t3d.config import Config
 from t3d.errors import UserError
 
-RAY = [sys.executable, "-P", "-m", "ray.scripts.scripts"]  # the command `ray`, of this very Python
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (Ray keeps there what is passed by reference)
 MOST_BYTES = 2**30  # of shared memory for a cluster of our own, taken as it is needed; chosen
 LEAST_BYTES = 100 * 2**20  # Ray refuses less than 75 MiB
@@ -40,8 +39,7 @@ PROBE_SECONDS = 20.0  # for `ray status` to be answered; chosen
 CLOSE_SECONDS = 10.0  # for a cluster of our own to end; chosen
 WATCH_SECONDS, LOST_SECONDS = 2.0, 20.0  # between two looks at the head; until it is given up; chosen
 TOKEN = secrets.token_hex(32)  # of our own clusters
-REFUSED = "InvalidAuthToken"
-DOCS = "docs/cluster.md says how to set it up"
+NOT_STARTED = "Ray could not start on this machine"
 KEEP_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # with 0, Ray does not replace 127.0.0.1 by an address for others
 READ_ONCE = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "", KEEP_LOOPBACK: "1"}  # by Ray on import; its defaults
 READ_BY_RAY: dict[str, str] = {}  # these, once Ray is imported
@@ -59,7 +57,7 @@ class Connection:
     folder: Path | None = None  # of this machine, of which actors have a copy; None where they run on this machine
 
     def __init__(self, folder: Path | None, warnings: list[str], watch: Watch, opened: ExitStack) -> None:
-        self.folder, self.warnings, self._watch, self._opened = folder, warnings, watch, opened
+        self.folder, self.warnings, self.lost, self._opened = folder, warnings, watch.lost, opened
         self.known_nodes: set[str] = set()  # whose versions were compared with ours
 
     def for_actors(self, cfg: Config) -> Config:
@@ -68,16 +66,10 @@ class Connection:
 
     def warning(self, started: Started) -> str:
         """Returns what differs on the node of an actor, if it is the first one there."""
-        if started.node in self.known_nodes:
-            return ""
+        here, is_known = installed_versions(), started.node in self.known_nodes
         self.known_nodes.add(started.node)
-        here = installed_versions()
-        different = f"node {started.host} runs {started.versions}; this process {here}"
-        return "" if started.versions == here else different
-
-    def lost(self) -> str:
-        """Returns why the cluster is lost for good, or an empty string; never waits."""
-        return self._watch.lost()
+        is_same = is_known or started.versions == here
+        return "" if is_same else f"node {started.host} runs {started.versions}; this process {here}"
 
     def close(self) -> None:
         """Leaves the cluster, and ends it if it is our own."""
@@ -123,10 +115,9 @@ def _start(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
     for line in guard.stdout:
         said = line.decode(errors="replace").strip() or said
         if said.startswith("address "):
-            with _explained("Ray could not start on this machine"):
-                _init(ray, opened, output, address=said.removeprefix("address "))
+            _init(ray, opened, output, NOT_STARTED, address=said.removeprefix("address "))
             return []
-    raise UserError(f"Ray could not start on this machine: {said or 'it said nothing'}")
+    raise UserError(f"{NOT_STARTED}: {said}")
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
@@ -147,8 +138,8 @@ def _join(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
     opened.enter_context(_environment({**VARIABLES, **settings}))
     ray = _import_ray()
     try:
-        with _explained(f"joining the Ray cluster at {address} failed"):
-            _init(ray, opened, output, address=address, runtime_env={"env_vars": ONE_THREAD, **files})
+        problem = f"joining the Ray cluster at {address} failed"
+        _init(ray, opened, output, problem, address=address, runtime_env={"env_vars": ONE_THREAD, **files})
     except ConnectionError:  # the head did answer us
         raise UserError(
             f"the Ray cluster at {address} answers, but this machine is not one of its nodes; join it first with: "
@@ -205,46 +196,32 @@ def asks_for_token(address: str) -> bool:
         socket.create_connection(split_address(address), CONNECT_SECONDS).close()
     except OSError as error:
         raise UserError(
-            f"nothing answers at ray_address={address} ({error.strerror or error}); is the cluster running? {DOCS}"
+            f"nothing answers at ray_address={address} ({error.strerror or error}); is the cluster running? "
+            "docs/cluster.md says how to set it up"
         ) from None
-    answer = _ask(address, "disabled")
-    if not answer:
-        return False
-    if REFUSED not in answer:
-        raise UserError(
-            f"what answers at ray_address={address} is not the head of a Ray cluster ({_last_line(answer)})"
-        )
-    answer = _ask(address, "token")
-    if not answer:
-        return True
-    if REFUSED in answer:
-        raise UserError(
-            f"the Ray cluster at {address} refuses this token; copy ~/.ray/auth_token from its head, and check that "
-            "neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH is set to another one"
-        )
+    for mode, with_token in (("disabled", False), ("token", True)):
+        answer = _ask(address, mode)
+        if not answer:
+            return with_token
+        if "InvalidAuthToken" not in answer and not with_token:
+            raise UserError(
+                f"what answers at ray_address={address} is not the head of a Ray cluster ({_last_line(answer)})"
+            )
     raise UserError(
-        f"the Ray cluster at {address} asks for a token, and there is none here; copy ~/.ray/auth_token from its "
-        "head, or set RAY_AUTH_TOKEN_PATH to a file that contains it"
+        f"the Ray cluster at {address} asks for its token, and there is none here, or another one; copy "
+        "~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN_PATH to a file that contains it"
     )
 
 
 def _ask(address: str, mode: str) -> str:
     """Asks the head for its status, with or without a token; returns what went wrong, or an empty string."""
-    environment = {**os.environ, "RAY_AUTH_MODE": mode, KEEP_LOOPBACK: "0"}
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", f"--address={address}"]  # `ray status`
+    variables = {**os.environ, "RAY_AUTH_MODE": mode, KEEP_LOOPBACK: "0"}
     try:
-        subprocess.run(  # noqa: S603
-            [*RAY, "status", f"--address={address}"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            check=True,
-        )
+        asked = subprocess.run(command, env=variables, capture_output=True, timeout=PROBE_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         return f"no answer within {PROBE_SECONDS:.0f} s"
-    except subprocess.CalledProcessError as error:
-        return error.stderr or f"exit code {error.returncode}"
-    return ""
+    return asked.stderr.decode(errors="replace") or f"exit code {asked.returncode}" if asked.returncode else ""
 
 
 def _answers(address: str) -> bool:
@@ -294,55 +271,35 @@ def _import_ray() -> Any:
     return ray
 
 
-def _init(ray: Any, opened: ExitStack, output: int | None, **options: Any) -> None:
+def _init(ray: Any, opened: ExitStack, output: int | None, problem: str, **options: Any) -> None:
     """Connects to a cluster, in another thread: in the main one Ray would replace our handler of SIGTERM."""
     opened.enter_context(_printing_to(output))
     opened.callback(ray.shutdown)
-    with ThreadPoolExecutor(1) as other:
-        other.submit(ray.init, logging_level=logging.WARNING, **options).result()
-
-
-@contextmanager
-def _explained(what_failed: str) -> Iterator[None]:
-    """Turns what Ray raises if it cannot connect into a sentence."""
     try:
-        yield
-    except (UserError, ConnectionError):
+        with ThreadPoolExecutor(1) as other:
+            other.submit(ray.init, logging_level=logging.WARNING, **options).result()
+    except ConnectionError:
         raise
     except Exception as error:  # Ray raises plain exceptions, e.g. if this machine is too busy
-        raise UserError(f"{what_failed}: {' '.join(str(error).split())}") from error
-
-
-class _ToDescriptor(logging.Handler):
-    """Writes log records to a descriptor."""
-
-    def __init__(self, output: int) -> None:
-        super().__init__(logging.WARNING)
-        self.output = output
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.write(f"(ray) {record.getMessage()}")
-
-    def write(self, line: str) -> None:
-        os.write(self.output, f"{line}\n".encode(errors="replace"))
+        raise UserError(f"{problem}: {' '.join(str(error).split())}") from error
 
 
 @contextmanager
 def _printing_to(output: int | None) -> Iterator[None]:
     """Sends Ray's log and what its workers print to the descriptor, or nowhere."""
-    # This is all that we use of Ray's private API: Ray prints through this function, and has no setting to print
-    # elsewhere. In a release that has renamed it, what actors print appears in the console.
+    # All that we use of Ray's private API: Ray prints through this function, and has no setting to print elsewhere.
+    # With a release in which it has another name, what actors print appears in the console.
     worker: Any = importlib.import_module("ray._private.worker")
-    with Path(os.devnull).open("wb") as nowhere:
-        handler = _ToDescriptor(nowhere.fileno() if output is None else output)
+    log = logging.getLogger("ray")
+    before = log.handlers, log.propagate, getattr(worker, "print_to_stdstream", None)
+    descriptor = os.open(os.devnull, os.O_WRONLY) if output is None else os.dup(output)
+    with os.fdopen(descriptor, "w", buffering=1, errors="replace") as stream:
 
-        def print_to_output(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+        def print_lines(data: dict[str, Any], ignore_prefix: bool = False) -> None:
             for line in data["lines"] if data["pid"] != "autoscaler" else ():  # it reports every few seconds
-                handler.write(f"({data.get('ip', 'ray')}, {data['pid']}) {line}")
+                stream.write(f"({data.get('ip', 'ray')}, {data['pid']}) {line}\n")
 
-        log = logging.getLogger("ray")
-        before = log.handlers, log.propagate, getattr(worker, "print_to_stdstream", None)
-        log.handlers, log.propagate, worker.print_to_stdstream = [handler], False, print_to_output
+        log.handlers, log.propagate, worker.print_to_stdstream = [logging.StreamHandler(stream)], False, print_lines
         try:
             yield
         finally:

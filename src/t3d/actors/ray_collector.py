@@ -1,4 +1,4 @@
-"""Actors on a Ray cluster, which fill the replay while the learner learns.
+"""Actors on a Ray cluster, which fill the replay while the learner learns, and evaluators.
 
 The learner orders blocks of transitions, never more than the governor allows, and keeps two orders in flight for each
 actor, so that none waits for the network. It assigns the environments: those of an actor that is lost go to the others
@@ -8,6 +8,7 @@ at once, and an actor that joins takes some over.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from typing import Any
@@ -20,19 +21,20 @@ from t3d.actors.checkup_worker import Checkup
 from t3d.actors.failures import user_error
 from t3d.actors.governor import Governor
 from t3d.actors.local import GATHER_SECONDS, LONGEST_WAIT, MIN_DELIVERED, shares
+from t3d.actors.pending import WAIT_SECONDS, Pending, PendingEvaluations
 from t3d.actors.protocols import Collected
-from t3d.actors.ray_actor import Actor, Order, Started, Unit, packed_policy
+from t3d.actors.ray_actor import Actor, Evaluator, Order, Started, packed_policy
 from t3d.actors.ray_cluster import Connection
 from t3d.actors.ray_orders import (
     IN_FLIGHT,
     ActorSlot,
     Claims,
+    RaySlot,
     Window,
     answer_timeout,
     answers,
     end_actors,
     give_all,
-    in_use,
     members_of,
     orders_by_member,
     reason_of,
@@ -41,8 +43,9 @@ from t3d.actors.ray_orders import (
 from t3d.actors.received import Inbox
 from t3d.actors.statistics import ActingStatistics, ActingTotals
 from t3d.actors.supervisor import for_workers
+from t3d.actors.worker_log import WorkerLog
 from t3d.config import Config
-from t3d.errors import UserError
+from t3d.errors import NobodyLeft, UserError
 from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.types import State
 from t3d.world.guard import EnvFactory
@@ -64,7 +67,8 @@ class RayCollector:
         self.episodes = np.full((len(cfg.members), cfg.num_envs), -1)
         self.bad_values = np.zeros_like(self.episodes)
         self._losses = np.zeros_like(self.episodes)  # of the actor of an environment, since it answered last
-        step = cfg.num_envs if checkup.vector else 1
+        step = cfg.num_envs if checkup.vector else 1  # environments that are stepped, and reset, together
+        self._timeout = answer_timeout(cfg, step)
         self.updates, self.claims, self.window = 0, Claims(cfg, self.spec, step), Window(cfg)
         self._acted_with: list[tuple[int, int]] = []  # of what poll returns next: transitions, updates of the policy
         self._policy: PolicySnapshot | None = None
@@ -75,7 +79,6 @@ class RayCollector:
         self._statistics = ActingStatistics()
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        """Has the next orders carry this policy, as far as the governor allows; the first one starts the actors."""
         scaling = None if snapshot.scaling is None else Scaling(*(part.copy() for part in snapshot.scaling))
         self._policy = snapshot._replace(flat=snapshot.flat.copy(), scaling=scaling)  # the caller may reuse its own
         self._policy_ref, self._version, self.updates = None, self._version + 1, updates
@@ -100,28 +103,23 @@ class RayCollector:
         return self.inbox.take()
 
     def stop(self, member: int) -> None:
-        """Orders nothing more for this member."""
         self.inbox.stopped.add(member)
 
     def totals(self) -> ActingTotals:
-        """Returns the acting statistics since the start."""
         restarts, now = sum(max(0, slot.starts - 1) for slot in self.slots), time.monotonic()
         running = [slot for slot in self.slots if slot.runs]
         lived = self._lived + sum(now - slot.started for slot in running)
         return self._statistics.totals(self._waited, lived, len(running), restarts)
 
     def state(self) -> State:
-        """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
         return self.inbox.state(self.episodes, self.bad_values)
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
-        """Restores what state() returned; every environment continues with its next episode."""
         self.inbox.restore(state, self.episodes, self.bad_values)
         self.claims.arrived = [*self.inbox.taken]
         return []
 
     def close(self) -> None:
-        """Ends the actors and closes their environments."""
         if not self.connection.lost():  # Ray would wait long for a cluster that is gone
             end_actors(self.slots)
 
@@ -141,12 +139,10 @@ class RayCollector:
                 slot.start(self._kind, self.worker_cfg, self.cfg.ray_cpus)
             elif not slot.runs and slot.handle is not None and time.monotonic() - slot.asked_at > JOIN_SECONDS:
                 give_all(slot, self.slots)
-            elif slot.orders and (fault := self._hangs(slot)):
+            elif slot.orders and (
+                fault := slot.hang_detector.fault(slot.answers, self._timeout, ready=not slot.is_opening)
+            ):
                 self._lose(slot, fault)
-
-    def _hangs(self, slot: ActorSlot) -> str:
-        timeout = answer_timeout(self.cfg, max(map(len, slot.units), default=1))
-        return slot.hang_detector.fault(slot.answers, timeout, ready=not slot.is_opening)
 
     def _wait(self) -> float:
         """Waits for the first answer, and then briefly for others; returns the seconds waited."""
@@ -169,38 +165,31 @@ class RayCollector:
                 self._take(slot, order, answer)
 
     def _take(self, slot: ActorSlot, order: Order, answer: dict[str, Any]) -> None:
-        """Takes the answer to an actor's oldest order."""
         self._waited += answer["waited"]
         for unit, counters in answer["counters"].items():
             for pair, (episode, bad_values) in zip(unit, counters, strict=True):
                 self.episodes[pair], self.bad_values[pair], self._losses[pair] = episode, bad_values, 0
         self.claims.settle(order)
         for member in order.claims:
-            self._take_block(slot, member, answer["updates"], **answer["blocks"][member])
+            diverged = answer["diverged"].get(member, "")
+            self._take_block(slot, member, answer["updates"], **answer["blocks"][member], diverged=diverged)
         if error := user_error(answer):  # not the actor's fault: the run ends with this error
             self.inbox.error = self.inbox.error or error
         elif "crash" in answer:
             self._lose(slot, answer["crash"])
 
     def _take_block(
-        self,
-        slot: ActorSlot,
-        member: int,
-        updates: int,
-        random: int,
-        rows: Any = None,
-        origins: Any = None,
-        **reports: Any,
+        self, slot: ActorSlot, member: int, updates: int, rows: Any = None, origins: Any = None, **reports: Any
     ) -> None:
-        """Takes the transitions of one member in an answer."""
         self.inbox.add_reports(member, **reports)
         if rows is None:
             return
+        if self.claims.arrived[member] >= self.cfg.random_steps:
+            self._acted_with.append((len(rows), updates))
         self.inbox.add_rows(member, rows, origins)
         self.claims.arrived[member] += len(rows)
         slot.delivered += len(rows)
         self._statistics.add_traffic(steps=len(rows), size=rows.nbytes + origins.nbytes)
-        self._acted_with.append((len(rows) - random, updates))
 
     def _set_limit(self) -> None:
         assert self._policy is not None  # noqa: S101 (there is one from the first publish on)
@@ -219,30 +208,31 @@ class RayCollector:
                 open_slots.remove(slot)
 
     def _order(self, slot: ActorSlot, in_flight: dict[int, int]) -> bool:
-        """Sends an actor its next order, if there is something to order from it."""
-        units = [unit for unit in slot.units if unit in slot.open_units or not in_use(unit, self.slots)]
+        in_use = {unit for other in self.slots for order in other.orders for unit in order.units}
+        units = [unit for unit in slot.units if unit in slot.open_units or unit not in in_use]
         members = members_of(units)
         counts = {member: self.claims.next(member, most) for member, most in in_flight.items() if member in members}
         claims = {member: (self.claims.granted(member), count) for member, count in counts.items() if count}
         if not claims:
             return False
         units = [unit for unit in units if unit[0][0] not in self.inbox.stopped]
-        counters = {unit: self._counters(unit) for unit in units if unit not in slot.open_units}
+        counters = {
+            unit: [(int(self.episodes[pair]), int(self.bad_values[pair])) for pair in unit]
+            for unit in units
+            if unit not in slot.open_units
+        }
         order = Order(units, counters, claims, self._version)
         slot.open_units, slot.newest_order = {*units}, next(self._numbers)
         self.claims.add(order)
         slot.ask("act", order, tuple(order), self._newest_policy())
         return True
 
-    def _counters(self, unit: Unit) -> list[tuple[int, int]]:
-        return [(int(self.episodes[pair]), int(self.bad_values[pair])) for pair in unit]
-
     def _newest_policy(self) -> Any:
         """Puts the newest policy onto the cluster, once, and returns the reference that orders carry."""
         if self._policy_ref is None:
-            assert self._policy is not None  # noqa: S101 (orders are sent only once there is one)
-            self._policy_ref = ray.put(packed_policy(self._policy))
-            arrays = [self._policy.flat, *(self._policy.scaling or ())]
+            policy = self._policy
+            assert policy is not None  # noqa: S101 (orders are sent only once there is one)
+            self._policy_ref, arrays = ray.put(packed_policy(policy)), [policy.flat, *(policy.scaling or ())]
             self._statistics.add_traffic(versions=1, size=sum(array.nbytes for array in arrays))
         return self._policy_ref
 
@@ -274,3 +264,108 @@ class RayCollector:
         others = any(not other.hopeless for other in self.slots)
         if slot.failed_starts <= 1 or not others:  # the same every ten seconds would be no news
             self.inbox.report_fault(slot, why, others=others)
+
+
+class EvaluatorSlot(RaySlot):
+    """A slot for one evaluator on the cluster, and the members it evaluates.
+
+    What it is asked is an evaluation, a member and the first episode.
+    """
+
+    def __init__(self, number: int, members: list[int]) -> None:
+        super().__init__(number)
+        self.members = members
+        self.opened: set[int] = set()  # members whose environments exist
+
+
+class RayEvaluator(PendingEvaluations):
+    """Evaluates in actors on a Ray cluster, which reserve no CPU there: each always finds a place."""
+
+    def __init__(
+        self, cfg: Config, checkup: Checkup, make_env: EnvFactory, connection: Connection, log: WorkerLog
+    ) -> None:
+        super().__init__(cfg, checkup.spec, log)
+        self._timeout = answer_timeout(cfg, cfg.num_envs if checkup.vector else 1)
+        self._checked_at = 0.0
+        self.worker_cfg, self.connection = connection.for_actors(for_workers(cfg, make_env)), connection
+        actors = min(self.count, _cpus(cfg))
+        self.slots = [EvaluatorSlot(first, list(range(first, self.count, actors))) for first in range(actors)]
+        self._kind = ray.remote(Evaluator)
+
+    def close(self) -> None:
+        if not self.connection.lost():  # Ray would wait long for a cluster that is gone
+            end_actors(self.slots)
+
+    def _start_one(self, one: Pending) -> None:
+        one.policy = ray.put(packed_policy(one.snapshot))
+        self.pending.append(one)
+
+    def _supervise(self) -> None:
+        if time.monotonic() - self._checked_at < WAIT_SECONDS:
+            return
+        self._checked_at = time.monotonic()
+        if self.pending and (lost := self.connection.lost()):
+            raise UserError(lost)
+        for slot, question, answer in answers(self.slots, 0.0):
+            self._take(slot, question, answer)
+        for slot in [*self.slots]:  # a copy: one may be removed
+            if slot.handle is None and self.pending and slot.may_start:
+                slot.start(self._kind, self.worker_cfg, 0)
+            elif slot.runs and slot.asked and (fault := self._hangs(slot)):
+                self._lose(slot, fault)
+            if slot.runs and not slot.asked:
+                self._ask(slot)
+
+    def _hangs(self, slot: EvaluatorSlot) -> str:
+        _, (_, member, _) = slot.asked[0]
+        return slot.hang_detector.fault(slot.answers, self._timeout, ready=member in slot.opened)
+
+    def _take(self, slot: EvaluatorSlot, question: Any, answer: Any) -> None:
+        """Stores the results in an answer; one without results says that the episodes are not over yet."""
+        if isinstance(answer, RayError):
+            self._lose(slot, reason_of(answer))
+            return
+        if question is None:
+            slot.mark_running(Started(*answer))
+            self._notes += filter(None, [self.connection.warning(Started(*answer))])
+            return
+        pending, member, first = question
+        slot.opened.add(member)
+        if "results" in answer:
+            slot.delivered += 1
+            self._store(member, pending.step, first, **answer)
+        elif "diverged" in answer:
+            self._diverged[member] = answer["diverged"]
+        elif error := user_error(answer):
+            raise error
+        elif "crash" in answer:
+            self._lose(slot, answer["crash"])
+
+    def _ask(self, slot: EvaluatorSlot) -> None:
+        for pending in self.pending:
+            for member in slot.members:
+                missing = self._missing(pending, member)
+                if missing and member not in self._diverged:
+                    question = pending, member, missing[0]
+                    slot.ask("play", question, member, pending.step, missing[0], pending.policy)
+                    return
+
+    def _lose(self, slot: EvaluatorSlot, why: str) -> None:
+        """Ends an evaluator, to be replaced; what it was asked for is asked again."""
+        slot.opened, has_run = set(), slot.runs
+        if has_run:
+            slot.end()
+            self._reassign_members(self.slots, slot, why)
+            return
+        slot.record_loss(1)
+        if slot.failed_starts == 1:
+            self._notes.append(f"an evaluator was lost: {why}")
+        if all(other.hopeless for other in self.slots):
+            raise NobodyLeft(f"no evaluator is left: {why}")
+
+
+def _cpus(cfg: Config) -> int:
+    """CPUs of the cluster. One of our own claims to have as many as its actors reserve."""
+    if not cfg.ray_address:
+        return len(os.sched_getaffinity(0))
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]

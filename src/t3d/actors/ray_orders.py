@@ -185,11 +185,6 @@ def give_all(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
         slot.give(min(running, key=lambda other: len(other.units)))
 
 
-def in_use(unit: Unit, slots: Sequence[ActorSlot]) -> bool:
-    """Whether an order in flight steps these environments, whose next episode is unknown until it is answered."""
-    return any(unit in order.units for slot in slots for order in slot.orders)
-
-
 def members_of(units: Sequence[Unit]) -> set[int]:
     """Whose environments these are."""
     return {unit[0][0] for unit in units}

@@ -163,8 +163,7 @@ def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup:
     from t3d.actors import ray_cluster  # noqa: PLC0415 (Ray is an extra)
 
     connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd)))
-    from t3d.actors.ray_collector import RayCollector  # noqa: PLC0415 (imports Ray)
-    from t3d.actors.ray_evaluator import RayEvaluator  # noqa: PLC0415
+    from t3d.actors.ray_collector import RayCollector, RayEvaluator  # noqa: PLC0415 (imports Ray)
     from t3d.actors.ray_orders import end_actors  # noqa: PLC0415
 
     collector = opened.enter_context(closing(RayCollector(cfg, make_env, checkup, connection)))
