@@ -18,8 +18,7 @@ from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from helpers import small_config
 from run_folders import folder_of, run
 from t3d.dash import glances, library
-from t3d.dash.answers import STEP_OF
-from t3d.dash.details import listed_fields
+from t3d.dash.answers import STEP_OF, listed_fields
 from t3d.dash.library import Library
 from t3d.events import Alarm, Note, Update, to_line
 from t3d.insight.fifteen_steps import fifteen_texts

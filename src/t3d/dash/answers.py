@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from starlette.datastructures import QueryParams
 
 from t3d.config import Member, flat
-from t3d.dash.details import config_of, details, listed_fields
 from t3d.dash.library import Library
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, read
@@ -20,10 +20,13 @@ from t3d.insight.curves import DrawnRun, Window, find, lines
 from t3d.insight.fifteen_steps import LETTERS, fifteen_texts
 from t3d.insight.groups import pooled
 from t3d.policy.files import MOST_JSON_BYTES, read_description
+from t3d.store import details
 from t3d.store.columns import Columns
-from t3d.store.details import difference
+from t3d.store.control import asked_of
+from t3d.store.journal import newest_session
 from t3d.store.reader import Run
-from t3d.store.summary import SORTS, Summary
+from t3d.store.summary import ALIVE, SORTS, Summary, contents
+from t3d.store.videos import videos_of
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
@@ -96,16 +99,38 @@ def state(library: Library, query: QueryParams) -> tuple[list[dict[str, Any]], s
 
 
 def run_page(library: Library, name: str) -> dict[str, Any]:
-    """Returns everything about a run but its curves."""
+    """Returns everything about a run but its curves; docs/dashboard.md describes each field."""
     columns, complete = library.columns(name)
+    run = library.run(name)
     with columns.lock:
-        return details(library.run(name), columns, complete=complete)
+        metrics = groupby(columns.metrics(), lambda metric: metric.kind)
+        return {
+            **listed_fields(run),
+            "session": details.session_of(run),
+            "members": [_member(result) for result in details.results_of(columns)],
+            "settings": details.changed_settings(run, columns.cfg),
+            "alarms": [details.alarm_fields(alarm, columns.members) | {"time": alarm.time} for alarm in columns.alarms],
+            "news": details.news_of(run.path, columns),
+            "videos": videos_of(run.path),
+            "metrics": {kind.event: [metric.name for metric in of_kind] for kind, of_kind in metrics},
+            "control": asked_of(run.path, newest_session(run.path) or {}) if run.status in ALIVE else None,
+            "files": {name: stored.bytes for name, stored in contents(run.path).items()},
+            "damaged_lines": columns.damaged,
+            "size": columns.size,
+            "complete": complete,
+        }
 
 
 def run_config(library: Library, name: str, query: QueryParams) -> dict[str, Any]:
-    """Returns the settings of a run."""
-    against = query.get("against")
-    return config_of(library.run(name), None if against is None else library.run(against))
+    """Returns the settings of a run, as it was started and as config.toml says them, and what another has instead."""
+    run, against = library.run(name), query.get("against")
+    other = None if against is None else library.run(against)
+    return {
+        "config": run.config,
+        "source": details.config_source(run.path),
+        "diff": None if other is None else details.difference({"this": run, "other": other}),
+        "against": against,
+    }
 
 
 def run_steps(library: Library, name: str, query: QueryParams) -> dict[str, Any]:
@@ -142,8 +167,19 @@ def comparison(library: Library, query: QueryParams) -> dict[str, Any]:
             locks.enter_context(run.data.lock)
         series, missing = _series(runs, pools, metrics, window)
         alarms = {run.name: Counter(alarm.kind for alarm in run.data.alarms) for run in runs}
-    settings = difference(listed)
+    settings = details.difference(listed)
     return {"series": series, "missing": missing, "settings": settings, "alarms": alarms, "complete": all(complete)}
+
+
+def listed_fields(run: Summary) -> dict[str, Any]:
+    """Returns what the list shows of a run."""
+    return run.fields | {"tags": list(run.notes.tags), "note": run.notes.note}
+
+
+def _member(result: details.Result) -> dict[str, Any]:
+    member = result.member
+    about = {"name": member.name, "seed": member.seed, "values": dict(member.values), "title": member.title}
+    return about | result.fields
 
 
 def _drawn(library: Library, run: Summary) -> tuple[DrawnRun, bool]:
