@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import helpers
 from t3d.config import Config, ReplayConfig, TD3Config
-from t3d.data.memory import Memory, rows_needed
+from t3d.data.memory import Memory
 from t3d.data.replay import Replay, bytes_needed
 from t3d.data.samplers import UniformSampler
 from t3d.data.scaling import Normaliser
@@ -94,7 +94,7 @@ def test_memory_is_counted_before_it_is_taken() -> None:
     host = links.origins.nbytes + links.next.nbytes + links.previous.nbytes
     assert bytes_needed(SPEC, 1000, 3) == replay.rows.nbytes + host
     short = Config(total_steps=500, random_steps=0, replay=ReplayConfig(capacity=1000))
-    assert rows_needed(short) == 500
+    assert Memory(SPEC, short, "cpu").replay.capacity == 500
 
 
 @settings(max_examples=1000)

@@ -51,17 +51,12 @@ class Learner:
         self._source, self._staged = source, None
         if source is not None and source.device.type != torch.device(device).type:
             self._staged = Staged(source, device)
-        shapes = rule.draws(spec, cfg)
-        self._streams = type(shapes)(
-            *(
-                None
-                if shape is None
-                else open_streams(
-                    seeds, name.replace("_", " "), torch.empty(len(seeds), *shape, device=device, dtype=dtype)
-                )
-                for name, shape in shapes._asdict().items()
-            )
-        )
+        self._draws = rule.draws(spec, cfg)  # shapes, or None
+        self._streams: dict[str, Streams] = {}
+        for name, shape in self._draws._asdict().items():
+            if shape is not None:
+                out = torch.empty(len(seeds), *shape, device=device, dtype=dtype)
+                self._streams[name] = open_streams(seeds, name.replace("_", " "), out)
 
     @property
     def updates_to_full_trace(self) -> int:
@@ -79,9 +74,10 @@ class Learner:
         return trace
 
     def _update_once(self) -> Any:
-        batch, draws = self.last_update_inputs = self._next_batch(), self.draw()
-        trace = self.update(batch, draws)
-        self._give_feedback(batch, trace)
+        batch = self._given_source.sample() if self._staged is None else self._staged.refill()
+        self.last_update_inputs = batch, self.draw()
+        trace = self.update(*self.last_update_inputs)
+        self._given_source.feedback(batch.index, trace.td)
         return trace
 
     def _launch(self, graphs: Graphs, most: int) -> Any:
@@ -95,7 +91,7 @@ class Learner:
         batch, draws, trace = graphs.launch(length, phase)
         self.last_update_inputs = batch, draws
         if self._staged is not None:
-            self._give_feedback(self._staged.batch, trace)
+            self._given_source.feedback(self._staged.batch.index, trace.td)
         return trace
 
     def record(self) -> None:
@@ -116,7 +112,7 @@ class Learner:
             batch, draws = drawn()
             trace = self._update(batch, draws, phase)
             if staged is None:
-                self._give_feedback(batch, trace)
+                source.feedback(batch.index, trace.td)
             return batch, draws, trace
 
         self._graphs = Graphs(step, self.phases, blocks=staged is None)
@@ -129,12 +125,6 @@ class Learner:
             raise ValueError("a learner without a source can only be updated batch by batch, with update")
         return self._source
 
-    def _next_batch(self) -> Batch:
-        return self._given_source.sample() if self._staged is None else self._staged.refill()
-
-    def _give_feedback(self, batch: Batch, trace: Any) -> None:
-        self._given_source.feedback(batch.index, trace.td)
-
     def update(self, batch: Batch, draws: Any) -> Any:
         """Performs one update on what is handed in, without periodic operations."""
         phase = self.phases[self.updates % len(self.phases)]
@@ -143,7 +133,8 @@ class Learner:
 
     def draw(self) -> Any:
         """Draws the randomness of one update, each member's from its own stream."""
-        return type(self._streams)(*(None if stream is None else stream.normal() for stream in self._streams))
+        names, streams = self._draws._fields, self._streams
+        return type(self._draws)(*(streams[name].normal() if name in streams else None for name in names))
 
     @property
     def acting(self) -> Actor:
@@ -164,13 +155,13 @@ class Learner:
     def state(self) -> State:
         """Everything that learning changes, by name, as arrays that later updates do not change."""
         arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in named_tensors(self.agent)}
-        streams = {name: stream.state() for name, stream in self._used_streams().items()}
+        streams = {name: stream.state() for name, stream in self._streams.items()}
         return {"updates": self.updates, **streams, **arrays}
 
     def restore(self, state: State) -> None:
         """Restores what state() returned, which must hold just the names that this rule has."""
-        tensors, streams = dict(named_tensors(self.agent)), self._used_streams()
-        known = {"updates", *streams, *tensors}
+        tensors = dict(named_tensors(self.agent))
+        known = {"updates", *self._streams, *tensors}
         as_now = {name: name if name in known else re.sub("_made$", "_steps", name) for name in state}  # until 0.5
         state = {as_now[name]: saved for name, saved in state.items()}
         if lacking := sorted(known - {*state}):
@@ -179,12 +170,9 @@ class Learner:
             raise ValueError(f"the learner in it has {', '.join(unknown)}, which its rule does not know")
         for name, tensor in tensors.items():
             put(tensor, state[name], name)
-        for name, stream in streams.items():
+        for name, stream in self._streams.items():
             restore_streams(stream, state[name])
         self.updates = to_count(state["updates"])
-
-    def _used_streams(self) -> dict[str, Streams]:
-        return {name: stream for name, stream in self._streams._asdict().items() if stream is not None}
 
     def non_finite(self) -> list[tuple[str, int]]:
         """Lists the tensors of the agent that hold a non-finite value, each with its member."""

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from bisect import bisect_right
 from collections.abc import Sequence
-from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -108,7 +107,7 @@ def most_frames(spec: Spec, rows: int, envs: int, steps: int) -> int:
     these, then, at most envs * stack are repetitions, and 2 * steps are the rest of all.
     """
     frames = oldest_shared(spec, rows, envs)
-    return ceil(Fraction(2 * steps * frames, frames - envs * spec.stack))
+    return -(-2 * steps * frames // (frames - envs * spec.stack))
 
 
 def oldest_shared(spec: Spec, rows: int, envs: int) -> int:

@@ -39,16 +39,17 @@ class Memory:
 
     def add(self, *rollouts: Rollout) -> None:
         """Stores blocks of transitions, at most one per member; they may be empty."""
-        filled = [one for one in rollouts if len(one.rows)]
-        if filled:
-            self.replay.add(*filled)
-            stops = self.replay.added
-            self.sampler.added(*((one.member, stops[one.member] - len(one.rows), stops[one.member]) for one in filled))
-        for one in filled:
-            self._largest[one.member] = max(self._largest[one.member], float(np.abs(one.r).max()))
+        filled = [rollout for rollout in rollouts if len(rollout.rows)]
+        if not filled:
+            return
+        first = list(self.added)
+        self.replay.add(*filled)
+        self.sampler.added(*((m, first[m], self.added[m]) for m in (rollout.member for rollout in filled)))
+        for rollout in filled:
+            self._largest[rollout.member] = max(self._largest[rollout.member], float(np.abs(rollout.r).max()))
             if self.normaliser is not None:
-                self.normaliser.add(one)
-        if self.reward_scaler is not None and filled:
+                self.normaliser.add(rollout)
+        if self.reward_scaler is not None:
             self.reward_scaler.add(*filled)
 
     @property
@@ -109,7 +110,7 @@ class Memory:
             self.replay.frames.restore(state["frames"], added)
         self.replay.set_added(added)
         largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
-        self._largest = [to_number(one) for one, _ in zip(largest, added, strict=True)]
+        self._largest = [to_number(reward) for reward, _ in zip(largest, added, strict=True)]
         self.sampler.restore(state["sampler"])
         if self.normaliser is not None:
             self.normaliser.restore(state["normaliser"])
@@ -121,7 +122,8 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
     if not spec.images:
         if cfg.replay.frames_on_disk:
             raise UserError("replay.frames_on_disk=true, and the observations hold no images; leave it off")
-        return Replay(spec, rows_needed(cfg), len(cfg.members), device)
+        rows = min(cfg.replay.capacity, cfg.total_steps)  # a shorter run never fills the replay's capacity
+        return Replay(spec, rows, len(cfg.members), device)
     if cfg.normalise_observations:
         raise UserError(
             "normalise_observations=true is for vectors, and these observations hold images, which are scaled as they "
@@ -130,11 +132,6 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
     folder = Path(cfg.run.root) if cfg.replay.frames_on_disk else None
     capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.num_envs
     return FrameReplay(Frames(spec, capacity, members, device, envs, folder, cfg.total_steps))
-
-
-def rows_needed(cfg: Config) -> int:
-    """Rows to allocate: at most total_steps, because a shorter run never fills the replay's capacity."""
-    return min(cfg.replay.capacity, cfg.total_steps)
 
 
 def bytes_needed(spec: Spec, cfg: Config, capacity: int | None = None) -> int:

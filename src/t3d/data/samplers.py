@@ -58,18 +58,14 @@ class UniformSampler:
         index = self.replay.pick(self._streams.uniform())  # (M, B)
         return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
 
-    def added(self, *blocks: tuple[int, int, int]) -> None:
-        """Ignored: sampling is uniform."""
+    def added(self, *blocks: tuple[int, int, int]) -> None: ...
 
-    def feedback(self, index: Tensor, td: Tensor) -> None:
-        """Ignored: sampling is uniform."""
+    def feedback(self, index: Tensor, td: Tensor) -> None: ...
 
     def state(self) -> State:
-        """The state of the random streams."""
         return {"streams": self._streams.state()}
 
     def restore(self, state: State) -> None:
-        """Restores what state() returned."""
         restore_streams(self._streams, state["streams"])
 
 

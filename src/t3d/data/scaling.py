@@ -41,11 +41,9 @@ class RunningMoments:
         return self.m2 / np.maximum(self.count, 1)
 
     def state(self) -> State:
-        """The statistics."""
         return {"count": self.count, "mean": self.mean, "m2": self.m2}
 
     def restore(self, state: State) -> None:
-        """Restores what state() returned."""
         for name, values in self.state().items():
             saved = state[name]
             if np.shape(saved) != values.shape:
@@ -82,11 +80,9 @@ class Normaliser:
         return snapshot._replace(scaling=Scaling(self.moments.mean.astype(np.float32), self.std.astype(np.float32)))
 
     def state(self) -> State:
-        """The statistics."""
         return self.moments.state()
 
     def restore(self, state: State) -> None:
-        """Restores what state() returned."""
         self.moments.restore(state)
         for member in range(len(self.moments.count)):
             self._update_scaling(member)
@@ -146,7 +142,6 @@ class RewardScaler:
         return {**self.moments.state(), "newest": np.array(rows, np.float64).reshape(-1, 5)}
 
     def restore(self, state: State) -> None:
-        """Restores what state() returned."""
         self.moments.restore(state)
         rows = state["newest"]
         if rows.shape[1:] != (5,) or not np.isfinite(rows).all() or not np.isin(rows[:, 0], self._members).all():

@@ -34,18 +34,13 @@ class Engine(NamedTuple):
 
     devices: tuple[str, ...]
     create: Callable[[Rule, Agent, TD3Config, Coefficients], Update]
-    refuses: Callable[[Rule, TD3Config, Coefficients], str]  # why, in words that follow its name; "" if it does not
+    refuses: Callable[[Rule, TD3Config, Coefficients], str] = lambda *_: ""  # why, in words that follow its name
     is_recorded: bool = False  # its updates run as CUDA graphs
 
 
 def create_readable(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
     """The readable update, which is the reference."""
     return lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase)
-
-
-def create_fused(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
-    """Fused, without allocations."""
-    return Fused(agent, cfg, coefficients)
 
 
 def create_graph(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
@@ -57,11 +52,6 @@ def create_graph(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficien
 def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles the function; returns it unchanged without Triton, which Inductor needs to compile for a GPU."""
     return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
-
-
-def refuses_nothing(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
-    """Refuses nothing."""
-    return ""
 
 
 def graph_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
@@ -84,14 +74,12 @@ def fused_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str
 
 
 def _refuses_rule(rule: Rule) -> str:
-    """Refuses algorithms other than TD3."""
     if rule.update is pixels_update:
         return "computes no convolutions, and the observations have images"
     return "" if (rule.init, rule.update) == (td3_init, td3_update) else "computes TD3 only"
 
 
 def _refuses_networks(cfg: TD3Config, *kinds: str) -> str:
-    """Refuses networks of other kinds, and activations other than ReLU."""
     for owner in ("actor", "critic"):
         network, activation = getattr(cfg, f"{owner}_network"), getattr(cfg, f"{owner}_activation")
         if network not in kinds or activation != "relu":
@@ -101,7 +89,6 @@ def _refuses_networks(cfg: TD3Config, *kinds: str) -> str:
 
 
 def _refuses_settings(engine: str, cfg: TD3Config, coefficients: Coefficients) -> str:
-    """Refuses settings that the engine computes with their defaults alone."""
     for name in settings_where(type(cfg), lambda about: engine not in about.get("computed_by", HAND_WRITTEN)):
         value, plain = getattr(coefficients, name, getattr(cfg, name)), getattr(type(cfg), name)
         if isinstance(value, Tensor) or value != plain:
@@ -110,9 +97,9 @@ def _refuses_settings(engine: str, cfg: TD3Config, coefficients: Coefficients) -
 
 
 ENGINES: dict[str, Engine] = {
-    "eager": Engine(("cpu", "cuda"), create_readable, refuses_nothing),
-    "fused": Engine(("cpu",), create_fused, fused_refuses),
-    "capture": Engine(("cuda",), create_readable, refuses_nothing, is_recorded=True),
+    "eager": Engine(("cpu", "cuda"), create_readable),
+    "fused": Engine(("cpu",), lambda _, *of: Fused(*of), fused_refuses),
+    "capture": Engine(("cuda",), create_readable, is_recorded=True),
     "graph": Engine(("cuda",), create_graph, graph_refuses, is_recorded=True),
 }
 FASTEST_FIRST: dict[str, tuple[EngineName, ...]] = {"cpu": ("fused", "eager"), "cuda": ("graph", "capture", "eager")}

@@ -42,18 +42,14 @@ class FixedBatch:
         self.batch, self.device = batch, batch.s.device
 
     def sample(self) -> Batch:
-        """Returns the batch."""
         return self.batch
 
-    def feedback(self, index: Tensor, td: Tensor) -> None:
-        """Learns nothing from it."""
+    def feedback(self, index: Tensor, td: Tensor) -> None: ...
 
     def state(self) -> State:
-        """There is none."""
         return {}
 
-    def restore(self, state: State) -> None:
-        """There is nothing to restore."""
+    def restore(self, state: State) -> None: ...
 
 
 @contextmanager
@@ -131,27 +127,21 @@ def _different_steps(expected: Any, given: Any) -> str:
 
 def _different_moments(truth: Learner, candidate: Learner) -> str:
     for owner, right in truth.agent._asdict().items():
-        if isinstance(right, AdamState):
-            for name in ("mean", "square"):
-                expected, given = getattr(right, name), getattr(getattr(candidate.agent, owner), name)
-                if _odd_share(given, expected, TOLERANCE * float(expected.abs().max())) > ODD_SHARE:
-                    whose = owner.removesuffix("_adam").replace("_", " ")
-                    return f"the {name} of the {whose}'s gradients differs from eager's"
+        for name in ("mean", "square") if isinstance(right, AdamState) else ():
+            expected, given = getattr(right, name), getattr(getattr(candidate.agent, owner), name)
+            if _odd_share(given, expected, TOLERANCE * float(expected.abs().max())) > ODD_SHARE:
+                network = owner.removesuffix("_adam").replace("_", " ")
+                return f"the {name} of the {network}'s gradients differs from eager's"
     return ""
 
 
 def _different_agents(before: dict[str, Tensor], truth: Learner, candidate: Learner) -> str:
     """Compares all but Adam's moments, which have drifted apart by now as far as rounding lets them."""
-    moments = {
-        f"{owner}_{name}"
-        for owner, value in truth.agent._asdict().items()
-        if isinstance(value, AdamState)
-        for name in value._fields
-    }
+    adams = tuple(f"{owner}_" for owner, value in truth.agent._asdict().items() if isinstance(value, AdamState))
     given = dict(named_tensors(candidate.agent))
     for name, right in named_tensors(truth.agent):
-        moved = (right - before[name]).abs().max()
-        if name not in moments and (odd := _odd_share(given[name], right, MOVED_TOLERANCE * float(moved))) > ODD_SHARE:
+        tolerance = MOVED_TOLERANCE * float((right - before[name]).abs().max())
+        if not name.startswith(adams) and (odd := _odd_share(given[name], right, tolerance)) > ODD_SHARE:
             return f"{odd:.1%} of the {name.replace('_', ' ')} differ from eager's after {truth.updates} updates"
     return ""
 
