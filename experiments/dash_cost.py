@@ -1,11 +1,11 @@
 """What an open dashboard costs a training, for docs/dashboard.md: python experiments/dash_cost.py [--rounds 150].
 
-A training with the default settings but fewer random steps is alone and watched in turns, 200 steps each. Watched:
-the server of `t3d train --dash` runs beside it, and a page that is open all the time is imitated: it waits for changes
-and, at each, asks for the run and for the curves of the first screen. Alone: the server is halted. Prints by how much a
-watched step is slower than those before and after it, by the training's own processor time (what T3D itself does for
-the page) and by the clock (the page's share of the machine too, which other work on the machine disturbs: leave it
-alone).
+A training with the default settings but fewer random steps is alone and watched in turns, 200 steps each. Watched: the
+server of `t3d train --dash` runs beside it, and a page that is open all the time is imitated: it looks for changes
+every second and then asks for the run and for the curves of the first screen. Alone: the server is halted. Prints by
+how much a watched step is slower than those before and after it, by the training's own processor time (what T3D itself
+does for the page) and by the clock (the page's share of the machine too, which other work on the machine disturbs:
+leave it alone).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from t3d.dash.process import beside
 from t3d.events import Update
 from t3d.store.folder import versions
 
-RANDOM_STEPS = 1_000
+RANDOM_STEPS, LOOK_SECONDS = 1_000, 1.0
 SCREEN = "metric=return&metric=total_reward&metric=length&metric=q_predicted&metric=q_return&metric=q_bias&points=400"
 
 
@@ -44,45 +44,33 @@ class Moment(NamedTuple):
     clock: float
 
 
-class Cost(NamedTuple):
-    """Of one step, in milliseconds."""
-
-    cpu: float
-    clock: float
-
-
 class Page(threading.Thread):
-    """Imitates an open page: after every change it asks for the run and its curves."""
+    """Imitates an open page: it looks every second and, after a change, asks for its run and the curves."""
 
     def __init__(self, address: str, run: str) -> None:
         super().__init__(daemon=True)
-        self.place, self.run_name, self.answers = urlsplit(address), run, 0
-        self.ended = threading.Event()
+        self.server, self.changes = urlsplit(address).netloc, f"/api/live?run={run}"
+        self.paths = [f"/api/runs/{run}", f"/api/runs/{run}/series?{SCREEN}"]
+        self.tag, self.answers, self.ended = "", 0, threading.Event()
 
     def run(self) -> None:
-        tag = ""
-        while not self.ended.wait(1.0):
+        while not self.ended.wait(LOOK_SECONDS):
             with suppress(OSError, http.client.HTTPException):  # there is no run yet, or no server any more
-                tag = self._look(tag)
+                tag = self._ask(self.changes, {"if-none-match": self.tag})
+                if tag != self.tag:
+                    for path in self.paths:
+                        self._ask(path, {})
+                    self.tag = tag
 
-    def _look(self, tag: str) -> str:
-        with closing(self._connected()) as connection:
-            connection.request("GET", f"/api/live?run={self.run_name}", headers={"if-none-match": tag})
+    def _ask(self, path: str, headers: dict[str, str]) -> str:
+        with closing(http.client.HTTPConnection(self.server, timeout=10)) as connection:
+            connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
+            if answer.status not in (200, 304):
+                raise ConnectionError
             answer.read()
-        if answer.status == 200:
-            self._ask(f"/api/runs/{self.run_name}")
-            self._ask(f"/api/runs/{self.run_name}/series?{SCREEN}")
-        return answer.headers.get("etag", "")
-
-    def _ask(self, path: str) -> None:
-        with closing(self._connected()) as connection:
-            connection.request("GET", path)
-            json.loads(connection.getresponse().read())
             self.answers += 1
-
-    def _connected(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(self.place.hostname or "", self.place.port, timeout=10)
+            return answer.headers["etag"] or ""
 
 
 def main() -> None:
@@ -100,8 +88,7 @@ def main() -> None:
     print(f"{args.env}, {args.threads} threads; milliseconds of a step, alone and watched in turns", flush=True)
     with tempfile.TemporaryDirectory() as root, training(args, root) as moments, watching(Path(root)) as server:
         costs = [measured(server, moments, args.steps, watched=turn % 2 == 1) for turn in range(2 * args.rounds + 1)]
-    for name in Cost._fields:
-        values = [getattr(cost, name) for cost in costs]
+    for name, values in zip(("processor time", "the clock"), zip(*costs, strict=True), strict=True):
         more = [200 * values[turn] / (values[turn - 1] + values[turn + 1]) - 100 for turn in range(1, len(values), 2)]
         off = 2 * stdev(more) / len(more) ** 0.5 if len(more) > 1 else float("nan")
         print(f"alone {median(values[::2]):.3f} ms, watched {median(values[1::2]):.3f} ms by {name}")
@@ -115,10 +102,10 @@ def training(args: argparse.Namespace, root: str) -> Iterator[list[Moment]]:
     moments: list[Moment] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = process.stdout
-        reader = threading.Thread(target=lambda: moments.extend(Moment(*json.loads(line)) for line in said))
+        lines = process.stdout
+        reader = threading.Thread(target=lambda: moments.extend(Moment(*json.loads(line)) for line in lines))
         reader.start()
-        while len(moments) < 10:  # it has learnt for a while
+        while len(moments) < 10:  # it has learned for a while
             time.sleep(0.1)
         try:
             yield moments
@@ -127,8 +114,8 @@ def training(args: argparse.Namespace, root: str) -> Iterator[list[Moment]]:
             reader.join()
 
 
-def measured(server: psutil.Process, moments: list[Moment], steps: int, *, watched: bool) -> Cost:
-    """What each of the next steps costs."""
+def measured(server: psutil.Process, moments: list[Moment], steps: int, *, watched: bool) -> tuple[float, float]:
+    """What each of the next steps costs, in milliseconds: processor time, and by the clock."""
     if watched:
         server.resume()
     else:
@@ -136,8 +123,8 @@ def measured(server: psutil.Process, moments: list[Moment], steps: int, *, watch
     begin = moments[-1]
     while (end := moments[-1]).step < begin.step + steps:
         time.sleep(0.05)
-    steps = end.step - begin.step
-    return Cost(1000 * (end.cpu - begin.cpu) / steps, 1000 * (end.clock - begin.clock) / steps)
+    each = 1000 / (end.step - begin.step)
+    return each * (end.cpu - begin.cpu), each * (end.clock - begin.clock)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Conversion from arrays to tensors."""
+"""From arrays to tensors; to a GPU in asynchronous copies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,22 @@ def sendable(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
+def send(target: Tensor, values: NDArray[Any]) -> None:
+    """Fills a tensor."""
+    target.copy_(sendable(values, target.device), non_blocking=True)
+
+
+def send_rows(target: Tensor, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Writes values (K, ...) into different rows (K,) of a tensor."""
+    device = target.device
+    index = sendable(rows, device).to(device, non_blocking=True)
+    target.index_copy_(0, index, sendable(values, device).to(device, non_blocking=True))
+
+
 def put(tensor: Tensor, array: NDArray[np.generic], name: str) -> None:
     """Fills a tensor with an array of the same shape and type; torch alone would silently broadcast and convert."""
     expected = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     if not isinstance(array, np.ndarray) or (str(array.dtype), array.shape) != expected:
-        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"{name} is {found} instead of {expected[0]} {expected[1]}")
+        given = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ValueError(f"{name} is {given} instead of {expected[0]} {expected[1]}")
     tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape))

@@ -19,7 +19,7 @@ from t3d.data.frame_ring import SHARE, Bytes, FrameRing, frames_needed, oldest_s
 from t3d.data.replay import Replay
 from t3d.files import to_count
 from t3d.policy.spec import Spec, floats_in
-from t3d.tensors import sendable
+from t3d.tensors import send, send_rows
 from t3d.types import GOES_ON, UNKNOWN, Origins, Rollout, State
 
 Numbers = NDArray[np.int64]
@@ -85,7 +85,9 @@ class Frames:
             if self._overwritten(before) != self._overwritten(self.written[member]):
                 self._lose_rows(member, stop)
         self.ring.write(np.concatenate(slots), frames)
-        self._send(np.concatenate(rows))
+        if self._on_device.device.type != "cpu":
+            sent, width = np.concatenate(rows), self.stack + 1
+            send_rows(self._on_device.view(-1, width), sent, self.numbers.reshape(-1, width)[sent])
 
     def slots(self, index: Tensor) -> Tensor:
         """(stack + 1, M * B): where the frames of rows index (M, B) are."""
@@ -198,17 +200,6 @@ class Frames:
         if len(lost):
             self.oldest_complete_row[member] = int(lost[-1]) + 1
 
-    def _send(self, rows: Numbers) -> None:
-        """Copies the numbers of some rows of all members to the GPU, if frames are there."""
-        device = self._on_device.device
-        if device.type != "cpu":
-            values = self.numbers.reshape(-1, self.stack + 1)[rows]
-            self._on_device.view(-1, self.stack + 1).index_copy_(
-                0,
-                sendable(rows, device).to(device, non_blocking=True),
-                sendable(values, device).to(device, non_blocking=True),
-            )
-
 
 def _stored(stack: list[int], frames: list[Bytes], new: list[Bytes], written: int) -> list[int]:
     """Adds a stack to what is new, a frame that it repeats once, and returns its numbers."""
@@ -299,7 +290,7 @@ class FrameReplay(Replay):
     def _set_size(self) -> None:
         super()._set_size()
         oldest = [[self.kept(member)[0] % self.capacity] for member in range(len(self.added))]
-        self._to_device(self._oldest, np.array(oldest, np.int64))
+        send(self._oldest, np.array(oldest, np.int64))
 
 
 def bytes_needed(spec: Spec, capacity: int, members: int, envs: int, steps: int, *, on_disk: bool) -> int:

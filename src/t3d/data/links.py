@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from t3d.tensors import sendable
+from t3d.tensors import send_rows
 from t3d.types import GOES_ON, UNKNOWN, Origins
 
 NONE, NOT_YET, OVERWRITTEN = -1, -2, -3  # instead of a row: there is none, it has not arrived, the ring has lost it
@@ -44,11 +43,11 @@ class Links:
 
     def back(self, member: int, row: int, most: int) -> list[int]:
         """Returns a row and those before it in its episode, at most so many, latest first."""
-        previous, found = self._links[member, :, 1], list[int]()
-        while row >= 0 and len(found) < most:
-            found.append(row)
+        previous, rows = self._links[member, :, 1], list[int]()
+        while row >= 0 and len(rows) < most:
+            rows.append(row)
             row = int(previous[row])
-        return found
+        return rows
 
     def add(self, *blocks: tuple[int, Origins, int]) -> None:
         """Links new transitions, of which a member's last is its stop-th: (member, origins, stop)."""
@@ -57,27 +56,29 @@ class Links:
             for member, origins, stop in blocks
             for row in self._link(member, origins, stop)
         ]
-        self._send(changed)
+        if changed and self._on_device.device.type != "cpu":
+            rows = np.unique(changed)
+            send_rows(self._on_device.view(-1, 2), rows, self._links.reshape(-1, 2)[rows])
 
     def rebuild(self, member: int, first: int, stop: int) -> None:
         """Derives a member's links anew from the origins of its transitions first to stop, all at once."""
         rows = np.arange(first, stop) % self.capacity
         env, episode, step, ending = self.origins[member, rows].T
         order = np.argsort(env, kind="stable")  # by environment, in the order of arrival
-        one, other = order[:-1], order[1:]
-        same_env = (env[one] == env[other]) & (env[one] != UNKNOWN)
-        continues = same_env & (episode[one] == episode[other]) & (step[one] + 1 == step[other])
+        earlier, later = order[:-1], order[1:]
+        same_env = (env[earlier] == env[later]) & (env[earlier] != UNKNOWN)
+        continues = same_env & (episode[earlier] == episode[later]) & (step[earlier] + 1 == step[later])
         following, previous = np.full(len(rows), NONE), np.where((step == 0) | (env == UNKNOWN), NONE, OVERWRITTEN)
-        following[one[continues]] = rows[other[continues]]
-        previous[other[continues]] = rows[one[continues]]
-        newest = np.append(one[env[one] != env[other]], order[-1:])  # of each environment
+        following[earlier[continues]] = rows[later[continues]]
+        previous[later[continues]] = rows[earlier[continues]]
+        newest = np.append(earlier[env[earlier] != env[later]], order[-1:])  # of each environment
         newest = newest[env[newest] != UNKNOWN]
         going_on = newest[ending[newest] == GOES_ON]
         following[going_on] = NOT_YET
         self._links[member] = NONE
         self._links[member, rows] = np.column_stack([following, previous])
         self._newest[member] = {
-            int(env[place]): (first + int(place), int(episode[place]), int(step[place])) for place in newest
+            int(env[last]): (first + int(last), int(episode[last]), int(step[last])) for last in newest
         }
         self._on_device[member].copy_(torch.from_numpy(self._links[member]))
 
@@ -114,16 +115,3 @@ class Links:
             else:
                 newest[env] = number, episode, step
         return changed
-
-    def _send(self, changed: list[int]) -> None:
-        """Copies changed links to the GPU, if the rows are there."""
-        device = self._on_device.device
-        if device.type == "cpu" or not changed:
-            return
-        places = np.unique(np.array(changed))
-        values: NDArray[np.int32] = self._links.reshape(-1, 2)[places]
-        self._on_device.view(-1, 2).index_copy_(
-            0,
-            sendable(places, device).to(device, non_blocking=True),
-            sendable(values, device).to(device, non_blocking=True),
-        )

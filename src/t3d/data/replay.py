@@ -14,7 +14,7 @@ from torch import Tensor
 
 from t3d.data.links import BYTES_PER_ROW, Links
 from t3d.policy.spec import Floats, Spec
-from t3d.tensors import sendable
+from t3d.tensors import send, send_rows
 from t3d.types import Origins, Rollout, row_sizes
 
 if TYPE_CHECKING:
@@ -39,18 +39,15 @@ class Replay:
 
     def add(self, *rollouts: Rollout) -> None:
         """Appends blocks of transitions, at most one per member; to a GPU in one asynchronous copy."""
-        kept = [(one.member, one.rows[-self.capacity :]) for one in rollouts]  # a longer block overwrites itself
-        for one in rollouts:
-            self.added[one.member] += len(one.rows)
-        places = [
-            member * self.capacity + np.arange(self.added[member] - len(rows), self.added[member]) % self.capacity
-            for member, rows in kept
-        ]
-        device = self.rows.device
-        new = sendable(np.concatenate([rows for _, rows in kept]), device).to(device, non_blocking=True)
-        where = sendable(np.concatenate(places), device).to(device, non_blocking=True)
-        self.rows.view(-1, self.rows.shape[-1]).index_copy_(0, where, new)
-        self.links.add(*((one.member, one.origins, self.added[one.member]) for one in rollouts))
+        index, rows = [], []
+        for rollout in rollouts:
+            member = rollout.member
+            self.added[member] += len(rollout.rows)
+            rows.append(rollout.rows[-self.capacity :])  # a longer block overwrites itself
+            numbers = np.arange(self.added[member] - len(rows[-1]), self.added[member])
+            index.append(member * self.capacity + numbers % self.capacity)
+        send_rows(self.rows.view(-1, self.rows.shape[-1]), np.concatenate(index), np.concatenate(rows))
+        self.links.add(*((rollout.member, rollout.origins, self.added[rollout.member]) for rollout in rollouts))
         self._set_size()
 
     def kept(self, member: int) -> tuple[int, int]:
@@ -69,8 +66,8 @@ class Replay:
 
     def origins(self, member: int, first: int, stop: int) -> Origins:
         """Returns where transitions first to stop come from."""
-        found: Origins = self.links.origins[member, np.arange(first, stop) % self.capacity]
-        return found
+        origins: Origins = self.links.origins[member, np.arange(first, stop) % self.capacity]
+        return origins
 
     def contents(self, member: int, first: int, stop: int) -> dict[str, NDArray[Any]]:
         """Reads what a segment holds of transitions first to stop."""
@@ -102,9 +99,9 @@ class Replay:
 
     def rewards_of(self, member: int, rows: NDArray[np.int64]) -> list[float]:
         """Reads the rewards of some rows (K,) of a member."""
-        where = torch.from_numpy(rows).to(self.rows.device)
-        found: list[float] = self.rows[member, :, sum(self.columns[:2])].index_select(0, where).tolist()
-        return found
+        index = torch.from_numpy(rows).to(self.rows.device)
+        rewards: list[float] = self.rows[member, :, sum(self.columns[:2])].index_select(0, index).tolist()
+        return rewards
 
     def gather(self, index: Tensor, last: Tensor | None = None) -> tuple[Tensor, ...]:
         """Gathers s, a, r of rows index (M, B) of each member, and terminated, s2 of rows last, if they are others."""
@@ -120,10 +117,7 @@ class Replay:
 
     def _set_size(self) -> None:
         kept = [self.kept(member) for member in range(len(self.added))]
-        self._to_device(self.size, np.array([stop - first for first, stop in kept], np.float64))
-
-    def _to_device(self, tensor: Tensor, values: NDArray[Any]) -> None:
-        tensor.copy_(sendable(values, tensor.device), non_blocking=True)
+        send(self.size, np.array([stop - first for first, stop in kept], np.float64))
 
 
 def bytes_needed(spec: Spec, capacity: int, members: int) -> int:

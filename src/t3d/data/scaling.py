@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.tensors import sendable
+from t3d.tensors import send
 from t3d.types import UNKNOWN, Batch, Coefficient, Rollout, State
 
 EPSILON = 1e-8  # keeps the standard deviation of a constant observation above zero
@@ -89,7 +89,7 @@ class Normaliser:
 
     def _update_scaling(self, member: int) -> None:
         for target, values in ((self._mean, self.moments.mean), (self._std, self.std)):
-            target[member, 0].copy_(sendable(values[member].astype(np.float32), target.device), non_blocking=True)
+            send(target[member, 0], values[member].astype(np.float32))
 
     def _scaled(self, s: Tensor) -> Tensor:
         return ((s - self._mean) / self._std).clamp(-SCALED_LIMIT, SCALED_LIMIT)
@@ -153,4 +153,4 @@ class RewardScaler:
         self._update_scale()
 
     def _update_scale(self) -> None:
-        self._scale.copy_(sendable(self.scale.astype(np.float32), self._scale.device), non_blocking=True)
+        send(self._scale, self.scale.astype(np.float32))
