@@ -33,6 +33,7 @@ os.environ |= {
 }
 
 from ray.cluster_utils import Cluster
+from sleeping import EPISODE
 
 import t3d
 from t3d.config import Config, merge
@@ -44,10 +45,9 @@ RESULTS = HERE.parent / "docs" / "cluster" / "bench.json"
 PICTURE = HERE.parent / "docs" / "img" / "cluster.png"
 NODES, CPUS = 4, 2  # Ray nodes, and CPUs that each claims to have: it starts so many idle workers at once
 STEP_MS, ACTORS = (10, 100, 1), (1, 2, 4, 8, 16, 32, 64)
-LOG_SECONDS = 0.5  # between events, about
 TINY = {"actor_hidden": [16, 16]}  # all nodes share the cores of this machine, so that acting must cost little
 MAX_AHEAD = (96, 384, 6400)  # the default with local actors, a middle, and the default with sixteen Ray actors
-SECONDS, WARM_UP = 6.0, 2.0  # of each measurement, and before it once all actors run
+SECONDS = 6.0  # of each measurement
 
 
 def main() -> None:
@@ -65,9 +65,7 @@ def scaling() -> None:
     with cluster() as address:
         for milliseconds, actors in itertools.product(STEP_MS, ACTORS):
             if (milliseconds, actors) not in done:
-                every = max(5, int(1000 * LOG_SECONDS * actors / milliseconds))
-                log = {"every_steps": every, "diagnose_every_steps": 0}
-                settings = {"ray_address": address, "updates_per_step": 0, "td3": TINY, "log": log}
+                settings = {"ray_address": address, "updates_per_step": 0, "td3": TINY}
                 cfg = config(f"ms{milliseconds}", actors=f"ray:{actors}", **settings)
                 rows.append({"step_ms": milliseconds, "actors": actors, **measured(cfg, SECONDS)})
                 write("scaling", rows)
@@ -129,29 +127,28 @@ def cluster() -> Iterator[str]:
 
 
 def measured(cfg: Config, seconds: float) -> dict[str, Any]:
-    """Runs for a while once all actors do; what the learner's thread and its events say of that time.
+    """Runs for a while once all actors have played; what the events and the clock of the learner's thread say.
 
     receiving is its share of time in the collector without waiting; with updates off, its share of CPU time instead.
     """
-    stop, shares, started = threading.Event(), list[float](), None
+    stop, shares, waits = threading.Event(), list[float](), list[float]()
+    began: tuple[float, float, int] | None = None
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as root:
         for event in t3d.train(merge(cfg, {"run": {"root": root}}), stop=stop):
-            if isinstance(event, Diagnosed) and started is not None:
+            now = time.monotonic(), time.thread_time(), event.step
+            if began is None:
+                began = now if event.step >= max(2 * cfg.random_steps, 2 * EPISODE * cfg.async_actors) else None
+            elif isinstance(event, Diagnosed) and event.acting_share is not None:
                 shares.append(event.acting_share)
-            if not isinstance(event, ActingEvent) or event.summary or event.actors < cfg.async_actors:
-                continue
-            now, cpu = time.monotonic(), time.thread_time()
-            if started is None and event.step >= 2 * cfg.random_steps:
-                started = now + WARM_UP, cpu, event.step
-            elif started is not None and now < started[0]:  # it warms up
-                started = started[0], cpu, event.step
-            elif started is not None and now > started[0] + seconds and not stop.is_set():
-                took = now - started[0]
-                receiving = mean(shares) - event.learner_waited if cfg.updates_per_step else (cpu - started[1]) / took
-                results = {"steps_per_second": round((event.step - started[2]) / took, 1)}
-                results |= {"receiving": round(receiving, 4), "running": event.actors}
+            elif isinstance(event, ActingEvent):
+                waits.append(event.learner_waited)
                 results |= {name: getattr(event, name) for name in ("age_median", "age_p99", "actors_waited")}
+                results["running"] = event.actors
+            elif now[0] > began[0] + seconds and not stop.is_set():
+                took, cpu, steps = (after - before for after, before in zip(now, began, strict=True))
+                receiving = mean(shares) - mean(waits) if cfg.updates_per_step else cpu / took
+                results |= {"steps_per_second": round(steps / took, 1), "receiving": round(receiving, 4)}
                 stop.set()
     return results
 
