@@ -53,7 +53,7 @@ class Fault(NamedTuple):
 
     env: int
     episode: int
-    step: int  # of the episode; 0 is the reset
+    episode_step: int  # 0 is the reset
     field: str
     text: str
     count: int = 0  # type: ignore[assignment]  # bad values of this environment so far, with this one; hides tuple.count

@@ -80,7 +80,7 @@ def test_skip_keeps_a_bad_image_out(name: str) -> None:
     before = env.step(STILL).observation
     result = env.step(STILL)
     assert result.truncated and not result.valid and np.array_equal(result.observation, before)
-    assert [fault.step for fault in env.guard.take_faults()] == [3]
+    assert [fault.episode_step for fault in env.guard.take_faults()] == [3]
     frame = env.reset(1, 1).reshape(2, -1)
     assert np.array_equal(frame[0], frame[1]), "a new episode has none of the old frames"
 

@@ -140,7 +140,7 @@ def test_a_bad_first_observation_is_skipped_by_resetting_again() -> None:
     toy.reset = lambda **_: (answers.pop(0), {})  # type: ignore[method-assign]
     env = Environment(toy, "toy", EnvConfig(bad_values="skip"))
     assert env.reset(0, 0)[1] == 0.5
-    assert [fault.step for fault in env.guard.take_faults()] == [0, 0]
+    assert [fault.episode_step for fault in env.guard.take_faults()] == [0, 0]
 
 
 def test_an_environment_without_a_sound_reset_or_step_ends_the_run(tmp_path: Path) -> None:

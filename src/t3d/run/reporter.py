@@ -16,7 +16,7 @@ from t3d.config import Config
 from t3d.events import ActingEvent, ActorEvent, BadValueFound, EpisodeEnd, Eval, Event, Note, TraceSummary, Update
 from t3d.run.diagnostics import Diagnostics
 from t3d.run.parts import Parts
-from t3d.types import EpisodeResult, Evaluation, Fault, sample_std
+from t3d.types import Evaluation, Fault, sample_std
 
 FIRST_VALUES = 3
 MOST_OUTSIDE = 0.05  # of the targets; chosen
@@ -60,33 +60,27 @@ class Reporter:
 
     def collected(self, collected: Collected, before: int) -> list[Event]:
         """Reports episodes that ended, bad values and news of actors; before is the step until then."""
-        parts, step = self.parts, self.parts.counters.step
-        events: list[Event] = []
+        step, events = self.parts.counters.step, list[Event]()
         for rollout in collected.rollouts:
-            member, seed = rollout.member, parts.cfg.members[rollout.member].seed
-            now = parts.memory.added[member]
-            events += [episode_end(result, now, member, seed) for result in rollout.episodes]
-            events += [self.bad_value(fault, member) for fault in rollout.faults]
+            for result in rollout.episodes:
+                fields = result._asdict()
+                del fields["bad_values"]  # they are events of their own
+                events.append(EpisodeEnd(**self._about(rollout.member), **fields))
+            events += [self.bad_value(fault, rollout.member) for fault in rollout.faults]
         events += [ActorEvent(step=step, **news._asdict()) for news in collected.news]
-        counters, log = parts.counters, parts.cfg.log
+        counters, log = self.parts.counters, self.parts.cfg.log
         counters.log_due = counters.log_due or passed(log.every_steps, before, step)
         counters.diagnosis_due = counters.diagnosis_due or passed(log.diagnose_every_steps, before, step)
         return events
 
     def bad_value(self, fault: Fault, member: int | None) -> BadValueFound:
-        parts = self.parts
-        return BadValueFound(
-            step=parts.counters.step if member is None else parts.memory.added[member],
-            member=member,
-            seed=None if member is None else parts.cfg.members[member].seed,
-            env=fault.env,
-            episode=fault.episode,
-            episode_step=fault.step,
-            field=fault.field,
-            text=fault.text,
-            handling=parts.cfg.env.bad_values,
-            count=fault.count,
-        )
+        return BadValueFound(**self._about(member), handling=self.parts.cfg.env.bad_values, **fault._asdict())
+
+    def _about(self, member: int | None) -> dict[str, Any]:
+        """Returns what an event says of a member, which has a step of its own, or of the whole run."""
+        if member is None:
+            return {"step": self.parts.counters.step}
+        return {"step": self.parts.memory.added[member], "member": member, "seed": self.parts.cfg.member_seeds[member]}
 
     def stood_still(self, seconds: float) -> None:
         self._last_at += seconds
@@ -101,10 +95,10 @@ class Reporter:
         totals = parts.collector.totals()
         if totals is None or before is None:
             return []
-        figures = totals.since(before)
+        acting = totals.since(before)
         step, new_updates = parts.counters.step, parts.learner.updates - updates
         ratio = new_updates / max(1, step - max(since, parts.cfg.random_steps))
-        return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **figures._asdict())]
+        return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **acting._asdict())]
 
 
 def in_host_memory(trace: Any) -> Any:
@@ -118,12 +112,9 @@ def update_events(
     """Yields the newest update, whose trace is complete, by member: its losses, then what each step produced."""
     losses = {name: values.tolist() for name, values in trace.losses.items()}
     for member in members:
-        seed = cfg.members[member].seed
-        update = Update(
-            step=step,
-            member=member,
-            seed=seed,
-            updates=updates,
+        about: dict[str, Any] = {"step": step, "member": member, "seed": cfg.members[member].seed, "updates": updates}
+        yield Update(
+            **about,
             critic_loss=losses["critic"][member],
             actor_loss=losses["actor"][member],
             other_losses={name: values[member] for name, values in losses.items() if name not in ("critic", "actor")},
@@ -132,23 +123,8 @@ def update_events(
             td_abs_mean=float(trace.td[member].abs().mean()),
             steps_per_second=steps_per_second,
         )
-        yield update
         values = {name: _summary(value[member]) for name, value in trace._asdict().items() if value is not None}
-        yield TraceSummary(step=step, member=member, seed=seed, updates=updates, values=values)
-
-
-def episode_end(result: EpisodeResult, step: int, member: int, seed: int) -> EpisodeEnd:
-    """Converts the result of a training episode to an event."""
-    return EpisodeEnd(
-        step=step,
-        member=member,
-        seed=seed,
-        env=result.env,
-        episode=result.episode,
-        total_reward=result.total_reward,
-        length=result.length,
-        terminated=result.terminated,
-    )
+        yield TraceSummary(**about, values=values)
 
 
 def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
