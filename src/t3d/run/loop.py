@@ -119,8 +119,10 @@ class Trainer:
             reports = self.counters.log_due and due >= learner.updates_to_full_trace
             count = learner.updates_to_full_trace if reports else min(due, UPDATES_AT_ONCE[self.cfg.device])
             with self.surroundings.for_updates(self.cfg.threads, builds=reports):
+                started = time.perf_counter()
                 with self.saver.changing():
                     trace = learner.run(count)
+                self.reporter.updated(count, time.perf_counter() - started)
                 if reports:
                     trace = in_host_memory(trace)
                     events += [*self.parts.stop_diverged(trace), *self.reporter.learned(trace)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from t3d.types import Evaluation, Fault, sample_std
 
 FIRST_VALUES = 3
 MOST_OUTSIDE = 0.05  # of the targets; chosen
+SLOW = 5  # times the fastest updates so far; chosen: threads that spin on a busy machine take 25 times as long
 
 
 class Reporter:
@@ -30,6 +32,12 @@ class Reporter:
         self._started = self._last = (parts.counters.step, parts.learner.updates)
         self._last_at = time.monotonic()
         self._totals_at_start = self._last_totals = parts.collector.totals()
+        self._pace = (0, 0.0)  # updates since the last report, and the seconds that they took
+        self._fastest = math.inf  # seconds for an update, on average between two reports
+        self._warned_of_slowness = False
+
+    def updated(self, updates: int, seconds: float) -> None:
+        self._pace = (self._pace[0] + updates, self._pace[1] + seconds)
 
     def acted(self, seconds: float) -> None:
         self.diagnostics.acted(seconds)
@@ -40,12 +48,28 @@ class Reporter:
         speed = (step - self._last[0]) / (now - self._last_at)
         events: list[Event] = [*update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)]
         events += self._outside_support(trace.y[parts.living]) if parts.cfg.td3.critic_loss == "categorical" else []
+        events += self._slowed_down() if parts.cfg.device == "cpu" and parts.cfg.threads > 1 else []
         events += self.diagnostics.diagnose(trace) if parts.counters.diagnosis_due else []
         events += self._acting(*self._last, self._last_totals)
         self._last_totals = parts.collector.totals()
         self._last, self._last_at = (step, parts.learner.updates), now
         parts.counters.log_due = parts.counters.diagnosis_due = False
         return events
+
+    def _slowed_down(self) -> list[Event]:
+        """Says once that updates have become many times slower, as they do when other programs take the cores."""
+        updates, seconds = self._pace
+        self._pace = (0, 0.0)
+        each = seconds / max(1, updates)
+        self._fastest = min(each, self._fastest)
+        if self._warned_of_slowness or each <= SLOW * self._fastest:
+            return []
+        self._warned_of_slowness, threads = True, self.parts.cfg.threads
+        text = (
+            f"an update takes {each * 1e3:.1f} ms and took {self._fastest * 1e3:.1f} ms before: other programs use the "
+            f"cores that its {threads} threads wait for. A new run with --threads 1 is not slowed down so much"
+        )
+        return [Note(step=self.parts.counters.step, text=text)]
 
     def _outside_support(self, y: Tensor) -> list[Event]:
         """Says once that many targets lie beyond what a categorical critic can predict."""
