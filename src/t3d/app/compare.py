@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from t3d.app.flags import read_flags
+from t3d.app.flags import RootFlag, read_flags
 from t3d.app.json_output import write_json
 from t3d.app.tables import clean, fits, table
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output
@@ -30,8 +30,8 @@ Columns = dict[str, Callable[[Row], str]]
 PIPED_WIDTH = 200  # characters, so that a file gets one line per group
 
 
-@dataclass(frozen=True)
-class CompareArgs:
+@dataclass(frozen=True, kw_only=True)
+class CompareArgs(RootFlag):
     """Compare groups of trainings: mean and interquartile mean (IQM) with 95 % intervals, the difference to the first
     group, and how probably a seed of one group beats a seed of the other.
 
@@ -41,8 +41,6 @@ class CompareArgs:
 
     groups: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="GROUP...")]
     """Runs, folders of runs, or patterns, also under --root; the others are compared with the first."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
     names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")] = ()
     """What to call the groups, in their order."""
     metric: Annotated[str, tyro.conf.arg(metavar="NAME")] = RETURN

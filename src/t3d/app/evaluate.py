@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
 from rich.table import Table
 
 from t3d.app.best_member import open_policy
-from t3d.app.flags import read_flags
+from t3d.app.flags import PolicyFlags, read_flags
 from t3d.app.json_output import member_fields, write_json
 from t3d.app.terminal import PlainConsole, standard_output
 from t3d.errors import UserError
@@ -22,18 +21,10 @@ from t3d.store.folder import versions
 from t3d.types import sample_std
 
 
-@dataclass(frozen=True)
-class EvalArgs:
+@dataclass(frozen=True, kw_only=True)
+class EvalArgs(PolicyFlags):
     """Evaluate a policy of RUN without noise, on episodes that training never saw."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
-    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
-    policy: Literal["best", "last"] = "best"
-    """The best policy of the run, or the last one."""
     episodes: int = 10
     """Episodes to run."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None

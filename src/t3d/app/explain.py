@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.app.console import View
-from t3d.app.flags import read_flags
+from t3d.app.flags import RootFlag, read_flags
 from t3d.app.terminal import PlainConsole, draw_picture, handling_signals, printable
 from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
@@ -36,8 +36,8 @@ INDENT = 4
 CLAIM_ENV = "Pendulum-v1"
 
 
-@dataclass(frozen=True)
-class ExplainArgs:
+@dataclass(frozen=True, kw_only=True)
+class ExplainArgs(RootFlag):
     """Explain one real update of TD3 in fifteen steps, with its numbers, here and as a page (explain.html).
 
     With --claim, train the small comparison that shows a claim of the paper, and draw the picture.
@@ -45,8 +45,6 @@ class ExplainArgs:
 
     what: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")] = None
     """A run's folder or name under --root; or an environment, on which a small run is trained first."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Explain an update of this seed, in a sweep of the member of this name, e.g. gamma-0.98-seed-0."""
     own: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py:NAME")] = ()

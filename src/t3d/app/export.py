@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from t3d.app.best_member import chosen_member
-from t3d.app.flags import read_flags
+from t3d.app.flags import RunFlags, read_flags
 from t3d.app.terminal import PlainConsole
 from t3d.config import Member
 from t3d.files import readable
@@ -18,17 +18,13 @@ from t3d.ship.parity import OBSERVATIONS
 from t3d.store.reader import Run, open_run
 
 
-@dataclass(frozen=True)
-class ExportArgs:
+@dataclass(frozen=True, kw_only=True)
+class ExportArgs(RunFlags):
     """Write a policy of RUN as one file: normaliser, image preprocessing and rescaling of actions are inside.
 
     It is compared with the policy on 10,000 observations first, and not written if they differ.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name under --root."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
     format: Literal["onnx", "c"] = "onnx"
     """onnx: for onnxruntime and others, needs the extra export. c: one C99 file for a microcontroller."""
     policy: Literal["best", "last"] = "best"

@@ -8,9 +8,11 @@ import re
 import typing
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -28,6 +30,46 @@ SHORTER: tuple[tuple[str, Any], ...] = (  # what tyro says of a mistake, and the
     (r"needs [A-Z]+: \w", lambda start: start[0][:-1] + start[0][-1].lower()),
     (r"Missing value for argument '(\S+)'\. Expected .*", r"\1 needs a value"),
 )
+
+
+@dataclass(frozen=True)
+class RootFlag:
+    """What commands about runs share."""
+
+    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that contains the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(RootFlag):
+    """What commands about one run share."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run's folder, or its name under --root."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyFlags(RootFlag):
+    """What commands that play a policy share."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
+    policy: Literal["best", "last"] = "best"
+    """The best policy of the run, or the last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowFlags:
+    """How a run is shown while it trains and afterwards."""
+
+    video: bool = True
+    """Record a video of the best policy after training."""
+    quiet: bool = False
+    """Print only errors, warnings of the doctor and, at the end, the result and the run's folder."""
+    json: bool = False
+    """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
 
 
 def read_flags(kind: type[Args], arguments: list[str], prog: str) -> Args:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from t3d.app.flags import read_flags
+from t3d.app.flags import RootFlag, read_flags
 from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
 from t3d.files import error_text, followed
@@ -18,8 +18,8 @@ from t3d.store.metrics import RETURN, listing
 from t3d.store.reader import open_run
 
 
-@dataclass(frozen=True)
-class PlotArgs:
+@dataclass(frozen=True, kw_only=True)
+class PlotArgs(RootFlag):
     """Plot evaluation returns: the mean and standard deviation over seeds (over episodes for a single seed).
 
     Runs that differ only in their seeds are one line. A sweep has a line for each of its values.
@@ -27,8 +27,6 @@ class PlotArgs:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """The runs' folders, or their names under --root."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Plot only this seed, in a sweep the member of this name, e.g. gamma-0.98-seed-0."""
     metric: Annotated[str, tyro.conf.arg(metavar="NAME")] = RETURN

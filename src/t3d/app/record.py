@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from t3d.app.best_member import open_policy
-from t3d.app.flags import read_flags
+from t3d.app.flags import PolicyFlags, read_flags
 from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
 from t3d.files import followed
@@ -19,18 +19,10 @@ from t3d.world.simulators import choose_graphics
 STEPS_PER_EPISODE = 1000  # longer ones are cut; chosen
 
 
-@dataclass(frozen=True)
-class RecordArgs:
+@dataclass(frozen=True, kw_only=True)
+class RecordArgs(PolicyFlags):
     """Record a video of a policy of RUN."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
-    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
-    policy: Literal["best", "last"] = "best"
-    """The best policy of the run, or the last one."""
     episodes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Episodes to record; default: 1, or as many as --steps needs."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from t3d.app.explain import check_folder
-from t3d.app.flags import read_flags
+from t3d.app.flags import RootFlag, read_flags
 from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
 from t3d.files import display_path, error_text, followed, replace
@@ -21,8 +21,8 @@ from t3d.insight.wording import size_text
 MOST_RUNS = 30  # in one report; chosen
 
 
-@dataclass(frozen=True)
-class ReportArgs:
+@dataclass(frozen=True, kw_only=True)
+class ReportArgs(RootFlag):
     """Write a report of one or more runs: one HTML file with everything in it, to keep, mail or print.
 
     It has the verdict in words, curves, diagnostics, alarms, settings, machine, a video if there is one, and how the
@@ -32,8 +32,6 @@ class ReportArgs:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Runs, folders of runs, or patterns in quotes such as 'quick-*', also under --root."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """The file; default: report.html in the run's folder, or here for several runs."""
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from t3d.app.flags import read_flags
+from t3d.app.flags import RunFlags, ShowFlags, read_flags
 from t3d.app.session import show
 from t3d.app.terminal import SignalRequests
 from t3d.events import Event
 from t3d.store.reader import locate
 
 
-@dataclass(frozen=True)
-class ResumeArgs:
+@dataclass(frozen=True, kw_only=True)
+class ResumeArgs(RunFlags, ShowFlags):
     """Continue a run from its newest complete checkpoint, as if it had never stopped.
 
     A run that was killed before its first checkpoint starts over. Other settings stay as they are; a new run with some
     of them changed is t3d train --config RUN/config.toml, then the flags.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name under --root."""
     total_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Train up to this many steps per seed instead of the run's original number."""
     actors: Annotated[str | None, tyro.conf.arg(metavar="local:N|ray:N")] = None
@@ -38,14 +35,6 @@ class ResumeArgs:
     """From now on: end the run, end the episode, or fix the value when the environment returns an invalid one."""
     hang_seconds: Annotated[float | None, tyro.conf.arg(metavar="SECONDS")] = None
     """From now on: how long an actor's environment may take for one step or reset."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
-    video: bool = True
-    """Record a video of the best policy after training."""
-    quiet: bool = False
-    """Print only errors, warnings of the doctor and, at the end, the result and the run's folder."""
-    json: bool = False
-    """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
 
 
 def main(arguments: list[str]) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.flags import read_flags
+from t3d.app.flags import RootFlag, RunFlags, read_flags
 from t3d.app.json_output import member_fields, write_json
 from t3d.app.runs_show import show, status_text
 from t3d.app.tables import clean, table
@@ -33,12 +32,10 @@ IF_NARROW = ("steps", "return", "best eval", "status")
 WORDS = ("name", "environment", "preset", "seeds", "status")
 
 
-@dataclass(frozen=True)
-class RunsArgs:
+@dataclass(frozen=True, kw_only=True)
+class RunsArgs(RootFlag):
     """List the runs in a folder. `t3d runs show RUN` prints one of them in detail."""
 
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
     search: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
     """List only runs whose name, environment, preset, sweep, status, tags or note contain all these words."""
     sort: Literal["time", "return", "name", "steps"] = "time"
@@ -47,14 +44,10 @@ class RunsArgs:
     """Print the runs as a JSON array."""
 
 
-@dataclass(frozen=True)
-class ShowArgs:
+@dataclass(frozen=True, kw_only=True)
+class ShowArgs(RunFlags):
     """Print one run: its status, results per seed, settings and files."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or its name under --root."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
     json: bool = False
     """Print the run as one JSON object."""
 

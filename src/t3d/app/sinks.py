@@ -6,12 +6,11 @@ import importlib.util
 import shlex
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from t3d.app.flags import read_flags
+from t3d.app.flags import RootFlag, read_flags
 from t3d.app.terminal import printable
 from t3d.config.settings import SinkName
 from t3d.errors import UserError
@@ -24,16 +23,14 @@ SHOWN_BY = {  # a run written for other tools
 }
 
 
-@dataclass(frozen=True)
-class SinksArgs:
+@dataclass(frozen=True, kw_only=True)
+class SinksArgs(RootFlag):
     """Write runs for TensorBoard or W&B, from their logs; t3d train --sinks does so while it trains."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Folders of runs, or their names under --root."""
     to: tuple[SinkName, ...] = ("tensorboard",)
     """For which tools."""
-    root: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Folder that contains the runs."""
 
 
 def main(arguments: list[str]) -> int:

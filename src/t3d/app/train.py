@@ -17,7 +17,7 @@ import tyro
 from rich.table import Table
 
 from t3d.app.dash import NEEDED
-from t3d.app.flags import is_flag, read_flags, read_known
+from t3d.app.flags import ShowFlags, is_flag, read_flags, read_known
 from t3d.app.session import show
 from t3d.app.terminal import PlainConsole, SignalRequests, labelled
 from t3d.config import Config, diff, load_toml, merge, plain
@@ -29,8 +29,8 @@ from t3d.events import Event
 NUMBERS = re.compile(r"[-+.,\deE]+")  # values of a sweep that were torn off by a space
 
 
-@dataclass(frozen=True)
-class TrainArgs:
+@dataclass(frozen=True, kw_only=True)
+class TrainArgs(ShowFlags):
     """Train TD3 on ENV: a Gymnasium id, dm:domain-task, module:id, or module:callable for your own environment.
 
     Settings come from the defaults, then the preset, then --config, then the flags below.
@@ -39,12 +39,6 @@ class TrainArgs:
     cfg: Annotated[Config, tyro.conf.arg(name="")]
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
     """A TOML file of settings, e.g. the config.toml of an earlier run."""
-    video: bool = True
-    """Record a video of the best policy after training."""
-    quiet: bool = False
-    """Print only errors, warnings of the doctor and, at the end, the result and the run's folder."""
-    json: bool = False
-    """Write events to standard output as lines of JSON as they happen; all messages go to standard error."""
     resume_or_start: bool = False
     """Resume the run named by --run.name if it exists, otherwise start it; safe to repeat after an interruption."""
     dash: bool = False
@@ -101,7 +95,7 @@ def parse(arguments: list[str]) -> TrainArgs:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
-    defaults = TrainArgs(merge(base, {"env": {"args": {}}}))  # which are no flags
+    defaults = TrainArgs(cfg=merge(base, {"env": {"args": {}}}))  # which are no flags
     args, envs = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
     _refuse_swept_flags(arguments, args.cfg)
     if args.cfg.env.id != base.env.id:
