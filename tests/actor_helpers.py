@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 import actor_worlds
 import helpers
-from t3d.actors.checkup_worker import Checkup
+from t3d.actors.checkup import Checkup
 from t3d.actors.local import LocalCollector
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog
 from t3d.config import Config, merge
 from t3d.data.links import NONE
 from t3d.data.memory import Memory

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t3d.actors.governor import Governor
-from t3d.actors.member_actor import MemberActor
+from t3d.actors.inline import MemberActor
 from t3d.actors.protocols import Collected
 from t3d.config import Config
 from t3d.errors import Diverged

@@ -21,7 +21,7 @@ from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.actors.protocols import Collector, Evaluator
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog
 from t3d.config import Config
 from t3d.data.links import Links
 from t3d.events import End

@@ -16,7 +16,7 @@ import pytest
 import helpers
 from actor_helpers import LOG, actor_config, of_kind
 from helpers import snapshot_for
-from t3d.actors import evaluators, pending
+from t3d.actors import evaluators
 from t3d.actors import supervisor as workers
 from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineEvaluator
@@ -213,7 +213,7 @@ def test_evaluation_steps_back_behind_training() -> None:
 
 
 def test_training_that_waits_for_evaluations_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pending, "REPORTED_WAIT", 0.5)
+    monkeypatch.setattr(evaluators, "REPORTED_WAIT", 0.5)
     cfg = actor_config(tmp_path, "Slow", seeds=[0], total_steps=200, eval={"every_steps": 40, "episodes": 10})
     notes = [event.text for event in of_kind(list(train(cfg)), Note)]
     assert len([text for text in notes if "training has waited" in text]) == 1, notes

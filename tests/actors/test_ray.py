@@ -25,7 +25,7 @@ import helpers
 from actor_helpers import actor_config, check_order, check_rows, merge_dicts, of_kind, stopped_at
 from ray_helpers import HEAD_CPUS, LOOPBACK, STORE_BYTES, cluster, nodes
 from t3d.actors import ray_collector, supervisor
-from t3d.actors.checkup_worker import Checkup
+from t3d.actors.checkup import Checkup
 from t3d.actors.ray_actor import (
     Actor,
     Order,
@@ -37,7 +37,7 @@ from t3d.actors.ray_actor import (
 )
 from t3d.actors.ray_collector import RayCollector, RayEvaluator
 from t3d.actors.ray_orders import IN_FLIGHT, Claims, Window, answer_timeout
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog
 from t3d.app.train import parse
 from t3d.config import Config, merge, to_dict
 from t3d.config.networks import architecture

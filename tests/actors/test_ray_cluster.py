@@ -23,7 +23,7 @@ import pytest
 
 import helpers
 from t3d.actors import ray_cluster
-from t3d.actors.checkup_worker import Checkup
+from t3d.actors.checkup import Checkup
 from t3d.actors.ray_cluster import (
     READ_BY_RAY,
     SHARED_MEMORY,

@@ -17,10 +17,10 @@ from ray.exceptions import RayError
 
 import helpers
 from t3d.actors import ray_actor, ray_collector, ray_orders, supervisor
-from t3d.actors.checkup_worker import Checkup
+from t3d.actors.checkup import Checkup
 from t3d.actors.ray_actor import Actor, Started
 from t3d.actors.ray_collector import RayCollector, RayEvaluator
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog
 from t3d.config import Config, merge
 from t3d.errors import NobodyLeft
 from t3d.policy.snapshots import PolicySnapshot

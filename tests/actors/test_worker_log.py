@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from actor_helpers import actor_config, of_kind
-from t3d.actors import worker_log
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors import supervisor
+from t3d.actors.supervisor import WorkerLog
 from t3d.events import ActorEvent, End, Note
 from t3d.run.live import train
 
@@ -31,7 +31,7 @@ def log() -> Iterator[WorkerLog]:
 
 
 def test_the_newest_is_kept_in_two_files(tmp_path: Path, log: WorkerLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_log, "MAX_BYTES", 5000)
+    monkeypatch.setattr(supervisor, "MAX_BYTES", 5000)
     log.print_to(tmp_path / "workers.log")
     lines = [b"line %4d of a simulator\n" % number for number in range(1000)]
     for line in lines:
@@ -47,7 +47,7 @@ def test_the_newest_is_kept_in_two_files(tmp_path: Path, log: WorkerLog, monkeyp
 def test_a_full_disk_is_told_once_and_never_meets_whoever_prints(
     tmp_path: Path, log: WorkerLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_log, "open_log", full_disk)
+    monkeypatch.setattr(supervisor, "open_log", full_disk)
     log.print_to(tmp_path / "workers.log")
     for _ in range(100):
         os.write(log.fd, b"x" * 10_000)  # a megabyte, of which a pipe holds a sixteenth
@@ -57,7 +57,7 @@ def test_a_full_disk_is_told_once_and_never_meets_whoever_prints(
 
 
 def test_a_run_goes_on_when_nothing_can_be_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_log, "open_log", full_disk)
+    monkeypatch.setattr(supervisor, "open_log", full_disk)
     events = list(train(actor_config(tmp_path, "Chatty", seeds=[0], actors="local:1", eval={"every_steps": 100})))
     assert of_kind(events, End)[0].reason == "finished" and not of_kind(events, ActorEvent)
     assert sum("No space left on device" in event.text for event in of_kind(events, Note)) == 1

@@ -16,7 +16,7 @@ import helpers
 from actor_helpers import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
 from run_folders import events_of
 from t3d.actors import supervisor as workers
-from t3d.actors.statistics import ActingStatistics
+from t3d.actors.inbox import ActingStatistics
 from t3d.errors import UserError
 from t3d.events import ActingEvent, BadValueFound, from_line
 from t3d.run.live import train

@@ -1,16 +1,169 @@
-"""Evaluates in separate processes, so that training does not wait."""
+"""Evaluations beside training: what is in progress, and the processes of this machine that play the episodes."""
 
 from __future__ import annotations
 
 import os
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
-from t3d.actors.pending import MAX_PENDING, Pending, PendingEvaluations
+import numpy as np
+
+from t3d.actors.protocols import Evaluated
 from t3d.actors.shared_memory import Policies
-from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog, WorkerSlot, end_all, for_workers, starting
 from t3d.config import Config
+from t3d.config.networks import actor_architecture
+from t3d.errors import NobodyLeft
+from t3d.files import to_count, to_fields
+from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
+from t3d.types import EpisodeResult, Evaluation, State
 from t3d.world.guard import EnvFactory
+
+MAX_PENDING = 2  # evaluations in progress; if another is due, training waits rather than skip it; chosen
+WAIT_SECONDS = 0.05
+REPORTED_WAIT = 10.0  # seconds that training has waited for evaluations; reported once; chosen
+
+
+class EvaluatorSlot(Protocol):
+    """A slot for one evaluator, wherever it runs."""
+
+    members: list[int]  # that it evaluates
+
+    @property
+    def given_up(self) -> bool: ...
+    def record_fault(self, min_delivered: int) -> None: ...
+
+
+S = TypeVar("S", bound=EvaluatorSlot)
+
+
+@dataclass
+class Pending:
+    """An evaluation in progress."""
+
+    step: int
+    snapshot: PolicySnapshot
+    policy: Any  # where those who evaluate find it
+    played: list[list[EpisodeResult]]  # by member: its first episodes
+
+
+class PendingEvaluations(ABC):
+    """Evaluates snapshots in parallel with training, and returns the results in the order of submission."""
+
+    def __init__(self, cfg: Config, spec: Spec, log: WorkerLog) -> None:
+        self.cfg, self.count, self.log = cfg, len(cfg.members), log  # count: number of members
+        self.network = actor_architecture(spec, cfg.td3)
+        self.pending: list[Pending] = []
+        self._notes: list[str] = []
+        self._waited = 0.0
+        self._stopped: set[int] = set()
+        self._diverged: dict[int, str] = {}  # members, and which action was not finite
+
+    @abstractmethod
+    def _start_one(self, one: Pending) -> None:
+        """Passes the policy of a new evaluation on and has its episodes played."""
+
+    @abstractmethod
+    def _supervise(self) -> None:
+        """Stores what has arrived, and looks after those who evaluate."""
+
+    def has_room(self) -> bool:
+        """Whether another evaluation can start."""
+        return len(self.pending) < MAX_PENDING
+
+    def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
+        """Starts evaluating every living member of the snapshot; there must be room."""
+        one = Pending(step, self._without_stopped(snapshot), None, [[] for _ in range(self.count)])
+        self._start_one(one)
+        return True
+
+    def poll(self, *, wait: bool = False) -> Evaluated:
+        """Returns the evaluations that are complete, each once; with wait, after a moment if there is no room."""
+        if wait and not self.has_room():
+            self._wait()
+        self._supervise()
+        ready: list[Evaluation] = []
+        while self.pending and self._is_complete(self.pending[0]):
+            one = self.pending.pop(0)
+            ready += [
+                Evaluation(one.step, member, one.snapshot, played) for member, played in self._living(one).items()
+            ]
+        notes, self._notes = [*self._notes, *self.log.news()], []
+        return Evaluated(ready, notes, [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
+
+    def stop(self, member: int) -> None:
+        """Evaluates this member no more."""
+        self._stopped.add(member)
+
+    def state(self) -> State:
+        """Returns the evaluations in progress, which a resumed run starts again."""
+        return {str(index): {"step": one.step, **one.snapshot.to_dict()} for index, one in enumerate(self.pending)}
+
+    def restore(self, state: State) -> list[int]:
+        """Starts the saved evaluations again and returns their steps."""
+        steps: list[int] = []
+        if len(state) > MAX_PENDING:
+            raise ValueError(f"{len(state)} evaluations are under way")
+        for index in range(len(state)):
+            saved = to_fields(state[str(index)])
+            snapshot = PolicySnapshot.from_dict(saved, self.count, self.network).checked()
+            steps.append(to_count(saved["step"], least=steps[-1] + 1 if steps else 0))
+            self.submit(snapshot, steps[-1])
+        return steps
+
+    def _store(self, member: int, step: int, first: int, results: list[Any]) -> None:
+        """Stores the results of some episodes, given as their fields, unless they have come before."""
+        for one in self.pending:
+            if one.step == step and len(one.played[member]) == first:
+                one.played[member] += [EpisodeResult(*fields) for fields in results]
+
+    def _reassign_members(self, slots: list[S], lost: S, why: str) -> list[tuple[S, int]]:
+        """Records the fault of an evaluator; if it is given up, the others take over its members: who takes whom."""
+        lost.record_fault(min_delivered=1)
+        self._notes.append(f"an evaluator process was lost: {why}; its evaluation is repeated")
+        if not lost.given_up:
+            return []
+        slots.remove(lost)
+        if not slots:
+            raise NobodyLeft(f"the evaluation keeps failing: {why}")
+        reassigned = []
+        for member in lost.members:
+            successor = min(slots, key=lambda other: len(other.members))
+            successor.members.append(member)
+            reassigned.append((successor, member))
+        return reassigned
+
+    def _without_stopped(self, snapshot: PolicySnapshot) -> PolicySnapshot:
+        """Zeroes the policies of stopped members: what is not finite must not reach a checkpoint."""
+        if not self._stopped:
+            return snapshot
+        living = np.isin(np.arange(self.count), [*self._stopped], invert=True)
+        return snapshot._replace(flat=np.where(living[:, None], snapshot.flat, np.float32(0)))
+
+    def _missing(self, one: Pending, member: int) -> range:
+        """The episodes of a member that are still to be played; none if it has stopped."""
+        first = len(one.played[member])
+        return range(first, first if member in self._stopped else self.cfg.eval.episodes)
+
+    def _is_complete(self, one: Pending) -> bool:
+        return all(len(played) == self.cfg.eval.episodes for played in self._living(one).values())
+
+    def _living(self, one: Pending) -> dict[int, list[EpisodeResult]]:
+        """Returns the episodes of members that have not stopped."""
+        return {member: played for member, played in enumerate(one.played) if member not in self._stopped}
+
+    def _wait(self) -> None:
+        time.sleep(WAIT_SECONDS)
+        before, self._waited = self._waited, self._waited + WAIT_SECONDS
+        if before < REPORTED_WAIT <= self._waited:
+            self._notes.append(
+                f"training has waited {self._waited:.0f} s for evaluations so far, which take longer than the training "
+                "between them; --eval.every-steps and --eval.episodes control how many there are"
+            )
+
 
 REPEAT_SECONDS = 5.0  # idle time of a process that has open requests, after which they are sent again; chosen
 

@@ -12,14 +12,12 @@ import time
 
 import numpy as np
 
-from t3d.actors.checkup_worker import Checkup
+from t3d.actors.checkup import Checkup
 from t3d.actors.governor import Governor
-from t3d.actors.protocols import Collected
-from t3d.actors.received import Inbox
+from t3d.actors.inbox import ActingStatistics, Inbox
+from t3d.actors.protocols import ActingTotals, Collected
 from t3d.actors.shared_memory import POLICY_SLOTS, RANDOM, Policies, Ring, SharedState, Torn, Wakeup
-from t3d.actors.statistics import ActingStatistics, ActingTotals
-from t3d.actors.supervisor import WorkerSlot, end_all, for_workers, starting
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog, WorkerSlot, end_all, for_workers, starting
 from t3d.config import Config
 from t3d.config.networks import actor_architecture
 from t3d.errors import UserError

@@ -8,10 +8,12 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple, Protocol
 
-from t3d.actors.statistics import ActingTotals
+import numpy as np
+from numpy.typing import NDArray
+
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
-from t3d.types import ActorNews, Evaluation, Rollout, State
+from t3d.types import Acting, ActorNews, Evaluation, Rollout, State
 
 
 class Collected(NamedTuple):
@@ -28,6 +30,47 @@ class Evaluated(NamedTuple):
     evaluations: list[Evaluation]  # in the order of submission, all living members of one before the next
     notes: list[str]  # what is worth knowing
     diverged: list[tuple[int, str]]  # members whose policy gave an action that is not finite, and which
+
+
+class ActingTotals(NamedTuple):
+    """Totals since the start of a process; the difference of two says how a span went."""
+
+    at: float  # seconds, on the clock of time.monotonic
+    ages: NDArray[np.int64]  # transitions by the age of the policy that acted, in updates
+    fills: float  # how full the rings were, from 0 to 1: the sum over `looks` samples
+    looks: int
+    learner_waited: float  # seconds
+    actors_waited: float  # seconds, summed over all actors, ended ones too
+    actors_lived: float
+    actors: int  # running now
+    restarts: int
+    # Steps that crossed a network and their bytes, policies that orders carried and theirs, each counted once: a node
+    # fetches a policy once for all its actors. None: all actors are on this machine.
+    traffic: NDArray[np.int64] | None = None
+
+    def since(self, before: ActingTotals) -> Acting:
+        """Describes the span from the earlier totals to these."""
+        ages = self.ages.copy()
+        ages[: len(before.ages)] -= before.ages
+        looks, lived = self.looks - before.looks, self.actors_lived - before.actors_lived
+        traffic = np.zeros(4, np.int64) if self.traffic is None else self.traffic
+        steps, step_bytes, versions, version_bytes = traffic - (0 if before.traffic is None else before.traffic)
+        return Acting(
+            age_median=_age(ages, 0.5),
+            age_p99=_age(ages, 0.99),
+            ring_fill=None if traffic.any() else (self.fills - before.fills) / max(looks, 1),
+            actors_waited=min(1.0, (self.actors_waited - before.actors_waited) / max(lived, 1e-9)),
+            learner_waited=min(1.0, (self.learner_waited - before.learner_waited) / max(self.at - before.at, 1e-9)),
+            actors=self.actors,
+            restarts=self.restarts,
+            bytes_per_step=float(step_bytes / steps) if steps else None,
+            bytes_per_version=float(version_bytes / versions) if versions else None,
+        )
+
+
+def _age(ages: NDArray[np.int64], share: float) -> int:
+    below = np.cumsum(ages)
+    return int(np.searchsorted(below, share * below[-1])) if below[-1] else 0
 
 
 class Collector(Protocol):

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.actors.failures import reported
-from t3d.actors.member_actor import MemberActor
-from t3d.actors.worker import EVALUATION_NICENESS
+from t3d.actors.inline import MemberActor
+from t3d.actors.worker import EVALUATION_NICENESS, reported
 from t3d.config import Config, merge
 from t3d.config.networks import sent_architecture
 from t3d.errors import Diverged

@@ -17,12 +17,12 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from t3d.actors.checkup_worker import Checkup
-from t3d.actors.failures import user_error
+from t3d.actors.checkup import Checkup
+from t3d.actors.evaluators import WAIT_SECONDS, Pending, PendingEvaluations
 from t3d.actors.governor import Governor
+from t3d.actors.inbox import ActingStatistics, Inbox
 from t3d.actors.local import GATHER_SECONDS, LONGEST_WAIT, MIN_DELIVERED, shares
-from t3d.actors.pending import WAIT_SECONDS, Pending, PendingEvaluations
-from t3d.actors.protocols import Collected
+from t3d.actors.protocols import ActingTotals, Collected
 from t3d.actors.ray_actor import Actor, Evaluator, Order, Started, packed_policy
 from t3d.actors.ray_cluster import Connection
 from t3d.actors.ray_orders import (
@@ -40,10 +40,7 @@ from t3d.actors.ray_orders import (
     reason_of,
     take_share,
 )
-from t3d.actors.received import Inbox
-from t3d.actors.statistics import ActingStatistics, ActingTotals
-from t3d.actors.supervisor import for_workers
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog, for_workers, user_error
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
 from t3d.policy.snapshots import PolicySnapshot, Scaling

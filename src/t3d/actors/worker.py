@@ -9,20 +9,22 @@ import itertools
 import signal
 import socket
 import sys
+import traceback
 from contextlib import closing
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from t3d.actors.checkup_worker import Doctor
-from t3d.actors.failures import reported
-from t3d.actors.member_actor import MemberActor
+from t3d.actors.checkup import Doctor
+from t3d.actors.inline import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
-from t3d.errors import Diverged, OwnSignal
+from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, as_sentence
 from t3d.policy.snapshots import MemberPolicy
 from t3d.process import lower_priority
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, finish
+from t3d.world.guard import BadValue
 from t3d.world.make import env_factory
 
 LONGEST_WAIT = 0.1  # seconds between two signs of life while there is nothing to do
@@ -154,6 +156,25 @@ class Evaluator:
                 self.parent.send(member=member, diverged=error.what)
                 return
             self.parent.send(member=member, step=step, first=some[0], results=results)
+
+
+def reported(error: Exception) -> dict[str, Any]:
+    """Describes an error that is being handled, and prints the traceback of a crash."""
+    failure = described(error)
+    if "crash" in failure:
+        traceback.print_exc()
+    return failure
+
+
+def described(error: Exception) -> dict[str, Any]:
+    """Describes an error in a worker: a bad value, a mistake of the user, or a crash and where it happened."""
+    if isinstance(error, BadValue):
+        return {"bad_value": error.fault, "where": error.where, "member": error.member}
+    if isinstance(error, UserError):
+        return {"user_error": str(error)}
+    own = not isinstance(error, EnvironmentFailed)
+    where = traceback.extract_tb((error if own else error.__cause__ or error).__traceback__)[-1]
+    return {"crash": f"{as_sentence(error)} ({Path(where.filename).name}, line {where.lineno})"}
 
 
 ROLES: dict[str, type[Actor | Evaluator | Doctor]] = {"actor": Actor, "evaluator": Evaluator, "doctor": Doctor}

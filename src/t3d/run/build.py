@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t3d.actors.checkup import check
-from t3d.actors.checkup_worker import Checkup
+from t3d.actors.checkup import Checkup, check
 from t3d.actors.evaluators import ProcessEvaluator
 from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.actors.protocols import Collector, Evaluator
-from t3d.actors.supervisor import for_workers
-from t3d.actors.worker_log import WorkerLog
+from t3d.actors.supervisor import WorkerLog, for_workers
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
 from t3d.algo.own_code import check_own_code, check_own_sweep

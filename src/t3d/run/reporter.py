@@ -11,8 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from t3d.actors.governor import passed
-from t3d.actors.protocols import Collected
-from t3d.actors.statistics import ActingTotals
+from t3d.actors.protocols import ActingTotals, Collected
 from t3d.config import Config
 from t3d.events import ActingEvent, ActorEvent, BadValueFound, EpisodeEnd, Eval, Event, Note, TraceSummary, Update
 from t3d.run.diagnostics import Diagnostics
