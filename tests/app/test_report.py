@@ -25,7 +25,7 @@ from t3d.config import Member
 from t3d.data.memory import Memory
 from t3d.events import Alarm, Note
 from t3d.files import sealed, unsealed
-from t3d.insight.best_member import INDENT, known_choice
+from t3d.insight.best_member import known_choice
 from t3d.insight.comparison import compare
 from t3d.insight.groups import read_groups
 from t3d.insight.ranges import RangeRecorder, ranges_in_training
@@ -349,9 +349,9 @@ def test_an_environment_that_is_not_here_has_a_report(trained: Path, env: str) -
     for file in ("config.toml", "events.jsonl"):
         text = (path / file).read_text()
         (path / file).write_text(text.replace('"Pendulum-v1"', f'"{env}"'))
-    choice = unsealed("choice", (path / "best" / "choice.json").read_bytes(), INDENT)
-    choice["basis"]["env"] = env
-    (path / "best" / "choice.json").write_bytes(sealed("choice", choice, INDENT))
+    fresh = unsealed("fresh", (path / "best" / "fresh.json").read_bytes())
+    fresh["choice"]["basis"]["env"] = env
+    (path / "best" / "fresh.json").write_bytes(sealed("fresh", fresh))
     assert said(str(path)).count("on average over 7 fresh episodes") == 2, "in the verdict and on the card"
     (path / "best" / "fresh.json").unlink()
     text = said(str(path))

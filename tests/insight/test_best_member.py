@@ -19,6 +19,7 @@ from t3d.app.best_member import best_member
 from t3d.app.cli import main
 from t3d.app.terminal import PlainConsole
 from t3d.config import Member
+from t3d.files import sealed, unsealed
 from t3d.insight.best_member import known_choice, play_choice
 from t3d.seeds import derive
 from t3d.store.fresh import read_fresh
@@ -113,10 +114,19 @@ def test_a_choice_is_kept_until_a_policy_changes(run: Run) -> None:
     assert play_choice(run).member.seed == 7
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"choice": {}, "sha256": ""}', b"[" * 100_000])
+def test_a_choice_of_a_version_that_kept_it_in_a_file_of_its_own_is_known(run: Run) -> None:
+    choice, known = play_choice(run), read_fresh(run.path)
+    (run.path / "best" / "choice.json").write_bytes(sealed("choice", dict(known.choice), indent=2))
+    file = run.path / "best" / "fresh.json"
+    fields = unsealed("fresh", file.read_bytes())
+    file.write_bytes(sealed("fresh", {"chosen": fields["chosen"], "results": fields["results"]}))
+    assert known_choice(run) == choice and read_fresh(run.path) == known
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"fresh": {}, "sha256": ""}', b"[" * 100_000])
 def test_a_choice_that_was_damaged_is_made_again(run: Run, content: bytes) -> None:
     play_choice(run)
-    file = run.path / "best" / "choice.json"
+    file = run.path / "best" / "fresh.json"
     assert known_choice(run) is not None
     file.write_bytes(content or file.read_bytes().replace(b"e", b"f", 1))
     assert known_choice(run) is None
@@ -124,7 +134,7 @@ def test_a_choice_that_was_damaged_is_made_again(run: Run, content: bytes) -> No
 
 def test_a_choice_is_not_written_through_a_link(run: Run, tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
-    (run.path / "best" / "choice.json").symlink_to(tmp_path / "precious")
+    (run.path / "best" / "fresh.json").symlink_to(tmp_path / "precious")
     assert play_choice(run).member.seed == 5 and known_choice(run) is not None
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
@@ -151,7 +161,7 @@ def test_one_seed_needs_no_choice(run: Run, capsys: pytest.CaptureFixture[str]) 
     (run.path / "events.jsonl").write_text("".join(line for line in lines if json.loads(line)["seed"] in (None, 7)))
     out = evaluated(run, capsys)
     assert "choosing" not in out and "seed 7, best policy" in out
-    assert not (run.path / "best" / "choice.json").exists()
+    assert not read_fresh(run.path).choice
 
 
 def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ The learning curves cannot tell, because each one's highest evaluation is the lu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,17 +14,7 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, Member
 from t3d.errors import UserError
-from t3d.files import (
-    CORRUPT_ERRORS,
-    Refused,
-    read,
-    refuse_link,
-    replace,
-    sealed,
-    to_fields,
-    to_number,
-    unsealed,
-)
+from t3d.files import CORRUPT_ERRORS, to_fields, to_number
 from t3d.insight.ranges import InputRanges, RangeRecorder
 from t3d.insight.statistics import estimate, mean
 from t3d.policy.acting import SavedPolicy
@@ -38,7 +28,6 @@ from t3d.world.fingerprint import check_fits
 from t3d.world.make import env_factory
 
 EPISODES_FACTOR = 3  # times eval.episodes; chosen
-MOST_BYTES, INDENT = 2**20, 2  # of choice.json
 WHERE = {"choice": "the choice between seeds", "test": "the test"}
 
 
@@ -79,15 +68,14 @@ def known_choice(run: Run) -> Choice | None:
     if len(run.contenders) == 1:
         fresh = read_fresh(run.path).by_member.get(run.contenders[0].name)
         return Choice(fresh.episodes, {run.contenders[0]: fresh.mean}) if fresh else None
-    basis = _basis(run, _policies(run))
+    choice = read_fresh(run.path).choice
+    if choice.get("basis") != _basis(run, _policies(run)):
+        return None
     try:
-        fields = unsealed("choice", read(run.path / "best" / "choice.json", MOST_BYTES), INDENT)
-        means = to_fields(fields["mean_returns"])
-        returns = {member: to_number(means[member.name]) for member in run.contenders}
-        is_current = fields["basis"] == basis
+        means = to_fields(choice["mean_returns"])
+        return Choice(fresh_episodes(run), {member: to_number(means[member.name]) for member in run.contenders})
     except CORRUPT_ERRORS:
         return None
-    return Choice(fresh_episodes(run), returns) if is_current else None
 
 
 def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
@@ -103,13 +91,9 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
     except Exception as error:  # an environment may raise anything
         raise UserError(f"{run.cfg.env.id} failed: {error}") from error
     choice = Choice(fresh_episodes(run), {member: float(one.returns.mean()) for member, one in played.items()})
-    save_played(run, {member: (policies[member], one) for member, one in played.items()}, choice.member)
-    if several:
-        means = {member.name: mean_return for member, mean_return in choice.mean_returns.items()}
-        fields = {"basis": _basis(run, policies), "mean_returns": means}
-        with suppress(OSError, Refused):  # then it is played again next time
-            refuse_link(run.path / "best")
-            replace(run.path / "best" / "choice.json", sealed("choice", fields, INDENT))
+    means = {member.name: mean_return for member, mean_return in choice.mean_returns.items()}
+    kept = {"basis": _basis(run, policies), "mean_returns": means} if several else None
+    save_played(run, {member: (policies[member], one) for member, one in played.items()}, choice.member, kept)
     return choice
 
 
@@ -137,7 +121,12 @@ def play(
     return results
 
 
-def save_played(run: Run, played: Mapping[Member, tuple[SavedPolicy, Played]], chosen: Member | None = None) -> None:
+def save_played(
+    run: Run,
+    played: Mapping[Member, tuple[SavedPolicy, Played]],
+    chosen: Member | None = None,
+    choice: Mapping[str, Any] | None = None,
+) -> None:
     """Records what best policies returned, for lists, reports and the dashboard; of the chosen one also what it saw."""
     results = {}
     for member, (policy, one) in played.items():
@@ -155,7 +144,7 @@ def save_played(run: Run, played: Mapping[Member, tuple[SavedPolicy, Played]], c
             of=len(played),
             seen=one.seen.to_dict() if one.seen and chosen in (None, member) else None,
         )
-    write_fresh(run.path, results, chosen.name if chosen else "")
+    write_fresh(run.path, results, chosen.name if chosen else "", choice)
 
 
 def _policies(run: Run) -> dict[Member, SavedPolicy]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, unsealed
+from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, to_fields, unsealed
 from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.store.lock import one_at_a_time
 from t3d.store.log import LARGEST
@@ -43,9 +43,9 @@ class Fresh:
         """Checks what a file may say."""
         to_count(self.episodes, least=1)
         to_count(self.of, least=1)
-        figures = (self.mean, self.std, self.lowest, self.highest, self.mean_length)
+        numbers = (self.mean, self.std, self.lowest, self.highest, self.mean_length)
         limits = () if self.low is None and self.high is None else (self.low, self.high)
-        if not all(type(value) in (int, float) and abs(value) < LARGEST for value in (*figures, *limits)):
+        if not all(type(value) in (int, float) and abs(value) < LARGEST for value in (*numbers, *limits)):
             raise Refused("its values are not what they should be")
 
 
@@ -54,19 +54,27 @@ class FreshResults(NamedTuple):
 
     chosen: str = ""  # the name of the member whose policy did best
     by_member: Mapping[str, Fresh] = MappingProxyType({})
+    choice: Mapping[str, Any] = MappingProxyType({})  # what each member returned when one was chosen, and on what basis
 
 
 def read_fresh(path: Path) -> FreshResults:
     """Reads what is known of the policies in best/; nothing if that cannot be used."""
+    results = FreshResults()
     with suppress(TypeError, AttributeError, *CORRUPT_ERRORS):  # a file may hold any JSON
         fields = unsealed("fresh", read(path / "best" / FILE, MOST_BYTES))
-        found = {str(name): Fresh(**result) for name, result in fields["results"].items()}
-        current = {name: fresh for name, fresh in found.items() if fresh.policy == _hash_in(path, name)}
-        return FreshResults(str(fields["chosen"]), current)
-    return FreshResults()
+        known = {str(name): Fresh(**result) for name, result in fields["results"].items()}
+        current = {name: fresh for name, fresh in known.items() if fresh.policy == _hash_in(path, name)}
+        results = FreshResults(str(fields["chosen"]), current, to_fields(fields.get("choice", {})))
+    if not results.choice:  # before 0.6 it was a file of its own
+        with suppress(*CORRUPT_ERRORS):
+            early = unsealed("choice", read(path / "best" / "choice.json", MOST_BYTES), indent=2)
+            results = results._replace(choice=early)
+    return results
 
 
-def write_fresh(path: Path, results: Mapping[str, Fresh], chosen: str = "") -> None:
+def write_fresh(
+    path: Path, results: Mapping[str, Fresh], chosen: str = "", choice: Mapping[str, Any] | None = None
+) -> None:
     """Adds results of the policies in best/; of two for the same policy the one with more episodes stays."""
     with suppress(*CORRUPT_ERRORS), one_at_a_time(path):  # otherwise it is played again
         before = read_fresh(path)
@@ -76,7 +84,8 @@ def write_fresh(path: Path, results: Mapping[str, Fresh], chosen: str = "") -> N
                 kept[name] = fresh
         fields = {name: dataclasses.asdict(fresh) for name, fresh in kept.items()}
         refuse_link(path / "best")
-        replace(path / "best" / FILE, sealed("fresh", {"chosen": chosen or before.chosen, "results": fields}))
+        content = {"chosen": chosen or before.chosen, "choice": dict(choice or before.choice), "results": fields}
+        replace(path / "best" / FILE, sealed("fresh", content))
 
 
 def _hash_in(path: Path, name: str) -> str:
