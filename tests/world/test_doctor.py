@@ -319,7 +319,7 @@ def test_the_command_tries_what_is_observed_as_in_training(capsys: pytest.Captur
 
 RENDERED = {
     "def render(self):\n        return None": "; videos can be recorded",
-    "pass": "no videos can be recorded: it has no render()",
+    "pass": "cannot be recorded: it has no render()",
 }
 
 

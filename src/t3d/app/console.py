@@ -246,32 +246,32 @@ def live_table(
     history: EvalHistory | None = None,
     width: int = 80,
 ) -> Table:
-    """Shows the newest figures of each member, of a combination their mean over seeds, in at most `room` rows.
+    """Shows the newest metrics of each member, of a combination their mean over seeds, in at most `room` rows.
 
-    With the history of evaluations it also draws their curves. Columns that do not fit are left out.
+    With the history of evaluations it also has_curves their curves. Columns that do not fit are left out.
     """
     fields, groups = swept(members), groups_of(members)
-    made = Table(expand=True, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
-    made.add_column(", ".join(map(short, fields)) or "seed", justify="right", overflow="fold")
+    table = Table(expand=True, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+    table.add_column(", ".join(map(short, fields)) or "seed", justify="right", overflow="fold")
     left, columns = width - max(map(len, ["seed", *(group.name for group in groups)])), list[str]()
     for name in [name for name in COLUMNS if not fields or name in IN_A_SWEEP]:
         needed = max(NARROWEST, len(name.partition("\n")[0]))
         left -= needed + GAP
         if left >= 0:
             columns.append(name)
-            made.add_column(name, justify="right", min_width=needed)
-    draws = history is not None and left >= CURVE + GAP
-    if draws:
-        made.add_column("curve", min_width=CURVE, no_wrap=True)
+            table.add_column(name, justify="right", min_width=needed)
+    has_curves = history is not None and left >= CURVE + GAP
+    if has_curves:
+        table.add_column("curve", min_width=CURVE, no_wrap=True)
     for name, places in groups[:room]:
         living = [newest[place] for place in places if place not in diverged]
-        cells = [_number(_mean(figures.get(COLUMNS[column]) for figures in living)) for column in columns]
-        curve = [sparkline(history.curve(places), CURVE)] if history is not None and draws else []
-        made.add_row(name, *([*cells, *curve] if living else ["diverged"]))
+        cells = [_number(_mean(metrics.get(COLUMNS[column]) for metrics in living)) for column in columns]
+        curve = [sparkline(history.curve(places), CURVE)] if history is not None and has_curves else []
+        table.add_row(name, *([*cells, *curve] if living else ["diverged"]))
     hidden = len(groups) - room
     more = f"; {counted(hidden, 'more combination' if fields else 'more seed')}" if hidden > 0 else ""
-    made.caption = f"{caption}{more}"
-    return made
+    table.caption = f"{caption}{more}"
+    return table
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

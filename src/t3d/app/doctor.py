@@ -11,7 +11,6 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Annotated
 
-import gymnasium as gym
 import psutil
 import tyro
 from rich.table import Table
@@ -21,6 +20,7 @@ from t3d.app.flags import read_flags
 from t3d.app.terminal import PlainConsole, labelled
 from t3d.config import EnvConfig
 from t3d.errors import UserError
+from t3d.insight.video import open_renderable
 from t3d.version import __version__
 from t3d.world.doctor import examine
 from t3d.world.guard import EnvFactory, close_quietly
@@ -56,7 +56,11 @@ def main(arguments: list[str]) -> int:
     cfg = replace(args.settings, id=env_id)
     make_env = env_factory(cfg)
     warnings = examine(make_env, cfg)
-    shape, video = _shape(make_env, cfg), _video(make_env)
+    shape, video = _shape(make_env, cfg), "videos can be recorded"
+    try:
+        close_quietly(open_renderable(cfg), "the environment")
+    except UserError as error:
+        video = f"no videos: {error}"
     for text in warnings:
         console.print(labelled("warning:", "yellow", text), soft_wrap=True)
     verdict = "no errors found" if warnings else "no problems found in a short trial with random actions"
@@ -76,20 +80,6 @@ def _shape(make_env: EnvFactory, cfg: EnvConfig) -> str:
     return f"{parts}; action size {spec.action_size}, bounds {bounds}{limit}"
 
 
-def _video(make_env: EnvFactory) -> str:
-    """Says whether videos can be recorded, and if not, why."""
-    try:
-        env = make_env(render_mode="rgb_array")
-        close_quietly(env, "the environment")
-    except Exception as error:  # whatever its graphics raise
-        return f"no videos can be recorded here: {type(error).__name__}: {error}"
-    if getattr(env, "render_mode", None) != "rgb_array":
-        return "no videos can be recorded: it must accept render_mode='rgb_array' and keep it in self.render_mode"
-    if not isinstance(env, gym.Env) or getattr(env.unwrapped.render, "__func__", None) is gym.Env.render:
-        return "no videos can be recorded: it has no render()"
-    return "videos can be recorded"
-
-
 def _machine() -> Table:
     import torch  # noqa: PLC0415 (slow, and only this table needs it)
 
@@ -97,7 +87,7 @@ def _machine() -> Table:
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "Python": f"{platform.python_version()} at {sys.executable}",
         "t3d": __version__,
-        **{package: _version(package) for package in PACKAGES},
+        **{name: _version(name) for name in PACKAGES},
     }
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     rows["GPU"] = ", ".join(gpus) or "none: torch sees no CUDA device"

@@ -41,7 +41,7 @@ NICE = 19
 
 def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int) -> float:
     """Records an mp4 of the given episodes, or steps if these end first; returns the mean return of whole episodes."""
-    env = Environment(with_pixels(_renderable(cfg), cfg), "the environment being recorded", cfg)
+    env = Environment(with_pixels(open_renderable(cfg), cfg), "the environment being recorded", cfg)
     returns: list[float] = []
     try:
         check_fits(policy, env.guard.spec, cfg.id)
@@ -57,7 +57,8 @@ def _frames_per_second(env: Environment) -> int:
     return max(1, int(env.gym.metadata.get("render_fps") or DEFAULT_FPS) // env.action_repeat)
 
 
-def _renderable(cfg: EnvConfig) -> Any:
+def open_renderable(cfg: EnvConfig) -> Any:
+    """Creates an environment to record; raises UserError if it cannot be recorded."""
     try:
         env = env_factory(cfg)(render_mode="rgb_array")
     except UserError:
@@ -69,6 +70,8 @@ def _renderable(cfg: EnvConfig) -> Any:
             f"{cfg.id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
             "and let render() return an image"
         )
+    if getattr(env.unwrapped.render, "__func__", None) is gym.Env.render:
+        raise UserError(f"{cfg.id} cannot be recorded: it has no render()")
     track(env)
     return env
 
