@@ -134,26 +134,19 @@ def _how_outside(raw: Any, space: gym.Space[Any]) -> str:
     return "a value is out of bounds, or of another type" if space.shape is None else "a value is out of bounds"
 
 
-def _outside_its_space(trial: Trial) -> Iterator[str]:
-    if trial.outside:
-        yield f"an observation lies outside observation_space ({trial.outside}); make the space match what is returned"
-
-
-def _bad_values(trial: Trial) -> Iterator[str]:
+def _values(trial: Trial) -> Iterator[str]:
     if trial.bad_values:
         first = trial.guard.faults[0]
         yield (
             f"{trial.bad_values} of {trial.steps} steps returned a bad value (first: {first.text}); "
             f"env.bad_values={trial.guard.bad_values} keeps such values out of the replay"
         )
-
-
-def _reused_buffer(trial: Trial) -> Iterator[str]:
-    if len(trial.newest) < 2:
-        return
-    before, after = (list(_arrays(raw)) for raw in trial.newest)
-    if any(np.shares_memory(one, other) for one, other in zip(before, after, strict=False)):
-        yield "observations share one buffer; T3D copies them, other libraries may not: return a copy from step()"
+    if trial.outside:
+        yield f"an observation lies outside observation_space ({trial.outside}); make the space match what is returned"
+    if len(trial.newest) == 2:
+        before, after = (list(_arrays(raw)) for raw in trial.newest)
+        if any(np.shares_memory(array, other) for array, other in zip(before, after, strict=False)):
+            yield "observations share one buffer; T3D copies them, other libraries may not: return a copy from step()"
 
 
 def _arrays(raw: Any) -> Iterator[Any]:
@@ -165,7 +158,7 @@ def _arrays(raw: Any) -> Iterator[Any]:
             yield from _arrays(part)
 
 
-def _mixed_up_endings(trial: Trial) -> Iterator[str]:
+def _endings(trial: Trial) -> Iterator[str]:
     if trial.odd_flags:
         yield f"terminated and truncated must be True or False; {trial.odd_flags[0]!r} was returned"
     if any(ending.terminated and ending.truncated for ending in trial.endings):
@@ -176,9 +169,6 @@ def _mixed_up_endings(trial: Trial) -> Iterator[str]:
             f"every episode was terminated after exactly {lengths.pop()} steps; if that is a time limit, "
             "return truncated instead: termination tells TD3 that there is no future"
         )
-
-
-def _no_time_limit(trial: Trial) -> Iterator[str]:
     if not trial.endings and trial.steps >= MOST_STEPS // 2 and not _has_limit(trial.env):
         yield (
             f"no episode ended within {trial.steps} random steps; if none ever does, wrap the environment in "
@@ -234,7 +224,8 @@ def images(spec: Spec) -> Iterator[str]:
             )
 
 
-def _still_images(trial: Trial) -> Iterator[str]:
+def _images(trial: Trial) -> Iterator[str]:
+    yield from images(trial.guard.spec)
     if trial.observed >= ENOUGH:
         for image in trial.guard.spec.images:
             if not trial.changed[image]:
@@ -266,14 +257,11 @@ def _constant(trial: Trial) -> NDArray[np.bool_]:
     return constant
 
 
-def _slow(trial: Trial) -> Iterator[str]:
+def _speed_and_scale(trial: Trial) -> Iterator[str]:
     milliseconds = float(np.median(trial.seconds)) * 1000
     if milliseconds > SLOW_MILLISECONDS:
         hours = milliseconds / 1000 * 1_000_000 / 3600
         yield f"one step takes {milliseconds:.1f} ms: a million steps take {hours:.1f} hours before any learning"
-
-
-def _badly_scaled(trial: Trial) -> Iterator[str]:
     remedy = "scale it, or try --normalise-observations"
     each = np.maximum(np.abs(trial.least), np.abs(trial.most))
     largest, reward = each.max(initial=0), trial.largest_reward
@@ -290,15 +278,10 @@ def _badly_scaled(trial: Trial) -> Iterator[str]:
 
 
 CHECKS: list[Callable[[Trial], Iterator[str]]] = [
-    _bad_values,
-    _outside_its_space,
-    _reused_buffer,
-    _mixed_up_endings,
-    _no_time_limit,
+    _values,
+    _endings,
     _not_repeatable,
-    lambda trial: images(trial.guard.spec),
-    _still_images,
+    _images,
     _never_changes,
-    _slow,
-    _badly_scaled,
+    _speed_and_scale,
 ]
