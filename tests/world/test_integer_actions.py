@@ -11,7 +11,7 @@ import pytest
 import helpers
 import t3d
 from t3d.actors.inline import InlineCollector
-from t3d.policy.actions import played, random_action, to_bounds
+from t3d.policy.actions import random_action, rounded, to_bounds
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.world.doctor import examine
 from t3d.world.spec import spec_of
@@ -19,7 +19,7 @@ from t3d.world.spec import spec_of
 LOW, HIGH = np.array([0, -3]), np.array([4, 6])
 
 
-class UpdateTrace(gym.Env[Any, Any]):
+class WholeNumbers(gym.Env[Any, Any]):
     """Takes whole numbers and remembers them."""
 
     played: list[Any]
@@ -27,7 +27,7 @@ class UpdateTrace(gym.Env[Any, Any]):
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
         self.action_space = gym.spaces.Box(LOW, HIGH, dtype=np.int64)
-        UpdateTrace.played = []
+        WholeNumbers.played = []
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -35,7 +35,7 @@ class UpdateTrace(gym.Env[Any, Any]):
         return self.np_random.uniform(-1, 1, 1).astype(np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        UpdateTrace.played.append(action)
+        WholeNumbers.played.append(action)
         self.t += 1
         return self.np_random.uniform(-1, 1, 1).astype(np.float32), 1.0, False, self.t == 50, {}
 
@@ -45,10 +45,10 @@ def acted(random_steps: int, count: int) -> tuple[Any, Any]:
     cfg = helpers.small_config(
         total_steps=count + 1, random_steps=random_steps, noise={"exploration_noise": 0.5, "kind": "pink"}
     )
-    collector, network = InlineCollector(cfg, UpdateTrace), helpers.mlp(1, 2)
+    collector, network = InlineCollector(cfg, WholeNumbers), helpers.mlp(1, 2)
     collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)))
     kept = np.concatenate([collector.poll().rollouts[0].a for _ in range(count)])
-    return kept, np.array(UpdateTrace.played)
+    return kept, np.array(WholeNumbers.played)
 
 
 def test_random_actions_are_uniform_over_the_whole_numbers() -> None:
@@ -76,8 +76,8 @@ def test_what_was_played_is_played_again() -> None:
         )
         for _ in range(200):
             action = rng.uniform(-1, 1, 3).astype(np.float32)
-            again = played(action, spec)
-            assert again.dtype == np.float32 and np.array_equal(played(again, spec), again)
+            again = rounded(action, spec)
+            assert again.dtype == np.float32 and np.array_equal(rounded(again, spec), again)
             assert box.contains(to_bounds(again, spec)) and box.contains(to_bounds(random_action(rng, spec), spec))
             if high - low < 2**22:  # beyond that, float32 cannot tell whole numbers apart
                 assert np.array_equal(to_bounds(again, spec), to_bounds(action, spec))
@@ -87,12 +87,12 @@ def test_actions_of_floats_keep_their_bits() -> None:
     spec = spec_of(gym.make("Pendulum-v1"))
     action = np.random.default_rng(3).uniform(-1, 1, 1).astype(np.float32)
     assert np.array_equal(random_action(np.random.default_rng(3), spec), action)
-    assert played(action, spec) is action
+    assert rounded(action, spec) is action
 
 
 def test_a_run_on_whole_numbers_learns_and_its_policy_plays_them(tmp_path: Any) -> None:
-    assert examine(UpdateTrace) == []
-    assert all(one.dtype == np.int64 and ((one >= LOW) & (one <= HIGH)).all() for one in UpdateTrace.played)
-    list(t3d.train(helpers.small_config(run={"root": str(tmp_path), "name": "a"}), make_env=UpdateTrace))
+    assert examine(WholeNumbers) == []
+    assert all(one.dtype == np.int64 and ((one >= LOW) & (one <= HIGH)).all() for one in WholeNumbers.played)
+    list(t3d.train(helpers.small_config(run={"root": str(tmp_path), "name": "a"}), make_env=WholeNumbers))
     action = t3d.load_policy(tmp_path / "a" / "last" / "seed-0")([0.5])
     assert gym.spaces.Box(LOW, HIGH, dtype=np.int64).contains(action)

@@ -11,7 +11,7 @@ from t3d.actors.protocols import ActingTotals, Collected, Evaluated
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.files import to_count
-from t3d.policy.actions import played
+from t3d.policy.actions import rounded
 from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.policy.spec import Floats
 from t3d.types import Evaluation, Fault, Requests, Rollout, State, row_sizes, rows_of
@@ -134,7 +134,7 @@ class MemberActor:
             scale = scale_at(self.taken, self.cfg.noise)
             chosen = policy(s[still_random:])
             actions += [runner.noisy(action, scale) for runner, action in zip(acting, chosen, strict=True)]
-        return played(np.array(actions), self.env_batch.spec)
+        return rounded(np.array(actions), self.env_batch.spec)
 
     def _faults(self) -> list[Fault]:
         """Returns the bad values to report: each environment's first ten, then its 100th, 1,000th and so on."""

@@ -39,7 +39,7 @@ def from_bounds(action: NDArray[Any], spec: Spec) -> Floats:
     return scaled.astype(np.float32)
 
 
-def played(actions: Floats, spec: Spec) -> Floats:
+def rounded(actions: Floats, spec: Spec) -> Floats:
     """Rounds actions (..., action_size) in [-1, 1] to those that the environment is actually given."""
     return from_bounds(_scaled(actions, spec), spec) if spec.has_integer_actions else actions
 
