@@ -16,7 +16,6 @@ from t3d.files import read, readable
 
 Section = TypeVar("Section")
 MOST_TOML_BYTES = 2**20
-MOVED = {f"td3.{name}": name for name in ("random_steps", "updates_per_step", "normalise_observations")}
 OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on lips: our settings
     "action_noise": "noise.kind noise.exploration_noise",
     "buffer_size": "replay.capacity",
