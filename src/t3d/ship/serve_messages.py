@@ -63,14 +63,14 @@ class Messages:
                 raise RequestRefused(400, "reset as a list, one value for each observation, needs the observations too")
             return Question(None, 0, reset, fields.get("previous_action"))
         try:
-            seen = _nested([(part.path, _array(fields["observation"], part)) for part in self.parts])
-            rows = batch_size(seen, self.spec)
+            observation = _nested([(part.path, _array(fields["observation"], part)) for part in self.parts])
+            rows = batch_size(observation, self.spec)
         except InvalidValue as error:
             raise RequestRefused(422, str(error)) from None
         count = 1 if rows is None else rows
         if isinstance(reset, list) and len(reset) != count:
             raise RequestRefused(422, f"reset has {len(reset)} values, and there are {count} observations")
-        return self._limited(Question(seen, count, reset, fields.get("previous_action")))
+        return self._limited(Question(observation, count, reset, fields.get("previous_action")))
 
     def from_bytes(self, content: bytes) -> Question:
         """Reads observations one after the other, each laid out as `layout`."""
@@ -80,8 +80,8 @@ class Messages:
                 422, f"an observation has {size} bytes, so {len(content)} bytes are no whole number of them; see /info"
             )
         records = np.frombuffer(content, self.layout)
-        seen = _nested([(part.path, records[str(number)]) for number, part in enumerate(self.parts)])
-        return self._limited(Question(seen, len(records)))
+        observation = _nested([(part.path, records[str(number)]) for number, part in enumerate(self.parts)])
+        return self._limited(Question(observation, len(records)))
 
     def to_json(self, actions: NDArray[Any]) -> bytes:
         """Writes {"action": ...}."""
