@@ -29,7 +29,7 @@ SLOW = 0.04  # seconds
 REREAD_AFTER = 20  # times what reading took, a run that grows is read again: a long sweep takes a while; chosen
 SOON, PATIENCE = 0.25, 2.0  # seconds that a request reads long logs before it answers with what it has; chosen
 KEPT_SECONDS = 4.0  # for which the metrics of a run are kept after a page has asked about it; chosen
-ENOUGH = 1 / 8  # of a log; until that much is read the page is empty, and answers come soon
+ENOUGH = 1 / 4  # of a log; until that much is read answers come soon, so that the page does not stay empty; chosen
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
 
