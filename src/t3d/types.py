@@ -7,6 +7,7 @@ E evaluation episodes.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 import numpy as np
@@ -27,6 +28,7 @@ Origins = NDArray[np.int32]
 GOES_ON, TERMINATED, TRUNCATED = range(3)
 UNKNOWN = -1  # as environment: nothing is known about the transition, and it has no neighbours
 Coefficient = Union[float, "Tensor"]  # a number that updates read: for all members, or (M,), one for each
+Policy = Callable[[NDArray[Any]], Floats]  # observations (N, observation_width) -> actions (N, action_size) in [-1, 1]
 State = dict[str, Any]  # what a part needs to resume exactly: arrays and plain values by name, nested
 
 
@@ -214,9 +216,3 @@ class Requests(NamedTuple):
 
     stop: threading.Event
     save: threading.Event
-
-
-class Policy(Protocol):
-    """Flat observations (N, observation_width) to actions (N, action_size) in [-1, 1]."""
-
-    def __call__(self, observations: NDArray[Any], /) -> Floats: ...

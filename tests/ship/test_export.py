@@ -14,7 +14,7 @@ import pytest
 
 import helpers
 import t3d
-from shipped_policies import of_images, of_vectors
+from shipped_policies import of_images, of_vectors, vector_spec
 from t3d.app.cli import main
 from t3d.errors import UserError
 from t3d.files import sealed, unsealed
@@ -210,6 +210,19 @@ def test_without_a_compiler_c_is_written_and_says_that_it_was_not_compared(
     monkeypatch.setattr(parity, "COMPILERS", ())
     assert main(["export", str(run), "--seed", "0", "--format", "c", "--out", str(tmp_path / "policy.c")]) == 0
     assert "not compared with the policy, because there is no C compiler here" in capsys.readouterr().out
+
+
+def test_files_of_an_earlier_version_act_as_then() -> None:
+    """They are loaded only if they have the graph that this version writes."""
+    pytest.importorskip("onnxruntime")
+    folder, seen = Path(__file__).parents[1] / "fixtures" / "exported-by-0.5.0", np.linspace(-1, 1, 5)
+    limited = vector_spec()._replace(max_action_change=0.1)
+    policy, loaded = (
+        of_vectors("residual", "silu", (4, 4), True, spec=limited),
+        t3d.load_policy(folder / "residual.onnx"),
+    )
+    np.testing.assert_allclose(loaded(seen, np.zeros(3)), policy(seen, np.zeros(3)), atol=1e-5)
+    assert repr(t3d.load_policy(folder / "images.onnx")) == repr(of_images("layer_norm", "gelu"))
 
 
 def test_flipped_bits_are_refused(exported: Path) -> None:

@@ -7,6 +7,7 @@ once in torch (algo/networks.py), or one network in NumPy (below), for acting wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -14,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3d.files import Refused, to_count, to_fields, to_list
-from t3d.policy import encoders
-from t3d.policy.encoders import Encoder
-from t3d.policy.spec import Floats
+from t3d.policy.encoders import Encoder, convolve, pixels
+from t3d.policy.spec import Floats, floats_in
 
 NORM_EPSILON = 1e-5  # PyTorch's default for layer normalisation
 EXPANSION = 4  # of a residual block's hidden layer, as in SimBa
@@ -234,5 +234,14 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 def numpy_operations(activation: str) -> Operations:
     """The operations of one network in NumPy."""
-    for_images = (np.tanh, encoders.join, encoders.floats, encoders.pixels, encoders.convolve, encoders.flattened)
-    return Operations(_linear, _layer_norm, ACTIVATIONS[activation], *for_images)
+    return Operations(
+        _linear,
+        _layer_norm,
+        ACTIVATIONS[activation],
+        tanh=np.tanh,
+        join=partial(np.concatenate, axis=-1),
+        floats=lambda values, like: floats_in(values),
+        pixels=pixels,
+        convolve=convolve,
+        flattened=lambda images: images.reshape(len(images), -1),
+    )

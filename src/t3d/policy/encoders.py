@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from t3d.files import to_count, to_list
-from t3d.policy.spec import Floats, floats_in
+from t3d.policy.spec import Floats
 
 if TYPE_CHECKING:
     from t3d.policy.architectures import Operations
@@ -104,16 +104,6 @@ class Encoder(NamedTuple):
         return left
 
 
-def join(pieces: Sequence[Floats]) -> Floats:
-    """Pieces (..., N, any) beside each other."""
-    return np.concatenate(pieces, axis=-1)
-
-
-def floats(values: NDArray[np.uint8], like: Floats) -> Floats:
-    """The floats whose bytes these are."""
-    return floats_in(values)
-
-
 def pixels(images: NDArray[np.uint8], like: Floats) -> Floats:
     """Bytes as floats from -0.5 to 0.5."""
     values: Floats = np.divide(images, np.float32(BRIGHTEST), dtype=np.float32)
@@ -130,8 +120,3 @@ def convolve(images: Floats, weight: Floats, bias: Floats, stride: int) -> Float
     outputs += bias.T
     np.maximum(outputs, 0, out=outputs)
     return outputs.reshape(count, -1, height, width)
-
-
-def flattened(images: Floats) -> Floats:
-    """(N, channels, height, width) -> (N, values)."""
-    return images.reshape(len(images), -1)

@@ -172,7 +172,6 @@ def _clipped(flat: NDArray[np.float64], last: Floats) -> NDArray[np.float64]:
 
 
 def _pixels(frame: NDArray[np.uint8], image: Image) -> NDArray[np.uint8]:
-    """A view of an image in a frame."""
     return frame[image.start : image.stop].reshape(image.shape)
 
 

@@ -88,16 +88,12 @@ def _description(content: bytes) -> tuple[dict[str, Any], Spec]:
     spec, network = Spec.from_dict(about), Architecture.from_dict(to_fields(about["network"]))
     if 4 * network.size > len(content):
         raise Refused("it does not hold the numbers of its network")
-    expected = model_of(_empty(network, scaled=about["scaled"] is True), spec, {})
-    if _outline(model) != _outline(expected):
+    ones = np.ones((1, network.sizes[0]), np.float32)
+    scaling = Scaling(ones, ones) if about["scaled"] is True else None
+    expected = PolicySnapshot(0, network, np.zeros((1, network.size), np.float32), scaling)
+    if _outline(model) != _outline(model_of(expected, spec, {})):
         raise Refused("it computes something else than its description says")
     return about, spec
-
-
-def _empty(network: Architecture, scaled: bool) -> PolicySnapshot:
-    ones = np.ones((1, network.sizes[0]), np.float32)
-    flat = np.zeros((1, network.size), np.float32)
-    return PolicySnapshot(0, network, flat, Scaling(ones, ones) if scaled else None)
 
 
 def _outline(model: onnx.ModelProto) -> bytes:

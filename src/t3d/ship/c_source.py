@@ -215,7 +215,6 @@ def _signature(spec: Spec) -> str:
 
 
 def _function(program: Program, output: Value, spec: Spec) -> str:
-    """The function that acts."""
     counts = {"inputs": spec.own_size, "outputs": spec.action_size, "absurd": _number(ABSURD)}
     calls = "\n".join(program.calls)
     return FUNCTION.format(

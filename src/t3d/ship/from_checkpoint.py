@@ -54,7 +54,6 @@ def _refuse_own_code(cfg: Config, path: Path) -> None:
 
 
 def _index(cfg: Config, seed: int | str | None, path: Path) -> int:
-    """The member that is chosen."""
     names = [(str(member.seed), member.name) for member in cfg.members]
     chosen = [index for index, known in enumerate(names) if seed is None or str(seed) in known]
     if len(chosen) != 1:
