@@ -98,7 +98,7 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
     if not (largest > 0 and td3.gamma < 1):
         return None
     limit = largest / (1 - td3.gamma)
-    errors = [or_nan(one.td_abs_mean) for one in history.newest(Update)]
+    errors = [or_nan(update.td_abs_mean) for update in history.newest(Update)]
     advice = f"{_lower_rates(td3)}; then a lower --td3.gamma."
     if abs(or_nan(event.q_mean)) > limit:
         return Finding(
@@ -117,7 +117,7 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
 
 def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """Most of a network's hidden units pass nothing, whatever the input."""
-    name, share = max(event.dead_units.items(), key=lambda one: or_nan(one[1]), default=("", 0.0))
+    name, share = max(event.dead_units.items(), key=lambda pair: or_nan(pair[1]), default=("", 0.0))
     if not or_nan(share) >= MOSTLY_DEAD:
         return None
     is_actor = "actor" in name
@@ -163,8 +163,8 @@ def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Con
 def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Config) -> Finding | None:
     """The learner makes far more, or far fewer, updates for each step than asked for, again and again."""
     wanted, ratio = cfg.updates_per_step, or_nan(event.ratio)
-    ratios = [or_nan(one.ratio) for one in history.newest(ActingEvent)]
-    one_way = all(one > RATIO * wanted for one in ratios) or all(one < wanted / RATIO for one in ratios)
+    ratios = [or_nan(report.ratio) for report in history.newest(ActingEvent)]
+    one_way = all(known > RATIO * wanted for known in ratios) or all(known < wanted / RATIO for known in ratios)
     if event.summary or not wanted or not one_way:
         return None
     fewer = (cfg.async_actors > 1, f"fewer actors, --actors {cfg.actors_kind}:{max(1, cfg.async_actors // 2)}")

@@ -46,8 +46,8 @@ def main(arguments: list[str]) -> int:
     console = PlainConsole()
     run, member, policy, env, _ = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
     out = args.out or (run.path if run.path.is_dir() else Path()) / "video.mp4"
-    place = followed(args.out) if args.out else out
-    mean_return = record(policy, env, place, seed=member.seed, episodes=episodes, steps=steps)
+    target = followed(args.out) if args.out else out
+    mean_return = record(policy, env, target, seed=member.seed, episodes=episodes, steps=steps)
     if args.out is None:
         describe_video(run.path, member.name, policy.about["step"])
     console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)

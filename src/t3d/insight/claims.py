@@ -106,10 +106,10 @@ def seed_curves(run: Run, name: str) -> SeedCurves:
         raise UserError(f"all seeds of {run.path} have diverged, so that nothing can be compared")
     if not known:
         raise UserError(f"{run.path} has reported no {name} yet: no discounted return is known")
-    steps = reduce(np.intersect1d, [one.steps for one in known])
+    steps = reduce(np.intersect1d, [curve.steps for curve in known])
     if len(known) < len(living) or not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
         raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} continues it")
-    return SeedCurves(steps, np.array([np.interp(steps, one.steps, one.values) for one in known]))
+    return SeedCurves(steps, np.array([np.interp(steps, curve.steps, curve.values) for curve in known]))
 
 
 def findings(runs: Sequence[Run], name: str) -> list[str]:

@@ -85,7 +85,8 @@ def explained(update: OneUpdate) -> list[Step]:
 
 def returned(update: OneUpdate) -> list[Quantity]:
     """Everything that an update returned by its own names, for rules whose steps are not known."""
-    return [Quantity(name, f"trace.{name}", one) for name, one in update.trace._asdict().items() if one is not None]
+    trace = update.trace._asdict()
+    return [Quantity(name, f"trace.{name}", values) for name, values in trace.items() if values is not None]
 
 
 def online_actor(update: OneUpdate, agent: dict[str, Tensor]) -> Tensor:
@@ -97,16 +98,22 @@ def _parts(update: OneUpdate) -> list[Details]:
     """Steps 1 to 4."""
     batch, td3, cfg = update.batch, update.td3, update.cfg
     actor, critic = actor_architecture(update.spec, td3), critic_architecture(update.spec, td3)
-    phi, theta = online_actor(update, update.before), update.before["critic"]
+    before, phi = update.before, online_actor(update, update.before)
     rows = [("s", "s"), ("a", "a"), ("r", "r"), ("s'", "s2"), ("terminated", "terminated")]
     rows += [("γⁿ", "discount")] if cfg.replay.n_step > 1 else []
     rows += [("w", "weight")] if cfg.replay.sampling == "proportional" else []
     filled = f"{update.stored:,} transitions stored, room for {cfg.replay.capacity:,}"
     return [
         Details([], facts=(filled,)),
-        Details(_weights("φ", "actor", phi, "φ'", update.before["actor_target"]), facts=(_network(actor, "tanh"),)),
         Details(
-            _weights("θ", "critic", theta, "θ'", update.before["critic_target"]),
+            [Quantity("φ", "agent.actor", phi), Quantity("φ'", "agent.actor_target", before["actor_target"])],
+            facts=(_network(actor, "tanh"),),
+        ),
+        Details(
+            [
+                Quantity(letter, f"agent.{name}", before[name])
+                for letter, name in (("θ", "critic"), ("θ'", "critic_target"))
+            ],
             facts=(f"{td3.critics} × {_network(critic)}",),
         ),
         Details(
@@ -121,11 +128,11 @@ def _target(update: OneUpdate) -> list[Details]:
     """Steps 5 to 9."""
     batch, trace, td3 = update.batch, update.trace, update.td3
     kept = AGGREGATE_IN_WORDS[td3.aggregate][1] if td3.critics > 1 else "Q'"
-    pi2, eps, a2 = (number(one[0, 0]) for one in (trace.pi2, trace.eps, trace.a2))
+    pi2, eps, a2 = (number(values[0, 0]) for values in (trace.pi2, trace.eps, trace.a2))
     component = " (first component)" if update.spec.action_size > 1 else ""
     at_clip = float((trace.eps.abs() >= td3.target_noise_clip).double().mean()) if td3.target_noise else 0.0
     values = ", ".join(map(number, trace.q2[:, 0]))
-    y, r, discount, v2 = (number(one[0]) for one in (trace.y, batch.r, batch.discount, trace.v2))
+    y, r, discount, v2 = (number(column[0]) for column in (trace.y, batch.r, batch.discount, trace.v2))
     return [
         Details([Quantity("π_φ'(s')", "trace.pi2", trace.pi2)], f"π_φ'(s') = {_vector(trace.pi2[0])}"),
         Details(
@@ -147,7 +154,7 @@ def _target(update: OneUpdate) -> list[Details]:
 def _learning(update: OneUpdate) -> list[Details]:
     """Steps 10 to 13."""
     trace, td3, before, after = update.trace, update.td3, update.before, update.after
-    errors, losses = (", ".join(map(number, one[:, 0])) for one in (trace.td, trace.loss))
+    errors, losses = (", ".join(map(number, rows[:, 0])) for rows in (trace.td, trace.loss))
     whole = f"the whole loss, over the batch and the critics: {number(update.losses['critic'])}"
     rate = "learning rate" if td3.lr_schedule == "constant" else "initial learning rate"
     ascended = [
@@ -156,8 +163,8 @@ def _learning(update: OneUpdate) -> list[Details]:
     ]
     loss = f"actor loss, the negative mean{' and the penalty' if td3.pre_activation_penalty else ''}"
     delay = f"this is update {update.number:,}, which moves the actor"
-    moved = _moved("θ", "critic", before["critic"], after["critic"])
-    actor_moved = _moved("φ", "actor", online_actor(update, before), online_actor(update, after))
+    moved, example = _moved("θ", "critic", before["critic"], after["critic"])
+    actor_moved, actor_example = _moved("φ", "actor", online_actor(update, before), online_actor(update, after))
     return [
         Details(_by_critic("Q_θ{}", "trace.q", trace.q), f"Q = ({', '.join(map(number, trace.q[:, 0]))})"),
         Details(
@@ -165,10 +172,10 @@ def _learning(update: OneUpdate) -> list[Details]:
             f"errors ({errors}) give losses ({losses})",
             facts=(whole,),
         ),
-        Details([moved.quantity], moved.example, {rate: td3.critic_lr}),
+        Details([moved], example, {rate: td3.critic_lr}),
         Details(
-            [*ascended, actor_moved.quantity],
-            actor_moved.example,
+            [*ascended, actor_moved],
+            actor_example,
             {rate: td3.actor_lr, "d": td3.policy_delay},
             (f"{loss}: {number(update.losses['actor'])}", delay),
         ),
@@ -181,42 +188,32 @@ def _following(update: OneUpdate) -> list[Details]:
     return [_followed(update, "φ", "actor_target", phi), _followed(update, "θ", "critic_target", theta)]
 
 
-class Moved(NamedTuple):
-    """How a step has changed weights."""
-
-    quantity: Quantity
-    example: str
-
-
-def _moved(letter: str, name: str, before: Tensor, after: Tensor) -> Moved:
+def _moved(letter: str, name: str, before: Tensor, after: Tensor) -> tuple[Quantity, str]:
+    """How a step has changed weights, with an example."""
     change = after - before
     most = int(change.abs().argmax())
-    then, now = (number(one.flatten()[most]) for one in (before, after))
-    return Moved(Quantity(f"Δ{letter}", f"agent.{name}", change), f"the weight that moved most: {then} → {now}")
+    then, now = (number(weights.flatten()[most]) for weights in (before, after))
+    return Quantity(f"Δ{letter}", f"agent.{name}", change), f"the weight that moved most: {then} → {now}"
 
 
 def _followed(update: OneUpdate, letter: str, name: str, online: Tensor) -> Details:
     before, after, tau = update.before[name], update.after[name], update.td3.tau
     most = int((after - before).abs().argmax())
-    ours, then, now = (number(one.flatten()[most]) for one in (online, before, after))
-    far, near = (number((online - one).double().norm()) for one in (before, after))
+    ours, then, now = (number(weights.flatten()[most]) for weights in (online, before, after))
+    far, near = (number((online - weights).double().norm()) for weights in (before, after))
     return Details(
-        [_moved(f"{letter}'", name, before, after).quantity],
+        [Quantity(f"Δ{letter}'", f"agent.{name}", after - before)],
         f"{number(tau)} · {ours} + (1 - {number(tau)}) · {then} = {now}",
         {"τ": tau},
         (f"distance |{letter} − {letter}'| over all weights: {far} → {near}",),
     )
 
 
-def _weights(letter: str, name: str, online: Tensor, target_letter: str, target: Tensor) -> list[Quantity]:
-    return [Quantity(letter, f"agent.{name}", online), Quantity(target_letter, f"agent.{name}_target", target)]
-
-
 def _by_critic(symbol: str, source: str, values: Tensor) -> list[Quantity]:
     """A row for each critic, (B,), or one for all of very many, (C, B)."""
     if len(values) > MOST_CRITICS:
         return [Quantity(symbol.format("i"), source, values)]
-    return [Quantity(symbol.format(i + 1), f"{source}[{i}]", one) for i, one in enumerate(values)]
+    return [Quantity(symbol.format(i + 1), f"{source}[{i}]", row) for i, row in enumerate(values)]
 
 
 def _smaller(update: OneUpdate) -> tuple[str, ...]:
@@ -229,12 +226,11 @@ def _smaller(update: OneUpdate) -> tuple[str, ...]:
 
 
 def _network(network: Architecture, output: str = "") -> str:
-    layers = " → ".join(map(str, network.sizes))
-    ends = f", {output}" if output else ""
+    layers, ends = " → ".join(map(str, network.sizes)), output and f", {output}"
     return f"{network.name} {layers}, {network.activation}{ends}: {network.size:,} parameters"
 
 
 def _vector(values: Tensor) -> str:
     """Formats a vector, of a long one the first values."""
-    shown = [number(one) for one in values[:3]]
+    shown = [number(value) for value in values[:3]]
     return shown[0] if len(values) == 1 else f"({', '.join(shown + ['…'] * (len(values) > 3))})"

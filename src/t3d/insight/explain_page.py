@@ -25,12 +25,12 @@ MOST_POINTS = 500  # of a scatter; chosen
 
 def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = (), *, pictures: bool = True) -> str:
     """Returns the page; others are what a rule that is not TD3 returned."""
-    said = heading(update)
+    title = heading(update)
     links = (element("a", {"href": f"#step-{step.number}"}, str(step.number)) for step in steps)
     about = "One real update, taken apart. ", _math(LETTERS), " Point at a tensor to see where it is in the code."
     return document(
-        said,
-        element("h1", None, said),
+        title,
+        element("h1", None, title),
         element("p", None, about),
         element("nav", None, links),
         (_section(step, update, pictures=pictures) for step in steps),
@@ -123,8 +123,8 @@ def _critics(axes: Any, update: OneUpdate) -> None:
 
 def _errors(axes: Any, update: OneUpdate) -> None:
     td, y = _array(update.trace.td, flat=False), _array(update.trace.y)
-    for place, (one, colour) in enumerate(zip(td[:2], (BLUE, ORANGE), strict=False)):
-        axes.scatter(y, one, s=9, color=colour, label=f"Q_θ{place + 1}")
+    for place, (errors, colour) in enumerate(zip(td[:2], (BLUE, ORANGE), strict=False)):
+        axes.scatter(y, errors, s=9, color=colour, label=f"Q_θ{place + 1}")
     axes.axhline(0, **DASHED)
     axes.set(xlabel="target y", ylabel="error Q(s, a) − y")
     axes.legend()
@@ -145,8 +145,8 @@ def _polyak(letter: str, online: Callable[[OneUpdate], Tensor], name: str) -> Ca
 
 
 def _array(values: Tensor, *, flat: bool = True) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = values.double().numpy()
-    return found.ravel() if flat else found
+    array: NDArray[np.float64] = values.double().numpy()
+    return array.ravel() if flat else array
 
 
 def _kept(update: OneUpdate) -> str:

@@ -55,9 +55,9 @@ def joined(*content: Content) -> Html:
     return Html("".join(pieces))
 
 
-def text(said: str) -> Html:
+def text(plain: str) -> Html:
     """Escapes text; characters that cannot be printed, such as those that turn the direction of text, become ?."""
-    return Html(escape("".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in said)))
+    return Html(escape("".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in plain)))
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[Content]], kind: str = "") -> Html:
@@ -68,9 +68,9 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[Content]], kind: str = "
     return element("div", {"class": "table"}, element("table", {"class": kind or None}, head, body))
 
 
-def picture(svg: bytes, said: str) -> Html:
-    """Returns a picture; said is for readers who cannot see it."""
-    return element("img", {"alt": said, "src": f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"})
+def picture(svg: bytes, caption: str) -> Html:
+    """Returns a picture; caption is for readers who cannot see it."""
+    return element("img", {"alt": caption, "src": f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"})
 
 
 def section(title: str, *content: Content) -> Html:
@@ -78,9 +78,9 @@ def section(title: str, *content: Content) -> Html:
     return element("section", None, element("h2", None, title), *content)
 
 
-def listed(said: Iterable[str]) -> Html:
+def listed(sentences: Iterable[str]) -> Html:
     """Returns a list of sentences."""
-    return element("ul", None, (element("li", None, sentence) for sentence in said))
+    return element("ul", None, (element("li", None, sentence) for sentence in sentences))
 
 
 def folded(summary: str, *content: Content) -> Html:

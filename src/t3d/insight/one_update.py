@@ -46,23 +46,23 @@ class OneUpdate(NamedTuple):
     after: dict[str, Tensor]
 
 
-def one_update(run: Run, asked: str | None = None) -> OneUpdate:
+def one_update(run: Run, wanted: str | None = None) -> OneUpdate:
     """Takes the newest checkpoint and makes the updates up to the next one in which the actor moves."""
     checkpoint, notes = newest(run.path / "checkpoints")
     if checkpoint is None:
         why = "; ".join(notes) or f"one is written every {run.cfg.checkpoint.every_steps:,} steps and when a run stops"
         raise UserError(f"{run.path} has no checkpoint to take an update from: {why}")
     try:
-        return _of_checkpoint(run, checkpoint, asked)
+        return _of_checkpoint(run, checkpoint, wanted)
     except CORRUPT_ERRORS as error:
         raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
 
 
-def _of_checkpoint(run: Run, checkpoint: Checkpoint, asked: str | None) -> OneUpdate:
+def _of_checkpoint(run: Run, checkpoint: Checkpoint, wanted: str | None) -> OneUpdate:
     state = checkpoint.state()
     cfg = merge(Config(), to_fields(state["config"]))
     cfg = replace(cfg, device="cpu", run=replace(cfg.run, root=tempfile.gettempdir()))
-    place = _place(run, cfg, asked, {stored_name(said) for said in to_fields(state.get("stopped", {}))})
+    place = _place(run, cfg, wanted, {stored_name(name) for name in to_fields(state.get("stopped", {}))})
     member = cfg.members[place]
     spec = run.policy(member, "last").spec
     if changed := difference(state["spec"], outline(spec)):
@@ -95,15 +95,15 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, asked: str | None) -> OneUp
     )
 
 
-def _place(run: Run, cfg: Config, asked: str | None, diverged: set[str]) -> int:
-    """The index of the member asked for, or of the first that has not diverged."""
+def _place(run: Run, cfg: Config, wanted: str | None, diverged: set[str]) -> int:
+    """The index of the wanted member, or of the first that has not diverged."""
     living = [place for place, member in enumerate(cfg.members) if member.name not in diverged]
-    if asked is None and living:
+    if wanted is None and living:
         return living[0]
-    place = 0 if asked is None else cfg.members.index(run.member(asked))
+    place = 0 if wanted is None else cfg.members.index(run.member(wanted))
     if place not in living:
-        what = noun(cfg.members)
-        raise UserError(f"{cfg.members[place].title} of {run.path} has diverged; choose another {what} with --seed")
+        other = f"choose another {noun(cfg.members)} with --seed"
+        raise UserError(f"{cfg.members[place].title} of {run.path} has diverged; {other}")
     return place
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from t3d.config import plain
 from t3d.config.sweeps import swept
-from t3d.events import Alarm
 from t3d.files import readable
 from t3d.insight.comparison import Comparison
 from t3d.insight.curves import DrawnRun
@@ -51,7 +50,7 @@ def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -
     if len(runs) == 1:
         return document(f"{runs[0].name}: report", _run(runs[0], 0, compared, _curves(runs)), footer)
     title = f"Report of {len(runs)} runs"
-    links = (element("a", {"href": f"#run-{place}"}, facts.name) for place, facts in enumerate(runs))
+    links = (element("a", {"href": f"#run-{number}"}, facts.name) for number, facts in enumerate(runs))
     same_task = len({facts.run.cfg.env.title for facts in runs}) == 1
     return document(
         title,
@@ -60,7 +59,7 @@ def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -
         compared,
         element("p", {"class": "bad"}, f"These runs are not compared: {refused}.") if refused else None,
         _curves(runs) if same_task else None,
-        (_run(facts, place, None, None if same_task else _curves([facts])) for place, facts in enumerate(runs)),
+        (_run(facts, number, None, None if same_task else _curves([facts])) for number, facts in enumerate(runs)),
         footer,
     )
 
@@ -73,7 +72,7 @@ def _written() -> str:
     )
 
 
-def _run(facts: Facts, place: int, comparison: Html | None, curves: Html | None) -> Html:
+def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None) -> Html:
     """What is said of one run; comparison: of the values of a sweep."""
     summary, best = facts.summary, facts.best
     seeds = members_text(summary)
@@ -81,10 +80,10 @@ def _run(facts: Facts, place: int, comparison: Html | None, curves: Html | None)
         seeds = f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {seeds}"
     about = f"{facts.run.cfg.rule_title} on {env_text(summary.env)}, {seeds}, preset {summary.preset}"
     badge = element("span", {"class": f"badge {summary.status}"}, summary.status)
-    terms = (joined(element("dt", None, term), element("dd", None, said)) for term, said in card(facts))
+    terms = (joined(element("dt", None, term), element("dd", None, text)) for term, text in card(facts))
     return element(
         "article",
-        {"id": f"run-{place}"},
+        {"id": f"run-{number}"},
         element("h1", None, facts.name),
         element("p", {"class": "quiet"}, about, ", ", badge, f" started {summary.started:%Y-%m-%d %H:%M}"),
         _notes(summary),
@@ -109,8 +108,8 @@ def _run(facts: Facts, place: int, comparison: Html | None, curves: Html | None)
 def _notes(summary: Summary) -> list[Html]:
     """What people noted about the run."""
     tags, note = summary.notes
-    said = [f"Tags: {', '.join(tags)}."] if tags else []
-    return [element("p", None, line) for line in [*said, *note.splitlines()]]
+    lines = [f"Tags: {', '.join(tags)}."] if tags else []
+    return [element("p", None, line) for line in [*lines, *note.splitlines()]]
 
 
 def _alarms(facts: Facts) -> Html | None:
@@ -139,13 +138,14 @@ def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
         f"{comparison.score} In brackets 95 % intervals over seeds. IQM: interquartile mean. Difference: of the IQMs, "
         f"to {base}; better: how probably a seed scores higher than one of {base}."
     )
-    said = [*(f"{row.verdict}." for row in comparison.rows[1:]), *comparison.notes]
-    more = folded(f"{len(said) - MOST_SAID} more", listed(said[MOST_SAID:])) if len(said) > MOST_SAID else None
+    sentences = [*(f"{row.verdict}." for row in comparison.rows[1:]), *comparison.notes]
+    shown, rest = sentences[:MOST_SAID], sentences[MOST_SAID:]
+    more = folded(f"{len(rest)} more", listed(rest)) if rest else None
     settings = difference({facts.name: facts.summary for facts in runs}) if len(runs) > 1 else {}
     differing = [[key, *(_value(row[facts.name]) for facts in runs)] for key, row in settings.items()]
     return section(
         f"Comparison on {', '.join(comparison.tasks)}",
-        element("div", {"class": "verdict"}, listed(said[:MOST_SAID]), more),
+        element("div", {"class": "verdict"}, listed(shown), more),
         table(("group", "seeds", "mean", "IQM", "difference", "better"), rows),
         element("p", {"class": "quiet"}, meaning),
         element("h3", None, "Settings in which the runs differ") if differing else None,
@@ -189,24 +189,26 @@ def _video(facts: Facts) -> Html | None:
 
 def _curves(runs: Sequence[Facts]) -> Html:
     drawn = [DrawnRun(facts.name, facts.columns, facts.summary.started.timestamp()) for facts in runs]
-    alarms = [alarm for facts in runs for alarm in facts.columns.messages[Alarm] if isinstance(alarm, Alarm)]
-    said = ""
-    if any(len(facts.summary.seeds) > 1 for facts in runs):
-        said = "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
+    alarms = [alarm for facts in runs for alarm in facts.columns.alarms]
     try:
         groups = charts(drawn, alarms)
     except ImportError as error:
-        groups, said = [], f"There are no pictures without matplotlib ({error})."
-    else:
-        said = said if groups else "Nothing has been reported yet."
-    return section("Curves", element("p", {"class": "quiet"}, said), *groups)
+        return section("Curves", element("p", None, f"There are no pictures without matplotlib ({error})."))
+    about = ""
+    if any(len(facts.summary.seeds) > 1 for facts in runs):
+        about = (
+            "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
+        )
+    if not groups:
+        about = "Nothing has been reported yet."
+    return section("Curves", element("p", {"class": "quiet"}, about), *groups)
 
 
 def _ranges(best: Best) -> Html:
     rows = range_rows(best)
     cells = ([row.name, *(_marked(cell, row.is_beyond) for cell in row.cells)] for row in rows)
     ranges = table(RANGES, cells)
-    said = [
+    about = [
         "Training: what the replay of the newest checkpoint holds, exploration noise included." if best.ranges else "",
         "Fresh: the episodes above." if best.fresh_ranges else "",
         "Red: fresh episodes went beyond training." if any(row.is_beyond for row in rows) else "",
@@ -214,7 +216,7 @@ def _ranges(best: Best) -> Html:
     ]
     return section(
         "What was seen",
-        element("p", {"class": "quiet"}, " ".join(filter(None, said))),
+        element("p", {"class": "quiet"}, " ".join(filter(None, about))),
         folded(f"All {len(rows)} ranges", ranges) if len(rows) > MOST_ROWS else ranges,
     )
 
@@ -251,5 +253,5 @@ def _machine(summary: Summary) -> Html:
     parameters, replay, why = (session[name] for name in ("parameters", "replay_bytes", "engine_reason"))
     rows += [["parameters of a member", f"{parameters:,}"]] if isinstance(parameters, int) else []
     rows += [["replay", size_text(replay)]] if isinstance(replay, int) else []
-    said = element("p", {"class": "quiet"}, str(why)) if why else None
-    return section("Machine and versions", table((), rows, "words"), said)
+    reason = element("p", {"class": "quiet"}, str(why)) if why else None
+    return section("Machine and versions", table((), rows, "words"), reason)

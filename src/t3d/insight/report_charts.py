@@ -53,8 +53,8 @@ def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
             if (chart := _chart(panel, pools, sounded)) is not None:
                 groups.setdefault(whole["group"], []).append(chart)
     return [
-        element("section", {"class": "group"}, element("h3", None, name), element("div", {"class": "charts"}, found))
-        for name, found in groups.items()
+        element("section", {"class": "group"}, element("h3", None, name), element("div", {"class": "charts"}, figures))
+        for name, figures in groups.items()
     ]
 
 
@@ -91,13 +91,13 @@ def _chart(panel: dict[str, Any], pools: Sequence[Pool], sounded: Sequence[int])
     return _card(panel, newest, svg, _legend(drawn), [*notes, panel["note"]])
 
 
-def _card(panel: dict[str, Any], said: str, svg: bytes, legend: Html | None, notes: Sequence[str]) -> Html:
+def _card(panel: dict[str, Any], newest: str, svg: bytes, legend: Html | None, notes: Sequence[str]) -> Html:
     return element(
         "figure",
         None,
         element("h4", None, panel["title"]),
-        element("p", {"class": "newest"}, said),
-        picture(svg, f"{panel['title']}: {said}"),
+        element("p", {"class": "newest"}, newest),
+        picture(svg, f"{panel['title']}: {newest}"),
         legend,
         element("p", {"class": "quiet"}, " ".join(notes)),
     )
@@ -142,15 +142,15 @@ def _finish(axes: Any, x_label: str) -> None:
 
 def _newest(drawn: Sequence[Labelled]) -> str:
     """Says the last value of each of a few lines."""
-    said = []
+    newest = []
     for labelled in drawn if len(drawn) <= 4 else ():
         main = labelled.main
         banded = len(drawn) == 1 and len(labelled.line["members"]) > 1 and main.get("low")
         within = f" [{number_text(main['low'][-1])}, {number_text(main['high'][-1])}]" if banded else ""
         name = f"{labelled.label} " if len(drawn) > 1 else ""
-        said.append(f"{name}{number_text(main['y'][-1])}{within}")
+        newest.append(f"{name}{number_text(main['y'][-1])}{within}")
     last = max(labelled.main["steps"][-1] for labelled in drawn)
-    return f"{'; '.join(said)} at step {last:,}" if said else ""
+    return f"{'; '.join(newest)} at step {last:,}" if newest else ""
 
 
 def _legend(drawn: Sequence[Labelled]) -> Html | None:

@@ -117,10 +117,10 @@ def _picture(env: Environment, observation: NDArray[Any]) -> Frame:
 def beside(pictures: list[Frame]) -> Frame:
     """Puts pictures (height, width, 3) side by side; all but the first are enlarged by whole pixels to its height."""
     first = pictures[0]
-    scales = [1, *(max(1, first.shape[0] // one.shape[0]) for one in pictures[1:])]
-    enlarged = [one.repeat(scale, 0).repeat(scale, 1) for one, scale in zip(pictures, scales, strict=True)]
-    height = max(one.shape[0] for one in enlarged)
-    return np.concatenate([np.pad(one, ((0, height - one.shape[0]), (0, 0), (0, 0))) for one in enlarged], axis=1)
+    scales = [1, *(max(1, first.shape[0] // image.shape[0]) for image in pictures[1:])]
+    enlarged = [image.repeat(scale, 0).repeat(scale, 1) for image, scale in zip(pictures, scales, strict=True)]
+    height = max(len(image) for image in enlarged)
+    return np.concatenate([np.pad(image, ((0, height - len(image)), (0, 0), (0, 0))) for image in enlarged], axis=1)
 
 
 def _in_colour(image: Frame) -> Frame:

@@ -38,14 +38,14 @@ def stuck_actions(pi: Tensor) -> Tensor:
 def constant_observations(s: Tensor) -> list[list[int]]:
     """For each member the components of s (M, B, observation_size) that are the same in all observations."""
     same = (s.amax(dim=1) == s.amin(dim=1)).cpu()
-    return [torch.nonzero(one).flatten().tolist() for one in same]
+    return [torch.nonzero(components).flatten().tolist() for components in same]
 
 
 def quantiles(values: Tensor, shares: Sequence[float]) -> list[list[float]]:
     """For each member the quantiles of its values (M, ...)."""
     each = torch.quantile(values.flatten(1).double(), torch.tensor(shares, dtype=torch.float64), dim=1)
-    found: list[list[float]] = each.T.tolist()
-    return found
+    by_member: list[list[float]] = each.T.tolist()
+    return by_member
 
 
 def ages(index: Tensor, added: Sequence[int], capacity: int) -> Tensor:
@@ -62,21 +62,21 @@ def histogram(values: NDArray[np.floating], low: float, high: float) -> list[int
 
 def networks(agent: Any) -> dict[str, Stack]:
     """The networks of an agent without targets; an actor with an encoder is two."""
-    found: dict[str, Stack] = {}
+    stacks: dict[str, Stack] = {}
     for name, value in named_fields(agent):
         if not isinstance(value, Stack) or name.endswith("_target"):
             continue
         if isinstance(value, ImageActor):
-            found |= {"encoder": value.encoder, "actor": value.actor}
+            stacks |= {"encoder": value.encoder, "actor": value.actor}
         else:
-            found[name] = value
-    return found
+            stacks[name] = value
+    return stacks
 
 
 def norms(values: Tensor, members: int) -> list[float]:
     """The norm of each member's values (M, ...) or (M * C, ...), over all its rows."""
-    found: list[float] = torch.linalg.vector_norm(values.view(members, -1), dim=1, dtype=torch.float64).tolist()
-    return found
+    norm_of_each: list[float] = torch.linalg.vector_norm(values.view(members, -1), dim=1, dtype=torch.float64).tolist()
+    return norm_of_each
 
 
 def first_moments(agent: Any) -> dict[str, Tensor]:
@@ -115,5 +115,5 @@ def record_activations(stack: Stack) -> list[Forward]:
 def dead_units(passed: Forward, members: int) -> list[float]:
     """The share of the units after a ReLU that are zero for the whole batch."""
     dead = torch.cat([(layer <= 0).all(dim=1) for layer in passed], dim=-1)  # (K, units)
-    found: list[float] = dead.view(members, -1).float().mean(dim=1).tolist()
-    return found
+    shares: list[float] = dead.view(members, -1).float().mean(dim=1).tolist()
+    return shares

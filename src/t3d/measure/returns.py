@@ -59,19 +59,19 @@ def newest_returns(replay: Replay, member: int, gamma: float, most: int) -> Retu
 def _finished(replay: Replay, member: int, gamma: float, most: int) -> Iterator[tuple[list[int], NDArray[np.bool_]]]:
     """Yields the rows of finished episodes from the last one back, and which of them have a return worth comparing."""
     first, stop = replay.kept(member)
-    found = 0
+    count = 0
     for last, length, ending in _ends(replay, member):
         limit = MOST_OWN if ending == TRUNCATED else 1.0
-        if found >= most:
+        if count >= most:
             return
         if gamma**length > limit:
             continue
         before = math.ceil(math.log(limit, gamma)) if 0 < gamma < 1 else 0  # rows that are too close to the end
-        rows = replay.links.back(member, last, before + most - found)
+        rows = replay.links.back(member, last, before + most - count)
         discount = gamma ** np.arange(1, len(rows) + 1, dtype=np.float64)
         is_kept = (stop - 1 - np.array(rows)) % replay.capacity < stop - first  # its frames may have gone
         used = (discount <= limit) & is_kept
-        found += int(used.sum())
+        count += int(used.sum())
         yield rows, used
 
 
@@ -86,13 +86,13 @@ def _ends(replay: Replay, member: int) -> Iterator[tuple[int, int, int]]:
             yield (before + place) % replay.capacity, step + 1, ending
 
 
-def as_batch(replay: Replay, found: Sequence[Returns], most: int) -> Batch:
+def as_batch(replay: Replay, returns: Sequence[Returns], most: int) -> Batch:
     """Returns of all members as a batch (M, most) of many-step transitions; where there are fewer, the weight is 0."""
-    index, last = np.zeros((2, len(found), most), np.int64)
-    r, discount, weight = np.zeros((3, len(found), most), np.float32)
-    for member, one in enumerate(found):
-        place = member, slice(len(one.rows))
-        index[place], last[place], r[place], discount[place], weight[place] = *one, 1
+    index, last = np.zeros((2, len(returns), most), np.int64)
+    r, discount, weight = np.zeros((3, len(returns), most), np.float32)
+    for member, known in enumerate(returns):
+        where = member, slice(len(known.rows))
+        index[where], last[where], r[where], discount[where], weight[where] = *known, 1
     device = replay.rows.device
     rows, ends, *numbers = (torch.from_numpy(array).to(device) for array in (index, last, r, discount, weight))
     s, a, _, terminated, s2 = replay.gather(rows, ends)
