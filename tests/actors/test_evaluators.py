@@ -113,7 +113,7 @@ def test_an_evaluation_that_comes_twice_counts_once() -> None:
         evaluator.submit(snapshot_for(SPEC, 1), 100)
         evaluator.poll()
         slot, (one,) = evaluator.slots[0], evaluator.pending
-        evaluator._request(slot, [0], one)
+        evaluator._request(slot, [0], [one])
         evaluator.submit(snapshot_for(SPEC, 1), 200)  # answered after both answers to the first
         assert [(result.step, len(result.returns)) for result in everything(evaluator, 2)] == [(100, 3), (200, 3)]
     finally:

@@ -41,7 +41,6 @@ class Phase(Shared):
 
     @property
     def text(self) -> str:
-        """The current phase."""
         return self.arrays["text"].tobytes().rstrip(b"\0").decode(errors="replace")
 
     @text.setter
@@ -89,19 +88,16 @@ class Observed(gym.Wrapper[Any, Any, Any, Any]):
         self._set_phase, self._episode, self._step = set_phase, -1, 0
 
     def reset(self, **keywords: Any) -> Any:
-        """Resets the environment."""
         self._episode, self._step = self._episode + 1, 0
         self._set_phase(f"reset of episode {self._episode}")
         return self.env.reset(**keywords)
 
     def step(self, action: Any) -> Any:
-        """Steps the environment."""
         self._step += 1
         self._set_phase(f"step {self._step} of episode {self._episode}")
         return self.env.step(action)
 
     def close(self) -> None:
-        """Closes the environment."""
         self._set_phase("closing the environment")
         self.env.close()
 

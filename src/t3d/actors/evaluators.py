@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
 from t3d.actors.protocols import Evaluated
 from t3d.actors.shared_memory import Policies
-from t3d.actors.supervisor import WorkerLog, WorkerSlot, end_all, for_workers, starting
+from t3d.actors.supervisor import Slot, WorkerLog, WorkerSlot, end_all, for_workers, starting
 from t3d.config import Config
 from t3d.config.networks import actor_architecture
 from t3d.errors import NobodyLeft
@@ -25,19 +26,6 @@ from t3d.world.guard import EnvFactory
 MAX_PENDING = 2  # evaluations in progress; if another is due, training waits rather than skip it; chosen
 WAIT_SECONDS = 0.05
 REPORTED_WAIT = 10.0  # seconds that training has waited for evaluations; reported once; chosen
-
-
-class EvaluatorSlot(Protocol):
-    """A slot for one evaluator, wherever it runs."""
-
-    members: list[int]  # that it evaluates
-
-    @property
-    def given_up(self) -> bool: ...
-    def record_fault(self, min_delivered: int) -> None: ...
-
-
-S = TypeVar("S", bound=EvaluatorSlot)
 
 
 @dataclass
@@ -71,7 +59,6 @@ class PendingEvaluations(ABC):
         """Stores what has arrived, and looks after those who evaluate."""
 
     def has_room(self) -> bool:
-        """Whether another evaluation can start."""
         return len(self.pending) < MAX_PENDING
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
@@ -95,15 +82,12 @@ class PendingEvaluations(ABC):
         return Evaluated(ready, notes, [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
 
     def stop(self, member: int) -> None:
-        """Evaluates this member no more."""
         self._stopped.add(member)
 
     def state(self) -> State:
-        """Returns the evaluations in progress, which a resumed run starts again."""
         return {str(index): {"step": one.step, **one.snapshot.to_dict()} for index, one in enumerate(self.pending)}
 
     def restore(self, state: State) -> list[int]:
-        """Starts the saved evaluations again and returns their steps."""
         steps: list[int] = []
         if len(state) > MAX_PENDING:
             raise ValueError(f"{len(state)} evaluations are under way")
@@ -120,7 +104,7 @@ class PendingEvaluations(ABC):
             if one.step == step and len(one.played[member]) == first:
                 one.played[member] += [EpisodeResult(*fields) for fields in results]
 
-    def _reassign_members(self, slots: list[S], lost: S, why: str) -> list[tuple[S, int]]:
+    def _reassign_members(self, slots: list[Any], lost: Slot, why: str) -> list[tuple[Any, int]]:
         """Records the fault of an evaluator; if it is given up, the others take over its members: who takes whom."""
         lost.record_fault(min_delivered=1)
         self._notes.append(f"an evaluator process was lost: {why}; its evaluation is repeated")
@@ -152,7 +136,6 @@ class PendingEvaluations(ABC):
         return all(len(played) == self.cfg.eval.episodes for played in self._living(one).values())
 
     def _living(self, one: Pending) -> dict[int, list[EpisodeResult]]:
-        """Returns the episodes of members that have not stopped."""
         return {member: played for member, played in enumerate(one.played) if member not in self._stopped}
 
     def _wait(self) -> None:
@@ -169,12 +152,9 @@ REPEAT_SECONDS = 5.0  # idle time of a process that has open requests, after whi
 
 
 class ProcessSlot(WorkerSlot):
-    """A slot for one evaluator process, and the members it evaluates."""
+    """A slot for one evaluator process."""
 
-    def __init__(self, members: list[int]) -> None:
-        super().__init__()
-        self.members = members
-        self.waited = 0.0  # idle seconds of the process up to the last request sent to it
+    waited = 0.0  # idle seconds of the process up to the last request sent to it
 
 
 class ProcessEvaluator(PendingEvaluations):
@@ -184,10 +164,9 @@ class ProcessEvaluator(PendingEvaluations):
         super().__init__(for_workers(cfg, make_env), spec, log)
         self.policies = Policies(self.count, self.network, MAX_PENDING)
         processes = min(self.count, len(os.sched_getaffinity(0)))  # at a lower priority than actors
-        self.slots = [ProcessSlot(list(range(first, self.count, processes))) for first in range(processes)]
+        self.slots = [ProcessSlot(first, range(first, self.count, processes)) for first in range(processes)]
 
     def close(self) -> None:
-        """Ends the processes."""
         end_all(self.slots)
         self.policies.close()
 
@@ -196,7 +175,7 @@ class ProcessEvaluator(PendingEvaluations):
         self.policies.put(one.policy, one.snapshot)
         self.pending.append(one)
         for slot in self.slots:
-            self._request(slot, slot.members, one)
+            self._request(slot, slot.members, [one])
 
     def _supervise(self) -> None:
         for slot in [*self.slots]:  # a copy: one may be removed
@@ -204,7 +183,10 @@ class ProcessEvaluator(PendingEvaluations):
 
     def _supervise_one(self, slot: ProcessSlot) -> None:
         if self.pending and slot.due:
-            self._start(slot)
+            with starting():
+                task = {"role": "evaluator", "policies": self.policies.handle}
+                slot.start(self.cfg, task, [self.policies], self.log.fd)
+            self._request(slot, slot.members, self.pending)
         if slot.worker is None:
             return
         fault = slot.worker.fault(self.cfg.env.hang_seconds)
@@ -217,33 +199,19 @@ class ProcessEvaluator(PendingEvaluations):
         if slot.worker.error is not None:
             raise slot.worker.error
         if fault:
-            self._handle_fault(slot, slot.worker.crash_reason or fault)
+            why = slot.worker.crash_reason or fault
+            slot.worker.end()
+            slot.close()
+            for successor, member in self._reassign_members(self.slots, slot, why):
+                self._request(successor, [member], self.pending)
         elif slot.worker.heartbeat.waited - slot.waited > REPEAT_SECONDS:
-            for one in self.pending:
-                self._request(slot, slot.members, one)
+            self._request(slot, slot.members, self.pending)
 
-    def _start(self, slot: ProcessSlot) -> None:
-        """Starts a process and sends it all open requests."""
-        with starting():
-            task = {"role": "evaluator", "policies": self.policies.handle}
-            slot.start(self.cfg, task, [self.policies], self.log.fd)
-        for one in self.pending:
-            self._request(slot, slot.members, one)
-
-    def _request(self, slot: ProcessSlot, members: list[int], one: Pending) -> None:
+    def _request(self, slot: ProcessSlot, members: list[int], evaluations: list[Pending]) -> None:
         """Requests the missing episodes of these members, if the process is running."""
         if slot.worker is not None:
-            for member in members:
+            for one, member in itertools.product(evaluations, members):
                 if missing := self._missing(one, member):
                     slot.worker.send(member=member, step=one.step, policy_slot=one.policy, first=missing[0])
             slot.waited = slot.worker.heartbeat.waited
             slot.wake()
-
-    def _handle_fault(self, slot: ProcessSlot, why: str) -> None:
-        """Ends the process, to be restarted; if that has failed too often, the others take over its members."""
-        assert slot.worker is not None  # noqa: S101 (the caller has checked)
-        slot.worker.end()
-        slot.close()
-        for successor, member in self._reassign_members(self.slots, slot, why):
-            for one in self.pending:
-                self._request(successor, [member], one)

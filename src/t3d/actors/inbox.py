@@ -32,7 +32,6 @@ class Inbox:
 
     @property
     def has_rows(self) -> bool:
-        """Whether transitions are waiting to be returned."""
         return any(self._rows)
 
     @property
@@ -41,7 +40,6 @@ class Inbox:
         return [taken for member, taken in enumerate(self.taken) if member not in self.stopped]
 
     def add_rows(self, member: int, rows: NDArray[Any], origins: Origins) -> None:
-        """Adds transitions of one member."""
         self._rows[member].append((rows, origins))
 
     def add_reports(self, member: int, episodes: list[Any], faults: list[Any], diverged: str = "") -> None:
@@ -52,7 +50,6 @@ class Inbox:
             self.diverged.setdefault(member, diverged)
 
     def report(self, slot: Slot, what: str, text: str) -> None:
-        """Adds news of an actor."""
         self.news.append(ActorNews(slot.number, what, text, slot.starts - 1))
 
     def report_fault(self, slot: Slot, why: str, *, others: bool) -> None:
@@ -71,7 +68,6 @@ class Inbox:
             raise self.error
 
     def take(self) -> Collected:
-        """Returns everything received, each thing once."""
         members = [member for member, rows in enumerate(self._rows) if rows or any(self._reports[member])]
         news, self.news = self.news, []
         living = [(member, why) for member, why in self.diverged.items() if member not in self.stopped]
@@ -123,7 +119,6 @@ class ActingStatistics:
         self._ages = new
 
     def add_fill(self, fill: float) -> None:
-        """Adds how full the rings were, from 0 to 1."""
         self._fills, self._looks = self._fills + fill, self._looks + 1
 
     def add_traffic(self, *, steps: int = 0, versions: int = 0, size: int) -> None:

@@ -45,7 +45,6 @@ class MemberActor:
         ]
 
     def begin(self) -> None:
-        """Starts the first episode of every environment."""
         try:
             for runner in self.runners:
                 runner.begin(int(runner.counters.episodes[runner.index]) + 1)
@@ -92,7 +91,6 @@ class MemberActor:
         return Rollout(self.member, *empty, sizes[0], [], [])
 
     def state(self) -> State:
-        """Returns the member's count and every episode in progress."""
         return {"taken": self.taken, **{f"env-{runner.index}": runner.state() for runner in self.runners}}
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
@@ -167,7 +165,6 @@ class InlineCollector:
         self._stopped: set[int] = set()
 
     def publish(self, snapshot: PolicySnapshot, updates: int = 0) -> None:
-        """Acts with this policy from now on; the number of updates is not needed here."""
         self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.member_actors))]
 
     def poll(self) -> Collected:
@@ -185,28 +182,23 @@ class InlineCollector:
         return Collected(rollouts, [], diverged)
 
     def stop(self, member: int) -> None:
-        """Acts for this member no more."""
         self._stopped.add(member)
 
     def supervise(self) -> None:
         """Does nothing: there are no processes to supervise."""
 
     def totals(self) -> ActingTotals | None:
-        """Returns nothing: acting and learning take turns."""
         return None
 
     def state(self) -> State:
-        """Returns every member's count and episodes in progress, by name."""
         return {member_actor.name: member_actor.state() for member_actor in self.member_actors}
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
-        """Restores what state() returned; says what could not be restored."""
         return [
             note for member_actor in self.member_actors for note in member_actor.restore(state[member_actor.name], stop)
         ]
 
     def close(self) -> None:
-        """Closes the environments."""
         for member_actor in self.member_actors:
             member_actor.env_batch.close()
 
@@ -237,7 +229,6 @@ class InlineEvaluator:
         return True
 
     def stop(self, member: int) -> None:
-        """Evaluates this member no more."""
         self._stopped.add(member)
         self._ready = [one for one in self._ready if one.member != member]
 
@@ -246,16 +237,13 @@ class InlineEvaluator:
             raise Stopped
 
     def poll(self, *, wait: bool = False) -> Evaluated:
-        """Returns the evaluations that are ready, each once; there is nothing to wait for."""
         ready, self._ready = self._ready, []
         return Evaluated(ready, [], [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
 
     def state(self) -> State:
-        """Returns nothing: no evaluation is in progress when a run is saved."""
         return {}
 
     def has_room(self) -> bool:
-        """Always true: an evaluation is complete when submit returns."""
         return True
 
     def restore(self, state: State) -> list[int]:
@@ -265,6 +253,5 @@ class InlineEvaluator:
         return []
 
     def close(self) -> None:
-        """Closes the environments."""
         for one in self.member_evaluators:
             one.env_batch.close()

@@ -42,7 +42,6 @@ class ActorSlot(WorkerSlot):
         self.transitions: Ring | None = None
 
     def close(self) -> None:
-        """Releases what belonged to an ended process."""
         super().close()
         if self.transitions is not None:
             self.transitions.close()
@@ -92,12 +91,10 @@ class LocalCollector:
         return self.inbox.take()
 
     def stop(self, member: int) -> None:
-        """Has the actors act for this member no more."""
         self.shared_state.stopped[member] = 1
         self.inbox.stopped.add(member)
 
     def totals(self) -> ActingTotals:
-        """Returns the acting statistics since the start."""
         restarts = sum(max(0, slot.starts - 1) for slot in self.slots)
         now, running = time.monotonic(), [slot.worker for slot in self.slots if slot.worker is not None]
         waited = self._waited + sum(worker.heartbeat.waited for worker in running)
@@ -105,17 +102,14 @@ class LocalCollector:
         return self._statistics.totals(waited, lived, len(running), restarts)
 
     def state(self) -> State:
-        """Returns every member's count, and the numbers of the episodes in progress, which are abandoned."""
         return self.inbox.state(self.shared_state.episodes, self.shared_state.bad_values)
 
     def restore(self, state: State, stop: threading.Event) -> list[str]:
-        """Restores what state() returned; every environment continues with its next episode."""
         self.inbox.restore(state, self.shared_state.episodes, self.shared_state.bad_values)
         self.shared_state.taken[:, -1] = self.inbox.taken
         return []
 
     def close(self) -> None:
-        """Ends the actors and closes their environments."""
         end_all(self.slots)
         for shared in (self.shared_state, self.policies):
             shared.close()
@@ -190,7 +184,6 @@ class LocalCollector:
         return time.monotonic() - started
 
     def _waiting(self) -> int:
-        """Counts the transitions waiting in the rings."""
         return sum(slot.transitions.waiting for slot in self.slots if slot.transitions is not None)
 
     def _receive_all(self) -> None:
@@ -202,12 +195,10 @@ class LocalCollector:
                 self._receive(slot)
 
     def _receive(self, slot: ActorSlot) -> None:
-        """Takes an actor's rows and messages."""
         self._take_rows(slot)
         self._receive_messages(slot)
 
     def _take_rows(self, slot: ActorSlot) -> None:
-        """Takes the rows waiting in an actor's ring."""
         assert slot.worker is not None and slot.transitions is not None  # noqa: S101 (the caller has checked them)
         try:
             rows, about = slot.transitions.receive()

@@ -118,7 +118,6 @@ class Actor:
         }
 
     def close(self) -> bool:
-        """Closes the environments."""
         for unit in [*self.units]:
             self.units.pop(unit).env_batch.close()
         return True
@@ -176,7 +175,6 @@ class Evaluator:
         lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
 
     def ready(self) -> tuple[Any, ...]:
-        """Answers once the evaluator runs: where, and what its node runs."""
         return tuple(started_here())
 
     def play(self, member: int, step: int, first: int, policy: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +198,6 @@ class Evaluator:
             return {"diverged": error.what} if isinstance(error, Diverged) else reported(error)
 
     def close(self) -> bool:
-        """Closes the environments."""
         for one in self.member_evaluators.values():
             one.env_batch.close()
         return True
@@ -224,6 +221,5 @@ def _packed(rollouts: list[Rollout]) -> dict[str, Any]:
 
 
 def _counters(member_actor: MemberActor) -> list[tuple[int, int]]:
-    """Returns the newest episode and the bad values of each of its environments."""
     pairs = [[counter[runner.index] for counter in runner.counters] for runner in member_actor.runners]
     return [(int(episode), int(bad_values)) for episode, bad_values in pairs]

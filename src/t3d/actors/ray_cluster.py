@@ -121,7 +121,6 @@ def _start(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
-    """Has the guard end our own cluster."""
     with suppress(subprocess.TimeoutExpired):
         guard.communicate(timeout=CLOSE_SECONDS)  # which closes its stdin
 
@@ -225,7 +224,6 @@ def _ask(address: str, mode: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Whether something accepts connections there."""
     try:
         socket.create_connection(split_address(address), WATCH_SECONDS).close()
     except OSError:
@@ -333,7 +331,6 @@ class Watch:
         return ""
 
     def close(self) -> None:
-        """Ends the thread."""
         self._closing.set()
         self._thread.join()
 

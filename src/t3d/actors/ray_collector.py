@@ -263,18 +263,6 @@ class RayCollector:
             self.inbox.report_fault(slot, why, others=others)
 
 
-class EvaluatorSlot(RaySlot):
-    """A slot for one evaluator on the cluster, and the members it evaluates.
-
-    What it is asked is an evaluation, a member and the first episode.
-    """
-
-    def __init__(self, number: int, members: list[int]) -> None:
-        super().__init__(number)
-        self.members = members
-        self.opened: set[int] = set()  # members whose environments exist
-
-
 class RayEvaluator(PendingEvaluations):
     """Evaluates in actors on a Ray cluster, which reserve no CPU there: each always finds a place."""
 
@@ -286,7 +274,8 @@ class RayEvaluator(PendingEvaluations):
         self._checked_at = 0.0
         self.worker_cfg, self.connection = connection.for_actors(for_workers(cfg, make_env)), connection
         actors = min(self.count, _cpus(cfg))
-        self.slots = [EvaluatorSlot(first, list(range(first, self.count, actors))) for first in range(actors)]
+        self.slots = [RaySlot(first, range(first, self.count, actors)) for first in range(actors)]
+        self._opened: set[tuple[int, int]] = set()  # slots, and the members whose environments exist there
         self._kind = ray.remote(Evaluator)
 
     def close(self) -> None:
@@ -313,11 +302,11 @@ class RayEvaluator(PendingEvaluations):
             if slot.runs and not slot.asked:
                 self._ask(slot)
 
-    def _hangs(self, slot: EvaluatorSlot) -> str:
+    def _hangs(self, slot: RaySlot) -> str:
         _, (_, member, _) = slot.asked[0]
-        return slot.hang_detector.fault(slot.answers, self._timeout, ready=member in slot.opened)
+        return slot.hang_detector.fault(slot.answers, self._timeout, ready=(slot.number, member) in self._opened)
 
-    def _take(self, slot: EvaluatorSlot, question: Any, answer: Any) -> None:
+    def _take(self, slot: RaySlot, question: Any, answer: Any) -> None:
         """Stores the results in an answer; one without results says that the episodes are not over yet."""
         if isinstance(answer, RayError):
             self._lose(slot, reason_of(answer))
@@ -327,7 +316,7 @@ class RayEvaluator(PendingEvaluations):
             self._notes += filter(None, [self.connection.warning(Started(*answer))])
             return
         pending, member, first = question
-        slot.opened.add(member)
+        self._opened.add((slot.number, member))
         if "results" in answer:
             slot.delivered += 1
             self._store(member, pending.step, first, **answer)
@@ -338,7 +327,7 @@ class RayEvaluator(PendingEvaluations):
         elif "crash" in answer:
             self._lose(slot, answer["crash"])
 
-    def _ask(self, slot: EvaluatorSlot) -> None:
+    def _ask(self, slot: RaySlot) -> None:
         for pending in self.pending:
             for member in slot.members:
                 missing = self._missing(pending, member)
@@ -347,10 +336,10 @@ class RayEvaluator(PendingEvaluations):
                     slot.ask("play", question, member, pending.step, missing[0], pending.policy)
                     return
 
-    def _lose(self, slot: EvaluatorSlot, why: str) -> None:
+    def _lose(self, slot: RaySlot, why: str) -> None:
         """Ends an evaluator, to be replaced; what it was asked for is asked again."""
-        slot.opened, has_run = set(), slot.runs
-        if has_run:
+        self._opened = {pair for pair in self._opened if pair[0] != slot.number}
+        if slot.runs:
             slot.end()
             self._reassign_members(self.slots, slot, why)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,8 +33,8 @@ class RaySlot(Slot):
     nothing may happen twice.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
+    def __init__(self, number: int, members: Iterable[int] = ()) -> None:
+        super().__init__(number, members)
         self.handle: Any = None
         self.asked: deque[tuple[Any, Any]] = deque()  # a reference to the answer, and what was asked; the oldest first
         self.asked_at = self.started = 0.0
@@ -45,7 +45,6 @@ class RaySlot(Slot):
         self.hang_detector = HangDetector()
 
     def start(self, kind: Any, cfg: Config, cpus: float) -> None:
-        """Asks the cluster for an actor."""
         self.record_start()
         options = {"scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
         self.handle, self.asked_at = kind.options(num_cpus=cpus, **options).remote(to_dict(cfg)), time.monotonic()
@@ -63,7 +62,6 @@ class RaySlot(Slot):
         return self.given_up or self.failed_starts > MAX_FAULTS
 
     def mark_running(self, started: Started) -> None:
-        """Notes that the actor runs, and where."""
         self.runs, self.started, self.failed_starts = True, time.monotonic(), 0
         self.pid, self.node = started.pid, started.node
 
@@ -77,7 +75,6 @@ class RaySlot(Slot):
         self.end()
 
     def end(self) -> None:
-        """Kills the actor, if there is one."""
         if self.handle is not None:
             ray.kill(self.handle)
         self.handle, self.runs = None, False
@@ -261,7 +258,6 @@ class Claims:
         return -(-count // self._step) * self._step
 
     def add(self, order: Order) -> None:
-        """Notes what an order asks for."""
         for member, (_, count) in order.claims.items():
             self.claimed[member] += count
             self.orders[member] += 1

@@ -71,12 +71,10 @@ class Ring(Shared):
 
     @property
     def waiting(self) -> int:
-        """Rows sent and not yet received."""
         return int(self._sent[0]) - int(self._received[0])
 
     @property
     def room(self) -> int:
-        """Rows that can be sent now."""
         return self.capacity - self.waiting
 
     def send(self, rows: NDArray[Any], origins: Origins, member: int, updates: int) -> None:
@@ -124,7 +122,6 @@ class Policies(Shared):
         return cls(members, sent_architecture(network), slots, fd)
 
     def put(self, slot: int, snapshot: PolicySnapshot) -> None:
-        """Copies a snapshot into a slot."""
         self.arrays["scaled"][slot] = snapshot.scaling is not None
         for name, value in snapshot.to_dict().items():
             self.arrays[name][slot] = value
@@ -198,11 +195,9 @@ class Heartbeat(Shared):
 
     @property
     def waited(self) -> float:
-        """Seconds spent waiting for the learner."""
         return int(self.arrays["waited"][0]) / 1e9
 
     def beat(self) -> None:
-        """Signals that the worker is alive."""
         self.arrays["beat"][0] += 1
 
     def wait(self, wakeup: Wakeup, seconds: float) -> None:
@@ -225,12 +220,10 @@ class Wakeup:
         os.eventfd_write(self.fd, 1)
 
     def wait(self, seconds: float) -> None:
-        """Waits until woken, at most the given seconds."""
         if self._poll.poll(seconds * 1000):
             os.eventfd_read(self.fd)
 
     def close(self) -> None:
-        """Closes the descriptor."""
         os.close(self.fd)
 
 
@@ -264,5 +257,4 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
-        """Closes the socket."""
         self._socket.close()

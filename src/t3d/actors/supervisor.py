@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,6 @@ class WorkerLog:
         return [f"what environments print is dropped, because it cannot be written: {self._problem}"]
 
     def close(self) -> None:
-        """Writes what is left and ends the thread."""
         self._closing.wake()
         self._thread.join()
         self._closing.close()
@@ -179,7 +178,6 @@ class Worker:
             self.process.wait(GRACE_SECONDS)
 
     def close(self) -> None:
-        """Closes all descriptors."""
         self.channel.close()
         self.heartbeat.close()
         self.worker_wakeup.close()
@@ -188,8 +186,8 @@ class Worker:
 class Slot:
     """A place for one worker, wherever it runs: how often it has failed, and when to restart it."""
 
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
+    def __init__(self, number: int, members: Iterable[int] = ()) -> None:
+        self.number, self.members = number, [*members]  # an evaluator's: whom it evaluates
         self.starts, self.delivered, self.faults_in_a_row, self._restart_at = 0, 0, 0, 0.0
 
     @property
@@ -203,7 +201,6 @@ class Slot:
         return not self.given_up and time.monotonic() >= self._restart_at
 
     def record_start(self) -> None:
-        """Counts a start."""
         self.starts, self.delivered = self.starts + 1, 0
 
     def record_fault(self, min_delivered: int) -> None:
@@ -220,13 +217,10 @@ class Slot:
 class WorkerSlot(Slot):
     """A slot for a process on this machine."""
 
-    def __init__(self, number: int = 0) -> None:
-        super().__init__(number)
-        self.worker: Worker | None = None
+    worker: Worker | None = None
 
     @property
     def due(self) -> bool:
-        """Whether a process should be started."""
         return self.worker is None and self.may_start
 
     def start(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Wakeup], output: int) -> None:
@@ -235,12 +229,10 @@ class WorkerSlot(Slot):
         self.worker = Worker(cfg, task, [one.fd for one in shared], output)
 
     def wake(self) -> None:
-        """Wakes the process, if there is one."""
         if self.worker is not None:
             self.worker.worker_wakeup.wake()
 
     def close(self) -> None:
-        """Releases what belonged to an ended process."""
         if self.worker is not None:
             self.worker.close()
         self.worker = None

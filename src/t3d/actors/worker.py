@@ -49,7 +49,6 @@ class Actor:
         self._open(task["envs"])
 
     def run(self) -> None:
-        """Acts until the process is ended."""
         for member_actor in self.member_actors:
             member_actor.begin()
         for number in itertools.count():
@@ -64,7 +63,6 @@ class Actor:
                     self._take_over(message["envs"])
 
     def close(self) -> None:
-        """Closes the environments."""
         for member_actor in self.member_actors:
             member_actor.env_batch.close()
 
@@ -128,7 +126,6 @@ class Evaluator:
         self.member_evaluators: dict[int, MemberEvaluator] = {}
 
     def run(self) -> NoReturn:
-        """Evaluates until the process is ended."""
         while True:
             self.heartbeat.beat()
             for message in self.parent.receive():
@@ -136,7 +133,6 @@ class Evaluator:
             self.heartbeat.wait(self.worker_wakeup, LONGEST_WAIT)
 
     def close(self) -> None:
-        """Closes the environments."""
         for member_evaluator in self.member_evaluators.values():
             member_evaluator.env_batch.close()
 
