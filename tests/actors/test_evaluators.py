@@ -272,9 +272,9 @@ def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ({"flat": np.zeros((1, 1), np.float32)}, "flat of a policy is not an array of float32 (1, 353)"),
-        ({"flat": np.zeros(337, np.float32)}, "flat of a policy is not an array of float32 (1, 353)"),
-        ({"flat": np.zeros((1, 353), np.int8)}, "flat of a policy is not an array of float32 (1, 353)"),
+        ({"flat": np.zeros((1, 1), np.float32)}, "flat of a policy is not float32 (1, 353)"),
+        ({"flat": np.zeros(337, np.float32)}, "flat of a policy is not float32 (1, 353)"),
+        ({"flat": np.zeros((1, 353), np.int8)}, "flat of a policy is not float32 (1, 353)"),
         ({"flat": np.full((1, 353), np.nan, np.float32)}, "not finite"),
         ({"step": 10**15}, "contradict each other"),
         ({"step": -1}, "is not a count"),
