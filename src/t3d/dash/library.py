@@ -162,10 +162,10 @@ class Library:
 
 def stamp_of(path: Path) -> Stamp:
     """Returns inode, size and time of the files that a run's state is read from."""
-    stamps = []
+    folder, stamps = str(path), []
     for name in WATCHED:
         try:
-            stat = os.lstat(path / name)
+            stat = os.lstat(f"{folder}/{name}")  # quicker than a Path, and every page asks for all of them every second
         except (OSError, ValueError):
             stamps.append((0, 0, 0))
         else:
