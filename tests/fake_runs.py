@@ -6,12 +6,12 @@ import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from t3d.config import Config, merge, to_dict, to_toml
 from t3d.events import Diagnosed, End, EpisodeEnd, Eval, Event, SeedStopped, Start, TraceSummary, Update, to_line
+from t3d.store.members import StoredEvaluation
 from t3d.store.reader import Run, open_run
 
 EVERY = 1000  # steps between evaluations
@@ -54,14 +54,17 @@ def stored(run: Run, path: Path) -> Run:
     path.mkdir(exist_ok=True)
     (path / "config.toml").write_text(to_toml(run.cfg), encoding="utf-8")
     numbers = {member: number for number, member in enumerate(run.cfg.members)}
-    events = [session(path, run.cfg), *chain.from_iterable(run.evals.values()), *run.stopped.values()]
-    owners = [None, *(member for member, evals in run.evals.items() for _ in evals), *run.stopped]
-    placed = [
-        event if member is None else replace(event, member=numbers[member], seed=member.seed)
-        for event, member in zip(events, owners, strict=True)
-    ]
-    (path / "events.jsonl").write_text("".join(f"{to_line(event)}\n" for event in placed), "utf-8")
+    told = [(member, event) for member, evals in run.evals.items() for event in evals if isinstance(event, Eval)]
+    events: list[Event] = [session(path, run.cfg)]
+    for member, event in [*told, *run.stopped.items()]:
+        events.append(replace(event, member=numbers[member], seed=member.seed))
+    (path / "events.jsonl").write_text("".join(f"{to_line(event)}\n" for event in events), "utf-8")
     return open_run(path)
+
+
+def kept(event: Eval) -> StoredEvaluation:
+    """What is read of an evaluation."""
+    return StoredEvaluation(event.step, event.time, event.updates, event.mean_return, event.std_return, event.best)
 
 
 def evaluation(member: int, seed: int, step: int, value: float) -> Eval:

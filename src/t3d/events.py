@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from t3d.files import fields_in
 
 SCHEMA = 1
+NEW_TASK = "so the best policies are chosen anew"  # in the note of a resumed run whose environment has changed
 
 
 @dataclass(frozen=True, kw_only=True)

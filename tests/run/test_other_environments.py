@@ -182,6 +182,7 @@ def test_the_best_of_another_task_is_set_aside(run: Path, monkeypatch: pytest.Mo
     evals = [one for one in events if isinstance(one, Eval)]
     assert evals[0].step == 200 and evals[0].best, "the policies are evaluated in the new task at once"
     assert all(one.mean_return < best_then.mean_return for one in evals), "otherwise this shows nothing"
+    assert open_run(run).compared_evals(Member(0)) == len(evals), "and the best is chosen from these alone"
     best_now = max(evals, key=lambda one: one.mean_return)
     assert t3d.load_policy(run / "best" / "seed-0").about["mean_return"] == best_now.mean_return
     assert best_of(open_run(run).evals[Member(0)]).mean_return == best_now.mean_return

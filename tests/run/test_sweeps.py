@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 import helpers
 import t3d
+from fake_runs import kept
 from run_folders import assert_equal, events_of, plotted
 from t3d.algo.learner import Learner
 from t3d.algo.td3 import Coefficients
@@ -279,7 +280,7 @@ def test_events_and_files_tell_members_apart(straight: Path) -> None:
     assert {(one.member, one.seed) for one in evals} == {(0, 4), (1, 7), (2, 4), (3, 7)}
     run = open_run(straight)
     assert run.evals == {
-        member: [one for one in evals if one.member == place] for place, member in enumerate(run.cfg.members)
+        member: [kept(one) for one in evals if one.member == place] for place, member in enumerate(run.cfg.members)
     }
     for kind in ("best", "last"):
         assert sorted(file.stem for file in (straight / kind).glob("*.safetensors")) == sorted(names)

@@ -57,7 +57,7 @@ def _training(run: Run, member: Member, about: dict[str, Any]) -> dict[str, Any]
         "preset": run.cfg.preset,
         "total_steps": run.cfg.total_steps,
         "updates": about["updates"],
-        "evaluations": len(run.evals.get(member, [])),
+        "evaluations": run.compared_evals(member),
         "trained_by": f"t3d {about.get('t3d', '')}".strip(),
     }
 

@@ -20,7 +20,7 @@ from t3d.events import Eval
 from t3d.files import Refused
 from t3d.insight.wording import number_text
 from t3d.store.log import read_log
-from t3d.store.members import evals_by_member
+from t3d.store.members import member_of
 from t3d.types import sample_std
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -205,8 +205,8 @@ class HistoryLines:
 def earlier_evals(folder: Path, members: Sequence[Member]) -> list[Eval]:
     """Reads the evaluations that a run folder holds; none if it cannot be read."""
     with suppress(OSError, Refused):
-        evals = evals_by_member(read_log(folder, kinds=(Eval,)).events, members)
-        return [event for column in evals.values() for event in column]
+        events = read_log(folder, kinds=(Eval,)).events
+        return [event for event in events if isinstance(event, Eval) and member_of(event, members) is not None]
     return []
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -33,13 +33,13 @@ from t3d.app.terminal import (
 from t3d.config import Config, Member
 from t3d.config.sweeps import swept
 from t3d.errors import StoppedEarly
-from t3d.events import Alarm, End, Eval, Event, SaveFailed, to_line
+from t3d.events import Alarm, End, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, display_path, open_log
 from t3d.insight.wording import number_text, returned
 from t3d.sinks.process import written_for
 from t3d.store.fresh import read_fresh
 from t3d.store.log import read_events
-from t3d.store.members import best_of, trained
+from t3d.store.members import Evaluated, best_of, trained
 from t3d.store.reader import Run, open_run
 
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
@@ -135,7 +135,7 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
             untrained = f"mean return {evals[-1].mean_return:,.1f} before training, not evaluated since"
             console.print(f"  {member.title}: {untrained}", soft_wrap=True)
             continue
-        console.print(f"  {_returns(member, evals)}", soft_wrap=True)
+        console.print(f"  {_returns(run, member)}", soft_wrap=True)
         if _is_worse(evals):
             verdict = f"No evaluation of {member.title} was better than the one before training."
             _advise(verdict, run.cfg, console)
@@ -143,10 +143,10 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
 
 def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
     """Prints what the best member returned in one line, and the folder in another."""
-    returns = _returns(member, run.evals[member]) if run.evals else ""
+    returns = _returns(run, member) if run.evals else ""
     fresh = read_fresh(run.path).by_member.get(member.name)
     if fresh and run.evals:
-        returns = f"{member.title}: mean return {returned(fresh)}, {_best_evaluation(run.evals[member])}"
+        returns = f"{member.title}: mean return {returned(fresh)}, {_best_evaluation(run, member)}"
     console.print(Text.assemble(_how_far(end), "; " if returns else "", returns), soft_wrap=True)
     if not end.saved:
         print(f"error: the run could not be saved: {printable(end.text)}", file=sys.stderr)  # noqa: T201
@@ -159,21 +159,21 @@ def _how_far(end: End) -> Text:
     return labelled(verb, "bold", about)
 
 
-def _returns(member: Member, evals: list[Eval]) -> str:
-    first, last = evals[0], evals[-1]
+def _returns(run: Run, member: Member) -> str:
+    first, last = run.evals[member][0], run.evals[member][-1]
     before = f"mean return {number_text(first.mean_return)} before training, " if first.updates == 0 else ""
     lately = f"{number_text(last.mean_return)} when last evaluated (step {last.step:,})"
-    return f"{member.title}: {before}{_best_evaluation(evals)}, {lately}"
+    return f"{member.title}: {before}{_best_evaluation(run, member)}, {lately}"
 
 
-def _best_evaluation(evals: list[Eval]) -> str:
+def _best_evaluation(run: Run, member: Member) -> str:
     """Says what the best evaluation was, and that it is the highest of many, of which some are lucky."""
-    best = best_of(evals)
+    best = best_of(run.evals[member])
     returned = f"{number_text(best.mean_return)} ± {number_text(best.std_return)}"
-    return f"best evaluation {returned} (step {best.step:,}, chosen from {len(evals)})"
+    return f"best evaluation {returned} (step {best.step:,}, chosen from {run.compared_evals(member)})"
 
 
-def _is_worse(evals: list[Eval]) -> bool:
+def _is_worse(evals: Sequence[Evaluated]) -> bool:
     """Whether no trained policy has reached the return of the untrained one."""
     later = trained(evals)
     return bool(later) and evals[0].updates == 0 and best_of(later).mean_return < evals[0].mean_return

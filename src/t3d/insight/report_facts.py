@@ -211,7 +211,7 @@ def fresh_in_words(facts: Facts) -> str:
     best = facts.best
     if best is None:
         return f"There is no policy to report on: {facts.problem}."
-    noted, count = best.policy.about.get("mean_return"), len(facts.run.evals.get(best.member, []))
+    noted, count = best.policy.about.get("mean_return"), facts.run.compared_evals(best.member)
     is_noted = isinstance(noted, float)
     evaluated = f" Its best evaluation was {number_text(noted)}, the highest of {count}." if is_noted else ""
     if best.fresh is None:

@@ -17,7 +17,7 @@ from t3d.config import Config, to_dict
 from t3d.config.sweeps import noun
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
-from t3d.events import Event, SeedStopped
+from t3d.events import NEW_TASK, Event, SeedStopped
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
 from t3d.modules import files_of
 from t3d.policy.snapshots import PolicySnapshot
@@ -213,7 +213,7 @@ class Parts:
         """Forgets the best policies of another task, and has the current ones evaluated next."""
         self.task_changes = (
             f"the environment differs from the one trained on so far: {'; '.join(changes)}; returns in the two cannot "
-            "be compared, so the best policies are chosen anew"
+            f"be compared, {NEW_TASK}"
         )
         self.best = BestPolicies(len(self.cfg.members))
         if self.counters.submitted == self.counters.evaluated:  # otherwise an evaluation is in progress anyway

@@ -16,13 +16,14 @@ import numpy as np
 
 from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
-from t3d.events import ActorEvent, Alarm, BadValueFound, Eval, Event, Note, SeedStopped, TraceSummary
-from t3d.files import CORRUPT_ERRORS, Refused
+from t3d.events import NEW_TASK, ActorEvent, Alarm, BadValueFound, Eval, Event, Note, SeedStopped, TraceSummary
+from t3d.files import CORRUPT_ERRORS, Refused, error_text
 from t3d.store.journal import pauses
 from t3d.store.log import (
     LOG,
     START,
     Place,
+    Unreadable,
     damage_in_words,
     event_of,
     looks_like_event,
@@ -126,10 +127,16 @@ class Columns:
             rows = np.nan_to_num(table.reports(number, MEAN_RETURN, STD_RETURN, UPDATES, BEST)).T.tolist()
             if number != WHOLE and rows:
                 evals[self.members[number]] = [
-                    StoredEvaluation(int(step), int(updates), mean, std, bool(best))
-                    for step, _, mean, std, updates, best in rows
+                    StoredEvaluation(int(step), time, int(updates), mean, std, bool(best))
+                    for step, time, mean, std, updates, best in rows
                 ]
         return evals
+
+    @property
+    def task_began(self) -> float:
+        """When the task has last changed, in seconds since 1970; -inf: never."""
+        notes = (event for _, event in self._messages[Note] if isinstance(event, Note) and NEW_TASK in event.text)
+        return max((note.time for note in notes), default=-math.inf)
 
     def newest_update(self, member: Member) -> TraceSummary | None:
         """Returns the newest trace of an update of a member that can be read."""
@@ -235,7 +242,7 @@ def read_columns(path: Path, kinds: Iterable[type[Event]] = KINDS, members: Sequ
         columns = Columns(path, kinds, members, most_messages=None)
         columns.refresh(math.inf)
     except (OSError, Refused) as error:
-        raise UserError(f"{path / 'events.jsonl'} cannot be read: {error}") from None
+        raise Unreadable(path, f"its events.jsonl: {error_text(error)}") from None
     return columns
 
 

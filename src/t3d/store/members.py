@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from t3d.config import Member
 from t3d.config.sweeps import Values, by_values, swept
-from t3d.events import Eval, Event, SeedStopped
+from t3d.events import Event
 
 
 class Evaluated(Protocol):
@@ -16,6 +16,8 @@ class Evaluated(Protocol):
 
     @property
     def step(self) -> int: ...
+    @property
+    def time(self) -> float: ...
     @property
     def updates(self) -> int: ...
     @property
@@ -30,6 +32,7 @@ class StoredEvaluation(NamedTuple):
     """What is kept of an evaluation."""
 
     step: int
+    time: float  # seconds since 1970
     updates: int
     mean_return: float
     std_return: float
@@ -38,21 +41,6 @@ class StoredEvaluation(NamedTuple):
 
 E = TypeVar("E", bound=Evaluated)
 Evals = Mapping[Member, Sequence[Evaluated]]  # in order
-
-
-def evals_by_member(events: Iterable[Event], members: Sequence[Member]) -> dict[Member, list[Eval]]:
-    """Groups the evaluations among events, in order."""
-    evals: dict[Member, list[Eval]] = {}
-    for event in events:
-        if isinstance(event, Eval) and (member := member_of(event, members)) is not None:
-            evals.setdefault(member, []).append(event)
-    return evals
-
-
-def stopped_members(events: Iterable[Event], members: Sequence[Member]) -> dict[Member, SeedStopped]:
-    """Returns when and how members have diverged."""
-    stops = [(member_of(event, members), event) for event in events if isinstance(event, SeedStopped)]
-    return {member: event for member, event in stops if member is not None}
 
 
 def member_of(event: Event, members: Sequence[Member]) -> Member | None:

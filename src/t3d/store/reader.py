@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,15 +10,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from t3d.config import Config, EnvConfig, Member, load_config
+from t3d.config import Config, EnvConfig, Member
 from t3d.config.networks import own_network
 from t3d.config.sweeps import noun
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, SeedStopped
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import UnknownNetwork, read_policy
-from t3d.store.log import Unreadable, read_events
-from t3d.store.members import best_of, contenders, evals_by_member, stopped_members
+from t3d.store.columns import read_columns
+from t3d.store.log import LOG, Unreadable, damage_in_words
+from t3d.store.members import Evals, best_of, contenders
 
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 MOST_NAMED = 3  # members that a message lists
@@ -28,13 +30,18 @@ class Run(NamedTuple):
 
     path: Path
     cfg: Config
-    evals: dict[Member, list[Eval]]  # in order
+    evals: Evals
     stopped: Mapping[Member, SeedStopped] = MappingProxyType({})  # those that have diverged
+    task_began: float = -math.inf  # when the task has last changed, in seconds since 1970
 
     @property
     def contenders(self) -> list[Member]:
         """The members that the best one is chosen from."""
         return contenders(self.cfg.members, self.evals, self.stopped)
+
+    def compared_evals(self, member: Member) -> int:
+        """Returns how many evaluations a member's best one was chosen from: those since the task last changed."""
+        return sum(evaluation.time >= self.task_began for evaluation in self.evals.get(member, []))
 
     def best_member(self) -> Member:
         """Returns the contender with the highest evaluation; insight/best_member.py compares on fresh episodes."""
@@ -93,8 +100,10 @@ class Run(NamedTuple):
 def open_run(text: str | Path, root: str | Path = "runs") -> Run:
     """Reads the run at a path, or of a name under root."""
     path = locate(text, Path(root))
-    events, cfg = read_events(path, kinds=(Eval, SeedStopped)), load_config(path / "config.toml")
-    return Run(path, cfg, evals_by_member(events, cfg.members), stopped_members(events, cfg.members))
+    columns = read_columns(path, [Eval])
+    if columns.damaged:
+        LOG.warning("%s", damage_in_words(columns.damaged, path / "events.jsonl"))
+    return Run(path, columns.cfg, columns.evaluations(), columns.stopped, columns.task_began)
 
 
 def locate(text: str | Path, root: Path) -> Path:

@@ -22,14 +22,15 @@ from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
 from t3d.config.settings import short_id, with_args
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
-from t3d.events import Continued, Eval, Paused, Resumed, SeedStopped, Start
+from t3d.events import Continued, Eval, Paused, Resumed, Start
 from t3d.files import CORRUPT_ERRORS, read, to_count, to_fields, to_list, to_number
 from t3d.policy.files import read_description
 from t3d.store.checkpoint import folders
+from t3d.store.columns import read_columns
 from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.journal import LONGEST_NAME, alarm_kinds, journal_lines, newest_session
-from t3d.store.log import Unreadable, prefixes, read_ends, read_log
-from t3d.store.members import best_of, evals_by_member, last_means, stopped_members, stored_name
+from t3d.store.log import Unreadable, prefixes, read_ends
+from t3d.store.members import best_of, last_means, stored_name
 from t3d.store.notes import Notes, read_notes
 
 STATES = prefixes((Start, Resumed, Paused, Continued))
@@ -261,14 +262,13 @@ def _members(path: Path, seeds: tuple[int, ...], config: dict[str, Any]) -> tupl
 def _best_return(path: Path, members: tuple[Member, ...], diverged: tuple[Member, ...]) -> float | None:
     """Reads the notes beside the best policies, which is cheap; the evaluations of a sweep, or if notes are missing."""
     if swept(members):
-        events = read_log(path, kinds=(Eval, SeedStopped)).events
-        means = last_means(members, evals_by_member(events, members), stopped_members(events, members))
-        return max(means.values(), default=None)
+        columns = read_columns(path, [Eval], members)
+        return max(last_means(members, columns.evaluations(), columns.stopped).values(), default=None)
     living = [member for member in members if member not in diverged]
     noted = [_noted(path / "best" / f"{member.name}.json") for member in living]
     known = [value for value in noted if value is not None]
     if len(known) < len(living):
-        evals = evals_by_member(read_log(path, kinds=(Eval,)).events, members)
+        evals = read_columns(path, [Eval], members).evaluations()
         known = [best_of(evals[member]).mean_return for member in living if member in evals]
     mean = statistics.fmean(known) if known else math.nan
     return mean if math.isfinite(mean) else None
