@@ -229,7 +229,7 @@ def test_there_are_at_least_thirty_kinds() -> None:
 
 
 def test_warnings_become_notes_of_the_run(tmp_path: Path) -> None:
-    cfg = helpers.small_config(run={"root": str(tmp_path)}, eval={"max_steps": 20})
+    cfg = helpers.small_config(run={"root": str(tmp_path)}, eval={"max_steps": 20}, env={"id": ""})
     events = list(t3d.train(cfg, make_env=NOTED["no time limit"][0]))
     notes = [event.text for event in events if isinstance(event, Note)]
     assert len(notes) == 1 and "TimeLimit" in notes[0] and events[1].event == "note"
