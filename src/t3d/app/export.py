@@ -13,6 +13,7 @@ from t3d.app.flags import RunFlags, read_flags
 from t3d.app.terminal import PlainConsole
 from t3d.config import Member
 from t3d.files import readable
+from t3d.insight.wording import size_text
 from t3d.ship.export import Exported, export_policy, refuse_own_network, refuse_place
 from t3d.ship.parity import OBSERVATIONS
 from t3d.store.reader import Run, open_run
@@ -63,11 +64,9 @@ def _training(run: Run, member: Member, about: dict[str, Any]) -> dict[str, Any]
 
 
 def _in_words(exported: Exported) -> str:
-    size = f"{exported.bytes / 2**20:.1f} MiB" if exported.bytes >= 2**20 else f"{exported.bytes / 2**10:.0f} KiB"
-    compared = "not compared with the policy, because there is no C compiler here"
-    if exported.difference is not None:
-        compared = (
-            f"on {OBSERVATIONS:,} observations it differs from the policy by at most "
-            f"{exported.difference:.1e} of the range of actions"
-        )
-    return f"exported: {exported.path} ({size}; {compared})"
+    if exported.difference is None:
+        compared = "not compared with the policy, because there is no C compiler here"
+    else:
+        most = f"at most {exported.difference:.1e} of the range of actions"
+        compared = f"on {OBSERVATIONS:,} observations it differs from the policy by {most}"
+    return f"exported: {exported.path} ({size_text(exported.bytes)}; {compared})"
