@@ -132,8 +132,8 @@ def _cycle(learner: Learner, batch: Any, draws: Any = None) -> Any:
             trace = learner.update(batch, learner.draw() if draws is None else draws)
     except Exception:
         if learner.spec.images and not any(isinstance(part, ImageActor) for part in learner.agent):
-            what = "its networks are for vectors, and the observations have images"
-            raise Wrong(f"{what}; base it on PIXELS of t3d.algo.rules") from None
+            wrong = "its networks are for vectors, and the observations have images"
+            raise Wrong(f"{wrong}; base it on PIXELS of t3d.algo.rules") from None
         raise
     return trace
 

@@ -28,7 +28,7 @@ SKIPPING = "the run has ended and is saved; the rest of the output is skipped"
 
 def printable(text: str) -> str:
     """Escapes the characters that would control the terminal instead of being shown."""
-    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 class PlainConsole(Console):

@@ -14,7 +14,7 @@ from t3d.config.settings import Config
 from t3d.errors import UserError, did_you_mean
 from t3d.files import read, readable
 
-Section = TypeVar("Section")
+Settings = TypeVar("Settings")
 MOST_TOML_BYTES = 2**20
 OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on lips: our settings
     "action_noise": "noise.kind noise.exploration_noise",
@@ -53,7 +53,7 @@ OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on 
 }
 
 
-def merge(base: Section, data: Mapping[str, Any], *, prefix: str = "") -> Section:
+def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Settings:
     """Copies a configuration with the values of a nested mapping; unknown keys and wrong types are errors."""
     hints = declared_types(type(base))
     changes: dict[str, Any] = {}

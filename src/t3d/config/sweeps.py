@@ -47,10 +47,10 @@ class Sweep(NamedTuple):
 def parse(word: str) -> Sweep:
     """Reads FIELD=V1,V2,..."""
     field, _, listed = word.partition("=")
-    field, words = field.strip().replace("-", "_"), [one.strip() for one in listed.split(",")]
+    field, words = field.strip().replace("-", "_"), [value.strip() for value in listed.split(",")]
     if not FIELD.fullmatch(field) or not all(words):
         raise UserError(f"sweep={word!r} cannot be read; {FORM}")
-    values = tuple(_number(one, field) for one in words)
+    values = tuple(_number(value, field) for value in words)
     if len(values) < 2:
         raise UserError(f"sweep={word!r} has one value; give at least two, or set {field} itself")
     if len(set(values)) < len(values):

@@ -188,7 +188,7 @@ def _not_repeatable(trial: Trial) -> Iterator[str]:
     first, second = (_replay(trial.env, trial.guard) for _ in range(2))
     if not np.array_equal(first[0], second[0]):
         yield "reset(seed=...) does not fix the first observation; draw from self.np_random, or runs cannot be repeated"
-    elif any(not np.array_equal(one, other) for one, other in zip(first, second, strict=False)):
+    elif any(not np.array_equal(before, after) for before, after in zip(first, second, strict=False)):
         yield "the same seed and actions give other observations; draw from self.np_random, or runs cannot be repeated"
 
 
