@@ -19,7 +19,7 @@ from rich.console import Console
 from fake_runs import stored
 from run_folders import plotted
 from t3d.app.console import live_table
-from t3d.app.runs_show import show_results
+from t3d.app.runs import show_results
 from t3d.app.session import print_results
 from t3d.app.tables import print_sweep, sweep_table
 from t3d.app.terminal import PlainConsole

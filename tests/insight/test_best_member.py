@@ -22,7 +22,7 @@ from t3d.config import Member
 from t3d.files import sealed, unsealed
 from t3d.insight.best_member import known_choice, play_choice
 from t3d.seeds import derive
-from t3d.store.fresh import read_fresh
+from t3d.store.best import read_fresh
 from t3d.store.reader import Run, open_run
 from t3d.world.evaluate import Stopped
 

@@ -19,8 +19,8 @@ from t3d.insight.wording import number_text, returned
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
+from t3d.store.best import read_fresh
 from t3d.store.folder import versions
-from t3d.store.fresh import read_fresh
 from t3d.store.journal import newest_session, remembered_files
 from t3d.store.reader import Run, open_run
 from t3d.world.evaluate import Stopped

@@ -37,7 +37,7 @@ from t3d.events import Alarm, End, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, display_path, open_log
 from t3d.insight.wording import number_text, returned
 from t3d.sinks.process import written_for
-from t3d.store.fresh import read_fresh
+from t3d.store.best import read_fresh
 from t3d.store.log import read_events
 from t3d.store.members import Evaluated, best_of, trained
 from t3d.store.reader import Run, open_run

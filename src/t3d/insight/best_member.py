@@ -20,7 +20,7 @@ from t3d.insight.statistics import estimate, mean
 from t3d.policy.acting import SavedPolicy
 from t3d.process import StandardStreams
 from t3d.seeds import derive
-from t3d.store.fresh import Fresh, read_fresh, write_fresh
+from t3d.store.best import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run
 from t3d.types import EpisodeResult, sample_std
 from t3d.world.evaluate import Stopped, finish, open_for_evaluation, play_episodes

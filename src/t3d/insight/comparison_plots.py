@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from t3d.config.sweeps import counted
-from t3d.insight.comparison import Comparison, Row
+from t3d.insight.comparison import Comparison, Row, Seed
 from t3d.insight.drawing import STEPS, VALUES, drawing, save
 from t3d.insight.plots import COLOURS, LINES
-from t3d.insight.scores import Seed
 from t3d.insight.statistics import (
     Array,
     band,

@@ -15,17 +15,16 @@ from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Note, Resumed
 from t3d.files import Refused, read, readable
 from t3d.insight.best_member import Choice, known_choice
-from t3d.insight.comparison import Comparison, Row, compare
+from t3d.insight.comparison import LAST, Comparison, Row, compare
 from t3d.insight.groups import Group, Training
 from t3d.insight.ranges import InputRanges, Range, ranges_in_training
-from t3d.insight.scores import LAST
 from t3d.insight.statistics import Estimate, Interval
 from t3d.insight.wording import duration_text, estimated, number_text, seeds_text
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.spec import Spec
+from t3d.store.best import Fresh, read_fresh
 from t3d.store.columns import Columns
 from t3d.store.details import messages_of
-from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.journal import journal_lines
 from t3d.store.log import prefixes
 from t3d.store.members import highest, last_means

@@ -11,7 +11,7 @@ from t3d.config.fields import settings_where
 from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, swept
 from t3d.insight.statistics import Estimate
-from t3d.store.fresh import Fresh
+from t3d.store.best import Fresh
 from t3d.store.summary import Summary
 
 IN_HEADING = settings_where(Config, lambda about: about.get("in_heading", False))

@@ -1,15 +1,25 @@
-"""Each member's best policy so far: part of every checkpoint, so that best/ can be restored with it."""
+"""Best policies: each member's so far, part of every checkpoint; and how they did on fresh episodes (fresh.json)."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3d.files import to_count, to_fields
+from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, to_fields, unsealed
 from t3d.policy.architectures import Architecture
+from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.folder import RunFolder
+from t3d.store.lock import one_at_a_time
+from t3d.store.log import LARGEST
 from t3d.types import Evaluation, State
 
 
@@ -60,3 +70,83 @@ class BestPolicies:
                 saved = to_fields(state[f"member-{member}"])
                 snapshot = PolicySnapshot.from_dict(saved, 1, architecture).checked()
                 self._kept[member] = (to_count(saved["step"]), snapshot)
+
+
+FILE, MOST_BYTES = "fresh.json", 2**24
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A policy's returns on episodes that took no part in training, without noise."""
+
+    policy: str  # SHA-256 of its tensors
+    episodes: int
+    mean: float
+    std: float
+    low: float | None  # of the 95 % interval of the mean, over these episodes; None: a single one has no interval
+    high: float | None
+    lowest: float
+    highest: float
+    mean_length: float
+    of: int = 1  # policies that played these very episodes, so that the best could be chosen
+    seen: dict[str, Any] | None = None  # the ranges of what it observed and did
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What lists say of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("policy", "seen")}
+
+    def __post_init__(self) -> None:
+        """Checks what a file may say."""
+        to_count(self.episodes, least=1)
+        to_count(self.of, least=1)
+        numbers = (self.mean, self.std, self.lowest, self.highest, self.mean_length)
+        limits = () if self.low is None and self.high is None else (self.low, self.high)
+        if not all(type(value) in (int, float) and abs(value) < LARGEST for value in (*numbers, *limits)):
+            raise Refused("its values are not what they should be")
+
+
+class FreshResults(NamedTuple):
+    """What was played with the best policies that a run has now."""
+
+    chosen: str = ""  # the name of the member whose policy did best
+    by_member: Mapping[str, Fresh] = MappingProxyType({})
+    choice: Mapping[str, Any] = MappingProxyType({})  # what each member returned when one was chosen, and on what basis
+
+
+def read_fresh(path: Path) -> FreshResults:
+    """Reads what is known of the policies in best/; nothing if that cannot be used."""
+    results = FreshResults()
+    with suppress(TypeError, AttributeError, *CORRUPT_ERRORS):  # a file may hold any JSON
+        fields = unsealed("fresh", read(path / "best" / FILE, MOST_BYTES))
+        known = {str(name): Fresh(**result) for name, result in fields["results"].items()}
+        current = {name: fresh for name, fresh in known.items() if fresh.policy == _hash_in(path, name)}
+        results = FreshResults(str(fields["chosen"]), current, to_fields(fields.get("choice", {})))
+    if not results.choice:  # before 0.6 it was a file of its own
+        with suppress(*CORRUPT_ERRORS):
+            early = unsealed("choice", read(path / "best" / "choice.json", MOST_BYTES), indent=2)
+            results = results._replace(choice=early)
+    return results
+
+
+def write_fresh(
+    path: Path, results: Mapping[str, Fresh], chosen: str = "", choice: Mapping[str, Any] | None = None
+) -> None:
+    """Adds results of the policies in best/; of two for the same policy the one with more episodes stays."""
+    with suppress(*CORRUPT_ERRORS), one_at_a_time(path):  # otherwise it is played again
+        before = read_fresh(path)
+        kept = dict(before.by_member)
+        for name, fresh in results.items():
+            if fresh.policy == _hash_in(path, name) and (name not in kept or kept[name].episodes <= fresh.episodes):
+                kept[name] = fresh
+        fields = {name: dataclasses.asdict(fresh) for name, fresh in kept.items()}
+        refuse_link(path / "best")
+        content = {"chosen": chosen or before.chosen, "choice": dict(choice or before.choice), "results": fields}
+        replace(path / "best" / FILE, sealed("fresh", content))
+
+
+def _hash_in(path: Path, name: str) -> str:
+    """Returns the hash of the tensors of a member's best policy, as the file beside it says."""
+    if Path(name).name != name:
+        raise Refused(f"{name!r:.60} is not the name of a member")
+    return str(read_description(read(path / "best" / f"{name}.json", MOST_JSON_BYTES)).get("tensors_sha256"))

@@ -25,9 +25,9 @@ from t3d.errors import UserError
 from t3d.events import Continued, Eval, Paused, Resumed, Start
 from t3d.files import CORRUPT_ERRORS, read, to_count, to_fields, to_list, to_number
 from t3d.policy.files import read_description
+from t3d.store.best import Fresh, read_fresh
 from t3d.store.checkpoint import folders
 from t3d.store.columns import read_columns
-from t3d.store.fresh import Fresh, read_fresh
 from t3d.store.journal import LONGEST_NAME, alarm_kinds, journal_lines, newest_session
 from t3d.store.log import Unreadable, prefixes, read_ends
 from t3d.store.members import best_of, last_means, stored_name
