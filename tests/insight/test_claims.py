@@ -140,6 +140,9 @@ def test_the_command_trains_compares_and_draws(
     assert {path: path.stat().st_mtime_ns for path in before} == before and (second / "delay.png").is_file()
     assert main(["explain", str(first), "--claim", "delay"]) == 2
     assert "is a run, and --claim compares two that it trains itself" in capsys.readouterr().err
+    monkeypatch.setattr(claims, "SETTINGS", {**small, "seeds": [0, 2]})
+    assert main(["explain", "--claim", "delay", *root]) == 2
+    assert "was trained with other settings than this claim's" in capsys.readouterr().err
     assert main(["explain", "--claim", "delay", "--seed", "0"]) == 2
     assert main(["explain", "--claim", "twins"]) == 2
 

@@ -111,9 +111,14 @@ def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     """Trains a run that is not there yet, or continues one that was stopped; returns the exit code."""
     from t3d.run.live import resume, train  # noqa: PLC0415 (imports torch)
 
-    begun = path.exists()
-    if begun and read_summary(path).status == "finished":
-        return 0
+    if begun := path.exists():
+        known = open_run(path).cfg
+        if (known.td3, known.seeds, known.total_steps) != (cfg.td3, cfg.seeds, cfg.total_steps):
+            raise UserError(
+                f"{path} was trained with other settings than this claim's; rename it, or choose another --root"
+            )
+        if read_summary(path).status == "finished":
+            return 0
     with handling_signals() as requested, View(console, requested) as view:
         begin = partial(resume, path, cfg=cfg) if begun else partial(train, cfg)
         for event in begin(stop=requested.stop, save=requested.save):
