@@ -281,7 +281,7 @@ def test_an_evaluation_that_crashes_now_and_then_is_finished_bit_by_bit(tmp_path
         ({"step": 100}, "contradict each other"),
         (
             {"mean": np.zeros((2, 3), np.float32), "std": np.zeros((2, 3), np.float32)},
-            "mean of a policy is not an array of float32 (1, 3)",
+            "mean of a policy is not float32 (1, 3)",
         ),
     ],
 )

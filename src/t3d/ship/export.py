@@ -11,7 +11,6 @@ from t3d.files import error_text, followed, replace, sealed
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.actions import middle
 from t3d.policy.architectures import KINDS
-from t3d.policy.spec import Spec
 from t3d.ship.c_source import c_source
 from t3d.ship.parity import compiled, compiler, largest_difference, refuse_difference
 from t3d.version import __version__
@@ -49,6 +48,8 @@ def export_policy(policy: SavedPolicy, out: Path, kind: str, training: dict[str,
     refuse_own_network(policy.snapshot.architecture.name)
     refuse_place(out)
     content, difference = {"onnx": _onnx, "c": _c}[kind](policy, training, _facts(policy, training))
+    if difference is not None:
+        refuse_difference(difference)
     try:
         replace(followed(out), content)
     except OSError as error:
@@ -61,9 +62,7 @@ def _c(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> 
     if compiler() is None:
         return source.encode(), None
     with compiled(source, policy.spec) as actions:
-        difference = largest_difference(policy, actions)
-    refuse_difference(difference)
-    return source.encode(), difference
+        return source.encode(), largest_difference(policy, actions)
 
 
 def _onnx(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> tuple[bytes, float | None]:
@@ -80,36 +79,28 @@ def _onnx(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) 
     about = {**policy.about, "scaled": snapshot.scaling is not None, "training": training, **hashes}
     helper.set_model_props(model, {**facts, DESCRIPTION: sealed(DESCRIPTION, about).decode()})
     content: bytes = model.SerializeToString(deterministic=True)
-    difference = largest_difference(policy, OnnxPolicy(content, policy.spec, about).actions)
-    refuse_difference(difference)
-    return content, difference
+    return content, largest_difference(policy, OnnxPolicy(content, policy.spec, about).actions)
 
 
 def _facts(policy: SavedPolicy, training: dict[str, Any]) -> dict[str, str]:
     """What people read about a policy in an exported file."""
     about, spec = policy.about, policy.spec
     mean_return = about.get("mean_return")
+    inputs = [f"{part.name} of shape {part.shape} in [{part.start}, {part.stop})" for part in spec.observation]
+    inputs += [f"image {image.name} of (channels, height, width) {image.shape}" for image in spec.images]
+    inputs += [f"{spec.stack} frames, oldest first"] if spec.stack > 1 else []
+    limit = f"{spec.max_action_change:g} of the range per step; at first the previous action is the middle"
+    limit += f", {middle(spec).tolist()}"
     return {
         "policy": f"the {about.get('kind', '')} policy of seed {about['seed']} at step {about['step']:,}",
         "environment": about.get("env") or "made in Python",
         **({"mean_return": f"{mean_return:.6g}"} if isinstance(mean_return, float) else {}),
-        "observation_space": "; ".join(_seen(spec)),
+        "observation_space": "; ".join(inputs),
         "action_space": f"{spec.action_dtype} of shape {spec.action_shape}, "
         f"from {spec.action_low.tolist()} to {spec.action_high.tolist()}",
-        **({"max_action_change": _limit(spec)} if spec.max_action_change else {}),
+        **({"max_action_change": limit} if spec.max_action_change else {}),
         "network": f"{policy.snapshot.architecture.name} {list(policy.snapshot.architecture.sizes)}",
         "policy_sha256": policy.sha256,
         "exported_by": f"t3d {__version__}",
         **{name: str(value) for name, value in training.items()},
     }
-
-
-def _limit(spec: Spec) -> str:
-    first = middle(spec).tolist()
-    return f"{spec.max_action_change:g} of the range per step; at first the previous action is the middle, {first}"
-
-
-def _seen(spec: Spec) -> list[str]:
-    vectors = [f"{part.name} of shape {part.shape} in [{part.start}, {part.stop})" for part in spec.observation]
-    images = [f"image {image.name} of (channels, height, width) {image.shape}" for image in spec.images]
-    return vectors + images + ([f"{spec.stack} frames, oldest first"] if spec.stack > 1 else [])
