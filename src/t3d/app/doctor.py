@@ -7,7 +7,6 @@ import platform
 import sys
 from ctypes.util import find_library
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -21,14 +20,13 @@ from t3d.app.terminal import PlainConsole, labelled
 from t3d.config import EnvConfig
 from t3d.errors import UserError
 from t3d.insight.video import open_renderable
-from t3d.version import __version__
+from t3d.store.folder import versions
 from t3d.world.doctor import examine
 from t3d.world.guard import EnvFactory, close_quietly
 from t3d.world.make import env_factory
 from t3d.world.pixels import open_env
 from t3d.world.spec import size_of, spec_of
 
-PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "safetensors", "tyro", "rich", "matplotlib", "imageio-ffmpeg")
 EXTRAS = {  # and a module that only it installs
     **{"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control": "dm_control", "ray": "ray"},
     **{"dash": "plotly", "serve": "websockets", "tensorboard": "tensorboard", "wandb": "wandb", "export": "onnx"},
@@ -83,15 +81,11 @@ def _shape(make_env: EnvFactory, cfg: EnvConfig) -> str:
 def _machine() -> Table:
     import torch  # noqa: PLC0415 (slow, and only this table needs it)
 
-    rows = {
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "Python": f"{platform.python_version()} at {sys.executable}",
-        "t3d": __version__,
-        **{name: _version(name) for name in PACKAGES},
-    }
+    rows = {"system": f"{platform.system()} {platform.release()}, {platform.machine()}", **versions()}
+    rows["python"] += f" at {sys.executable}"
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     rows["GPU"] = ", ".join(gpus) or "none: torch sees no CUDA device"
-    rows["CPU"] = f"{psutil.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"
+    rows["cores"] = f"{psutil.cpu_count()}, torch uses {torch.get_num_threads()} threads"
     memory = psutil.virtual_memory()
     rows["memory"] = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
     rows["MuJoCo graphics"] = _graphics()
@@ -102,13 +96,6 @@ def _machine() -> Table:
     for item, value in rows.items():
         table.add_row(item, Text(value))
     return table
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "missing"
 
 
 def _graphics() -> str:

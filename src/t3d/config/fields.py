@@ -23,27 +23,18 @@ Default = TypeVar("Default")
 class About(TypedDict, total=False):
     """What may be known about a setting, besides its type, its default and its description."""
 
-    between: tuple[float, float]
-    """Its lowest and highest value; of a list, those of each item."""
-    used_with: tuple[str, ...]
-    """Another setting of its section, and the values which that must have for this one to be used."""
-    extreme: Any
-    """A value that changes what is learned beyond doubt, for tests and checks to try."""
-    sweep: bool
-    """Whether the members of a run may differ in it."""
-    optional: bool
-    """Whether a rule of the user's own may take no notice of it; runs with that rule that set it are refused then."""
-    computed_by: tuple[str, ...]
-    """Which hand-written engines compute other values than the default; all of them, unless it is said."""
+    between: tuple[float, float]  # its lowest and highest value; of a list, those of each item
+    used_with: tuple[str, ...]  # another setting of its section, and the values of that with which alone it is used
+    extreme: Any  # a value that changes what is learned beyond doubt, for tests and checks to try
+    sweep: bool  # whether the members of a run may differ in it
+    optional: bool  # whether a rule of the user's own may take no notice of it; a run that sets it is refused then
+    computed_by: tuple[str, ...]  # hand-written engines that compute other values than the default; else all of them
+    # What a resume may do: say otherwise, to no effect; change it; change it in config.toml only; or name the same file
+    # of the user's own in another folder. It must leave other settings as they were.
     resume: Literal["ignored", "changed", "edited", "moved"]
-    """What a resume may do: say otherwise, to no effect; change it; change it in config.toml only; or name the same
-    file of the user's own in another folder. It must leave other settings as they were."""
-    left_to_machine: bool
-    """Whether the default lets the machine choose, so that the config.toml of a resumed run may still say it."""
-    learning: bool
-    """Whether it affects what is learned, as it does unless it is said: runs that differ do not pool their seeds."""
-    in_heading: bool
-    """Whether it stands above tables of settings, and so not in them."""
+    left_to_machine: bool  # whether its default, also in the config.toml of a resumed run, lets the machine choose
+    learning: bool  # False: it does not affect what is learned, so runs that differ in it pool their seeds
+    in_heading: bool  # whether it stands above tables of settings, and so not in them
 
 
 def setting(default: Default, **about: Unpack[About]) -> Default:
