@@ -12,9 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-import numpy as np
 import prometheus_client as prometheus
-from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -23,10 +21,9 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from t3d.errors import UserError
 from t3d.events import finite
 from t3d.policy.acting import Controller, LoadedPolicy
-from t3d.ship.serve_messages import Messages, Question
+from t3d.ship.serve_messages import Messages, actions_of
 from t3d.version import __version__
 from t3d.web import FAILED, Access, RequestRefused, error_handlers, json_answer, read_body, refuse
 from t3d.web_server import Connections, Server
@@ -266,11 +263,7 @@ class Application:
     def _act(self, kind: str, content: Any, policy: LoadedPolicy | Controller) -> tuple[bytes, int]:
         """Reads a question, asks the policy and writes its answer; also returns how many observations it had."""
         question = self.messages.from_json(content) if kind == JSON else self.messages.from_bytes(content)
-        try:
-            with np.errstate(invalid="ignore"):  # of signalling NaNs, which the policy refuses
-                actions = _controlled(policy, question) if isinstance(policy, Controller) else _alone(policy, question)
-        except UserError as error:
-            raise RequestRefused(422, str(error)) from None
+        actions = actions_of(policy, question)
         if actions is None:
             return b'{"reset": true}', 0
         return self.messages.to_json(actions) if kind == JSON else self.messages.to_bytes(actions), question.rows
@@ -287,31 +280,3 @@ def serve(opened: socket.socket, application: Application, announce: Callable[[]
     metrics.gauge("t3d_connections", "Open connections.", lambda: len(connections.open))
     metrics.gauge("t3d_connections_refused", "Connections refused.", lambda: connections.refused)
     server.answer(announce, application.finish)
-
-
-def _alone(policy: LoadedPolicy, question: Question) -> NDArray[Any]:
-    """Answers a request that stands alone."""
-    if question.observation is None:
-        raise RequestRefused(400, "the request has no observation")
-    if question.reset is not False:
-        raise RequestRefused(400, "reset is for the WebSocket /ws: a request to /act belongs to no episode")
-    if policy.spec.max_action_change and question.previous is None:
-        raise RequestRefused(
-            422,
-            "this policy limits how much actions change, so it takes previous_action too (in JSON); the WebSocket /ws "
-            "keeps it for you",
-        )
-    return policy(question.observation, question.previous)
-
-
-def _controlled(controller: Controller, question: Question) -> NDArray[Any] | None:
-    """Answers a message of a WebSocket, which keeps previous action and frames; None if it only starts an episode."""
-    if question.reset is True:
-        controller.reset(question.previous)
-    elif question.previous is not None:
-        raise RequestRefused(400, 'a WebSocket keeps the previous action itself; send it only with "reset": true')
-    if question.observation is not None:
-        return controller(question.observation, question.reset if isinstance(question.reset, list) else None)
-    if not question.reset:
-        raise RequestRefused(400, "the request has no observation")
-    return None

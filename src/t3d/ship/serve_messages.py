@@ -1,4 +1,4 @@
-"""What clients of a served policy send and are sent: observations and actions, as JSON or as bytes."""
+"""What clients of a served policy ask and are answered: observations and actions, as JSON or as bytes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.errors import UserError
+from t3d.policy.acting import Controller, LoadedPolicy
 from t3d.policy.observations import InvalidValue, batch_size, inside
 from t3d.policy.spec import Image, Part, Spec
 from t3d.web import RequestRefused
@@ -125,6 +127,43 @@ class Messages:
         if rows > most:
             raise RequestRefused(413, f"a request has at most {most} observations, and this one has {rows}")
         return question
+
+
+def actions_of(policy: LoadedPolicy | Controller, question: Question) -> NDArray[Any] | None:
+    """Asks the policy, or the controller of a WebSocket; None if the question only starts an episode."""
+    try:
+        with np.errstate(invalid="ignore"):  # of signalling NaNs, which the policy refuses
+            return _controlled(policy, question) if isinstance(policy, Controller) else _alone(policy, question)
+    except UserError as error:
+        raise RequestRefused(422, str(error)) from None
+
+
+def _alone(policy: LoadedPolicy, question: Question) -> NDArray[Any]:
+    """Answers a request that stands alone."""
+    if question.observation is None:
+        raise RequestRefused(400, "the request has no observation")
+    if question.reset is not False:
+        raise RequestRefused(400, "reset is for the WebSocket /ws: a request to /act belongs to no episode")
+    if policy.spec.max_action_change and question.previous is None:
+        raise RequestRefused(
+            422,
+            "this policy limits how much actions change, so it takes previous_action too (in JSON); the WebSocket /ws "
+            "keeps it for you",
+        )
+    return policy(question.observation, question.previous)
+
+
+def _controlled(controller: Controller, question: Question) -> NDArray[Any] | None:
+    """Answers a message of a WebSocket, which keeps previous action and frames."""
+    if question.reset is True:
+        controller.reset(question.previous)
+    elif question.previous is not None:
+        raise RequestRefused(400, 'a WebSocket keeps the previous action itself; send it only with "reset": true')
+    if question.observation is not None:
+        return controller(question.observation, question.reset if isinstance(question.reset, list) else None)
+    if not question.reset:
+        raise RequestRefused(400, "the request has no observation")
+    return None
 
 
 def _binary(part: Part | Image) -> tuple[str, tuple[int, ...]]:
