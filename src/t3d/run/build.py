@@ -70,12 +70,12 @@ def assemble(
     opened: ExitStack,
     path: Path | None = None,
     loaded: Loaded | None = None,
-    asked: Config | None = None,
+    requested: Config | None = None,
     surroundings: Surroundings | None = None,
 ) -> Training:
     """Builds the parts, new or restored from a checkpoint, in a new run folder or at path.
 
-    asked is the configuration before this machine chose device, engine and threads. Each part is closed by `opened`.
+    requested is the configuration before this machine chose device, engine and threads. `opened` closes each part.
     Whatever may raise does so before the folder is created or its logs are truncated.
     """
     surroundings = surroundings or opened.enter_context(closing(Surroundings()))
@@ -90,7 +90,7 @@ def assemble(
         restored = parts.restore(loaded, requests.stop) if loaded else []
         if ENGINES[parts.cfg.engine].is_recorded:
             parts.learner.record()
-    folder = _open_folder(parts, opened, path, loaded, asked)
+    folder = _open_folder(parts, opened, path, loaded, requested)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
     pipelined = cfg.async_actors > 0 and cfg.device == "cuda"
@@ -121,7 +121,7 @@ def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]
 
 
 def _open_folder(
-    parts: Parts, opened: ExitStack, path: Path | None, loaded: Loaded | None, asked: Config | None
+    parts: Parts, opened: ExitStack, path: Path | None, loaded: Loaded | None, requested: Config | None
 ) -> RunFolder:
     """Opens the run's folder and writes the current best policies into it."""
     aside: list[str] = []
@@ -132,7 +132,7 @@ def _open_folder(
         aside = set_aside(path)
     elif parts.task_changes:
         parts.task_changes = "; ".join([parts.task_changes, *set_aside(path, ["best"], of="task")])
-    folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths() if loaded else None, asked)
+    folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths() if loaded else None, requested)
     opened.enter_context(closing(folder))
     folder.notes += [*aside, *parts.best.rewrite(folder)]
     return folder

@@ -57,8 +57,8 @@ def train(
 def _train(
     cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
-    asked = with_reference(with_full_paths(as_config(cfg)), make_env)
-    cfg = with_absolute_root(asked)  # before an environment can change the working directory
+    requested = with_reference(with_full_paths(as_config(cfg)), make_env)
+    cfg = with_absolute_root(requested)  # before an environment can change the working directory
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
@@ -67,7 +67,7 @@ def _train(
             cfg = replace(cfg, env=by_id.env)
         else:
             make_env = checked_factory(make_env)
-        training = assemble(resolve(cfg), requests, make_env, opened, asked=asked, surroundings=surroundings)
+        training = assemble(resolve(cfg), requests, make_env, opened, requested=requested, surroundings=surroundings)
         yield from Trainer(training, _start_events(training), requests).run()
 
 
@@ -109,7 +109,7 @@ def _resume(
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, asked, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
+        cfg, requested, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
         cfg = resolve(with_reference(cfg, make_env))
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
@@ -117,7 +117,7 @@ def _resume(
         find_again(needed, remembered_files(path), path)
         prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
         make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
-        training = assemble(cfg, requests, make_env, opened, path, loaded, asked, surroundings)
+        training = assemble(cfg, requests, make_env, opened, path, loaded, requested, surroundings)
         parts, folder = training.parts, training.saver.folder
         start = [] if loaded else _start_events(training)
         if loaded and folder.has_no_events:

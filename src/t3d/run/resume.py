@@ -43,7 +43,7 @@ class Found(NamedTuple):
     """What a run resumes from."""
 
     cfg: Config
-    asked: Config | None  # config.toml, where device, engine and threads may be left to the machine
+    requested: Config | None  # config.toml, where device, engine and threads may be left to the machine
     loaded: Loaded | None
     notes: list[str]  # what is wrong with the folder
 

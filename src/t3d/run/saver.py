@@ -114,7 +114,7 @@ class Saver:
         name = f"{old.path.name}-rescued"
         path = first_free(old.path.parent, [name, *(f"{name}-{again}" for again in range(2, 1000))])
         old.close()
-        self.folder, self.checkpoint = RunFolder(path, parts.cfg, parts.collector.spec, asked=old.asked), None
+        self.folder, self.checkpoint = RunFolder(path, parts.cfg, parts.collector.spec, requested=old.requested), None
         self.folder.write(Start(**parts.about(self.folder)))
         parts.best.rewrite(self.folder)
 

@@ -124,11 +124,16 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, cfg: Config, spec: Spec, lengths: dict[str, int] | None = None, asked: Config | None = None
+        self,
+        path: Path,
+        cfg: Config,
+        spec: Spec,
+        lengths: dict[str, int] | None = None,
+        requested: Config | None = None,
     ) -> None:
-        self.path, self.cfg, self.spec, self.asked = path, cfg, spec, asked or cfg
-        unnamed = dataclasses.replace(self.asked.run, name="")  # a repeated run gets another folder
-        placed = {name: getattr(self.asked, name) for name in ("device", "engine", "threads")}
+        self.path, self.cfg, self.spec, self.requested = path, cfg, spec, requested or cfg
+        unnamed = dataclasses.replace(self.requested.run, name="")  # a repeated run gets another folder
+        placed = {name: getattr(self.requested, name) for name in ("device", "engine", "threads")}
         try:
             for folder in (path, path / "best", path / "last"):
                 clear_leftovers(folder)
