@@ -114,11 +114,13 @@ class Child:
 class Job:
     """A kind of work that one process at a time does, and what is to be said of it."""
 
+    name = "it"
     failure: str  # what has happened if its process fails
 
     def __init__(self) -> None:
         self.child: Child | None = None
         self._notes: list[str] = []
+        self._last_line = ""  # that the process has printed: if it fails, the reason
 
     def say(self, text: str) -> None:
         self._notes.append(text)
@@ -134,11 +136,11 @@ class Job:
         if self.child is None:
             return
         code, lines = self.child.code, self.child.lines()
-        for line in lines:
-            if line.startswith("note: "):
-                self.say(line.removeprefix("note: "))
+        for self._last_line in lines:
+            if self._last_line.startswith("note: "):
+                self.say(self._last_line.removeprefix("note: "))
         if code:
-            why = lines[-1].removeprefix("error: ") if lines else f"its process ended with code {code}"
+            why = self._last_line.removeprefix("error: ") or f"{self.name} ended with code {code}"
             self.say(f"{self.failure}: {why}")
         if code is not None:
             self._let_go()
@@ -159,7 +161,7 @@ class Job:
     def _let_go(self) -> None:
         if self.child is not None:
             self.child.close()
-            self.child = None
+            self.child, self._last_line = None, ""
 
 
 class Sinks(Job):
@@ -187,6 +189,8 @@ class Sinks(Job):
 
 class Recorder(Job):
     """Records the policies of every N-th evaluation, one recording at a time."""
+
+    name = "the recording"
 
     def __init__(self, cfg: Config, path: Path) -> None:
         super().__init__()
