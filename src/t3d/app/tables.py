@@ -1,4 +1,4 @@
-"""Tables without frames, and how figures are written in them."""
+"""Tables without frames."""
 
 from __future__ import annotations
 

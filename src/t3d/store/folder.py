@@ -170,7 +170,7 @@ class RunFolder:
             self.refuse_if_gone()
 
     def write(self, event: Event) -> None:
-        """Appends the event to events.jsonl or the journal and, if it carries figures, to metrics.csv."""
+        """Appends the event to events.jsonl or the journal and, if it carries numbers, to metrics.csv."""
         line = to_line(event) + "\n"
         if isinstance(event, IN_JOURNAL):
             self._journal.write(line)

@@ -12,26 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.events import (
-    ActingEvent,
-    ActorEvent,
-    Alarm,
-    Diagnosed,
-    EpisodeEnd,
-    Eval,
-    Event,
-    Note,
-    Update,
-    from_line,
-)
-from t3d.files import CORRUPT_ERRORS, Refused, open_plain, to_count
+from t3d.events import KINDS, Eval, Event, from_line
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain
 
 LOG = logging.getLogger("t3d.runs")
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
 AT_ONCE, LONGEST_LINE = 2**22, 2**24  # bytes that read_lines takes at a time, and of a line before it is cut
 LARGEST = 1e300  # numbers beyond this cannot be averaged or plotted
-CHECKED = (ActingEvent, Alarm, Diagnosed, EpisodeEnd, Update)  # field by field
 
 
 class Unreadable(UserError):
@@ -203,19 +191,7 @@ def damage_in_words(lines: int, file: Path | str) -> str:
 
 def check_values(event: Event) -> None:
     """Raises Refused if an event's values cannot be shown, compared and plotted: a file may say anything."""
-    valid = True
-    if isinstance(event, Eval):
-        for count in (event.step, event.seed, event.updates):
-            to_count(count)
-        valid = all(map(_is_number, (event.mean_return, event.std_return, event.time)))
-        valid = valid and TYPES["list[int]"](event.lengths)
-    elif isinstance(event, Note):
-        valid = isinstance(event.text, str)
-    elif isinstance(event, ActorEvent):
-        valid = type(event.actor) is int and isinstance(event.what, str) and isinstance(event.text, str)
-    elif type(event) in CHECKS:
-        valid = all(check(getattr(event, name)) for name, check in CHECKS[type(event)])
-    if not valid:
+    if not all(check(getattr(event, name)) for name, check in CHECKS[type(event)]):
         raise Refused("its values are not what they should be")
 
 
@@ -257,6 +233,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and abs(value) < LARGEST
 
 
+def _is_whole(value: Any) -> bool:
+    return _is_count(value) and 0 <= value < 2**62
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < LARGEST
 
@@ -285,6 +265,17 @@ TYPES: dict[str, Callable[[Any], bool]] = {  # by annotation
     "list[float]": _list_of(_is_metric),
     "dict[str, float]": _dict_of(_is_metric),
 }
+NEEDED: dict[tuple[type[Event], str], Callable[[Any], bool]] = {  # what lists and plots cannot do without
+    (Eval, "step"): _is_whole,
+    (Eval, "seed"): _is_whole,
+    (Eval, "updates"): _is_whole,
+    **{(Eval, name): _is_number for name in ("mean_return", "std_return", "time")},
+}
 CHECKS: dict[type[Event], list[tuple[str, Callable[[Any], bool]]]] = {  # by kind: fields and how each is checked
-    kind: [(field.name, TYPES[str(field.type)]) for field in dataclasses.fields(kind)] for kind in CHECKED
+    kind: [
+        (field.name, NEEDED.get((kind, field.name), TYPES[str(field.type)]))
+        for field in dataclasses.fields(kind)
+        if str(field.type) in TYPES
+    ]
+    for kind in KINDS.values()
 }

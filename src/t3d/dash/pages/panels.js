@@ -1,6 +1,6 @@
 // Which curves a run page draws, under which headings, and what healthy ones look like. docs/metrics.md says more.
 // They are in panels.json because `t3d report` draws the same. "alarms" are the
-// kinds of alarms that a chart shows the reason of, "entries" what the entries of a figure are called;
+// kinds of alarms that a chart shows the reason of, "entries" what the entries of a metric are called;
 // the y axis of a "share" starts at 0.
 
 export const PANELS = await (await fetch("/static/panels.json")).json();
