@@ -248,7 +248,7 @@ def live_table(
 ) -> Table:
     """Shows the newest metrics of each member, of a combination their mean over seeds, in at most `room` rows.
 
-    With the history of evaluations it also has_curves their curves. Columns that do not fit are left out.
+    With the history of evaluations it also draws their curves. Columns that do not fit are left out.
     """
     fields, groups = swept(members), groups_of(members)
     table = Table(expand=True, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
