@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from t3d.config import Member
 from t3d.files import CORRUPT_ERRORS, to_count
 from t3d.insight.statistics import Array
+from t3d.insight.wording import number_text
 from t3d.policy.spec import Floats, Spec
 from t3d.store.checkpoint import folders, open_checkpoint
 from t3d.store.reader import Run
@@ -65,6 +67,14 @@ class InputRanges(NamedTuple):
             return None
 
 
+class RangeRow(NamedTuple):
+    """The range of one component: in training from, to, in fresh episodes from, to."""
+
+    name: str
+    cells: list[str]
+    is_beyond: bool  # fresh episodes went beyond training
+
+
 class RangeRecorder:
     """A policy that keeps the ranges of what it is shown and what it does."""
 
@@ -100,6 +110,37 @@ def ranges_in_training(run: Run, member: Member, spec: Spec) -> InputRanges | No
         except CORRUPT_ERRORS:
             continue
     return None
+
+
+def range_rows(training: InputRanges | None, fresh: InputRanges | None, spec: Spec) -> list[RangeRow]:
+    """Returns the range of each component of observations, of actions, and of rewards."""
+    actions = [f"action {place}" for place in range(spec.action_size)]
+    rows = _rows(_component_names(spec), training and training.observations, fresh and fresh.observations)
+    rows += _rows(actions, training and training.actions, fresh and fresh.actions)
+    return rows + _rows(["reward"], training and training.rewards, None)
+
+
+def _component_names(spec: Spec) -> list[str]:
+    """Names the components of an observation vector."""
+    names: list[str] = []
+    for part in spec.observation:
+        label = part.name.removeprefix("observation") or "observation"
+        count = part.stop - part.start
+        names += [label if count == 1 and part.path else f"{label} {place}" for place in range(count)]
+    return names + [f"previous action {place}" for place in range(spec.observation_size - spec.own_size)]
+
+
+def _rows(names: Sequence[str], training: Range | None, fresh: Range | None) -> list[RangeRow]:
+    beyond = training.exceeded_by(fresh) if training and fresh else []
+    known = training or fresh
+    return [
+        RangeRow(name, [*_edges(training, place), *_edges(fresh, place)], place in beyond)
+        for place, name in enumerate(names if known and len(known.low) else ())
+    ]
+
+
+def _edges(edges: Range | None, place: int) -> list[str]:
+    return ["", ""] if edges is None else [number_text(float(edge[place])) for edge in edges]
 
 
 def _ranges_of_rows(rows: Floats, spec: Spec) -> InputRanges:

@@ -14,6 +14,7 @@ from t3d.files import readable
 from t3d.insight.comparison import Comparison
 from t3d.insight.curves import DrawnRun
 from t3d.insight.html import Content, Html, document, element, folded, joined, listed, section, table
+from t3d.insight.ranges import range_rows
 from t3d.insight.report_charts import charts
 from t3d.insight.report_facts import (
     MOST_VIDEO_BYTES,
@@ -22,7 +23,6 @@ from t3d.insight.report_facts import (
     card,
     fresh_mean,
     gather,
-    range_rows,
     verdict,
     video_in_words,
 )
@@ -205,7 +205,7 @@ def _curves(runs: Sequence[Facts]) -> Html:
 
 
 def _ranges(best: Best) -> Html:
-    rows = range_rows(best)
+    rows = range_rows(best.ranges, best.fresh_ranges, best.policy.spec)
     cells = ([row.name, *(_marked(cell, row.is_beyond) for cell in row.cells)] for row in rows)
     ranges = table(RANGES, cells)
     about = [

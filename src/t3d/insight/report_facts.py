@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from t3d.files import Refused, read, readable
 from t3d.insight.best_member import Choice, known_choice
 from t3d.insight.comparison import LAST, Comparison, Row, compare
 from t3d.insight.groups import Group, Training
-from t3d.insight.ranges import InputRanges, Range, ranges_in_training
+from t3d.insight.ranges import InputRanges, ranges_in_training
 from t3d.insight.statistics import Estimate, Interval
 from t3d.insight.wording import duration_text, estimated, number_text, seeds_text
 from t3d.policy.acting import SavedPolicy
@@ -83,14 +82,6 @@ class Facts(NamedTuple):
     best: Best | None
     problem: str  # why there is no policy
     video: Video | None
-
-
-class RangeRow(NamedTuple):
-    """The range of one component: in training from, to, in fresh episodes from, to."""
-
-    name: str
-    cells: list[str]
-    is_beyond: bool  # fresh episodes went beyond training
 
 
 def gather(path: Path, name: str, video_bytes: int) -> Facts:
@@ -304,35 +295,3 @@ def observed(spec: Spec) -> str:
     parts = [counted(spec.observation_size, "value")] if spec.observation_size else []
     parts += [f"an image of {size_of(image)}" for image in spec.images]
     return " and ".join(parts) + (f" ({spec.stack} frames)" if spec.stack > 1 else "")
-
-
-def range_rows(best: Best) -> list[RangeRow]:
-    """Returns the range of each component of observations, of actions, and of rewards."""
-    training, fresh, spec = best.ranges, best.fresh_ranges, best.policy.spec
-    actions = [f"action {place}" for place in range(spec.action_size)]
-    rows = _rows(_component_names(spec), training and training.observations, fresh and fresh.observations)
-    rows += _rows(actions, training and training.actions, fresh and fresh.actions)
-    return rows + _rows(["reward"], training and training.rewards, None)
-
-
-def _component_names(spec: Spec) -> list[str]:
-    """Names the components of an observation vector."""
-    names: list[str] = []
-    for part in spec.observation:
-        label = part.name.removeprefix("observation") or "observation"
-        count = part.stop - part.start
-        names += [label if count == 1 and part.path else f"{label} {place}" for place in range(count)]
-    return names + [f"previous action {place}" for place in range(spec.observation_size - spec.own_size)]
-
-
-def _rows(names: Sequence[str], training: Range | None, fresh: Range | None) -> list[RangeRow]:
-    beyond = training.exceeded_by(fresh) if training and fresh else []
-    known = training or fresh
-    return [
-        RangeRow(name, [*_edges(training, place), *_edges(fresh, place)], place in beyond)
-        for place, name in enumerate(names if known and len(known.low) else ())
-    ]
-
-
-def _edges(edges: Range | None, place: int) -> list[str]:
-    return ["", ""] if edges is None else [number_text(float(edge[place])) for edge in edges]
