@@ -19,7 +19,7 @@ from t3d.config import merge
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Continued, End, Event, Note, Paused, Resumed, Saved, Start, Update
 from t3d.files import Refused, sealed
-from t3d.store.control import FILE, ControlRequest, ask, read_asked
+from t3d.store.control import FILE, ControlRequest, add_request, read_request
 from t3d.store.journal import newest_session, pauses
 from t3d.store.summary import read_summary
 
@@ -39,7 +39,7 @@ def asking(root: Path, answers: dict[type[Event], str], **keywords: Any) -> list
         events.append(event)
         if action := left.pop(type(event), ""):
             path = folder_of(events)
-            ask(path, newest_session(path) or {}, action)
+            add_request(path, newest_session(path) or {}, action)
     assert not left, "everything was asked"
     return events
 
@@ -60,7 +60,7 @@ def test_a_paused_run_says_so_and_does_nothing(tmp_path: Path) -> None:
     start = next(events)
     assert isinstance(start, Start)
     path = Path(start.folder)
-    ask(path, vars(start), "pause")
+    add_request(path, vars(start), "pause")
     while not isinstance(next(events), Paused):
         pass
     assert read_summary(path).status == "paused"
@@ -68,7 +68,7 @@ def test_a_paused_run_says_so_and_does_nothing(tmp_path: Path) -> None:
     waiting.start()
     time.sleep(0.3)
     assert not steps
-    ask(path, vars(start), "continue")
+    add_request(path, vars(start), "continue")
     waiting.join(30)
     assert steps[-1] == cfg.total_steps
     assert read_summary(path).status == "finished"
@@ -81,9 +81,9 @@ def test_time_in_a_pause_is_not_training_time(tmp_path: Path) -> None:
     for event in t3d.train(cfg):
         events.append(event)
         if isinstance(event, Start):
-            ask(Path(event.folder), vars(event), "pause")
+            add_request(Path(event.folder), vars(event), "pause")
         if isinstance(event, Paused):
-            ask_later.append(threading.Timer(1.0, ask, (folder_of(events), vars(events[0]), "continue")))
+            ask_later.append(threading.Timer(1.0, add_request, (folder_of(events), vars(events[0]), "continue")))
             ask_later[0].start()
     passed = time.monotonic() - started
     continued = next(event for event in events if isinstance(event, Continued))
@@ -116,7 +116,7 @@ def test_a_paused_run_ends_when_its_program_says_so(tmp_path: Path) -> None:
     for event in t3d.train(merge(small_config(), {"run": {"root": str(tmp_path)}}), stop=stop):
         events.append(event)
         if isinstance(event, Start):
-            ask(Path(event.folder), vars(event), "pause")
+            add_request(Path(event.folder), vars(event), "pause")
         if isinstance(event, Paused):
             threads.append(threading.Timer(0.1, stop.set))
             threads[0].start()
@@ -177,27 +177,27 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[Path], object]) -> None:
-    ask(tmp_path, SESSION, "stop")
-    assert read_asked(tmp_path, SESSION) == ControlRequest(stop=True)
+    add_request(tmp_path, SESSION, "stop")
+    assert read_request(tmp_path, SESSION) == ControlRequest(stop=True)
     damage(tmp_path / FILE)
     with pytest.raises(Refused):
-        read_asked(tmp_path, SESSION)
+        read_request(tmp_path, SESSION)
 
 
 @pytest.mark.parametrize("other", [{"pid": 5}, {"host": "there"}, {"time": 1e9 + 1}], ids=str)
 def test_another_process_is_asked_nothing(tmp_path: Path, other: dict[str, Any]) -> None:
-    ask(tmp_path, SESSION, "pause")
-    assert read_asked(tmp_path, SESSION | other) == ControlRequest()
-    assert ask(tmp_path, SESSION | other, "save") == ControlRequest(save=1), "and starts with a clean sheet"
+    add_request(tmp_path, SESSION, "pause")
+    assert read_request(tmp_path, SESSION | other) == ControlRequest()
+    assert add_request(tmp_path, SESSION | other, "save") == ControlRequest(save=1), "and starts with a clean sheet"
 
 
 def test_requests_add_up(tmp_path: Path) -> None:
     for action in ("save", "pause", "save"):
-        ask(tmp_path, SESSION, action)
-    assert read_asked(tmp_path, SESSION) == ControlRequest(pause=True, save=2)
-    assert ask(tmp_path, SESSION, "continue") == ControlRequest(save=2)
+        add_request(tmp_path, SESSION, action)
+    assert read_request(tmp_path, SESSION) == ControlRequest(pause=True, save=2)
+    assert add_request(tmp_path, SESSION, "continue") == ControlRequest(save=2)
     with pytest.raises(UserError, match="pause, continue, save, stop"):
-        ask(tmp_path, SESSION, "rm -rf")
+        add_request(tmp_path, SESSION, "rm -rf")
 
 
 def test_a_run_goes_on_in_spite_of_a_damaged_file_and_says_so_once(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_pause_lasts_while_the_file_cannot_be_read(tmp_path: Path, damage: byt
     for event in t3d.train(merge(small_config(), {"run": {"root": str(tmp_path)}})):
         events.append(event)
         if isinstance(event, Start):
-            ask(Path(event.folder), vars(event), "pause")
+            add_request(Path(event.folder), vars(event), "pause")
         if isinstance(event, Paused):
             file = folder_of(events) / FILE
             file.unlink()
@@ -249,7 +249,7 @@ def test_a_run_looks_for_the_file_at_most_once_a_second(tmp_path: Path, monkeypa
         looks.append(time.monotonic())
         return ControlRequest()
 
-    monkeypatch.setattr("t3d.run.control.read_asked", looked)
+    monkeypatch.setattr("t3d.run.control.read_request", looked)
     started = time.monotonic()
     events = run(small_config(total_steps=600), tmp_path)
     assert isinstance(events[-1], End) and len(looks) <= time.monotonic() - started
@@ -262,9 +262,9 @@ def test_actor_processes_wait_with_a_paused_run(tmp_path: Path) -> None:
     for event in t3d.train(merge(small_config(total_steps=600), settings)):
         events.append(event)
         if isinstance(event, Start):
-            ask(Path(event.folder), vars(event), "pause")
+            add_request(Path(event.folder), vars(event), "pause")
         if isinstance(event, Paused):
-            later.append(threading.Timer(2.5, ask, (folder_of(events), vars(events[0]), "continue")))
+            later.append(threading.Timer(2.5, add_request, (folder_of(events), vars(events[0]), "continue")))
             later[0].start()
     assert end_of(events).reason == "finished" and later
     assert not [event for event in events if isinstance(event, ActorEvent)]

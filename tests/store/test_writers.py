@@ -14,7 +14,7 @@ import pytest
 from faults import both
 from t3d.errors import UserError
 from t3d.files import clear_leftovers, replace
-from t3d.store.control import ControlRequest, ask, read_asked
+from t3d.store.control import ControlRequest, add_request, read_request
 from t3d.store.notes import Notes, read_notes, write_notes
 
 SESSION = {"pid": 4, "host": "here", "time": 1e9}
@@ -24,7 +24,7 @@ import json, sys, time
 from pathlib import Path
 from t3d.errors import UserError
 from t3d.files import replace
-from t3d.store.control import ask
+from t3d.store.control import add_request
 from t3d.store.notes import Notes, read_notes, write_notes
 
 what, folder, who, tries = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -37,7 +37,7 @@ for number in range(tries):
         if what == "file":
             replace(folder / "file.json", json.dumps([who] * (1000 + 37 * number % 3000)).encode())
         elif what == "control":
-            ask(folder, json.loads(sys.argv[5]), "save")
+            add_request(folder, json.loads(sys.argv[5]), "save")
         else:  # adds a tag to those that it sees, and looks again if somebody else was faster
             while True:
                 seen = read_notes(folder)
@@ -65,7 +65,7 @@ def written(what: str, folder: Path, tries: int) -> tuple[int, int]:
         if what == "file" and (folder / "file.json").exists():
             whole = json.loads((folder / "file.json").read_bytes())
             assert len({*whole}) == 1 and len(whole) >= 1000
-        reads += read_asked(folder, SESSION).save > 0 if what == "control" else 1
+        reads += read_request(folder, SESSION).save > 0 if what == "control" else 1
     failed = [writer.communicate()[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * WRITERS
     return sum(map(int, failed)), reads
@@ -82,7 +82,7 @@ def test_nobody_sees_half_a_file(tmp_path: Path, trials: int) -> None:
 @both(100, 800)
 def test_no_request_of_two_dashboards_is_lost(tmp_path: Path, trials: int) -> None:
     failed, _ = written("control", tmp_path, trials)
-    assert (failed, read_asked(tmp_path, SESSION)) == (0, ControlRequest(save=WRITERS * trials))
+    assert (failed, read_request(tmp_path, SESSION)) == (0, ControlRequest(save=WRITERS * trials))
 
 
 def test_no_tag_of_two_dashboards_is_lost(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_a_stopped_writer_does_not_hold_up_others_for_ever(tmp_path: Path, monke
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(UserError, match="another process"):
-            ask(tmp_path, SESSION, "stop")
+            add_request(tmp_path, SESSION, "stop")
         holder.communicate()
-    assert ask(tmp_path, SESSION, "stop") == ControlRequest(stop=True)
+    assert add_request(tmp_path, SESSION, "stop") == ControlRequest(stop=True)
 
 
 def test_what_a_killed_writer_left_is_cleared_and_nothing_else(tmp_path: Path) -> None:

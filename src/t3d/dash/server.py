@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 from t3d.dash import answers
 from t3d.dash.library import Library
 from t3d.events import finite
-from t3d.store.control import ask
+from t3d.store.control import add_request
 from t3d.store.journal import newest_session
 from t3d.store.notes import checked_notes, write_notes
 from t3d.store.summary import ALIVE
@@ -167,7 +167,7 @@ class Application:
             session = newest_session(run.path)
             if run.status not in ALIVE or session is None:
                 raise RequestRefused(409, "it is not training on this machine")
-            return ask(run.path, session, str(action))._asdict()
+            return add_request(run.path, session, str(action))._asdict()
 
         return json_answer(await run_in_threadpool(pass_on), 202)
 

@@ -63,18 +63,18 @@ def window(curves: Sequence[Series], at: int | None) -> Window:
     used = [curve.steps[: max(1, _count(curve, at))] for curve in curves]
     intervals = [float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0 for steps in used]
     trained = [_trained(steps)[-LAST:] for steps in used]
-    rarest = max(range(len(used)), key=lambda place: (intervals[place], len(trained[place])))
-    known = [one for one in intervals if one] or [0.0]
+    rarest = max(range(len(used)), key=lambda number: (intervals[number], len(trained[number])))
+    known = [interval for interval in intervals if interval] or [0.0]
     return Window(trained[rarest][-1] - trained[rarest], min(known), max(known))
 
 
-def seed_of(one: Training, curve: Series, longest: Array, window: Window, at: int | None) -> Seed:
+def seed_of(training: Training, curve: Series, longest: Array, window: Window, at: int | None) -> Seed:
     """Scores a training: the mean over its end, of a diverged one the last value."""
-    stopped = one.run.stopped.get(one.member)
+    stopped = training.run.stopped.get(training.member)
     diverged = stopped is not None and (at is None or stopped.step <= at)
     if at is not None and (at < curve.steps[0] or (at > curve.steps[-1] and stopped is None)):
         raise UserError(
-            f"--at {at} is outside what is known of {one.member.title} in {one.run.path}, "
+            f"--at {at} is outside what is known of {training.member.title} in {training.run.path}, "
             f"which is from step {curve.steps[0]:,.0f} to {curve.steps[-1]:,.0f}"
         )
     steps = curve.steps[: _count(curve, at)]
@@ -82,7 +82,7 @@ def seed_of(one: Training, curve: Series, longest: Array, window: Window, at: in
     points = np.maximum(points, _trained(steps)[0])  # before training: there is nothing else
     score = np.interp(np.unique(points), curve.steps, curve.values).mean()
     held = _held(curve, longest) if stopped is not None else curve
-    return Seed(one, held, float(score), float(steps[-1]), diverged)
+    return Seed(training, held, float(score), float(steps[-1]), diverged)
 
 
 def _count(curve: Series, at: int | None) -> int:
@@ -98,7 +98,7 @@ def _trained(steps: Array) -> Array:
 def _held(curve: Series, longest: Array) -> Series:
     """Returns a diverged seed's curve as if it stayed at its last value, for as long as another went on."""
     later = longest[longest > curve.steps[-1]]
-    values, times = (np.append(one, np.full(len(later), one[-1])) for one in (curve.values, curve.times))
+    values, times = (np.append(column, np.full(len(later), column[-1])) for column in (curve.values, curve.times))
     return Series(np.append(curve.steps, later), values, times)
 
 
@@ -157,22 +157,24 @@ def compare(
     groups: Sequence[Group], metric: str = RETURN, threshold: float | None = None, at: int | None = None
 ) -> Comparison:
     """Compares the first group with each of the others; at: scores are those of this step instead of the end."""
-    runs = {one.run.path: one.run for group in groups for one in group.trainings}
+    runs = {training.run.path: training.run for group in groups for training in group.trainings}
     metrics, columns = read_metric([*runs], metric)
     if len(metrics) > 1:
-        raise UserError(f"{metric} has several entries; compare one of them: {', '.join(one.name for one in metrics)}")
+        raise UserError(
+            f"{metric} has several entries; compare one of them: {', '.join(entry.name for entry in metrics)}"
+        )
     compared = metrics[0]
     tasks = [*groups[0].tasks]
     if threshold is not None and len(tasks) > 1:
         raise UserError(f"--threshold is for one task, and these are {len(tasks)}: {joined(tasks)}")
     by_task = [_seeds(groups, task, columns, compared, at) for task in tasks]
-    found = [Scored(group, [seeds[place] for seeds, _ in by_task]) for place, group in enumerate(groups)]
+    scored = [Scored(group, [seeds[number] for seeds, _ in by_task]) for number, group in enumerate(groups)]
     if len(tasks) > 1:
-        found = [_relative(one, found[0], tasks) for one in found]
-    rows = [_row(one, found[0], threshold, compared.name) for one in found]
+        scored = [_relative(group, scored[0], tasks) for group in scored]
+    rows = [_row(group, scored[0], threshold, compared.name) for group in scored]
     windows = [shared for _, shared in by_task]
-    notes = [*_interval_notes(windows, compared), *_notes(found)]
-    score = _score_text(tasks, compared, found[0], max(len(shared.before) for shared in windows), at)
+    notes = [*_interval_notes(windows, compared), *_notes(scored)]
+    score = _score_text(tasks, compared, scored[0], max(len(shared.before) for shared in windows), at)
     return Comparison(compared.name, score, tasks, threshold, rows, notes)
 
 
@@ -181,26 +183,27 @@ def _seeds(
 ) -> tuple[list[list[Seed]], Window]:
     """Scores the trainings of one task, group by group."""
     known = {path: of_run.series(metric) for path, of_run in columns.items()}
-    curves = [[_series_of(one, known[one.run.path], metric) for one in group.tasks[task]] for group in groups]
     trainings = [group.tasks[task] for group in groups]
+    curves = [[_series_of(training, known[training.run.path], metric) for training in ours] for ours in trainings]
     both = [*zip(chain(*trainings), chain(*curves), strict=True)]
-    living = [curve for one, curve in both if one.member not in one.run.stopped] or [curve for _, curve in both]
-    shared = window(living, at)
-    found = []
+    living = [curve for training, curve in both if training.member not in training.run.stopped]
+    shared = window(living or [curve for _, curve in both], at)
+    seeds = []
     for ours, mine in zip(trainings, curves, strict=True):
         longest = max((curve.steps for curve in mine), key=lambda steps: float(steps[-1]))
-        found.append([seed_of(one, curve, longest, shared, at) for one, curve in zip(ours, mine, strict=True)])
-    return found, shared
+        pairs = zip(ours, mine, strict=True)
+        seeds.append([seed_of(training, curve, longest, shared, at) for training, curve in pairs])
+    return seeds, shared
 
 
-def _series_of(one: Training, known: dict[Member | None, Series], metric: Metric) -> Series:
-    if one.member not in known:
+def _series_of(training: Training, known: dict[Member | None, Series], metric: Metric) -> Series:
+    if training.member not in known:
         why = "it is one of the whole run" if None in known else "its log has none"
-        raise UserError(f"{one.run.path} has no {metric.name} of {one.member.title}: {why}")
-    return known[one.member]
+        raise UserError(f"{training.run.path} has no {metric.name} of {training.member.title}: {why}")
+    return known[training.member]
 
 
-def _relative(one: Scored, base: Scored, tasks: list[str]) -> Scored:
+def _relative(scored: Scored, base: Scored, tasks: list[str]) -> Scored:
     for task, scores in zip(tasks, base.scores, strict=True):
         middle, spread = float(scores.mean()), float(sample_std(scores))
         if abs(middle) <= spread or middle == 0:
@@ -208,33 +211,33 @@ def _relative(one: Scored, base: Scored, tasks: list[str]) -> Scored:
                 f"{base.group.name} has a mean of {middle:.3g} on {task} with a deviation of {spread:.3g} over seeds, "
                 "too close to 0 for scores relative to it; put another group first, or compare task by task"
             )
-    found = []
-    for seeds, scores in zip(one.tasks, base.scores, strict=True):
+    relative = []
+    for seeds, scores in zip(scored.tasks, base.scores, strict=True):
         values = [relative_to([seed.curve.values, np.array([seed.score])], [scores, scores]) for seed in seeds]
-        found.append(
+        relative.append(
             [
                 seed._replace(curve=seed.curve._replace(values=curve, spread=None), score=float(score[0]))
                 for seed, (curve, score) in zip(seeds, values, strict=True)
             ]
         )
-    return Scored(one.group, found)
+    return Scored(scored.group, relative)
 
 
-def _row(one: Scored, base: Scored, threshold: float | None, metric: str) -> Row:
-    first = one is base
-    apart = None if first else estimate(difference, one.scores, base.scores)
-    wins = None if first else estimate(probability_of_improvement, one.scores, base.scores)
+def _row(scored: Scored, base: Scored, threshold: float | None, metric: str) -> Row:
+    first = scored is base
+    apart = None if first else estimate(difference, scored.scores, base.scores)
+    wins = None if first else estimate(probability_of_improvement, scored.scores, base.scores)
     when = None
     if threshold is not None:
-        curves = [seed.curve for seed in one.seeds]
+        curves = [seed.curve for seed in scored.seeds]
         steps = reached([first_reaching(curve.steps, curve.values, threshold) for curve in curves])
         minutes = reached(
             [first_reaching((curve.times - curve.times[0]) / 60, curve.values, threshold) for curve in curves]
         )
         when = steps, minutes
-    verdict = "" if apart is None else _verdict(one.group.name, base.group.name, apart, metric)
-    middles = estimate(mean, one.scores), estimate(interquartile_mean, one.scores)
-    return Row(one, *middles, apart, wins, when, verdict)
+    verdict = "" if apart is None else _verdict(scored.group.name, base.group.name, apart, metric)
+    middles = estimate(mean, scored.scores), estimate(interquartile_mean, scored.scores)
+    return Row(scored, *middles, apart, wins, when, verdict)
 
 
 def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
@@ -265,32 +268,32 @@ def _score_text(tasks: list[str], metric: Metric, base: Scored, count: int, at: 
 def _interval_notes(windows: list[Window], metric: Metric) -> list[str]:
     what = "Evaluations" if metric.kind.event == "eval" else "Reports"
     return [
-        f"{what} are {one.shortest:,.0f} to {one.longest:,.0f} steps apart; all seeds are scored at the steps of the "
-        "rarest, the others interpolated there."
-        for one in windows
-        if differ([one.shortest, one.longest])
+        f"{what} are {shared.shortest:,.0f} to {shared.longest:,.0f} steps apart; all seeds are scored at the steps of "
+        "the rarest, the others interpolated there."
+        for shared in windows
+        if differ([shared.shortest, shared.longest])
     ]
 
 
-def _notes(found: list[Scored]) -> list[str]:
-    titles = dict.fromkeys(training.run.cfg.env.title for one in found for training in one.group.trainings)
-    tasks = {training.task for one in found for training in one.group.trainings}
+def _notes(groups: list[Scored]) -> list[str]:
+    titles = dict.fromkeys(training.run.cfg.env.title for scored in groups for training in scored.group.trainings)
+    tasks = {training.task for scored in groups for training in scored.group.trainings}
     notes = []
     if len(titles) > len(tasks):
         notes.append(f"Arguments differ, so these are returns in different tasks: {joined([*titles])}.")
-    for of_task in zip(*(one.tasks for one in found), strict=True):
+    for of_task in zip(*(scored.tasks for scored in groups), strict=True):
         ends = [seed.end for seeds in of_task for seed in seeds if not seed.diverged]
         if differ(ends):
             steps = f"{min(ends):,.0f} to {max(ends):,.0f}"
             at = f"t3d compare --at {min(ends):.0f}"
             notes.append(f"Scores are from different steps, {steps}; {at} compares at the same one.")
-    for one in found:
-        lost = [seed.name for seed in one.seeds if seed.diverged]
+    for scored in groups:
+        lost = [seed.name for seed in scored.seeds if seed.diverged]
         if lost:
             counts = "counts with its last value" if len(lost) == 1 else "count with their last values"
-            notes.append(f"{one.group.name}: {joined(lost)} diverged and {counts}.")
-        fewest = min(map(len, one.tasks))
+            notes.append(f"{scored.group.name}: {joined(lost)} diverged and {counts}.")
+        fewest = min(map(len, scored.tasks))
         if fewest < FEW:
             few = "no interval is possible" if fewest == 1 else "its intervals are too narrow"
-            notes.append(f"{one.group.name} has {counted(fewest, 'seed')}: {few}; train at least {FEW}.")
+            notes.append(f"{scored.group.name} has {counted(fewest, 'seed')}: {few}; train at least {FEW}.")
     return notes

@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
     @property
     def trainings(self) -> list[Training]:
-        return [one for of_task in self.tasks.values() for one in of_task]
+        return [training for of_task in self.tasks.values() for training in of_task]
 
 
 def settings_of(cfg: Config) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
     """Reads the groups that words name, each a run, a folder of runs, a pattern, or several of these with commas."""
     groups = [group for word in words for group in _groups(word, root, alone=len(words) == 1)]
     first = groups[0]
-    for place, group in enumerate(groups):
+    for number, group in enumerate(groups):
         _refuse_twice(group)
-        if group in groups[:place]:
+        if group in groups[:number]:
             raise UserError(f"{group.name} is named twice; name each group once")
         if {*group.tasks} != {*first.tasks}:
             raise UserError(
@@ -97,7 +97,7 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
                 f"{' and '.join(group.tasks)}; groups are compared on the same environments, so give every group runs "
                 "of each, joined by commas"
             )
-        _refuse_shared(group, groups[:place])
+        _refuse_shared(group, groups[:number])
     return groups
 
 
@@ -111,26 +111,26 @@ def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
     trainings = [Training(run, member) for run in runs for member in run.evals]
     if all(len(_by_settings(mine)) == 1 for mine in _by_task(trainings).values()):
         return [Group(_name(word, runs), _by_task(trainings))]
-    found = _by_settings(trainings)
-    values = [mine[0].settings for mine in found]
-    keys = dict.fromkeys(key for one in values for key in one)  # not all need have the same arguments of environments
-    differing = [key for key in keys if len({plain(one.get(key)) for one in values}) > 1]
-    names = [joined([f"{short(key)}={plain(one.get(key))}" for key in differing]) for one in values]
+    by_settings = _by_settings(trainings)
+    values = [mine[0].settings for mine in by_settings]
+    keys = dict.fromkeys(key for settings in values for key in settings)  # arguments of environments may differ
+    differing = [key for key in keys if len({plain(settings.get(key)) for settings in values}) > 1]
+    names = [joined([f"{short(key)}={plain(settings.get(key))}" for key in differing]) for settings in values]
     prefix = "" if alone else f"{_name(word, runs)}: "
-    return [Group(prefix + name, _by_task(mine)) for name, mine in zip(names, found, strict=True)]
+    return [Group(prefix + name, _by_task(mine)) for name, mine in zip(names, by_settings, strict=True)]
 
 
 def _by_settings(trainings: Sequence[Training]) -> list[list[Training]]:
-    found: dict[str, list[Training]] = {}
-    for one in trainings:
-        found.setdefault(str(one.settings), []).append(one)
-    return [*found.values()]
+    groups: dict[str, list[Training]] = {}
+    for training in trainings:
+        groups.setdefault(str(training.settings), []).append(training)
+    return [*groups.values()]
 
 
 def _by_task(trainings: Sequence[Training]) -> dict[str, list[Training]]:
     tasks: dict[str, list[Training]] = {}
-    for one in trainings:
-        tasks.setdefault(one.task, []).append(one)
+    for training in trainings:
+        tasks.setdefault(training.task, []).append(training)
     return tasks
 
 
@@ -147,10 +147,10 @@ def run_paths(word: str, root: Path) -> list[Path]:
     if any(letter in word for letter in "*?["):
         names = glob.glob(word) or glob.glob(str(root / word))  # noqa: PTH207 (Path.glob takes no absolute pattern)
         matching = sorted(map(Path, names))
-        found = [path for path in matching if _is_run(path)]
-        if not found:
+        runs = [path for path in matching if _is_run(path)]
+        if not runs:
             raise UserError(f"no run matches {word}, neither here nor in {root}; t3d runs lists those in a folder")
-        return found
+        return runs
     for folder in (Path(word), root / word):
         if os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises where this says no)
             inside = sorted(path for path in folder.iterdir() if _is_run(path))
@@ -178,7 +178,7 @@ def _refuse_twice(group: Group) -> None:
 def _refuse_shared(group: Group, others: Sequence[Group]) -> None:
     """Refuses a training in two groups, which would be compared with itself."""
     for other in others:
-        theirs = {(one.run.path.resolve(), one.member) for one in other.trainings}
+        theirs = {(training.run.path.resolve(), training.member) for training in other.trainings}
         for run, member in group.trainings:
             if (run.path.resolve(), member) in theirs:
                 raise UserError(

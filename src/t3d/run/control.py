@@ -9,7 +9,7 @@ from typing import Any
 from t3d.events import Continued, Event, Note, Paused, Session
 from t3d.files import Refused
 from t3d.run.build import Training
-from t3d.store.control import FILE, ControlRequest, read_asked
+from t3d.store.control import FILE, ControlRequest, read_request
 from t3d.types import Requests
 
 CHECK_SECONDS = 1.0  # between two looks at the file: log steps may be far apart, or not reported yet; chosen
@@ -55,7 +55,7 @@ class Control:
         self._checked_at = time.monotonic()
         before = self._request
         try:
-            self._request = read_asked(self.training.saver.folder.path, self._session)
+            self._request = read_request(self.training.saver.folder.path, self._session)
         except (OSError, Refused) as error:
             told, self._refused = self._refused, str(error)
             note = Note(step=self.training.parts.counters.step, text=f"{FILE} is not obeyed: {error}")

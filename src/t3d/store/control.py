@@ -27,7 +27,7 @@ class ControlRequest(NamedTuple):
     save: int = 0  # how often a checkpoint was asked for
 
 
-def read_asked(path: Path, session: Mapping[str, Any]) -> ControlRequest:
+def read_request(path: Path, session: Mapping[str, Any]) -> ControlRequest:
     """Reads what a process is asked; nothing if the file is meant for another one. Raises Refused if it is damaged.
 
     A session is what the process said of itself when it started: the fields of its start or resumed event.
@@ -43,22 +43,22 @@ def read_asked(path: Path, session: Mapping[str, Any]) -> ControlRequest:
     return asked if whose == (session.get("pid"), session.get("host"), session.get("time")) else ControlRequest()
 
 
-def asked_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:
+def request_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a process is asked as plain values; a damaged file asks nothing."""
     try:
-        return read_asked(path, session)._asdict()
+        return read_request(path, session)._asdict()
     except Refused:
         return ControlRequest()._asdict()
 
 
-def ask(path: Path, session: Mapping[str, Any], action: str) -> ControlRequest:
+def add_request(path: Path, session: Mapping[str, Any], action: str) -> ControlRequest:
     """Adds a request to those that a process has, and returns them."""
     if action not in ACTIONS:
         raise UserError(f"the actions are {', '.join(ACTIONS)}")
     whose = {"pid": session.get("pid"), "host": session.get("host"), "started": session.get("time")}
     try:
         with one_at_a_time(path):
-            now = ControlRequest(**asked_of(path, session))
+            now = ControlRequest(**request_of(path, session))
             match action:
                 case "save":
                     now = now._replace(save=now.save + 1)

@@ -51,16 +51,16 @@ class Run(NamedTuple):
 
     def member(self, asked: int | str) -> Member:
         """Returns the member asked for, by its name or, where that is enough, its seed, if it was evaluated."""
-        found = [member for member in self.cfg.members if str(asked) in (member.name, str(member.seed))]
-        if not found:
+        matching = [member for member in self.cfg.members if str(asked) in (member.name, str(member.seed))]
+        if not matching:
             what = noun(self.cfg.members)
             raise UserError(f"{self.path} has no {what} {asked}; its {what}s: {self._named(self.cfg.members)}")
-        if len(found) > 1:
-            raise UserError(f"several members have seed {asked}: {self._named(found)}; choose one by name")
-        if found[0] not in self.evals:
+        if len(matching) > 1:
+            raise UserError(f"several members have seed {asked}: {self._named(matching)}; choose one by name")
+        if matching[0] not in self.evals:
             known = self._named([*self.evals]) or "none yet"
-            raise UserError(f"{self.path} has no evaluation of {found[0].title}; it has: {known}")
-        return found[0]
+            raise UserError(f"{self.path} has no evaluation of {matching[0].title}; it has: {known}")
+        return matching[0]
 
     def _named(self, members: Sequence[Member]) -> str:
         """Lists at most three members."""
@@ -116,7 +116,7 @@ def locate(text: str | Path, root: Path) -> Path:
     for path in places:
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
             raise Unreadable(path, "it has no events.jsonl")
-    known = [found.parent.name for found in root.glob("*/events.jsonl")]
+    known = [file.parent.name for file in root.glob("*/events.jsonl")]
     is_name = Path(text).name == str(text)
     where, others = (f"named {text} in {root}", "them") if is_name else (f"at {text}", f"those in {root}")
     raise UserError(f"there is no run {where}{did_you_mean(Path(text).name, known) or f'; t3d runs lists {others}'}")
