@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import secrets
+import subprocess
 import sys
 import tempfile
 import threading
@@ -32,7 +33,6 @@ os.environ |= {
     "RAY_worker_niceness": "0",  # Ray gives way to other programs, of which a node should have none
 }
 
-from ray.cluster_utils import Cluster
 from sleeping import EPISODE
 
 import t3d
@@ -54,8 +54,12 @@ def main() -> None:
     parts = {"scaling": scaling, "learner": learner, "beside": beside, "picture": picture}
     if not {*sys.argv[1:]} <= {*parts}:
         sys.exit(__doc__)
-    for name in sys.argv[1:] or parts:
-        parts[name]()
+    names = sys.argv[1:] or [*parts]
+    if len(names) == 1:
+        parts[names[0]]()
+        return
+    for name in names:  # each in a process of its own: Ray reads its settings once
+        subprocess.run([sys.executable, __file__, name], check=True)
 
 
 def scaling() -> None:
@@ -115,6 +119,8 @@ def config(env: str, **settings: Any) -> Config:
 @contextmanager
 def cluster() -> Iterator[str]:
     """Several nodes on this machine."""
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 (a cluster of T3D's own wants to import Ray itself)
+
     nodes = Cluster()
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:

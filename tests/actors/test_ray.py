@@ -181,8 +181,8 @@ def test_a_learner_that_waits_for_transitions_orders_more_of_them_at_once(tmp_pa
         collector.poll()
         totals, window.ahead, window._changed_at = collector.totals(), 400, 0.0
         collector._checked_at = time.monotonic() + 60  # otherwise supervise() might receive it
-        asked = [ref for slot in collector.slots for ref, _ in slot.asked]
-        ray.wait(asked, num_returns=len(asked), timeout=60)
+        open_questions = [ref for slot in collector.slots for ref, _ in slot.open_questions]
+        ray.wait(open_questions, num_returns=len(open_questions), timeout=60)
         collector.poll()
         assert window.ahead == 400, "a learner that finds transitions ready has not waited"
     assert totals.ages[980:].any(), "as old as they are when poll returns them, not when they arrived"
@@ -221,7 +221,7 @@ def test_what_a_lost_actor_sends_after_all_is_ignored(tmp_path: Path) -> None:
         poll_until(collector, lambda: bool(slot.orders))
         before = collector.episodes.copy()
         collector._lose(slot, "so it seemed")
-        assert not slot.asked and collector.claims.claimed == [0]
+        assert not slot.open_questions and collector.claims.claimed == [0]
         assert (collector.episodes == before + 1).all(), "an episode that ends actors is not begun again"
 
 

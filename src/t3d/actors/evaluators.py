@@ -51,7 +51,7 @@ class PendingEvaluations(ABC):
         self._diverged: dict[int, str] = {}  # members, and which action was not finite
 
     @abstractmethod
-    def _start_one(self, one: Pending) -> None:
+    def _begin(self, evaluation: Pending) -> None:
         """Passes the policy of a new evaluation on and has its episodes played."""
 
     @abstractmethod
@@ -63,8 +63,8 @@ class PendingEvaluations(ABC):
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Starts evaluating every living member of the snapshot; there must be room."""
-        one = Pending(step, self._without_stopped(snapshot), None, [[] for _ in range(self.count)])
-        self._start_one(one)
+        evaluation = Pending(step, self._without_stopped(snapshot), None, [[] for _ in range(self.count)])
+        self._begin(evaluation)
         return True
 
     def poll(self, *, wait: bool = False) -> Evaluated:
@@ -74,9 +74,10 @@ class PendingEvaluations(ABC):
         self._supervise()
         ready: list[Evaluation] = []
         while self.pending and self._is_complete(self.pending[0]):
-            one = self.pending.pop(0)
+            evaluation = self.pending.pop(0)
             ready += [
-                Evaluation(one.step, member, one.snapshot, played) for member, played in self._living(one).items()
+                Evaluation(evaluation.step, member, evaluation.snapshot, played)
+                for member, played in self._living(evaluation).items()
             ]
         notes, self._notes = [*self._notes, *self.log.news()], []
         return Evaluated(ready, notes, [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
@@ -85,7 +86,10 @@ class PendingEvaluations(ABC):
         self._stopped.add(member)
 
     def state(self) -> State:
-        return {str(index): {"step": one.step, **one.snapshot.to_dict()} for index, one in enumerate(self.pending)}
+        return {
+            str(index): {"step": evaluation.step, **evaluation.snapshot.to_dict()}
+            for index, evaluation in enumerate(self.pending)
+        }
 
     def restore(self, state: State) -> list[int]:
         steps: list[int] = []
@@ -100,9 +104,9 @@ class PendingEvaluations(ABC):
 
     def _store(self, member: int, step: int, first: int, results: list[Any]) -> None:
         """Stores the results of some episodes, given as their fields, unless they have come before."""
-        for one in self.pending:
-            if one.step == step and len(one.played[member]) == first:
-                one.played[member] += [EpisodeResult(*fields) for fields in results]
+        for evaluation in self.pending:
+            if evaluation.step == step and len(evaluation.played[member]) == first:
+                evaluation.played[member] += [EpisodeResult(*fields) for fields in results]
 
     def _reassign_members(self, slots: list[Any], lost: Slot, why: str) -> list[tuple[Any, int]]:
         """Records the fault of an evaluator; if it is given up, the others take over its members: who takes whom."""
@@ -127,16 +131,16 @@ class PendingEvaluations(ABC):
         living = np.isin(np.arange(self.count), [*self._stopped], invert=True)
         return snapshot._replace(flat=np.where(living[:, None], snapshot.flat, np.float32(0)))
 
-    def _missing(self, one: Pending, member: int) -> range:
+    def _missing(self, evaluation: Pending, member: int) -> range:
         """The episodes of a member that are still to be played; none if it has stopped."""
-        first = len(one.played[member])
+        first = len(evaluation.played[member])
         return range(first, first if member in self._stopped else self.cfg.eval.episodes)
 
-    def _is_complete(self, one: Pending) -> bool:
-        return all(len(played) == self.cfg.eval.episodes for played in self._living(one).values())
+    def _is_complete(self, evaluation: Pending) -> bool:
+        return all(len(played) == self.cfg.eval.episodes for played in self._living(evaluation).values())
 
-    def _living(self, one: Pending) -> dict[int, list[EpisodeResult]]:
-        return {member: played for member, played in enumerate(one.played) if member not in self._stopped}
+    def _living(self, evaluation: Pending) -> dict[int, list[EpisodeResult]]:
+        return {member: played for member, played in enumerate(evaluation.played) if member not in self._stopped}
 
     def _wait(self) -> None:
         time.sleep(WAIT_SECONDS)
@@ -170,12 +174,12 @@ class ProcessEvaluator(PendingEvaluations):
         end_all(self.slots)
         self.policies.close()
 
-    def _start_one(self, one: Pending) -> None:
-        one.policy = min({*range(MAX_PENDING)} - {other.policy for other in self.pending})
-        self.policies.put(one.policy, one.snapshot)
-        self.pending.append(one)
+    def _begin(self, evaluation: Pending) -> None:
+        evaluation.policy = min({*range(MAX_PENDING)} - {other.policy for other in self.pending})
+        self.policies.put(evaluation.policy, evaluation.snapshot)
+        self.pending.append(evaluation)
         for slot in self.slots:
-            self._request(slot, slot.members, [one])
+            self._request(slot, slot.members, [evaluation])
 
     def _supervise(self) -> None:
         for slot in [*self.slots]:  # a copy: one may be removed
@@ -210,8 +214,10 @@ class ProcessEvaluator(PendingEvaluations):
     def _request(self, slot: ProcessSlot, members: list[int], evaluations: list[Pending]) -> None:
         """Requests the missing episodes of these members, if the process is running."""
         if slot.worker is not None:
-            for one, member in itertools.product(evaluations, members):
-                if missing := self._missing(one, member):
-                    slot.worker.send(member=member, step=one.step, policy_slot=one.policy, first=missing[0])
+            for evaluation, member in itertools.product(evaluations, members):
+                if missing := self._missing(evaluation, member):
+                    slot.worker.send(
+                        member=member, step=evaluation.step, policy_slot=evaluation.policy, first=missing[0]
+                    )
             slot.waited = slot.worker.heartbeat.waited
             slot.wake()

@@ -22,6 +22,7 @@ class Inbox:
 
     def __init__(self, cfg: Config, spec: Spec) -> None:
         self.cfg, self._sizes, self._dtype = cfg, row_sizes(spec), spec.observation_dtype
+        self._names = [member.name for member in cfg.members]
         self.taken = [0 for _ in cfg.members]  # transitions returned by poll
         self.stopped: set[int] = set()
         self.news: list[ActorNews] = []
@@ -85,7 +86,7 @@ class Inbox:
     def state(self, episodes: NDArray[np.int64], bad_values: NDArray[np.int64]) -> State:
         """Returns every member's count, and the counters (members, num_envs) of episodes, which are abandoned."""
         state: State = {}
-        for member, name in enumerate(one.name for one in self.cfg.members):
+        for member, name in enumerate(self._names):
             pairs = zip(episodes[member].tolist(), bad_values[member].tolist(), strict=True)
             envs = {f"env-{index}": {"episode": number, "bad_values": bad} for index, (number, bad) in enumerate(pairs)}
             state[name] = {"taken": self.taken[member], **envs}
@@ -93,7 +94,7 @@ class Inbox:
 
     def restore(self, state: State, episodes: NDArray[np.int64], bad_values: NDArray[np.int64]) -> None:
         """Restores what state() returned into this and into the counters."""
-        for member, name in enumerate(one.name for one in self.cfg.members):
+        for member, name in enumerate(self._names):
             saved = state[name]
             self.taken[member] = to_count(saved["taken"])
             for index in range(self.cfg.num_envs):

@@ -63,9 +63,9 @@ class MemberActor:
         if not np.isfinite(a).all():
             return self._diverged(runners, a)
         results = self.env_batch.step(a)
-        places = [(runner.index, runner.episode, runner.length) for runner in runners]
+        positions = [(runner.index, runner.episode, runner.length) for runner in runners]
         endings = [result.ending for result in results]
-        origins = np.column_stack([places, endings]).astype(np.int32)  # (T, 4)
+        origins = np.column_stack([positions, endings]).astype(np.int32)  # (T, 4)
         episodes = [runner.advance(*answer) for runner, *answer in zip(runners, a, results, strict=True)]
         self.error = next((runner.error for runner in runners if runner.error is not None), None)
         if isinstance(self.error, BadValue):
@@ -172,13 +172,13 @@ class InlineCollector:
 
         A failed environment raises on the next call, after everything before it has been returned.
         """
-        acting = [one for one in self.member_actors if one.member not in self._stopped]
-        for one in acting:
-            if one.error is not None and not isinstance(one.error, Diverged):
-                raise one.error
-        steps = [one for one in acting if one.error is None and one.taken < self.cfg.total_steps]
-        rollouts = [one.step(self.policies[one.member]) for one in steps]
-        diverged = [(one.member, one.error.what) for one in acting if isinstance(one.error, Diverged)]
+        acting = [actor for actor in self.member_actors if actor.member not in self._stopped]
+        for actor in acting:
+            if actor.error is not None and not isinstance(actor.error, Diverged):
+                raise actor.error
+        able = [actor for actor in acting if actor.error is None and actor.taken < self.cfg.total_steps]
+        rollouts = [actor.step(self.policies[actor.member]) for actor in able]
+        diverged = [(actor.member, actor.error.what) for actor in acting if isinstance(actor.error, Diverged)]
         return Collected(rollouts, [], diverged)
 
     def stop(self, member: int) -> None:
@@ -218,9 +218,9 @@ class InlineEvaluator:
         ready: list[Evaluation] = []
         try:
             living = [pair for pair in enumerate(self.member_evaluators) if pair[0] not in self._stopped]
-            for member, one in living:
+            for member, member_evaluator in living:
                 try:
-                    ready.append(one.evaluate(snapshot, step, self._check_requests))
+                    ready.append(member_evaluator.evaluate(snapshot, step, self._check_requests))
                 except Diverged as error:
                     self._diverged[member] = error.what
         except Stopped:
@@ -230,7 +230,7 @@ class InlineEvaluator:
 
     def stop(self, member: int) -> None:
         self._stopped.add(member)
-        self._ready = [one for one in self._ready if one.member != member]
+        self._ready = [evaluation for evaluation in self._ready if evaluation.member != member]
 
     def _check_requests(self) -> None:
         if self.requests.stop.is_set() or self.requests.save.is_set():
@@ -253,5 +253,5 @@ class InlineEvaluator:
         return []
 
     def close(self) -> None:
-        for one in self.member_evaluators:
-            one.env_batch.close()
+        for member_evaluator in self.member_evaluators:
+            member_evaluator.env_batch.close()

@@ -235,10 +235,10 @@ def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
     each_env: list[Unit] = [[(member, env)] for env in envs for member in members]
     units = [[(member, env) for env in envs] for member in members] if as_one else each_env
     if len(units) < actors:
-        what = (
+        advice = (
             "a VectorEnv is stepped by one actor; use as many actors as seeds, or fewer"
             if as_one
             else f"set --env.num-envs {-(-actors // len(members))}, or use fewer actors"
         )
-        raise UserError(f"actors={cfg.actors}, but there is work for only {len(units)}: {what}")
+        raise UserError(f"actors={cfg.actors}, but there is work for only {len(units)}: {advice}")
     return [units[number::actors] for number in range(actors)]

@@ -108,11 +108,13 @@ class Actor:
         except Exception as error:
             failure = reported(error)
         self._idle_since = time.monotonic()
+        actors = self.units.values()
+        diverged = {actor.member: actor.error.what for actor in actors if isinstance(actor.error, Diverged)}
         return {
             "updates": self.updates,
             "blocks": {member: _packed(block) for member, block in blocks.items()},
             "counters": {unit: _counters(member_actor) for unit, member_actor in self.units.items()},
-            "diverged": {one.member: one.error.what for one in self.units.values() if isinstance(one.error, Diverged)},
+            "diverged": diverged,
             "waited": waited,
             **failure,
         }
@@ -192,22 +194,22 @@ class Evaluator:
                 if time.monotonic() >= until:
                     return {}
             self._asked = None
-            return {"results": [tuple(result) for result in sorted(self._results, key=lambda one: one.episode)]}
+            return {"results": [tuple(result) for result in sorted(self._results, key=lambda result: result.episode)]}
         except Exception as error:
             self._asked = None
             return {"diverged": error.what} if isinstance(error, Diverged) else reported(error)
 
     def close(self) -> bool:
-        for one in self.member_evaluators.values():
-            one.env_batch.close()
+        for evaluator in self.member_evaluators.values():
+            evaluator.env_batch.close()
         return True
 
     def _start(self, member: int, first: int, policy: dict[str, Any]) -> Iterator[list[EpisodeResult]]:
         if member not in self.member_evaluators:
             self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env))
-        one = self.member_evaluators[member]
-        episodes = range(first, min(first + one.env_batch.count, self.cfg.eval.episodes))
-        return one.play(unpacked_policy(policy, self.cfg), episodes)
+        evaluator = self.member_evaluators[member]
+        episodes = range(first, min(first + evaluator.env_batch.count, self.cfg.eval.episodes))
+        return evaluator.play(unpacked_policy(policy, self.cfg), episodes)
 
 
 def _packed(rollouts: list[Rollout]) -> dict[str, Any]:
@@ -217,7 +219,8 @@ def _packed(rollouts: list[Rollout]) -> dict[str, Any]:
         arrays["rows"] = np.concatenate([rollout.rows for rollout in rollouts])
         arrays["origins"] = np.concatenate([rollout.origins for rollout in rollouts])
     episodes = [tuple(episode) for rollout in rollouts for episode in rollout.episodes]
-    return {**arrays, "episodes": episodes, "faults": [tuple(fault) for one in rollouts for fault in one.faults]}
+    faults = [tuple(fault) for rollout in rollouts for fault in rollout.faults]
+    return {**arrays, "episodes": episodes, "faults": faults}
 
 
 def _counters(member_actor: MemberActor) -> list[tuple[int, int]]:

@@ -217,10 +217,10 @@ def _ask(address: str, mode: str) -> str:
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", f"--address={address}"]  # `ray status`
     variables = {**os.environ, "RAY_AUTH_MODE": mode, KEEP_LOOPBACK: "0"}
     try:
-        asked = subprocess.run(command, env=variables, capture_output=True, timeout=PROBE_SECONDS, check=False)  # noqa: S603
+        status = subprocess.run(command, env=variables, capture_output=True, timeout=PROBE_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         return f"no answer within {PROBE_SECONDS:.0f} s"
-    return asked.stderr.decode(errors="replace") or f"exit code {asked.returncode}" if asked.returncode else ""
+    return status.stderr.decode(errors="replace") or f"exit code {status.returncode}" if status.returncode else ""
 
 
 def _answers(address: str) -> bool:
@@ -317,7 +317,7 @@ class Watch:
         here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
         node = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
         self._watched = {"the head of the Ray cluster": context.gcs_address, "this machine's Ray": node}
-        self._seen = dict.fromkeys(self._watched, time.monotonic())
+        self._answered_at = dict.fromkeys(self._watched, time.monotonic())
         self._looked_at = time.monotonic()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="ray watch", daemon=True)
@@ -325,8 +325,8 @@ class Watch:
 
     def lost(self) -> str:
         """Returns what is lost for good, or an empty string; never waits."""
-        for name, seen in self._seen.items():
-            if self._looked_at - seen > LOST_SECONDS:
+        for name, answered_at in self._answered_at.items():
+            if self._looked_at - answered_at > LOST_SECONDS:
                 return f"{name} ({self._watched[name]}) has not answered for {LOST_SECONDS:.0f} s"
         return ""
 
@@ -338,5 +338,5 @@ class Watch:
         while not self._closing.wait(WATCH_SECONDS):
             for name, address in self._watched.items():
                 if _answers(address):
-                    self._seen[name] = time.monotonic()
+                    self._answered_at[name] = time.monotonic()
             self._looked_at = time.monotonic()

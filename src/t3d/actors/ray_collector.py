@@ -144,7 +144,7 @@ class RayCollector:
     def _wait(self) -> float:
         """Waits for the first answer, and then briefly for others; returns the seconds waited."""
         started = time.monotonic()
-        if not any(slot.asked for slot in self.slots):
+        if not any(slot.open_questions for slot in self.slots):
             time.sleep(LONGEST_WAIT / 2)
         self._receive(LONGEST_WAIT, at_least=1)
         if self.inbox.has_rows:
@@ -282,9 +282,9 @@ class RayEvaluator(PendingEvaluations):
         if not self.connection.lost():  # Ray would wait long for a cluster that is gone
             end_actors(self.slots)
 
-    def _start_one(self, one: Pending) -> None:
-        one.policy = ray.put(packed_policy(one.snapshot))
-        self.pending.append(one)
+    def _begin(self, evaluation: Pending) -> None:
+        evaluation.policy = ray.put(packed_policy(evaluation.snapshot))
+        self.pending.append(evaluation)
 
     def _supervise(self) -> None:
         if time.monotonic() - self._checked_at < WAIT_SECONDS:
@@ -297,13 +297,13 @@ class RayEvaluator(PendingEvaluations):
         for slot in [*self.slots]:  # a copy: one may be removed
             if slot.handle is None and self.pending and slot.may_start:
                 slot.start(self._kind, self.worker_cfg, 0)
-            elif slot.runs and slot.asked and (fault := self._hangs(slot)):
+            elif slot.runs and slot.open_questions and (fault := self._hangs(slot)):
                 self._lose(slot, fault)
-            if slot.runs and not slot.asked:
+            if slot.runs and not slot.open_questions:
                 self._ask(slot)
 
     def _hangs(self, slot: RaySlot) -> str:
-        _, (_, member, _) = slot.asked[0]
+        _, (_, member, _) = slot.open_questions[0]
         return slot.hang_detector.fault(slot.answers, self._timeout, ready=(slot.number, member) in self._opened)
 
     def _take(self, slot: RaySlot, question: Any, answer: Any) -> None:

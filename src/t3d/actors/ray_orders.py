@@ -36,7 +36,8 @@ class RaySlot(Slot):
     def __init__(self, number: int, members: Iterable[int] = ()) -> None:
         super().__init__(number, members)
         self.handle: Any = None
-        self.asked: deque[tuple[Any, Any]] = deque()  # a reference to the answer, and what was asked; the oldest first
+        # References to the answers, and the questions; the oldest first.
+        self.open_questions: deque[tuple[Any, Any]] = deque()
         self.asked_at = self.started = 0.0
         self.runs = False
         self.failed_starts = 0  # in a row
@@ -52,9 +53,9 @@ class RaySlot(Slot):
 
     def ask(self, method: str, question: Any, *arguments: Any) -> None:
         """Calls a method of the actor, which answers one call after the other."""
-        if self.runs and not self.asked:
+        if self.runs and not self.open_questions:
             self.hang_detector = HangDetector()
-        self.asked.append((getattr(self.handle, method).remote(*arguments), question))
+        self.open_questions.append((getattr(self.handle, method).remote(*arguments), question))
 
     @property
     def hopeless(self) -> bool:
@@ -78,7 +79,7 @@ class RaySlot(Slot):
         if self.handle is not None:
             ray.kill(self.handle)
         self.handle, self.runs = None, False
-        self.asked.clear()
+        self.open_questions.clear()
 
 
 S = TypeVar("S", bound=RaySlot)
@@ -89,24 +90,24 @@ def answers(slots: Sequence[S], seconds: float, at_least: int = 0) -> Iterator[t
 
     Waits for an answer of each actor, or for at_least so many.
     """
-    waiting = {slot.asked[0][0]: slot for slot in slots if slot.asked}
+    waiting = {slot.open_questions[0][0]: slot for slot in slots if slot.open_questions}
     while waiting:
         ready, _ = ray.wait([*waiting], num_returns=at_least or len(waiting), timeout=seconds)
         if not ready:
             return
         for ref in ready:
             slot = waiting.pop(ref)
-            if not slot.asked or slot.asked[0][0] is not ref:  # it was lost meanwhile
+            if not slot.open_questions or slot.open_questions[0][0] is not ref:  # it was lost meanwhile
                 continue
-            _, question = slot.asked.popleft()
+            _, question = slot.open_questions.popleft()
             slot.answers += 1
             try:
                 answer = ray.get(ref)
             except RayError as error:
                 answer = error
             yield slot, question, answer
-            if slot.asked:
-                waiting[slot.asked[0][0]] = slot
+            if slot.open_questions:
+                waiting[slot.open_questions[0][0]] = slot
         seconds, at_least = 0.0, 0
 
 
@@ -151,7 +152,7 @@ class ActorSlot(RaySlot):
     @property
     def orders(self) -> list[Order]:
         """The orders that it has not answered, the oldest first."""
-        return [order for _, order in self.asked if order is not None]
+        return [order for _, order in self.open_questions if order is not None]
 
     @property
     def is_opening(self) -> bool:

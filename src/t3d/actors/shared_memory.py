@@ -80,9 +80,9 @@ class Ring(Shared):
     def send(self, rows: NDArray[Any], origins: Origins, member: int, updates: int) -> None:
         """Appends one member's rows; there must be room. updates says which policy acted, or RANDOM."""
         sent = int(self._sent[0])
-        place = sent % self.capacity
-        fitting = self.capacity - place
-        for start, part in ((place, slice(fitting)), (0, slice(fitting, None))):  # slices are faster than index arrays
+        first = sent % self.capacity
+        fitting = self.capacity - first
+        for start, part in ((first, slice(fitting)), (0, slice(fitting, None))):  # slices are faster than index arrays
             some = rows[part]
             if len(some):
                 here = slice(start, start + len(some))
@@ -98,8 +98,8 @@ class Ring(Shared):
         if not 0 <= self.waiting <= self.capacity:
             raise Torn(f"{self.waiting} rows wait in a ring of {self.capacity}")
         sequence = np.arange(int(self._received[0]), int(self._sent[0]))
-        places = sequence % self.capacity
-        rows, about = self._rows[places], self._about[places]
+        positions = sequence % self.capacity
+        rows, about = self._rows[positions], self._about[positions]
         if not np.array_equal(about["sequence"], sequence):
             raise Torn(f"rows {sequence[0]} to {sequence[-1]} carry the numbers {about['sequence'][:5]}...")
         self._received[0] += len(sequence)

@@ -144,8 +144,8 @@ class Evaluator:
             self.parent.send(ready=True)
         member_evaluator, snapshot = self.member_evaluators[member], self.policies.get(policy_slot)
         episodes = range(first, self.cfg.eval.episodes)
-        for place in range(0, len(episodes), member_evaluator.env_batch.count):
-            some = episodes[place : place + member_evaluator.env_batch.count]
+        for start in range(0, len(episodes), member_evaluator.env_batch.count):
+            some = episodes[start : start + member_evaluator.env_batch.count]
             try:
                 results = finish(member_evaluator.play(snapshot, some))
             except Diverged as error:
