@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -78,7 +78,7 @@ class VectorEnvBatch:
             self.started = True
             seeds: Any = [seed if chosen else None for chosen in mask]  # Gymnasium takes a list but declares an int
             observations, info = self.env.reset(seed=seeds, options={"reset_mask": mask})
-            return list(self._each(observations))[position], info
+            return list(iterate(self.env.observation_space, observations))[position], info
 
         return self.guards[position].begin(episode, seed, reset_one)
 
@@ -105,16 +105,13 @@ class VectorEnvBatch:
     def _split_step(self, actions: NDArray[Any]) -> tuple[list[Any], Any, Any, Any, Any]:
         """Steps and splits the observations; if they cannot be split, the environment is at fault."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        return list(self._each(observations)), rewards, terminated, truncated, infos
+        return list(iterate(self.env.observation_space, observations)), rewards, terminated, truncated, infos
 
     def take_faults(self) -> list[Fault]:
         return [fault for guard in self.guards for fault in guard.take_faults()]
 
     def close(self) -> None:
         close_quietly(self.env, "the VectorEnv")
-
-    def _each(self, observations: Any) -> Iterable[Any]:
-        return iterate(self.env.observation_space, observations)
 
 
 def open_batch(

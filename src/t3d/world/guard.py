@@ -102,12 +102,7 @@ class EnvGuard:
     """
 
     def __init__(
-        self,
-        spec: Spec,
-        where: str,
-        index: int = 0,
-        bad_values: str = "raise",
-        beat: Callable[[], object] = int,
+        self, spec: Spec, where: str, index: int = 0, bad_values: str = "raise", beat: Callable[[], object] = int
     ) -> None:
         self.spec, self.index, self.bad_values, self.beat = spec, index, bad_values, beat
         self.where = where  # for messages, e.g. "environment 0 of seed 3"
