@@ -314,7 +314,7 @@ def test_a_writer_that_is_killed_is_told_and_the_run_goes_on(tmp_path: Path, mon
     cfg = helpers.small_config(total_steps=10**6, run={"root": str(tmp_path)}, sinks=["tensorboard"])
     for event in t3d.train(cfg, stop=stop):
         for child in psutil.Process().children():
-            if "t3d.sinks.process" in child.cmdline():
+            if child.status() != psutil.STATUS_ZOMBIE and "t3d.sinks.process" in child.cmdline():
                 os.kill(child.pid, signal.SIGKILL)
         notes += [event.text] if isinstance(event, Note) else []
         if notes or time.monotonic() > until_told:
