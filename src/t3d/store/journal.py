@@ -1,4 +1,4 @@
-"""What happened to a run, as its journal.jsonl says: its processes, pauses and alarms; training never reads it."""
+"""What happened to a run, as its journal.jsonl says: its processes, pauses and alarms."""
 
 from __future__ import annotations
 
