@@ -55,7 +55,7 @@ TESTS = str(Path(__file__).parents[1])
 
 @pytest.fixture(autouse=True)
 def _on_the_cluster_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.actors.ray_cluster.connect", lambda cfg, output=None: cluster())
+    monkeypatch.setattr("t3d.actors.ray_cluster.connect", lambda *_: cluster())
     monkeypatch.setattr(ray_collector, "JOIN_SECONDS", 1e9)  # however slowly actors start beside other tests
 
 

@@ -162,7 +162,9 @@ def test_a_signal_with_ray_on_a_busy_machine(tmp_path: Path, phase: str) -> None
 def test_a_signal_while_ray_starts(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with training(tmp_path, "--actors ray:2", {}) as process:
-        wait_for(process, lambda: any("raylet" in one.name() for one in psutil.Process(process.pid).children()))
+        wait_for(
+            process, lambda: any("raylet" in one.name() for one in psutil.Process(process.pid).children(recursive=True))
+        )
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 143 and "Traceback" not in errors, errors

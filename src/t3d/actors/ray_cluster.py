@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import secrets
+import select
 import shutil
 import socket
 import subprocess
@@ -28,7 +29,7 @@ from t3d.actors.ray_actor import Started, installed_versions
 from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.actors.supervisor import ONE_THREAD, python_path
 from t3d.config import Config
-from t3d.errors import UserError
+from t3d.errors import StoppedEarly, UserError
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (Ray keeps there what is passed by reference)
 MOST_BYTES = 2**30  # of shared memory for a cluster of our own, taken as it is needed; chosen
@@ -36,10 +37,12 @@ LEAST_BYTES = 100 * 2**20  # Ray refuses less than 75 MiB
 SHARE_OF_FREE = 0.8  # of the free shared memory, at most; chosen
 CONNECT_SECONDS = 5.0  # for a head to accept a connection; chosen
 PROBE_SECONDS = 20.0  # for `ray status` to be answered; chosen
+STOP_SECONDS = 0.1  # between two looks at whether to stop; chosen
 CLOSE_SECONDS = 10.0  # for a cluster of our own to end; chosen
 WATCH_SECONDS, LOST_SECONDS = 2.0, 20.0  # between two looks at the head; until it is given up; chosen
 TOKEN = secrets.token_hex(32)  # of our own clusters
 NOT_STARTED = "Ray could not start on this machine"
+STOPPED = "stopped while Ray started; nothing was begun"
 KEEP_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # with 0, Ray does not replace 127.0.0.1 by an address for others
 READ_ONCE = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "", KEEP_LOOPBACK: "1"}  # by Ray on import; its defaults
 READ_BY_RAY: dict[str, str] = {}  # these, once Ray is imported
@@ -76,23 +79,26 @@ class Connection:
         self._opened.close()
 
 
-def connect(cfg: Config, output: int | None = None) -> Connection:
-    """Joins the cluster at ray_address, or starts one on this machine.
+def connect(cfg: Config, output: int | None = None, stop: threading.Event | None = None) -> Connection:
+    """Joins the cluster at ray_address, or starts one on this machine, until it is asked to stop.
 
     What Ray and the actors print goes to the descriptor `output`, or nowhere.
     """
+    stop = stop or threading.Event()
     if importlib.util.find_spec("ray") is None:
         raise UserError(f'actors={cfg.actors} needs Ray; install it with: pip install "t3d[ray]"')
     if "ray" in sys.modules and not READ_BY_RAY:  # imported by somebody else
         READ_BY_RAY.update(_settings())
     with ExitStack() as opened:
-        warnings = _join(cfg, opened, output) if cfg.ray_address else _start(cfg, opened, output)
+        warnings = _join(cfg, opened, output) if cfg.ray_address else _start(cfg, opened, output, stop)
+        if stop.is_set():
+            raise StoppedEarly(STOPPED)
         watch = Watch()
         opened.callback(watch.close)
         return Connection(Path.cwd() if cfg.ray_address else None, warnings, watch, opened.pop_all())
 
 
-def _start(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
+def _start(cfg: Config, opened: ExitStack, output: int | None, stop: threading.Event) -> list[str]:
     """Starts a cluster that listens on this machine only, and admits only who has its token."""
     store = store_bytes(shutil.disk_usage(SHARED_MEMORY).free)
     opened.enter_context(
@@ -106,18 +112,23 @@ def _start(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        bufsize=0,  # so that select knows of every line
         env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path(), "RAY_TMPDIR": folder},
         start_new_session=True,  # a terminal's Ctrl-C reaches only the learner
     )
     opened.callback(_end, guard)
     assert guard.stdout is not None  # noqa: S101 (it is a pipe)
     said = ""
-    for line in guard.stdout:
-        said = line.decode(errors="replace").strip() or said
-        if said.startswith("address "):
-            _init(ray, opened, output, NOT_STARTED, address=said.removeprefix("address "))
-            return []
-    raise UserError(f"{NOT_STARTED}: {said}")
+    while not said.startswith("address "):
+        if stop.is_set():
+            raise StoppedEarly(STOPPED)
+        if select.select([guard.stdout], [], [], STOP_SECONDS)[0]:
+            line = guard.stdout.readline()
+            if not line:
+                raise UserError(f"{NOT_STARTED}: {said}")
+            said = line.decode(errors="replace").strip() or said
+    _init(ray, opened, output, NOT_STARTED, address=said.removeprefix("address "))
+    return []
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -150,17 +151,19 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
     log = opened.enter_context(closing(WorkerLog()))
     checkup = check(cfg, make_env, log, requests.stop, play=play)
     if cfg.actors_kind == "ray":
-        return _world_on_ray(cfg, make_env, opened, checkup, log)
+        return _world_on_ray(cfg, make_env, opened, checkup, log, requests.stop)
     collector = opened.enter_context(closing(LocalCollector(cfg, make_env, checkup, log)))
     evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, checkup.spec, make_env, log)))
     return World(collector, evaluator, checkup.warnings, checkup.environment, log)
 
 
-def _world_on_ray(cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup: Checkup, log: WorkerLog) -> World:
+def _world_on_ray(
+    cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup: Checkup, log: WorkerLog, stop: threading.Event
+) -> World:
     """Opens collector and evaluator on a Ray cluster, which is joined or started first."""
     from t3d.actors import ray_cluster  # noqa: PLC0415 (Ray is an extra)
 
-    connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd)))
+    connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd, stop)))
     from t3d.actors.ray_collector import RayCollector, RayEvaluator  # noqa: PLC0415 (imports Ray)
     from t3d.actors.ray_orders import end_actors  # noqa: PLC0415
 
