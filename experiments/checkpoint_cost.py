@@ -43,14 +43,12 @@ def million(env: str, root: Path) -> None:
     cfg = t3d.merge(t3d.Config(), {**changes, "eval": {"episodes": 1}})
     with ExitStack() as opened:
         training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory(cfg.env), opened)
-        parts, saver = training.parts, training.saver
-        spec = parts.collector.spec
+        parts, saver, counters = training.parts, training.saver, training.parts.counters
         saved = []
         for number in range(rows // interval):
-            parts.memory.add(random_rollout(spec, 0, number, interval))
-            parts.counters.step = parts.counters.evaluated = parts.collector.member_actors[0].taken = (
-                parts.memory.added[0]
-            )
+            parts.memory.add(random_rollout(parts.collector.spec, 0, number, interval))
+            counters.step = counters.evaluated = counters.submitted = parts.memory.added[0]
+            parts.collector.member_actors[0].taken = parts.memory.added[0]
             saved.append(saver.save("schedule"))
     assert all(isinstance(event, Saved) for event in saved)
     for number in (2, 10, 50, 100):
