@@ -33,8 +33,8 @@ class Generators:
     """A torch generator for each seed."""
 
     def __init__(self, seeds: Sequence[int], purpose: str, out: Tensor) -> None:
-        wide = [derive_wide(seed, purpose) for seed in seeds]  # of its 63 bits torch uses 32 on the CPU
-        self._generators = [torch.Generator(out.device).manual_seed(one) for one in wide]
+        keys = [derive_wide(seed, purpose) for seed in seeds]  # of their 63 bits torch uses 32 on the CPU
+        self._generators = [torch.Generator(out.device).manual_seed(key) for key in keys]
         self._out = out  # (M, ...)
 
     def uniform(self) -> Tensor:
@@ -51,11 +51,11 @@ class Generators:
         return {"generators": np.stack([generator.get_state().numpy() for generator in self._generators])}
 
     def restore(self, state: State) -> None:
-        saved, mine = state["generators"], self.state()["generators"]
-        if (saved.dtype, saved.shape) != (mine.dtype, mine.shape):
+        saved, current = state["generators"], self.state()["generators"]
+        if (saved.dtype, saved.shape) != (current.dtype, current.shape):
             raise ValueError(f"the states of its random streams are {saved.dtype} {saved.shape}")
-        for generator, one in zip(self._generators, saved, strict=True):
-            generator.set_state(torch.from_numpy(one.copy()))
+        for generator, row in zip(self._generators, saved, strict=True):
+            generator.set_state(torch.from_numpy(row.copy()))
 
 
 class Counted:
@@ -66,7 +66,7 @@ class Counted:
         self._shape, self._dtype = out.shape, out.dtype
         self._digits = {torch.float32: 24, torch.float64: 53}[out.dtype]  # bits of a float's significand
         self._keys = torch.tensor(keys, device=out.device).unsqueeze(1)  # (M, 1)
-        self._places = torch.arange(1, out[0].numel() + 1, device=out.device)
+        self._counts = torch.arange(1, out[0].numel() + 1, device=out.device)
         self.drawn = torch.zeros((), dtype=torch.int64, device=out.device)  # so far, a tensor for CUDA graphs
 
     def uniform(self) -> Tensor:
@@ -85,11 +85,11 @@ class Counted:
 
     def _bits(self, bits: int) -> Tensor:
         """(M, draws per call), each of the given number of random bits."""
-        z = self._keys + (self._places + self.drawn) * GOLDEN
+        z = self._keys + (self._counts + self.drawn) * GOLDEN
         z = (z ^ _shifted(z, 30)) * MIX_1
         z = (z ^ _shifted(z, 27)) * MIX_2
         z = z ^ _shifted(z, 31)
-        self.drawn.add_(len(self._places))
+        self.drawn.add_(len(self._counts))
         return _shifted(z, 64 - bits)
 
 

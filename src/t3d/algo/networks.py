@@ -35,7 +35,7 @@ class Stack:
         self.architecture = architecture
         self.flat = flat  # (K, P)
         self.members = len(flat)
-        self.parameters: list[Tensor] = [one.detach().requires_grad_() for one in architecture.parameters(flat)]
+        self.parameters: list[Tensor] = [view.detach().requires_grad_() for view in architecture.parameters(flat)]
         for_images = (torch.tanh, _join, _floats, _pixels, _convolve, _flattened)
         self._ops = Operations(_linear, _layer_norm, ACTIVATIONS[architecture.activation], *for_images)
 
@@ -45,15 +45,16 @@ class Stack:
 
     def forward(self, x: Tensor, every: int = 1) -> Tensor:
         """Passes x (K, B, in) through the networks, or through every n-th of them only."""
-        parameters = self.parameters if every == 1 else [one[::every] for one in self.parameters]
+        parameters = self.parameters if every == 1 else [parameter[::every] for parameter in self.parameters]
         y: Tensor = self.architecture.forward(parameters, x, self._ops)
         return y
 
 
 def gradients(loss: Tensor, *stacks: Stack) -> list[Tensor]:
     """d loss / d flat of each stack, (K, P); no other network's gradient is touched."""
-    found = iter(torch.autograd.grad(loss, inputs=[one for stack in stacks for one in stack.parameters]))
-    return [torch.cat([next(found).flatten(1) for _ in stack.parameters], dim=1) for stack in stacks]
+    inputs = [parameter for stack in stacks for parameter in stack.parameters]
+    pieces = iter(torch.autograd.grad(loss, inputs=inputs))
+    return [torch.cat([next(pieces).flatten(1) for _ in stack.parameters], dim=1) for stack in stacks]
 
 
 class Actor(Stack):
@@ -163,15 +164,15 @@ def _pixels(images: Tensor, like: Tensor) -> list[Tensor]:
     """
     on_cpu = images.device.type == "cpu"  # where convolutions are faster with channels last in memory
     order = torch.channels_last if on_cpu else torch.contiguous_format
-    return [one.contiguous(memory_format=order).to(like.dtype).div_(BRIGHTEST).sub_(MIDDLE) for one in images]
+    return [image.contiguous(memory_format=order).to(like.dtype).div_(BRIGHTEST).sub_(MIDDLE) for image in images]
 
 
 def _convolve(images: list[Tensor], weight: Tensor, bias: Tensor, stride: int) -> list[Tensor]:
     count, fan_in, out = weight.shape
     kernels = weight.mT.reshape(count, out, fan_in // KERNEL**2, KERNEL, KERNEL)
     each = zip(images, kernels.unbind(), bias.squeeze(1).unbind(), strict=True)
-    return [functional.conv2d(one, kernel, shift, stride).relu_() for one, kernel, shift in each]
+    return [functional.conv2d(x, kernel, shift, stride).relu_() for x, kernel, shift in each]
 
 
 def _flattened(images: list[Tensor]) -> Tensor:
-    return torch.stack([one.flatten(1) for one in images])
+    return torch.stack([image.flatten(1) for image in images])

@@ -90,15 +90,13 @@ class Memory:
 
     def state(self) -> State:
         """Everything except the rows and frames of the replay, which are saved in segments."""
-        of_frames = {} if self.replay.frames is None else {"frames": self.replay.frames.state()}
+        parts = {"sampler": self.sampler, "normaliser": self.normaliser, "reward_scaler": self.reward_scaler}
         return {
-            **of_frames,
+            **({} if self.replay.frames is None else {"frames": self.replay.frames.state()}),
             "device": self.device.type,
             "added": list(self.added),
             "largest_rewards": list(self._largest),
-            "sampler": self.sampler.state(),
-            "normaliser": {} if self.normaliser is None else self.normaliser.state(),
-            "reward_scaler": {} if self.reward_scaler is None else self.reward_scaler.state(),
+            **{name: {} if part is None else part.state() for name, part in parts.items()},
         }
 
     def restore(self, state: State) -> None:

@@ -43,16 +43,16 @@ class SumTree:
         for level in self._levels[1:]:
             index = index.clamp(max=level.shape[1] - 1)  # only a priority that is NaN leads further
             children = level.flatten(0, 1).index_select(0, (self._member * level.shape[1] + index).view(-1))
-            place, rest = _search(_running(children), rest.view(-1, 1))  # (M * B, 1)
-            index, rest = index * FAN_OUT + place.view_as(u), rest.view_as(u)
+            child, rest = _search(_running(children), rest.view(-1, 1))  # (M * B, 1)
+            index, rest = index * FAN_OUT + child.view_as(u), rest.view_as(u)
         return index.clamp(max=self.rows - 1)
 
     def set(self, member: Tensor, row: Tensor, priority: Tensor) -> None:
         """Sets the priorities of some rows, of a row that comes twice to the larger; member may have fewer columns."""
         leaves = self._levels[-1]
-        place = (member * (leaves.shape[1] * FAN_OUT) + row).view(-1)
-        leaves.view(-1).index_fill_(0, place, 0)
-        leaves.view(-1).scatter_reduce_(0, place, priority.reshape(-1), "amax")
+        leaf = (member * (leaves.shape[1] * FAN_OUT) + row).view(-1)
+        leaves.view(-1).index_fill_(0, leaf, 0)
+        leaves.view(-1).scatter_reduce_(0, leaf, priority.reshape(-1), "amax")
         for children, parents in pairwise(self._levels[::-1]):
             row = row // FAN_OUT
             self._sum(parents, children, member, row)
@@ -100,9 +100,9 @@ def _sum_all(parents: Tensor, children: Tensor) -> None:
 def _search(sums: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Finds where running sums (K, FAN_OUT) first exceed targets (K, T); also returns what is left of the targets.
 
-    If rounding has led a target beyond the end, the last place that adds to the sum is taken.
+    If rounding has led a target beyond the end, the last value that adds to the sum is taken.
     """
     last = torch.searchsorted(sums, sums[:, -1:].contiguous())
-    place = torch.searchsorted(sums, target, right=True).minimum(last)
-    before = torch.where(place > 0, sums.gather(1, (place - 1).clamp(min=0)), 0)
-    return place, target - before
+    index = torch.searchsorted(sums, target, right=True).minimum(last)
+    before = torch.where(index > 0, sums.gather(1, (index - 1).clamp(min=0)), 0)
+    return index, target - before

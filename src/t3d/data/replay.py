@@ -60,8 +60,8 @@ class Replay:
 
     def read(self, member: int, first: int, stop: int) -> Floats:
         """Reads the rows of transitions first to stop, counted from the start of the run."""
-        places = torch.arange(first, stop, device=self.rows.device) % self.capacity
-        rows: Floats = self.rows[member].index_select(0, places).cpu().numpy()
+        index = torch.arange(first, stop, device=self.rows.device) % self.capacity
+        rows: Floats = self.rows[member].index_select(0, index).cpu().numpy()
         return rows
 
     def origins(self, member: int, first: int, stop: int) -> Origins:
@@ -79,10 +79,10 @@ class Replay:
 
     def put(self, member: int, first: int, rows: Floats, origins: Origins) -> None:
         """Writes back what read returned, into a replay of this or another capacity; links are derived afterwards."""
-        places = np.arange(first, first + len(rows)) % self.capacity
-        where = torch.from_numpy(places).to(self.rows.device)
-        self.rows[member].index_copy_(0, where, torch.from_numpy(rows.copy()).to(self.rows.device))
-        self.links.origins[member, places] = origins
+        index = np.arange(first, first + len(rows)) % self.capacity
+        on_device = torch.from_numpy(index).to(self.rows.device)
+        self.rows[member].index_copy_(0, on_device, torch.from_numpy(rows.copy()).to(self.rows.device))
+        self.links.origins[member, index] = origins
 
     def set_added(self, added: list[int]) -> None:
         """Sets the number of transitions ever added, per member."""

@@ -192,10 +192,10 @@ class PrioritisedSampler(UniformSampler):
     def _forget(self, member: int) -> None:
         """Takes the priorities of transitions that have left although their rows are not overwritten."""
         first, stop = self.replay.kept(member)
-        left = np.arange(max(self._oldest[member], stop - self.replay.capacity), first) % self.replay.capacity
+        gone = np.arange(max(self._oldest[member], stop - self.replay.capacity), first) % self.replay.capacity
         self._oldest[member] = first
-        if len(left):
-            rows = sendable(left, self.highest.device).to(self.highest.device, non_blocking=True)
+        if len(gone):
+            rows = sendable(gone, self.highest.device).to(self.highest.device, non_blocking=True)
             self.tree.set(self._member[member], rows, torch.zeros_like(rows, dtype=torch.float32))
 
     def _rows(self, member: int) -> Tensor:

@@ -27,24 +27,23 @@ class Graphs:
     def __init__(self, step: Step, phases: Sequence[Hashable], *, blocks: bool) -> None:
         _warm_up(step, phases)
         self.block = block_length(phases) if blocks else 0
-        self._singles = {phase: Recorded(step, [phase]) for phase in dict.fromkeys(phases)}
-        self._block = Recorded(step, list(phases) * CYCLES_PER_BLOCK) if self.block else None
+        self._singles = {phase: _recorded(step, [phase]) for phase in dict.fromkeys(phases)}
+        self._block = _recorded(step, list(phases) * CYCLES_PER_BLOCK) if self.block else None
 
     def launch(self, length: int, phase: Hashable) -> Any:
         """Performs a block, or one update of a phase; what the last step returned is valid until the next launch."""
-        recorded = self._block if self._block is not None and length == self.block else self._singles[phase]
-        recorded.graph.replay()
-        return recorded.result
+        graph, result = self._block if self._block is not None and length == self.block else self._singles[phase]
+        graph.replay()
+        return result
 
 
-class Recorded:
+def _recorded(step: Step, phases: Sequence[Hashable]) -> tuple[torch.cuda.CUDAGraph, Any]:
     """A CUDA graph of some updates, and what the last one returned."""
-
-    def __init__(self, step: Step, phases: Sequence[Hashable]) -> None:
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            for phase in phases:
-                self.result = step(phase)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for phase in phases:
+            result = step(phase)
+    return graph, result
 
 
 def _warm_up(step: Step, phases: Sequence[Hashable]) -> None:
