@@ -66,16 +66,16 @@ def main(arguments: list[str]) -> int:
     if args.metric == "help":
         console.print(listing(read_columns(groups[0].trainings[0].run.path).metrics()), soft_wrap=True)
         return 0
-    found = compare(groups, args.metric, args.threshold, args.at)
+    comparison = compare(groups, args.metric, args.threshold, args.at)
     if args.json:
-        write_json(as_json(found), standard_output())
+        write_json(as_json(comparison), standard_output())
     else:
         if not console.is_terminal:
             console.width = PIPED_WIDTH
-        print_comparison(found, console)
+        print_comparison(comparison, console)
     if args.out is not None or not args.json:
         out = args.out or Path("compare.png")
-        draw_picture(lambda: draw_comparison(found, followed(out)), out, PlainConsole(stderr=args.json))
+        draw_picture(lambda: draw_comparison(comparison, followed(out)), out, PlainConsole(stderr=args.json))
     return 0
 
 
@@ -83,14 +83,14 @@ def _named(groups: list[Group], names: tuple[str, ...]) -> list[Group]:
     if not names:
         return groups
     if len(names) != len(groups):
-        found = ", ".join(group.name for group in groups)
-        raise UserError(f"--names gives {len(names)} names to {len(groups)} groups: {found}")
+        known = ", ".join(group.name for group in groups)
+        raise UserError(f"--names gives {len(names)} names to {len(groups)} groups: {known}")
     return [group._replace(name=name) for group, name in zip(groups, names, strict=True)]
 
 
-def print_comparison(found: Comparison, console: Console) -> None:
+def print_comparison(comparison: Comparison, console: Console) -> None:
     """Prints the table, in two parts where it does not fit, what it means, and what to know about it."""
-    base, word = found.rows[0].name, "better" if found.metric == RETURN else "higher"
+    base, word = comparison.rows[0].name, "better" if comparison.metric == RETURN else "higher"
     alone: Columns = {
         "seeds": lambda row: str(len(row.scored.seeds)),
         "mean": lambda row: estimated(row.mean),
@@ -100,38 +100,39 @@ def print_comparison(found: Comparison, console: Console) -> None:
         "difference": lambda row: estimated(row.difference, signed),
         word: lambda row: estimated(row.improvement, "{:.2f}".format),
     }
-    where = found.tasks[0] if len(found.tasks) == 1 else f"{len(found.tasks)} tasks ({', '.join(found.tasks)})"
-    title = f"{'Return' if found.metric == RETURN else found.metric} on {where}, with 95 % intervals"
-    parts = [_table(found, title, alone | beside if len(found.rows) > 1 else alone)]
-    if len(found.rows) > 1 and not fits(parts[0], console):
-        parts = [_table(found, title, alone), _table(found, "", beside)]
+    tasks = comparison.tasks
+    where = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks ({', '.join(tasks)})"
+    title = f"{'Return' if comparison.metric == RETURN else comparison.metric} on {where}, with 95 % intervals"
+    parts = [_table(comparison, title, alone | beside if len(comparison.rows) > 1 else alone)]
+    if len(comparison.rows) > 1 and not fits(parts[0], console):
+        parts = [_table(comparison, title, alone), _table(comparison, "", beside)]
     for part in parts:
         console.print(part)
-    if found.threshold is not None:
-        _print_reached(found, console)
+    if comparison.threshold is not None:
+        _print_reached(comparison, console)
     console.print()
-    for row in found.rows[1:]:
+    for row in comparison.rows[1:]:
         console.print(clean(f"{row.verdict}.", "bold"), soft_wrap=True)
-    console.print(clean(found.score, "dim"), soft_wrap=True)
-    if len(found.rows) > 1:
+    console.print(clean(comparison.score, "dim"), soft_wrap=True)
+    if len(comparison.rows) > 1:
         text = f"Difference: of the IQMs, to {base}; {word}: how probably a seed scores higher than one of {base}."
         console.print(clean(text, "dim"), soft_wrap=True)
-    for note in found.notes:
+    for note in comparison.notes:
         console.print(clean(note, "yellow"), soft_wrap=True)
 
 
-def _table(found: Comparison, title: str, columns: Columns) -> Table:
+def _table(comparison: Comparison, title: str, columns: Columns) -> Table:
     made = table(title, "group", *columns, words=["group"])
-    for row in found.rows:
+    for row in comparison.rows:
         made.add_row(clean(row.name), *(cell(row) for cell in columns.values()))
     return made
 
 
-def _print_reached(found: Comparison, console: Console) -> None:
-    title = f"First at {number_text(found.threshold)} or above, median over seeds"
+def _print_reached(comparison: Comparison, console: Console) -> None:
+    title = f"First at {number_text(comparison.threshold)} or above, median over seeds"
     made = table(title, "group", "steps", "minutes", "reached by", words=["group"])
     medians = []
-    for row in found.rows:
+    for row in comparison.rows:
         if row.first_reached is None:
             continue
         steps, minutes = row.first_reached
@@ -148,21 +149,21 @@ def _when(reached: Reached, form: str) -> str:
     return "-" if math.isinf(reached.median) else form.format(reached.median)
 
 
-def as_json(found: Comparison) -> dict[str, Any]:
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """Returns the comparison in plain values."""
     return {
-        "metric": found.metric,
-        "score": found.score,
-        "relative": found.relative,  # whether scores are relative to the first group's mean on each task
-        "tasks": found.tasks,
-        "threshold": found.threshold,
-        "groups": [_row_as_json(row, found) for row in found.rows],
-        "notes": found.notes,
+        "metric": comparison.metric,
+        "score": comparison.score,
+        "relative": comparison.relative,  # whether scores are relative to the first group's mean on each task
+        "tasks": comparison.tasks,
+        "threshold": comparison.threshold,
+        "groups": [_row_as_json(row, comparison) for row in comparison.rows],
+        "notes": comparison.notes,
     }
 
 
-def _row_as_json(row: Row, found: Comparison) -> dict[str, Any]:
-    scored = zip(found.tasks, row.scored.tasks, strict=True)
+def _row_as_json(row: Row, comparison: Comparison) -> dict[str, Any]:
+    scored = zip(comparison.tasks, row.scored.tasks, strict=True)
     reached = dict(zip(("steps", "minutes"), row.first_reached, strict=True)) if row.first_reached else {}
     return {
         "name": row.name,
@@ -181,8 +182,8 @@ def _row_as_json(row: Row, found: Comparison) -> dict[str, Any]:
     }
 
 
-def _estimate_as_json(one: Estimate | None) -> dict[str, float | None] | None:
-    if one is None:
+def _estimate_as_json(estimate: Estimate | None) -> dict[str, float | None] | None:
+    if estimate is None:
         return None
-    low, high = one.interval or (None, None)
-    return {"value": one.value, "low": low, "high": high}
+    low, high = estimate.interval or (None, None)
+    return {"value": estimate.value, "low": low, "high": high}

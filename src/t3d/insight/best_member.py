@@ -90,10 +90,10 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
         raise
     except Exception as error:  # an environment may raise anything
         raise UserError(f"{run.cfg.env.id} failed: {error}") from error
-    choice = Choice(fresh_episodes(run), {member: float(one.returns.mean()) for member, one in played.items()})
+    choice = Choice(fresh_episodes(run), {member: float(fresh.returns.mean()) for member, fresh in played.items()})
     means = {member.name: mean_return for member, mean_return in choice.mean_returns.items()}
     kept = {"basis": _basis(run, policies), "mean_returns": means} if several else None
-    save_played(run, {member: (policies[member], one) for member, one in played.items()}, choice.member, kept)
+    save_played(run, {member: (policies[member], fresh) for member, fresh in played.items()}, choice.member, kept)
     return choice
 
 
@@ -129,20 +129,20 @@ def save_played(
 ) -> None:
     """Records what best policies returned, for lists, reports and the dashboard; of the chosen one also what it saw."""
     results = {}
-    for member, (policy, one) in played.items():
-        returned = estimate(mean, [one.returns])
+    for member, (policy, fresh) in played.items():
+        returned = estimate(mean, [fresh.returns])
         results[member.name] = Fresh(
             policy=policy.sha256,
-            episodes=len(one.returns),
+            episodes=len(fresh.returns),
             mean=returned.value,
-            std=float(sample_std(one.returns)),
+            std=float(sample_std(fresh.returns)),
             low=returned.interval and returned.interval.low,
             high=returned.interval and returned.interval.high,
-            lowest=float(one.returns.min()),
-            highest=float(one.returns.max()),
-            mean_length=float(one.lengths.mean()),
+            lowest=float(fresh.returns.min()),
+            highest=float(fresh.returns.max()),
+            mean_length=float(fresh.lengths.mean()),
             of=len(played),
-            seen=one.seen.to_dict() if one.seen and chosen in (None, member) else None,
+            seen=fresh.seen.to_dict() if fresh.seen and chosen in (None, member) else None,
         )
     write_fresh(run.path, results, chosen.name if chosen else "", choice)
 

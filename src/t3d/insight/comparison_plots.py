@@ -36,8 +36,8 @@ def draw_comparison(comparison: Comparison, out: Path) -> None:
         size = (5.2 * ACROSS, 4.2 * down)
         figure, grid = plt.subplots(down, ACROSS, figsize=size, squeeze=False, layout="constrained")
         panels, unused = [*grid.flat][:count], [*grid.flat][count:]
-        for place, axes in enumerate(panels[:-2]):
-            _draw_curves(axes, comparison, place)
+        for task, axes in enumerate(panels[:-2]):
+            _draw_curves(axes, comparison, task)
         _draw_scores(panels[-2], comparison)
         _draw_profiles(panels[-1], comparison)
         for axes in panels:
@@ -50,23 +50,23 @@ def draw_comparison(comparison: Comparison, out: Path) -> None:
         plt.close(figure)
 
 
-def _look(place: int) -> dict[str, Any]:
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place // len(COLOURS) % len(LINES)]}
+def _look(index: int) -> dict[str, Any]:
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
 
 
 def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
-    for place, row in enumerate(comparison.rows):
+    for index, row in enumerate(comparison.rows):
         steps, values = _on_common_steps(row.scored.tasks[task])
-        found = band(interquartile_mean, values, RESAMPLES)
+        curve = band(interquartile_mean, values, RESAMPLES)
         marker = "o" if len(steps) == 1 else ""
-        axes.plot(steps, found.value, **_look(place), linewidth=2, marker=marker)
+        axes.plot(steps, curve.value, **_look(index), linewidth=2, marker=marker)
         if len(values) > 1:
-            axes.fill_between(steps, found.low, found.high, color=_look(place)["color"], alpha=0.2, linewidth=0)
+            axes.fill_between(steps, curve.low, curve.high, color=_look(index)["color"], alpha=0.2, linewidth=0)
     if comparison.threshold is not None:
         axes.axhline(comparison.threshold, color="#999999", linewidth=0.8, linestyle=":")
-    what = "return" if comparison.metric == RETURN else comparison.metric
+    name = "return" if comparison.metric == RETURN else comparison.metric
     relative = f", relative to {comparison.rows[0].name}" if comparison.relative else ""
-    axes.set(title=comparison.tasks[task], xlabel="environment steps per seed", ylabel=f"{what}, IQM{relative}")
+    axes.set(title=comparison.tasks[task], xlabel="environment steps per seed", ylabel=f"{name}, IQM{relative}")
     axes.xaxis.set_major_formatter(STEPS)
     axes.yaxis.set_major_formatter(VALUES)
 
@@ -77,15 +77,15 @@ def _on_common_steps(seeds: list[Seed]) -> tuple[Array, Array]:
 
 def _draw_scores(axes: Any, comparison: Comparison) -> None:
     """Draws the interquartile means with their intervals, and every seed."""
-    for place, row in enumerate(comparison.rows):
-        colour = _look(place)["color"]
+    for height, row in enumerate(comparison.rows):
+        colour = _look(height)["color"]
         if row.iqm.interval is not None:
-            axes.plot(row.iqm.interval, [place, place], color=colour, linewidth=6, alpha=0.4, solid_capstyle="butt")
+            axes.plot(row.iqm.interval, [height, height], color=colour, linewidth=6, alpha=0.4, solid_capstyle="butt")
         for scores in row.scored.scores:
-            axes.plot(scores, [place] * len(scores), "|", color=colour, markersize=11)
-        axes.plot([row.iqm.value], [place], "o", color=colour)
+            axes.plot(scores, [height] * len(scores), "|", color=colour, markersize=11)
+        axes.plot([row.iqm.value], [height], "o", color=colour)
         above = {"xytext": (0, 14), "textcoords": "offset points"}
-        axes.annotate(shortened(row.name), (0.02, place), xycoords=("axes fraction", "data"), **above)
+        axes.annotate(shortened(row.name), (0.02, height), xycoords=("axes fraction", "data"), **above)
     axes.axvline(comparison.rows[0].iqm.value, color="black", linewidth=0.8, linestyle=":")
     axes.set_yticks([])
     axes.set_ylim(len(comparison.rows) - 0.5, -0.5)
@@ -95,18 +95,18 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
 
 def _draw_profiles(axes: Any, comparison: Comparison) -> None:
     """Draws which share of the seeds scores at least so much."""
-    scores = np.concatenate([one for row in comparison.rows for one in row.scored.scores])
+    scores = np.concatenate([of_task for row in comparison.rows for of_task in row.scored.scores])
     margin = 0.05 * (scores.max() - scores.min()) or 1.0
     levels = np.linspace(scores.min() - margin, scores.max() + margin, LEVELS)
-    for place, row in enumerate(comparison.rows):
+    for index, row in enumerate(comparison.rows):
         axes.plot(
-            levels, performance_profile(row.scored.scores, levels), **_look(place), linewidth=2, label=_label(row)
+            levels, performance_profile(row.scored.scores, levels), **_look(index), linewidth=2, label=_label(row)
         )
         if row.iqm.interval is not None:
             rng = np.random.default_rng(0)
-            drawn = [resample(one, rng, RESAMPLES) for one in row.scored.scores]
+            drawn = [resample(of_task, rng, RESAMPLES) for of_task in row.scored.scores]
             low, high = np.array([interval(shares) for shares in performance_profile(drawn, levels)]).T
-            axes.fill_between(levels, low, high, color=_look(place)["color"], alpha=0.15, linewidth=0)
+            axes.fill_between(levels, low, high, color=_look(index)["color"], alpha=0.15, linewidth=0)
     if comparison.threshold is not None:
         axes.axvline(comparison.threshold, color="#999999", linewidth=0.8, linestyle=":")
     axes.set(title="performance profile", xlabel=_score(comparison), ylabel="share of seeds that score at least this")
@@ -124,5 +124,5 @@ def shortened(name: str) -> str:
 
 
 def _score(comparison: Comparison) -> str:
-    what = "score" if comparison.metric == RETURN else comparison.metric
-    return f"{what}, relative to {comparison.rows[0].name}" if comparison.relative else what
+    name = "score" if comparison.metric == RETURN else comparison.metric
+    return f"{name}, relative to {comparison.rows[0].name}" if comparison.relative else name

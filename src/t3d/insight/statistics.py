@@ -52,7 +52,7 @@ class Reached(NamedTuple):
 
 def mean(scores: Scores) -> Array:
     """Averages over seeds, then over tasks, so that each task counts the same."""
-    over_tasks: Array = np.mean([one.mean(axis=-1) for one in scores], axis=0)
+    over_tasks: Array = np.mean([of_task.mean(axis=-1) for of_task in scores], axis=0)
     return over_tasks
 
 
@@ -83,7 +83,8 @@ def probability_of_improvement(x: Scores, y: Scores) -> Array:
 
 def performance_profile(scores: Scores, thresholds: Array) -> Array:
     """Returns which share of the seeds scores at least each threshold, on average over tasks: (thresholds, ...)."""
-    return np.stack([mean([(one >= threshold).astype(np.float64) for one in scores]) for threshold in thresholds])
+    reached = [[(of_task >= threshold).astype(np.float64) for of_task in scores] for threshold in thresholds]
+    return np.stack([mean(shares) for shares in reached])
 
 
 def estimate(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
@@ -92,10 +93,10 @@ def estimate(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES, 
     In each resample every group draws, within each of its tasks, as many seeds as it has, with replacement.
     """
     value = float(statistic(*groups))
-    if any(one.shape[-1] < 2 for scores in groups for one in scores):
+    if any(of_task.shape[-1] < 2 for scores in groups for of_task in scores):
         return Estimate(value, None)
     rng = np.random.default_rng(seed)
-    samples = statistic(*([resample(one, rng, resamples) for one in scores] for scores in groups))
+    samples = statistic(*([resample(of_task, rng, resamples) for of_task in scores] for scores in groups))
     return Estimate(value, interval(samples))
 
 
@@ -152,14 +153,14 @@ def relative_to(scores: Scores, base: Scores) -> list[Array]:
 
     Where that mean is positive, this is the score divided by it; where it is 0, it raises ZeroDivisionError.
     """
-    means = [float(one.mean()) for one in base]
+    means = [float(of_task.mean()) for of_task in base]
     if 0 in means:
         raise ZeroDivisionError("a mean of 0 cannot be compared with")
-    return [1 + (one - middle) / abs(middle) for one, middle in zip(scores, means, strict=True)]
+    return [1 + (of_task - middle) / abs(middle) for of_task, middle in zip(scores, means, strict=True)]
 
 
 def _wins(x: Array, y: Array) -> Array:
     """Returns the share of pairs in which x is higher; one of x at a time, because resamples make large arrays."""
-    each = [(one > y).mean(axis=-1) + (one == y).mean(axis=-1) / 2 for one in np.moveaxis(x[..., None], -2, 0)]
+    each = [(seed > y).mean(axis=-1) + (seed == y).mean(axis=-1) / 2 for seed in np.moveaxis(x[..., None], -2, 0)]
     share: Array = np.mean(each, axis=0)
     return share
