@@ -82,9 +82,9 @@ def clear_leftovers(folder: Path) -> None:
     """Removes what killed processes have left half written; what others are writing just now is younger."""
     with suppress(OSError):
         for left in () if folder.is_symlink() else folder.iterdir():
-            found = left.lstat()
-            is_old = found.st_mtime < time.time() - LEFT_SECONDS
-            if is_old and stat.S_ISREG(found.st_mode) and TEMPORARY.search(left.name):
+            status = left.lstat()
+            is_old = status.st_mtime < time.time() - LEFT_SECONDS
+            if is_old and stat.S_ISREG(status.st_mode) and TEMPORARY.search(left.name):
                 left.unlink()
 
 
@@ -100,11 +100,11 @@ def sync_folder(path: Path) -> None:
 def read(path: Path, most: int, size: int | None = None, sha256: str | None = None) -> bytes:
     """Reads a regular file; raises Refused if its length or hash is wrong."""
     with open_plain(path) as file:
-        found = os.fstat(file.fileno()).st_size
-        if found > most:
-            raise Refused(f"it holds {found:,} bytes, more than the limit of {most:,}")
-        if size is not None and found != size:
-            raise Refused(f"it holds {found:,} bytes instead of {size:,}")
+        bytes_there = os.fstat(file.fileno()).st_size
+        if bytes_there > most:
+            raise Refused(f"it holds {bytes_there:,} bytes, more than the limit of {most:,}")
+        if size is not None and bytes_there != size:
+            raise Refused(f"it holds {bytes_there:,} bytes instead of {size:,}")
         content = file.read()
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise Refused(CHANGED)

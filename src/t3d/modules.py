@@ -262,10 +262,10 @@ def where_it_failed(error: BaseException) -> str:
     """Describes an error of the user's own code, and where in their files it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = ([frame for frame in frames[1:] if not is_installed(frame.filename)] or frames)[-1]
-    what = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
+    text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
     if isinstance(error, SystemExit):
-        what += ", which ends the program; put script code under if __name__ == '__main__':"
-    return f"{where.filename}, line {where.lineno}: {what}"
+        text += ", which ends the program; put script code under if __name__ == '__main__':"
+    return f"{where.filename}, line {where.lineno}: {text}"
 
 
 def is_installed(file: str) -> bool:

@@ -129,5 +129,5 @@ class ActingStatistics:
 
     def totals(self, waited: float, lived: float, actors: int, restarts: int) -> ActingTotals:
         """Returns all of it; waited and lived are seconds summed over all actors, ended ones too."""
-        mine = self._ages, self._fills, self._looks, self.learner_waited
-        return ActingTotals(time.monotonic(), *mine, waited, lived, actors, restarts, self._traffic)
+        measured = self._ages, self._fills, self._looks, self.learner_waited
+        return ActingTotals(time.monotonic(), *measured, waited, lived, actors, restarts, self._traffic)

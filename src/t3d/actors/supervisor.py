@@ -276,7 +276,7 @@ def python_path() -> str:
 def _in_words(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    names = {one.value: one.name for one in signal.Signals}  # most of the real-time signals have none
+    names = {kind.value: kind.name for kind in signal.Signals}  # most of the real-time signals have none
     return f"ended by {names.get(-code, f'signal {-code}')}"
 
 

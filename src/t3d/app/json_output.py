@@ -38,13 +38,13 @@ class EventStream:
         """Writes what a run that failed logged last, which no longer reached us: how it ended."""
         if self._folder is None:
             return
-        found: dict[str, float] = {}
+        times: dict[str, float] = {}
         for name in LOGS:
             for line in _tail(self._folder / name):
                 time = fields_of(line).get("time")
                 if isinstance(time, float) and time > self._newest:
-                    found[line.decode()] = time
-        for text in sorted(found, key=found.__getitem__):
+                    times[line.decode()] = time
+        for text in sorted(times, key=times.__getitem__):
             self._write_line(text)
 
     def _write_line(self, text: str) -> None:

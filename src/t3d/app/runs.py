@@ -145,7 +145,7 @@ def shown_fields(run: Summary) -> dict[str, Any]:
 
 def _fields(run: Summary, columns: Columns | None) -> dict[str, Any]:
     results = _results(run, columns)
-    diverged = [one.member.name for one in results if one.stopped or one.member in run.diverged]
+    diverged = [result.member.name for result in results if result.stopped or result.member in run.diverged]
     return {"path": str(run.path), **run.fields, "diverged": diverged, "last_return": last_return(results)}
 
 

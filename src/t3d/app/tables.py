@@ -40,7 +40,7 @@ def fits(made: Table, console: Console) -> bool:
 
 def clean(text: str, style: str = "") -> Text:
     """Makes text from a file safe to print: markup is literal, unprintable characters become question marks."""
-    return Text("".join(one if one.isprintable() else "?" for one in text), style)
+    return Text("".join(letter if letter.isprintable() else "?" for letter in text), style)
 
 
 def print_changes(cfg: Config, console: Console) -> None:
@@ -83,8 +83,8 @@ def sweep_table(
     made = table("", *map(_head, swept(members)), *(["best"] if with_best else []), "last", "")
     marked = highest(last_means(members, evals, diverged))
     for values, group in by_values(members).items():
-        living = [evals[one] for one in group if one in evals and one not in diverged]
-        lost = sum(one in diverged for one in group)
+        living = [evals[member] for member in group if member in evals and member not in diverged]
+        lost = sum(member in diverged for member in group)
         mark = f"{lost} diverged" if lost else "highest" if values == marked else ""
         best = [_over_seeds(list(filter(None, map(trained, living))), best_of)] if with_best else []
         cells = [*best, _over_seeds(living, lambda column: column[-1]), mark]

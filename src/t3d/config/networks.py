@@ -60,9 +60,9 @@ def encoder_of(spec: Spec, cfg: TD3Config) -> Encoder | None:
     if not spec.images:
         return None
     shapes = tuple(image.shape for image in spec.images)
-    found = Encoder(shapes, spec.stack, cfg.encoder_strides, cfg.encoder_channels, cfg.encoder_features)
+    encoder = Encoder(shapes, spec.stack, cfg.encoder_strides, cfg.encoder_channels, cfg.encoder_features)
     try:
-        found.outputs  # noqa: B018 (it may raise)
+        encoder.outputs  # noqa: B018 (it may raise)
     except ValueError as error:
         raise UserError(f"{error}; give fewer or smaller td3.encoder_strides, or larger images") from None
-    return found
+    return encoder

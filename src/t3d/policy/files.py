@@ -171,11 +171,11 @@ def read_description(text: bytes) -> dict[str, Any]:
     return unsealed("policy", text, INDENT) if "policy" in fields else fields
 
 
-def _refuse_format(found: Any, stem: Path) -> None:
-    if found != FORMAT:
-        older = isinstance(found, int) and found < FORMAT
+def _refuse_format(version: Any, stem: Path) -> None:
+    if version != FORMAT:
+        older = isinstance(version, int) and version < FORMAT
         instead = "use the version that wrote it, or train again" if older else "update T3D"
-        raise UserError(f"{stem} has policy format {found!r:.20}, and this T3D reads {FORMAT}; {instead}")
+        raise UserError(f"{stem} has policy format {version!r:.20}, and this T3D reads {FORMAT}; {instead}")
 
 
 def _checked_description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:

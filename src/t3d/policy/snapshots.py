@@ -32,9 +32,9 @@ class PolicySnapshot(NamedTuple):
 
     def of_member(self, member: int) -> PolicySnapshot:
         """Copies one member's part, which later updates do not change."""
-        mine, scaling = slice(member, member + 1), self.scaling
-        alone = None if scaling is None else Scaling(scaling.mean[mine].copy(), scaling.std[mine].copy())
-        return self._replace(flat=self.flat[mine].copy(), scaling=alone)
+        row, scaling = slice(member, member + 1), self.scaling
+        alone = None if scaling is None else Scaling(scaling.mean[row].copy(), scaling.std[row].copy())
+        return self._replace(flat=self.flat[row].copy(), scaling=alone)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything but the architecture, as arrays and plain values by name."""

@@ -77,15 +77,17 @@ class Scalars:
 
     def _rollout(self, name: str) -> Point:
         event, recent = self._ended.pop(name), self._episodes[name]
-        values = {"rollout/ep_len_mean": fmean(one.length for one in recent), "time/episodes": self._counts[name]}
-        if rewards := [one.total_reward for one in recent if one.total_reward is not None]:  # None: it was not finite
+        lengths = [episode.length for episode in recent]
+        values = {"rollout/ep_len_mean": fmean(lengths), "time/episodes": self._counts[name]}
+        rewards = [episode.total_reward for episode in recent]
+        if rewards := [reward for reward in rewards if reward is not None]:  # None: it was not finite
             values["rollout/ep_rew_mean"] = fmean(rewards)
         return Point(name, event.step, event.time, values)
 
 
 def plain_values(event: Event) -> dict[str, float]:
     """Returns the numbers of an event by the names that they have elsewhere; lists without names are left out."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for field in dataclasses.fields(event):
         value = getattr(event, field.name)
         if field.name in NOT_SCALARS or (isinstance(value, list) and field.name not in LISTED):
@@ -94,8 +96,8 @@ def plain_values(event: Event) -> dict[str, float]:
         for entry, number in entries(value, field.name).items():
             if isinstance(number, int | float) and math.isfinite(number):
                 name = f"{own}.{entry}" if entry else THEIRS.get((type(event), field.name), own)
-                found[name] = float(number)
-    return found
+                values[name] = float(number)
+    return values
 
 
 def learning_rates(td3: TD3Config, updates: int) -> dict[str, float]:

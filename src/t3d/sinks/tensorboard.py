@@ -68,10 +68,10 @@ class TensorBoard:
         return io.BufferedWriter(file)
 
     def _put_in_place(self, folder: Path) -> None:
-        before = [one for one in folder.iterdir() if one.name.startswith(PREFIX) and one.name != self._name]
+        before = [file for file in folder.iterdir() if file.name.startswith(PREFIX) and file.name != self._name]
         (folder / UNFINISHED).rename(folder / self._name)
-        for one in before:
-            one.unlink()
+        for file in before:
+            file.unlink()
 
 
 SINK = TensorBoard

@@ -64,9 +64,9 @@ class WeightsAndBiases:
         import wandb  # noqa: PLC0415 (after its environment is set)
 
         identity = f"{hashlib.sha256(self._first_event()).hexdigest()[:16]}-{name}"
-        mine = re.compile(rf".*-{re.escape(identity)}(-\d+)?")  # with a number: the second in the same second
+        of_run = re.compile(rf".*-{re.escape(identity)}(-\d+)?")  # with a number: the second in the same second
         title = readable(self.path.resolve().name)
-        before = [one for one in (self.path / FOLDER).iterdir() if mine.fullmatch(one.name)]
+        before = [file for file in (self.path / FOLDER).iterdir() if of_run.fullmatch(file.name)]
         nothing_else = wandb.Settings(
             console="off",
             disable_git=True,

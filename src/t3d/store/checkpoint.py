@@ -75,10 +75,10 @@ class Checkpoint(NamedTuple):
     def fill(self, replay: Replay, index: int, member: str) -> None:
         """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""
         first, stop = replay.kept(index)
-        mine = [segment for segment in self.segments if segment.member == member and segment.stop > first]
-        _refuse_gaps(mine, first, stop)
+        own = [segment for segment in self.segments if segment.member == member and segment.stop > first]
+        _refuse_gaps(own, first, stop)
         intact: dict[str, NDArray[Any]] = {}
-        for segment in sorted(mine, key=lambda segment: segment.file.name in self.damaged):
+        for segment in sorted(own, key=lambda segment: segment.file.name in self.damaged):
             count = segment.stop - segment.first
             origins = np.full((count, 4), UNKNOWN, np.int32)
             if segment.file.name not in self.damaged:

@@ -163,16 +163,16 @@ def replay_episodes(
     idle. If an episode is not the first, its environment has been reset before, as it was in the run: some
     simulators (PyBullet) differ on the first reset only.
     """
-    played = [one.actions if len(one.actions) == one.length else one.actions[:0] for one in saved]
+    played = [state.actions if len(state.actions) == state.length else state.actions[:0] for state in saved]
     longest = max(map(len, played))
     starts = [longest - len(actions) for actions in played]
     idle = np.zeros(env_batch.spec.action_size, np.float32)
     for t in range(longest + 1):
-        for runner, one, start in zip(runners, saved, starts, strict=True):
-            if t == start and one.trace is None:
-                runner.begin_after_failure(one.episode)
-            elif t == start and not (t == 0 and runner.episode == one.episode):
-                runner.begin(one.episode)
+        for runner, state, start in zip(runners, saved, starts, strict=True):
+            if t == start and state.trace is None:
+                runner.begin_after_failure(state.episode)
+            elif t == start and not (t == 0 and runner.episode == state.episode):
+                runner.begin(state.episode)
         if t == longest:
             break
         if stop.is_set():
