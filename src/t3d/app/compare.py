@@ -167,7 +167,7 @@ def _row_as_json(row: Row, comparison: Comparison) -> dict[str, Any]:
     reached = dict(zip(("steps", "minutes"), row.first_reached, strict=True)) if row.first_reached else {}
     return {
         "name": row.name,
-        "runs": list(dict.fromkeys(str(one.run.path) for one in row.scored.group.trainings)),
+        "runs": list(dict.fromkeys(str(training.run.path) for training in row.scored.group.trainings)),
         "scores": {task: {seed.name: seed.score for seed in seeds} for task, seeds in scored},
         "diverged": [seed.name for seed in row.scored.seeds if seed.diverged],
         "mean": _estimate_as_json(row.mean),
@@ -175,8 +175,8 @@ def _row_as_json(row: Row, comparison: Comparison) -> dict[str, Any]:
         "difference": _estimate_as_json(row.difference),
         "probability_of_improvement": _estimate_as_json(row.improvement),
         "first_reached": {
-            unit: {"median": None if math.isinf(one.median) else one.median, "seeds": one.reached, "of": one.seeds}
-            for unit, one in reached.items()
+            unit: {"median": None if math.isinf(when.median) else when.median, "seeds": when.reached, "of": when.seeds}
+            for unit, when in reached.items()
         },
         "verdict": row.verdict,
     }

@@ -57,9 +57,9 @@ def rows(args: BenchArgs, report: Callable[[str], object]) -> Iterator[dict[str,
     default = torch.get_num_threads()
     for threads in args.threads or ((1, default) if device == "cpu" and default > 1 else (default,)):
         case = _case(device, threads, args)
-        for what in ("update", "train") if args.what == "all" else (args.what,):
-            report(f"measuring {what}, threads {threads} ...")
-            yield from _measure(what, case, args)
+        for part in ("update", "train") if args.what == "all" else (args.what,):
+            report(f"measuring {part}, threads {threads} ...")
+            yield from _measure(part, case, args)
 
 
 def _case(device: str, threads: int, args: BenchArgs) -> Case:
@@ -69,12 +69,12 @@ def _case(device: str, threads: int, args: BenchArgs) -> Case:
     return Case(device, threads, batch, args.hidden or td3.critic_hidden, args.seeds, critics, args.preset)
 
 
-def _measure(what: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]]:
-    if what == "growth":
+def _measure(part: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]]:
+    if part == "growth":
         for varied in growth_cases(case):
             fastest = [engine for engine in FASTEST_FIRST[case.device] if _computes(engine, varied)][:1]
             yield from update_rows(varied, _chosen(fastest, varied, args), args.seconds / 4)
-    elif what == "update":
+    elif part == "update":
         yield from update_rows(case, _chosen(UPDATE_ENGINES[case.device], case, args), args.seconds)
     else:
         engines = _chosen(TRAIN_ENGINES[case.device], case, args)

@@ -75,8 +75,8 @@ class Trial:
         vector, frame = split(newest(flat, spec), spec)
         first = self._first_frame = self._first_frame if self.observed else frame
         for image in spec.images:
-            mine = slice(image.start, image.stop)
-            self.changed[image] = self.changed[image] or not np.array_equal(first[mine], frame[mine])
+            pixels = slice(image.start, image.stop)
+            self.changed[image] = self.changed[image] or not np.array_equal(first[pixels], frame[pixels])
         return vector
 
     def step(self, rng: np.random.Generator) -> Result:
@@ -251,9 +251,9 @@ def _constant(trial: Trial) -> NDArray[np.bool_]:
     """Marks the values that have not changed, but not choices that did not occur."""
     constant: NDArray[np.bool_] = trial.least == trial.most
     for part in trial.guard.spec.observation:
-        mine = constant[part.start : part.stop]
-        if part.first_choice is not None and not mine.all():
-            mine[:] = False
+        of_part = constant[part.start : part.stop]
+        if part.first_choice is not None and not of_part.all():
+            of_part[:] = False
     return constant
 
 
