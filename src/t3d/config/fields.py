@@ -14,6 +14,7 @@ import numpy as np
 
 from t3d.errors import UserError
 
+MOST_BITS_SHOWN = 1024  # Python refuses to write integers of more than 4,300 digits
 LARGEST_WHOLE_FLOAT = 2**1023  # larger ones do not fit into a float
 ANYTHING = (-math.inf, math.inf)
 HAND_WRITTEN = ("fused", "graph")  # engines that compute only what someone derived
@@ -114,10 +115,10 @@ def _check_range(name: str, value: Any, low: float, high: float) -> None:
         return
     for number in value if isinstance(value, tuple) else (value,):
         if not low <= number <= high:  # written so that NaN fails
-            said = (
-                f"{name} contains {number}; each" if isinstance(value, tuple) else f"{name}={value} is out of range; it"
-            )
-            raise UserError(f"{said} must be between {low:,} and {high:,}")
+            is_huge = isinstance(number, int) and number.bit_length() > MOST_BITS_SHOWN
+            shown = f"an integer of {number.bit_length():,} bits" if is_huge else str(number)
+            problem = f" contains {shown}; each" if isinstance(value, tuple) else f"={shown} is out of range; it"
+            raise UserError(f"{name}{problem} must be between {low:,} and {high:,}")
 
 
 def _as_declared(value: Any, hint: Any) -> Any:
