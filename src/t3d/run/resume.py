@@ -143,10 +143,10 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
             + ", ".join(f"--{name.replace('_', '-')}" for name in Changes._fields)
         )
     applied = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
-    nested: dict[str, Any] = {"env": {"args": written.env.args}, "td3": {}, "log": {}, "replay": {}}
+    nested: dict[str, Any] = {"env": {"args": written.env.args}}
     for key, now in applied.items():
         section, _, name = key.rpartition(".")
-        (nested[section] if section else nested)[name] = now
+        (nested.setdefault(section, {}) if section else nested)[name] = now
     notes = [
         f"config.toml says {key}={plain(now)}, it was {plain(then)}"
         for key, (then, now) in edits.items()
