@@ -139,9 +139,10 @@ def reseal(folder: Path, contents: dict[str, bytes], **changes: Any) -> None:
 
 
 def rewrite_policy(stem: Path, changes: dict[str, Any], tensors: dict[str, Any] | None = None) -> None:
-    """Changes what a policy says of itself, or its numbers, as an attacker would: with hashes that are right."""
-    numbers = safetensors.numpy.load(stem.with_suffix(".safetensors").read_bytes())
-    content, text = policies.contents({**t3d.load_policy(stem).about, **changes}, {**numbers, **(tensors or {})})
+    """Changes what a policy says of itself, or its numbers (None: left out), with hashes that are right."""
+    numbers = {**safetensors.numpy.load(stem.with_suffix(".safetensors").read_bytes()), **(tensors or {})}
+    numbers = {name: array for name, array in numbers.items() if array is not None}
+    content, text = policies.contents({**t3d.load_policy(stem).about, **changes}, numbers)
     stem.with_suffix(".safetensors").write_bytes(content)
     stem.with_suffix(".json").write_bytes(text)
 

@@ -236,6 +236,30 @@ def test_numbers_that_no_run_writes_are_refused(stem: Path, tensors: dict[str, A
         t3d.load_policy(stem)
 
 
+ROW = np.ones(NETWORK.size, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "sentence"),
+    [
+        ({"secret": ROW}, "its tensors are 'actor', 'mean', 'secret', 'std'; a policy has 'actor', and"),
+        ({"flat": ROW}, "its tensors are 'actor', 'flat', 'mean', 'std'"),
+        ({"actor": None, "flat": ROW}, "its tensors are 'flat', 'mean', 'std'"),
+        ({"actor": None}, "its tensors are 'mean', 'std'"),
+        ({"mean": None}, "its tensors are 'actor', 'std'"),
+        ({"std": None}, "its tensors are 'actor', 'mean'"),
+        ({"actor": ROW[1:]}, f"'actor' does not hold {NETWORK.size} finite float32 values"),
+        ({"std": np.full(3, np.nan, np.float32)}, "'std' does not hold 3 finite float32 values"),
+    ],
+)
+def test_tensors_that_a_policy_does_not_have_are_refused_by_name(
+    stem: Path, tensors: dict[str, Any], sentence: str
+) -> None:
+    rewrite_policy(stem, {}, tensors)
+    with pytest.raises(UserError, match=sentence):
+        t3d.load_policy(stem)
+
+
 def test_any_wrong_value_under_a_right_hash_is_met_with_a_sentence_or_works(stem: Path) -> None:
     fields = unsealed("policy", stem.with_suffix(".json").read_bytes(), indent=2)
     shutil.copytree(stem.parent, stem.parent.with_name("sound"))

@@ -31,7 +31,7 @@ from t3d.files import (
 from t3d.policy.acting import LoadedPolicy, SavedPolicy
 from t3d.policy.actions import to_bounds
 from t3d.policy.architectures import KINDS, Architecture, Kind
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.policy.spec import Spec
 
 FORMAT = 3  # formats 1 and 2 had no architecture
@@ -239,13 +239,19 @@ def _snapshot(
     images = ((), 1) if encoder is None else (encoder.images, encoder.stack)
     if images != (tuple(image.shape for image in spec.images), spec.stack):
         raise Refused("its network does not fit the images of its observations")
-    arrays = {"flat" if name == "actor" else name: array[None] for name, array in tensors.items()}
-    snapshot = PolicySnapshot.from_dict({**arrays, "updates": about["updates"]}, 1, network).checked()
-    if snapshot.scaling is not None and spec.images:
+    if tensors.keys() not in ({"actor"}, {"actor", "mean", "std"}):
+        names = ", ".join(f"{name!r:.60}" for name in sorted(tensors)[:5])
+        raise Refused(f"its tensors are {names}; a policy has 'actor', and with scaled observations 'mean' and 'std'")
+    shapes = {"actor": network.size, "mean": sizes[0], "std": sizes[0]}
+    for name, array in tensors.items():
+        if array.shape != (shapes[name],) or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise Refused(f"{name!r} does not hold {shapes[name]:,} finite float32 values")
+    scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
+    if scaling is not None and spec.images:
         raise Refused("it scales observations that hold images, which no run of T3D does")
-    if snapshot.scaling is not None and not (snapshot.scaling.std > 0).all():
+    if scaling is not None and not (scaling.std > 0).all():
         raise Refused("it scales observations by a standard deviation of 0 or less")
-    return snapshot
+    return PolicySnapshot(to_count(about["updates"]), network, tensors["actor"][None], scaling)
 
 
 def _content(path: Path, most: int) -> bytes:
