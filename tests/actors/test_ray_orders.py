@@ -76,6 +76,10 @@ class Deadly(Sleeping):
         return *super().step(action)[:3], self.steps == 5, {}
 
 
+def make_four() -> gym.vector.VectorEnv[Any, Any, Any]:
+    return gym.vector.SyncVectorEnv([Sleeping] * 4, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
+
+
 class Handle:
     """An actor. It does at once what it is asked, one after the other; answers arrive when its clock says so."""
 
@@ -136,9 +140,10 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_actor, "started_here", lambda: Started("here", 1, "a node", "all that is needed"))
 
 
-def collector_for(cfg: Config) -> RayCollector:
+def collector_for(cfg: Config, *, vector: bool = False) -> RayCollector:
     """A collector with its first policy, whose actions are 0."""
-    collector = RayCollector(cfg, env_factory(cfg.env), Checkup([], helpers.make_spec(3, 1), False, {}), CONNECTION)
+    checkup = Checkup([], helpers.make_spec(3, 1), vector, {})
+    collector = RayCollector(cfg, env_factory(cfg.env), checkup, CONNECTION)
     network = helpers.mlp(3, 4, 1)
     collector.publish(PolicySnapshot(0, network, np.zeros((1, network.size), np.float32)), 0)
     return collector
@@ -242,3 +247,13 @@ def test_evaluators_that_cannot_be_created_are_tried_again_and_end_the_run_if_th
             while True:
                 look()
         assert slot.failed_starts == 6 and not slot.given_up, "which may yet start one"
+
+
+def test_a_vector_env_takes_its_last_step_with_only_some_of_its_environments() -> None:
+    cfg = config("make_four", 4, total_steps=310, random_steps=100, updates_per_step=0.0)
+    collector, rows, news = collector_for(merge(cfg, {"actors": "ray:1"}), vector=True), 0, list[Any]()
+    while rows < 310:
+        collected = collector.poll()
+        rows += sum(len(rollout.rows) for rollout in collected.rollouts)
+        news += collected.news
+    assert rows == 310 and [event.text for event in news if event.what == "lost"] == []

@@ -153,7 +153,9 @@ class Actor:
             for unit, member_actor in [*self.units.items()]:
                 member = member_actor.member
                 start, wanted = claims.get(member, (0, 0))
-                if counts.get(member, 0) >= wanted or member_actor.error is not None:
+                # A claim is for whole steps of a VectorEnv; the last one of a run may be for fewer environments.
+                enough = counts.get(member, 0) >= min(wanted, self.cfg.total_steps - start)
+                if enough or member_actor.error is not None:
                     continue
                 if time.monotonic() >= until:
                     return
