@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -12,9 +14,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,9 +48,10 @@ ray = pytest.importorskip("ray", reason="Ray is an extra")
 from ray_nodes import VARIABLES, clean, head, node  # noqa: E402
 
 LEARNER = """
+import threading
 from t3d.actors.ray_cluster import connect
 from t3d.config import Config, EnvConfig
-connect(Config(actors="ray:2", env=EnvConfig(id="Pendulum-v1")))
+connect(Config(actors="ray:2", env=EnvConfig(id="Pendulum-v1")), 2, threading.Event())
 import ray, time
 class Sleeper:
     def act(self):
@@ -94,7 +98,12 @@ def cluster() -> Iterator[str]:
 
 
 def joined(address: str, **changes: Any) -> Connection:
-    return connect(replace(CFG, ray_address=address, **changes))
+    return connected(replace(CFG, ray_address=address, **changes))
+
+
+def connected(cfg: Config) -> Connection:
+    with Path(os.devnull).open("wb") as nowhere:
+        return connect(cfg, nowhere.fileno(), threading.Event())
 
 
 def in_worker(function: object) -> object:
@@ -111,8 +120,10 @@ class TestOwnCluster:
         before_folders = folders_of_clusters()
         before, environment = signal.signal(signal.SIGTERM, handler), dict(os.environ)
         with (tmp_path / "log").open("wb") as log:
-            connection = connect(replace(CFG, actors="ray:8"), log.fileno())
+            connection = connect(replace(CFG, actors="ray:8"), log.fileno(), threading.Event())
             try:
+                assert (tmp_path / "log").read_bytes() == b"", "what a run prints before it has a folder, users see"
+                logging.getLogger("ray").warning("a word of Ray")
                 assert connection.warnings == [] and connection.lost() == ""
                 assert signal.getsignal(signal.SIGTERM) is handler
                 assert {listening.laddr.ip for listening in _listening()} <= {"127.0.0.1", "::ffff:127.0.0.1"}
@@ -123,6 +134,7 @@ class TestOwnCluster:
                 (folder,) = folders_of_clusters() - before_folders
                 assert folder.stat().st_mode & 0o777 == 0o700, "nobody else can enter"
                 _until(lambda: b"printed by a worker" in (tmp_path / "log").read_bytes())
+                assert b"a word of Ray" in (tmp_path / "log").read_bytes()
             finally:
                 connection.close()
                 signal.signal(signal.SIGTERM, before)
@@ -157,20 +169,53 @@ class TestOwnCluster:
             subprocess.run(
                 [sys.executable, "-c", f"import ray\n{LEARNER}"], env=clean(), capture_output=True, check=True
             )
-        assert b"imported or used Ray with another token or other settings" in raised.value.stderr
+        assert b"imported Ray before the run" in raised.value.stderr
+        assert b"that imports ray after the run has started" in raised.value.stderr
 
     def test_says_which_extra_to_install_without_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"t3d\[ray\]"):
-            connect(CFG)
+            connected(CFG)
 
     def test_says_so_if_ray_cannot_start_and_leaves_nothing_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         folders = folders_of_clusters()
         monkeypatch.setattr(ray_cluster, "store_bytes", lambda free: 1)
         with pytest.raises(UserError, match=r"Ray could not start on this machine: ValueError: .*object store"):
-            connect(CFG)
+            connected(CFG)
         assert folders_of_clusters() == folders
         assert not any(name in os.environ for name in VARIABLES)
+
+    @pytest.mark.parametrize("culprit", ["subprocess.Popen", "tempfile.mkdtemp"])
+    def test_a_system_that_has_run_out_of_something_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, culprit: str
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        folders = folders_of_clusters()
+        monkeypatch.setattr(f"t3d.actors.ray_cluster.{culprit}", fail)
+        with pytest.raises(UserError, match=r"Ray could not start on this machine: .*temporarily unavailable"):
+            connected(CFG)
+        assert folders_of_clusters() == folders
+
+    def test_a_cluster_that_is_not_reached_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def init(**_: object) -> None:
+            raise ConnectionError("no raylet here")
+
+        with ExitStack() as opened, pytest.raises(UserError, match="could not start: no raylet here"):
+            ray_cluster._init(SimpleNamespace(init=init, shutdown=str), opened, 2, "could not start")
+
+    def test_a_guard_whose_stdin_another_process_holds_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ray_cluster, "CLOSE_SECONDS", 0.5)
+        guard = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert guard.stdin is not None
+        held = os.dup(guard.stdin.fileno())
+        try:
+            ray_cluster._end(guard)
+            assert guard.returncode == -signal.SIGTERM
+        finally:
+            os.close(held)
+            guard.kill()
 
     def test_takes_at_most_a_part_of_the_shared_memory_and_refuses_too_little(self) -> None:
         assert store_bytes(2**40) == 2**30

@@ -79,12 +79,8 @@ class Connection:
         self._opened.close()
 
 
-def connect(cfg: Config, output: int | None = None, stop: threading.Event | None = None) -> Connection:
-    """Joins the cluster at ray_address, or starts one on this machine, until it is asked to stop.
-
-    What Ray and the actors print goes to the descriptor `output`, or nowhere.
-    """
-    stop = stop or threading.Event()
+def connect(cfg: Config, output: int, stop: threading.Event) -> Connection:
+    """Joins the cluster at ray_address, or starts one here, until `stop`; what Ray prints goes to `output`."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(f'actors={cfg.actors} needs Ray; install it with: pip install "t3d[ray]"')
     if "ray" in sys.modules and not READ_BY_RAY:  # imported by somebody else
@@ -98,7 +94,7 @@ def connect(cfg: Config, output: int | None = None, stop: threading.Event | None
         return Connection(Path.cwd() if cfg.ray_address else None, warnings, watch, opened.pop_all())
 
 
-def _start(cfg: Config, opened: ExitStack, output: int | None, stop: threading.Event) -> list[str]:
+def _start(cfg: Config, opened: ExitStack, output: int, stop: threading.Event) -> list[str]:
     """Starts a cluster that listens on this machine only, and admits only who has its token."""
     store = store_bytes(shutil.disk_usage(SHARED_MEMORY).free)
     opened.enter_context(
@@ -106,16 +102,20 @@ def _start(cfg: Config, opened: ExitStack, output: int | None, stop: threading.E
     )
     ray = _import_ray()
     cpus = max(1, math.ceil(cfg.async_actors * cfg.ray_cpus))  # all actors fit; evaluators reserve none
-    folder = tempfile.mkdtemp(prefix="t3d-ray-")  # that only this user can enter
-    guard = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-P", "-m", "t3d.actors.ray_guard", str(os.getpid()), folder, str(cpus), str(store)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,  # so that select knows of every line
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path(), "RAY_TMPDIR": folder},
-        start_new_session=True,  # a terminal's Ctrl-C reaches only the learner
-    )
+    try:
+        folder = tempfile.mkdtemp(prefix="t3d-ray-")  # that only this user can enter
+        opened.callback(shutil.rmtree, folder, ignore_errors=True)
+        guard = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-m", "t3d.actors.ray_guard", str(os.getpid()), folder, str(cpus), str(store)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,  # so that select knows of every line
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path(), "RAY_TMPDIR": folder},
+            start_new_session=True,  # a terminal's Ctrl-C reaches only the learner
+        )
+    except OSError as error:  # the system has run out of something
+        raise UserError(f"{NOT_STARTED}: {error}") from error
     opened.callback(_end, guard)
     assert guard.stdout is not None  # noqa: S101 (it is a pipe)
     said = ""
@@ -132,11 +132,15 @@ def _start(cfg: Config, opened: ExitStack, output: int | None, stop: threading.E
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
-    with suppress(subprocess.TimeoutExpired):
+    try:
         guard.communicate(timeout=CLOSE_SECONDS)  # which closes its stdin
+    except subprocess.TimeoutExpired:  # another process, forked from ours, holds it open
+        guard.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            guard.wait(CLOSE_SECONDS)
 
 
-def _join(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
+def _join(cfg: Config, opened: ExitStack, output: int) -> list[str]:
     """Joins a cluster, and sends it the folder in which T3D was started if actors need files of it."""
     folder, address = Path.cwd(), cfg.ray_address
     files = {"working_dir": str(folder), "excludes": excluded(cfg, folder)} if needs_files(cfg, folder) else {}
@@ -150,8 +154,10 @@ def _join(cfg: Config, opened: ExitStack, output: int | None) -> list[str]:
     try:
         problem = f"joining the Ray cluster at {address} failed"
         _init(ray, opened, output, problem, address=address, runtime_env={"env_vars": ONE_THREAD, **files})
-    except ConnectionError:  # the head did answer us
-        raise UserError(
+    except UserError as error:
+        if not isinstance(error.__cause__, ConnectionError):
+            raise
+        raise UserError(  # the head did answer us
             f"the Ray cluster at {address} answers, but this machine is not one of its nodes; join it first with: "
             f"ray start --address={address}"
         ) from None
@@ -274,35 +280,35 @@ def _import_ray() -> Any:
         raise UserError("this process is using Ray already; call ray.shutdown() before t3d.train")
     if _settings() != READ_BY_RAY:
         raise UserError(
-            "this process has imported or used Ray with another token or other settings, which Ray reads only once; "
-            "start a new one (in a notebook: restart the kernel)"
+            "this process imported Ray before the run, or used it with another token, and Ray reads its settings only "
+            "once; start a new process (in a notebook: restart the kernel) that imports ray after the run has started, "
+            "for example inside of functions"
         )
     return ray
 
 
-def _init(ray: Any, opened: ExitStack, output: int | None, problem: str, **options: Any) -> None:
+def _init(ray: Any, opened: ExitStack, output: int, problem: str, **options: Any) -> None:
     """Connects to a cluster, in another thread: in the main one Ray would replace our handler of SIGTERM."""
     opened.enter_context(_printing_to(output))
     opened.callback(ray.shutdown)
     try:
         with ThreadPoolExecutor(1) as other:
-            other.submit(ray.init, logging_level=logging.WARNING, **options).result()
-    except ConnectionError:
-        raise
+            # It warns of the thread at once, which users would see: a run has no workers.log yet.
+            other.submit(ray.init, logging_level=logging.ERROR, **options).result()
     except Exception as error:  # Ray raises plain exceptions, e.g. if this machine is too busy
         raise UserError(f"{problem}: {' '.join(str(error).split())}") from error
+    logging.getLogger("ray").setLevel(logging.WARNING)
 
 
 @contextmanager
-def _printing_to(output: int | None) -> Iterator[None]:
-    """Sends Ray's log and what its workers print to the descriptor, or nowhere."""
+def _printing_to(output: int) -> Iterator[None]:
+    """Sends Ray's log and what its workers print to the descriptor."""
     # All that we use of Ray's private API: Ray prints through this function, and has no setting to print elsewhere.
     # With a release in which it has another name, what actors print appears in the console.
     worker: Any = importlib.import_module("ray._private.worker")
     log = logging.getLogger("ray")
     before = log.handlers, log.propagate, getattr(worker, "print_to_stdstream", None)
-    descriptor = os.open(os.devnull, os.O_WRONLY) if output is None else os.dup(output)
-    with os.fdopen(descriptor, "w", buffering=1, errors="replace") as stream:
+    with os.fdopen(os.dup(output), "w", buffering=1, errors="replace") as stream:
 
         def print_lines(data: dict[str, Any], ignore_prefix: bool = False) -> None:
             for line in data["lines"] if data["pid"] != "autoscaler" else ():  # it reports every few seconds
