@@ -240,14 +240,6 @@ def _ask(address: str, mode: str) -> str:
     return status.stderr.decode(errors="replace") or f"exit code {status.returncode}" if status.returncode else ""
 
 
-def _answers(address: str) -> bool:
-    try:
-        socket.create_connection(split_address(address), WATCH_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
 def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 
@@ -354,6 +346,7 @@ class Watch:
     def _look(self) -> None:
         while not self._closing.wait(WATCH_SECONDS):
             for name, address in self._watched.items():
-                if _answers(address):
+                with suppress(OSError):
+                    socket.create_connection(split_address(address), WATCH_SECONDS).close()
                     self._answered_at[name] = time.monotonic()
             self._looked_at = time.monotonic()
