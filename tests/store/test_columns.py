@@ -20,7 +20,7 @@ from t3d.config import Config, Member, merge
 from t3d.events import ActingEvent, Alarm, EpisodeEnd, Eval, Event, Update, to_line
 from t3d.store.columns import Columns
 from t3d.store.journal import pauses
-from t3d.store.log import Place, read_end, read_events, read_part
+from t3d.store.log import Place, event_of, read_end, read_events, read_part
 from t3d.store.metrics import KINDS, NOT_METRICS, Metric, entries, series_of, without_pauses
 from t3d.store.tables import WHOLE, Table, read_plain
 
@@ -212,6 +212,33 @@ def test_a_damaged_line_costs_only_itself(tmp_path: Path, line: bytes) -> None:
     assert after.damaged == 1
     for kind in (Eval, Update):
         assert after.tables[kind].rows == before.tables[kind].rows > 0
+
+
+WRONG = [
+    *[{name: value} for name in ("mean_return", "std_return", "updates") for value in (True, None, [], {}, "5", 1e301)],
+    *[{"mean_return": [0.0] * 200}, {"std_return": {"a": 1.0}}, {"step": True}, {"seed": False}, {"best": 5}],
+]
+
+
+@pytest.mark.parametrize("change", WRONG, ids=lambda change: str(change)[:30])
+def test_an_evaluation_without_its_numbers_is_damage_to_every_reader(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = write_run(tmp_path / "a", {0: [1.0, 2.0]})
+    before = indexed(path).evaluations()
+    fields = json.loads(to_line(evaluation(0, 0, 1, 9.0))) | change
+    line = json.dumps(fields)
+    assert event_of(line.encode()) is None, "alarms and sinks leave it out"
+    lines = (path / "events.jsonl").read_text().splitlines()
+    (path / "events.jsonl").write_text("\n".join([*lines[:2], line, *lines[2:], ""]))
+    after = indexed(path)
+    assert after.damaged == 1 and after.evaluations() == before
+
+
+def test_evaluations_of_a_thinned_table_are_whole(tmp_path: Path) -> None:
+    index = indexed(write_run(tmp_path / "a", {0: [float(place) for place in range(10)]}))
+    known = index.evaluations()
+    assert index.thin() and index.tables[Eval].rows == 6
+    [(member, left)] = index.evaluations().items()
+    assert left[-1] == known[member][-1] and all(not math.isnan(number) for stored in left for number in stored)
 
 
 def test_an_unknown_event_of_a_newer_version_is_skipped(tmp_path: Path) -> None:

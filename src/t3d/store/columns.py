@@ -33,11 +33,11 @@ from t3d.store.log import (
     read_part,
 )
 from t3d.store.members import StoredEvaluation, member_of
-from t3d.store.metrics import KINDS, MEAN_RETURN, STD_RETURN, Metric, Series, listing, parse_metric, without_pauses
-from t3d.store.tables import WHOLE, Table
+from t3d.store.metrics import KINDS, Metric, Series, listing, parse_metric, without_pauses
+from t3d.store.tables import NEEDED, WHOLE, Table
 
 MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped)
-UPDATES, BEST = Metric(Eval, "updates"), Metric(Eval, "best")
+BEST = Metric(Eval, "best")
 MOST_MESSAGES = 200  # of each kind, the newest
 PART = 2**20  # bytes of a long log that are read at a time: larger parts are slower, they do not fit into caches
 BEGINNING = 16  # bytes of a line that tell the kind of its event
@@ -124,10 +124,11 @@ class Columns:
         """Returns the evaluations of each member that has any, in order."""
         table, evals = self.tables[Eval], dict[Member, list[StoredEvaluation]]()
         for number in table.members():
-            rows = np.nan_to_num(table.reports(number, MEAN_RETURN, STD_RETURN, UPDATES, BEST)).T.tolist()
+            rows = table.reports(number, *NEEDED, BEST)
+            rows = rows[:, ~np.isnan(rows[:-1]).any(axis=0)].T.tolist()  # a table that was thinned has gaps
             if number != WHOLE and rows:
                 evals[self.members[number]] = [
-                    StoredEvaluation(int(step), time, int(updates), mean, std, bool(best))
+                    StoredEvaluation(int(step), time, int(updates), mean, std, best == 1)
                     for step, time, mean, std, updates, best in rows
                 ]
         return evals

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from t3d.config import Member
-from t3d.events import Event
+from t3d.events import Eval, Event
 from t3d.files import fields_in, to_fields
 from t3d.store.log import LARGEST
 from t3d.store.metrics import KINDS, MEAN_RETURN, NOT_METRICS, STD_RETURN, Array, Metric, Series, entries, series_of
 
-STEP, TIME, MEMBER, OFFSET = range(4)  # the first columns; member is -1 where an event is about the whole run
-FIRST = 4
+MEMBER, OFFSET = 2, 3  # after step and time; member is -1 where an event is about the whole run
+FIRST = 4  # the first column of a metric
 MOST_COLUMNS = 400  # of one kind of event; a file that has more is not T3D's
 MOST_ENTRIES = 150  # of a field; one with more, such as the returns of very many episodes, is left out; chosen
 WHOLE = -1
@@ -29,6 +29,8 @@ NO_METRIC = Metric(Event, "")
 NUMBER = rb"[-+.0-9eEna]+"  # nan stands for null
 FORMS = {"int": NUMBER, "int | None": NUMBER, "float": NUMBER, "bool": b"true|false"}  # by annotation
 ALWAYS = ("step", "time", "member", "seed")
+NEEDED = MEAN_RETURN, STD_RETURN, Metric(Eval, "updates")  # log.py refuses evaluations without them too
+NUMBERS = {int, float, type(None)}
 
 
 class Table:
@@ -36,7 +38,9 @@ class Table:
 
     def __init__(self, kind: type[Event], members: Sequence[Member]) -> None:
         self.kind = kind
-        self.fields = [field.name for field in dataclasses.fields(kind) if field.name not in NOT_METRICS]
+        fields = [field for field in dataclasses.fields(kind) if field.name not in NOT_METRICS]
+        self.fields = [field.name for field in fields]
+        self._types = {field.name: {bool, type(None)} if field.type == "bool" else NUMBERS for field in fields}
         self.columns: dict[Metric, int] = {}
         self.rows = 0
         self._seeds = np.array([member.seed for member in members], np.float64)
@@ -126,13 +130,14 @@ class Table:
     def _columns_of(self, events: Sequence[Mapping[str, Any]], name: str) -> dict[Metric, Array]:
         """Returns the columns of a field: one, or one for each of its entries."""
         values = [event.get(name) for event in events]
-        if not any(isinstance(value, dict | list) for value in values):
-            return {Metric(self.kind, name): _drawable(_array(values))}
+        if Metric(self.kind, name) in NEEDED or not any(isinstance(value, dict | list) for value in values):
+            return {Metric(self.kind, name): _drawable(_array(values, self._types[name]))}
         if max(_length(value) for value in values) > MOST_ENTRIES:
             return {}
         if len({tuple(value) if isinstance(value, dict) else _length(value) for value in values}) == 1:
-            rows = _drawable(_array([[*value.values()] if isinstance(value, dict) else value for value in values]))
-            return {Metric(self.kind, name, entry): rows[:, at] for at, entry in enumerate(entries(values[0], name))}
+            rows = [value.values() if isinstance(value, dict) else value for value in values]
+            columns = _drawable(_array([*chain.from_iterable(rows)])).reshape(len(rows), len(rows[0])).T
+            return {Metric(self.kind, name, entry): columns[at] for at, entry in enumerate(entries(values[0], name))}
         named = [entries(value, name) for value in values]
         names = dict.fromkeys(chain.from_iterable(named))
         return {
@@ -150,6 +155,9 @@ class Table:
         members = np.where(whole, WHOLE, members)
         valid = (steps >= 0) & (steps < 2**62) & (steps == np.floor(steps)) & (np.abs(times) < LARGEST)
         valid &= whole | self._known(members, first["seed"])
+        for metric in NEEDED:
+            if metric.kind is self.kind:
+                valid &= ~np.isnan(metrics[metric])
         kept = valid & ~repeated
         new = [metric for metric, values in metrics.items() if metric not in self.columns and _any_number(values[kept])]
         if len(self.columns) + len(new) > MOST_COLUMNS:
@@ -223,11 +231,10 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, dict | list) else -1
 
 
-def _array(values: Sequence[Any]) -> Array:
-    try:
-        return np.array(values, np.float64)
-    except TypeError:
-        raise ValueError("not all of them are numbers") from None
+def _array(values: Sequence[Any], types: set[type] = NUMBERS) -> Array:
+    if not types.issuperset(map(type, values)):  # NumPy would take "5" and True for numbers
+        raise ValueError("not all of them are numbers")
+    return np.array(values, np.float64)
 
 
 def _drawable(values: Array) -> Array:
