@@ -127,21 +127,21 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def read_body(request: Request, most: int, seconds: float) -> bytes:
+async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
     """Reads what a request carries, up to limits on bytes and time, however long it says it is."""
     content, size = bytearray(), 0
     try:
         async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 size += len(piece)
-                if size <= most:
+                if size <= max_bytes:
                     content += piece
-                elif size > most + DROPPED:
+                elif size > max_bytes + DROPPED:
                     break
     except TimeoutError:
         raise RequestRefused(408, f"the request did not arrive within {seconds:g} s", closes=True) from None
-    if size > most:
-        raise RequestRefused(413, f"a request has at most {most:,} bytes", closes=size > most + DROPPED)
+    if size > max_bytes:
+        raise RequestRefused(413, f"a request has at most {max_bytes:,} bytes", closes=size > max_bytes + DROPPED)
     return bytes(content)
 
 
@@ -165,8 +165,8 @@ def error_handlers(available: str) -> dict[Any, Any]:
 
     def http_error(_: Request, error: HTTPException) -> Response:
         sentence = sentences.get(error.status_code)
-        said = error.detail if sentence is None else f"{sentence}; available: {available}"
-        return json_answer({"error": said}, error.status_code, error.headers)
+        text = error.detail if sentence is None else f"{sentence}; available: {available}"
+        return json_answer({"error": text}, error.status_code, error.headers)
 
     def failed(_: Request, error: Exception) -> Response:
         traceback.print_exception(error)

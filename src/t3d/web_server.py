@@ -41,15 +41,21 @@ class Server(uvicorn.Server):
     """Answers requests until Ctrl-C, SIGTERM or `should_exit`."""
 
     def __init__(
-        self, app: ASGIApp, opened: socket.socket, most: int, *, idle_seconds: float = 60.0, message_bytes: int = 0
+        self,
+        app: ASGIApp,
+        opened: socket.socket,
+        max_connections: int,
+        *,
+        idle_seconds: float = 60.0,
+        max_message_bytes: int = 0,
     ) -> None:
-        """`most` connections, idle for so long, with messages of so many bytes over WebSockets; 0: there are none."""
-        self.opened, self.connections = opened, Connections(app, most, message_bytes)
+        """Limits connections, how long they are idle, and messages over WebSockets; of 0 bytes: there are none."""
+        self.opened, self.connections = opened, Connections(app, max_connections, max_message_bytes)
         config = uvicorn.Config(
             self.connections,
             http=self.connections.protocol,  # type: ignore[arg-type]  # it calls it
-            ws="websockets-sansio" if message_bytes else "none",
-            ws_max_size=message_bytes,
+            ws="websockets-sansio" if max_message_bytes else "none",
+            ws_max_size=max_message_bytes,
             ws_per_message_deflate=False,  # a small message could become a large one
             backlog=ACCEPTED_AT_ONCE,
             loop="asyncio",
@@ -99,9 +105,9 @@ class Connections:
     one by one, so for each connection it is known whether a request has arrived.
     """
 
-    def __init__(self, app: ASGIApp, most: int, message_bytes: int) -> None:
-        self.app, self.message_bytes = app, message_bytes
-        self.most = min(most, _descriptors(2 * most) // 2)
+    def __init__(self, app: ASGIApp, max_connections: int, max_message_bytes: int) -> None:
+        self.app, self.max_message_bytes = app, max_message_bytes
+        self.max_connections = min(max_connections, _descriptors(2 * max_connections) // 2)
         self.open: dict[Any, _Connection] = {}  # by the client's address, as uvicorn says it too
         self.refusals: dict[_Connection, None] = {}  # that are still open, the oldest first
         self.refused = 0
@@ -140,11 +146,11 @@ class Connections:
 
     def admits(self, connection: _Connection, now: float) -> bool:
         """Takes a connection if there is room, if need be that of one that has long waited for headers."""
-        if len(self.open) >= self.most:
+        if len(self.open) >= self.max_connections:
             longest = min(self.open.values(), key=lambda other: other.waits_since)
             if now - longest.waits_since < REFUSAL_SECONDS:
                 self.refused += 1
-                if len(self.refusals) >= self.most // 2:
+                if len(self.refusals) >= self.max_connections // 2:
                     next(iter(self.refusals)).drop()
                 self.refusals[connection] = None
                 return False
@@ -202,7 +208,7 @@ class _Connection(asyncio.BufferedProtocol):
         if not self.is_answering:
             self.waits_since = min(self.waits_since, time.monotonic())
         self.around += nbytes
-        if self.around > MOST_AROUND + self.is_socket * self.connections.message_bytes:
+        if self.around > MOST_AROUND + self.is_socket * self.connections.max_message_bytes:
             self.drop()
             return
         self.inner.data_received(bytes(self.connections.buffer[:nbytes]))

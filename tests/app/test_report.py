@@ -257,6 +257,14 @@ def test_what_a_policy_sees_beside_images_is_listed(tmp_path: Path, env: dict[st
     assert (alone in page) == (not names)
 
 
+def test_every_kind_of_alarm_is_told_however_many_there_are(tmp_path: Path) -> None:
+    kinds = ["early"] * 5 + ["late"] * 205
+    events = [Alarm(step=step, member=0, seed=0, kind=kind, text=kind, advice="") for step, kind in enumerate(kinds)]
+    path = write_run(tmp_path / "many", {0: [1.0]}, events=events)
+    early, late = gather(path, "many", 0).alarms
+    assert "early" in early and "late" in late
+
+
 def test_a_vector_beside_images_is_read_from_its_bytes(trained: Path) -> None:
     spec = open_run(trained).policy(Member(0)).spec._replace(images=(Image((), (1, 2, 2), 0, 4),))
     vectors = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)

@@ -356,9 +356,18 @@ def test_a_run_that_grows_is_answered_as_it_is_now(tmp_path: Path) -> None:
 def test_the_page_and_plotly_are_sent_and_no_other_file_of_the_package(root: Path) -> None:
     answer = client_of(root).get("/")
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
-    plotly = client_of(root).get("/static/plotly.min.js")
-    assert plotly.status_code == 200 and len(plotly.content) > 10**6
+    for name, size in (("plotly.min.js", 10**6), ("panels.json", 1000), ("app.js", 1000)):
+        whole = client_of(root).get(f"/static/{name}")
+        assert whole.status_code == 200 and len(whole.content) > size
+        again = client_of(root).get(f"/static/{name}", headers={"if-none-match": whole.headers["etag"]})
+        assert again.status_code == 304 and again.content == b""
     assert client_of(root).get("/static/server.py").status_code == 404
+
+
+def test_metrics_of_a_run_that_no_page_shows_any_more_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Library(root)
+    monkeypatch.setattr(runs, "keep", lambda _: None)  # as if another thread had just found it too old
+    assert runs.columns(next(path.name for path in root.iterdir() if path.is_dir()))[0].size > 0
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from starlette.responses import FileResponse
 from starlette.testclient import TestClient
 
 from dash_client import client_of, served
@@ -130,10 +131,14 @@ RANGES = {
     "bytes=500000-1999999": (206, 500_000, len(VIDEO)),
     "bytes=-300": (206, len(VIDEO) - 300, len(VIDEO)),
     "bytes=5-5": (206, 5, 6),
-    "seconds=1-2": (400, 0, 0),
+    "seconds=1-2": (200, 0, len(VIDEO)),
+    "items=0-1": (200, 0, len(VIDEO)),
+    "bytes=abc": (200, 0, len(VIDEO)),
+    "bytes=-": (200, 0, len(VIDEO)),
+    "bytes": (200, 0, len(VIDEO)),
     f"bytes={len(VIDEO)}-": (416, 0, 0),
-    "bytes=9-5": (400, 0, 0),
-    "bytes=" + "9" * 400: (400, 0, 0),
+    "bytes=9-5": (200, 0, len(VIDEO)),
+    "bytes=" + "9" * 400: (200, 0, len(VIDEO)),
 }
 
 
@@ -150,6 +155,22 @@ def test_parts_of_videos_are_sent(tmp_path: Path, asked: str | None) -> None:
         assert answer.content == VIDEO[start:stop] and answer.headers["content-type"] == "video/mp4"
     if status == 206:
         assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{len(VIDEO)}"
+
+
+def test_a_video_that_becomes_a_link_is_sent_as_it_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video = write_run(tmp_path / "a", {0: [1.0]}) / "video.mp4"
+    video.write_bytes(b"video!")
+    (tmp_path / "secret").write_bytes(b"secret")
+
+    def swapped(*arguments: Any, **keywords: Any) -> FileResponse:
+        video.unlink()
+        video.symlink_to(tmp_path / "secret")
+        return FileResponse(*arguments, **keywords)
+
+    monkeypatch.setattr("t3d.dash.server.FileResponse", swapped)
+    client = client_of(tmp_path)
+    assert client.get("/api/runs/a/videos/video.mp4").content == b"video!"
+    assert client.get("/api/runs/a/videos/video.mp4").status_code == 404
 
 
 def test_videos_are_listed_by_step(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from importlib import resources
 from t3d.alarms.symptoms import SYMPTOMS
 from t3d.store.metrics import LISTED
 
-PANELS = json.loads((resources.files("t3d.dash") / "pages" / "panels.json").read_text("utf-8"))
+PANELS = json.loads((resources.files("t3d.insight") / "panels.json").read_text("utf-8"))
 WITHOUT_CURVE = {"constant-observation"}
 
 

@@ -214,9 +214,14 @@ def test_a_damaged_line_costs_only_itself(tmp_path: Path, line: bytes) -> None:
         assert after.tables[kind].rows == before.tables[kind].rows > 0
 
 
-WRONG = [
-    *[{name: value} for name in ("mean_return", "std_return", "updates") for value in (True, None, [], {}, "5", 1e301)],
-    *[{"mean_return": [0.0] * 200}, {"std_return": {"a": 1.0}}, {"step": True}, {"seed": False}, {"best": 5}],
+NO_NUMBERS: list[Any] = [True, None, [], {}, "5", 1e301]
+WRONG: list[dict[str, Any]] = [
+    *[{name: value} for name in ("mean_return", "std_return", "updates") for value in NO_NUMBERS],
+    {"mean_return": [0.0] * 200},
+    {"std_return": {"a": 1.0}},
+    {"step": True},
+    {"seed": False},
+    {"best": 5},
 ]
 
 

@@ -104,7 +104,7 @@ class Library:
                 columns = self._columns.setdefault(name, columns)
                 self._columns.move_to_end(name)
             is_empty = columns.size < ENOUGH * os.path.getsize(columns.path / "events.jsonl")  # noqa: PTH202
-            complete = columns.refresh((SOON if is_empty else PATIENCE) / len(self._shown))
+            complete = columns.refresh((SOON if is_empty else PATIENCE) / max(1, len(self._shown)))
         except CORRUPT_ERRORS as error:
             raise RequestRefused(404, f"it cannot be read as a run: {error_text(error)}") from None
         while (largest := self._largest_if_too_many()) is not None and largest.thin():

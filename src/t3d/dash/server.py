@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from importlib import resources
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -28,7 +30,7 @@ from t3d.store.control import add_request
 from t3d.store.journal import newest_session
 from t3d.store.notes import checked_notes, write_notes
 from t3d.store.summary import ALIVE
-from t3d.store.videos import find_video
+from t3d.store.videos import open_video
 from t3d.version import __version__
 from t3d.web import Access, RequestRefused, error_handlers, json_answer, read_body, refuse
 
@@ -54,6 +56,9 @@ TO_PAGE = (  # with the icon, which browsers otherwise ask for where there is no
 )
 PAGES = Path(str(resources.files("t3d.dash"))) / "pages"
 PLOTLY = Path(str(resources.files("plotly"))) / "package_data" / "plotly.min.js"
+PANELS = Path(str(resources.files("t3d.insight"))) / "panels.json"
+STATIC = StaticFiles(directory=PAGES)
+RANGE = re.compile(r" *(\d{1,18})?-(\d{1,18})? *", re.ASCII)
 SHEET = re.compile(rb"\.textContent='((?:[^'\\]|\\.)*)'")  # of plotly, for maps, which no page of ours has
 
 
@@ -69,8 +74,8 @@ class Application:
         run = "/api/runs/{name}"
         routes = [
             Route("/", self.page, methods=["GET"]),
-            Route("/static/plotly.min.js", lambda _: FileResponse(PLOTLY), methods=["GET"]),
-            Mount("/static", StaticFiles(directory=PAGES)),
+            *[Route(f"/static/{file.name}", _static(file), methods=["GET"]) for file in (PLOTLY, PANELS)],
+            Mount("/static", STATIC),
             self._reading("/api/session", self.session),
             self._reading("/api/runs", lambda request: answers.run_list(library, request.query_params)),
             self._reading(run, lambda request: answers.run_page(library, request.path_params["name"])),
@@ -140,10 +145,14 @@ class Application:
     def video(self, request: Request) -> Response:
         """Sends a video, or the part of it that a Range header asks for."""
         run = self.library.run(request.path_params["name"])
-        path = find_video(run.path, request.path_params["file"])
-        if path is None:
+        file = open_video(run.path, request.path_params["file"])
+        if file is None:
             raise RequestRefused(404, "there is no such video")
-        return FileResponse(path, media_type="video/mp4")
+        unit, _, ranges = request.headers.get("range", "").partition("=")
+        if unit != "bytes" or not all(map(_is_range, ranges.split(","))):
+            del MutableHeaders(scope=request.scope)["range"]  # all of it is sent
+        path, stat = f"/proc/self/fd/{file.fileno()}", os.fstat(file.fileno())
+        return FileResponse(path, media_type="video/mp4", stat_result=stat, background=BackgroundTask(file.close))
 
     async def notes(self, request: Request) -> Response:
         """Replaces the notes of a run; with those that the writer saw `before`, only if they are still the same."""
@@ -177,6 +186,17 @@ class Application:
 
     def _of_run(self, values: Callable[..., Any]) -> Callable[[Request], Any]:
         return lambda request: values(self.library, request.path_params["name"], request.query_params)
+
+
+def _static(file: Path) -> Callable[[Request], Response]:
+    return lambda request: STATIC.file_response(file, file.stat(), request.scope)
+
+
+def _is_range(text: str) -> bool:
+    """Whether a text means a range of bytes; HTTP ignores others, and Starlette would answer without JSON."""
+    match = RANGE.fullmatch(text)
+    first, last = match.groups() if match else (None, None)
+    return last is not None if first is None else last is None or int(first) <= int(last)
 
 
 async def _body(request: Request) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from t3d.insight.html import Html, element, picture
 from t3d.insight.wording import number_text
 from t3d.store.metrics import Metric
 
+PANELS = Path(__file__).with_name("panels.json")  # the charts, which the dashboard reads too
 POINTS = 200  # of each curve; chosen
 MOST_LINES = 12  # in a chart; of more, those that end highest are drawn
 MOST_BANDED = 6  # lines whose bands can be told apart
@@ -45,7 +46,7 @@ class Labelled(NamedTuple):
 def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
     """Returns the charts under their headings; runs that differ only in their seeds are one line."""
     pools = pooled(runs)
-    panels = json.loads((resources.files("t3d.dash") / "pages" / "panels.json").read_text("utf-8"))
+    panels = json.loads(PANELS.read_bytes())
     groups: dict[str, list[Html]] = {}
     for whole in panels:
         sounded = sorted({alarm.step for alarm in alarms if alarm.kind in whole.get("alarms", [])})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from t3d.insight.wording import duration_text, estimated, number_text, seeds_tex
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.spec import Spec
 from t3d.store.best import Fresh, read_fresh
-from t3d.store.columns import Columns
+from t3d.store.columns import Columns, read_columns
 from t3d.store.details import messages_of
 from t3d.store.journal import journal_lines
 from t3d.store.log import prefixes
@@ -86,8 +85,7 @@ class Facts(NamedTuple):
 
 def gather(path: Path, name: str, video_bytes: int) -> Facts:
     """Reads a run."""
-    run, summary, columns = open_run(path), read_summary(path), Columns(path)
-    columns.refresh(math.inf)
+    run, summary, columns = open_run(path), read_summary(path), read_columns(path)
     messages = messages_of(columns, Alarm, Note, ActorEvent)
     try:
         best, problem = _best(run), ""

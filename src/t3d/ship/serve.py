@@ -95,8 +95,8 @@ class Application:
     def __init__(self, policy: LoadedPolicy, access: Access, limits: Limits) -> None:
         self.policy, self.access = policy, access
         self.messages = Messages(policy.spec, limits.batch)
-        self.limits = limits._replace(bytes=limits.bytes or self.messages.most_bytes)
-        self.most_bytes = self.limits.bytes or 0
+        self.most_bytes = limits.bytes or self.messages.most_bytes
+        self.limits = limits._replace(bytes=self.most_bytes)
         self.waiting = self.sockets = 0
         self.is_stopping = False
         self.metrics = Metrics(policy)
@@ -273,9 +273,8 @@ def serve(opened: socket.socket, application: Application, announce: Callable[[]
     """Calls `announce`, and answers requests until Ctrl-C or SIGTERM."""
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look through it again and again
-    limits, metrics = application.limits, application.metrics
-    most_bytes = application.most_bytes
-    server = Server(application, opened, limits.connections, idle_seconds=IDLE_SECONDS, message_bytes=most_bytes)
+    metrics, most_bytes, most = application.metrics, application.most_bytes, application.limits.connections
+    server = Server(application, opened, most, idle_seconds=IDLE_SECONDS, max_message_bytes=most_bytes)
     connections: Connections = server.connections
     metrics.gauge("t3d_connections", "Open connections.", lambda: len(connections.open))
     metrics.gauge("t3d_connections_refused", "Connections refused.", lambda: connections.refused)

@@ -30,7 +30,8 @@ NUMBER = rb"[-+.0-9eEna]+"  # nan stands for null
 FORMS = {"int": NUMBER, "int | None": NUMBER, "float": NUMBER, "bool": b"true|false"}  # by annotation
 ALWAYS = ("step", "time", "member", "seed")
 NEEDED = MEAN_RETURN, STD_RETURN, Metric(Eval, "updates")  # log.py refuses evaluations without them too
-NUMBERS = {int, float, type(None)}
+NUMBERS: set[type] = {int, float, type(None)}
+FLAGS: set[type] = {bool, type(None)}
 
 
 class Table:
@@ -40,7 +41,7 @@ class Table:
         self.kind = kind
         fields = [field for field in dataclasses.fields(kind) if field.name not in NOT_METRICS]
         self.fields = [field.name for field in fields]
-        self._types = {field.name: {bool, type(None)} if field.type == "bool" else NUMBERS for field in fields}
+        self._types = {field.name: FLAGS if str(field.type) == "bool" else NUMBERS for field in fields}
         self.columns: dict[Metric, int] = {}
         self.rows = 0
         self._seeds = np.array([member.seed for member in members], np.float64)
@@ -135,7 +136,7 @@ class Table:
         if max(_length(value) for value in values) > MOST_ENTRIES:
             return {}
         if len({tuple(value) if isinstance(value, dict) else _length(value) for value in values}) == 1:
-            rows = [value.values() if isinstance(value, dict) else value for value in values]
+            rows: list[Any] = [value.values() if isinstance(value, dict) else value for value in values]
             columns = _drawable(_array([*chain.from_iterable(rows)])).reshape(len(rows), len(rows[0])).T
             return {Metric(self.kind, name, entry): columns[at] for at, entry in enumerate(entries(values[0], name))}
         named = [entries(value, name) for value in values]

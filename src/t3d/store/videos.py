@@ -7,7 +7,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, refuse_link, replace, to_count, to_json
 
@@ -28,9 +28,11 @@ def describe_video(path: Path, member: str, step: int) -> None:
         replace(path / "video.json", to_json({"bytes": size, "member": member, "step": step}))
 
 
-def find_video(path: Path, name: str) -> Path | None:
-    """Returns the path of a video that videos_of lists; links are none."""
-    return path / name if name in [video["file"] for video in videos_of(path)] else None
+def open_video(path: Path, name: str) -> BinaryIO | None:
+    """Opens a video that videos_of lists; links are none."""
+    with suppress(OSError, Refused):
+        return open_plain(path / name) if name in [video["file"] for video in videos_of(path)] else None
+    return None
 
 
 def _recorded(path: Path) -> list[Path]:
