@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ import t3d
 from t3d.events import End, Saved
 from t3d.run.build import assemble
 from t3d.run.placement import resolve
+from t3d.run.surroundings import Surroundings
 from t3d.types import Requests
 from t3d.world.make import env_factory
 
@@ -42,7 +43,9 @@ def million(env: str, root: Path) -> None:
     changes = {"env": {"id": env}, "total_steps": rows + 10, "run": {"root": str(root), "name": "million"}}
     cfg = t3d.merge(t3d.Config(), {**changes, "eval": {"episodes": 1}})
     with ExitStack() as opened:
-        training = assemble(resolve(cfg), Requests(threading.Event(), threading.Event()), env_factory(cfg.env), opened)
+        requests = Requests(threading.Event(), threading.Event())
+        surroundings = opened.enter_context(closing(Surroundings()))
+        training = assemble(resolve(cfg), requests, env_factory(cfg.env), opened, surroundings)
         parts, saver, counters = training.parts, training.saver, training.parts.counters
         saved = []
         for number in range(rows // interval):

@@ -15,10 +15,11 @@ import pytest
 import t3d
 from helpers import small_config
 from run_folders import assert_equal, end_of, events_of, folder_of, run
-from t3d.config import merge
+from t3d.config import Config, merge
 from t3d.errors import UserError
-from t3d.events import ActorEvent, Continued, End, Event, Note, Paused, Resumed, Saved, Start, Update
+from t3d.events import ActorEvent, Continued, End, EpisodeEnd, Event, Note, Paused, Resumed, Saved, Start, Update
 from t3d.files import Refused, sealed
+from t3d.store.checkpoint import newest
 from t3d.store.control import FILE, ControlRequest, add_request, read_request
 from t3d.store.journal import newest_session, pauses
 from t3d.store.summary import read_summary
@@ -32,9 +33,10 @@ def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t3d.run.control.PAUSE_SECONDS", 0.01)
 
 
-def asking(root: Path, answers: dict[type[Event], str], **keywords: Any) -> list[Event]:
+def asking(root: Path, answers: dict[type[Event], str], cfg: Config | None = None, **keywords: Any) -> list[Event]:
     """Trains, and asks for something when an event of a kind first comes."""
-    cfg, left, events = merge(small_config(), {"run": {"root": str(root)}}), dict(answers), list[Event]()
+    cfg = merge(cfg or small_config(), {"run": {"root": str(root)}})
+    left, events = dict(answers), list[Event]()
     for event in t3d.train(cfg, **keywords):
         events.append(event)
         if action := left.pop(type(event), ""):
@@ -270,3 +272,20 @@ def test_actor_processes_wait_with_a_paused_run(tmp_path: Path) -> None:
     assert not [event for event in events if isinstance(event, ActorEvent)]
     continued = next(event for event in events if isinstance(event, Continued))
     assert continued.paused_seconds > 2.4
+
+
+@pytest.mark.timeout(60)
+def test_a_paused_run_says_what_went_wrong_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    news = [[], ["a writer has failed"]]
+    monkeypatch.setattr("t3d.run.background.BackgroundJobs.news", lambda _: news.pop(0) if news else [])
+    events = asking(tmp_path, {Start: "pause", Note: "continue"})
+    kinds = [type(event) for event in events if isinstance(event, Note | Paused | Continued)]
+    assert kinds == [Paused, Note, Continued]
+
+
+def test_an_evaluation_after_a_save_in_a_pause_is_saved_too(tmp_path: Path) -> None:
+    cfg = small_config(total_steps=200, updates_per_step=0.01, eval={"every_steps": 200})
+    events = asking(tmp_path, {EpisodeEnd: "pause", Paused: "save", Saved: "continue"}, cfg)
+    checkpoint, _ = newest(folder_of(events) / "checkpoints")
+    assert end_of(events).saved and checkpoint is not None
+    assert checkpoint.state()["progress"]["evaluated"] == 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from t3d.measure.returns import MOST_OWN
 from t3d.run.build import Training, assemble
 from t3d.run.parts import Counters
 from t3d.run.placement import resolve
+from t3d.run.surroundings import Surroundings
 from t3d.types import Requests
 from worlds import Sound
 
@@ -141,9 +142,9 @@ class OnesSeen(image_worlds.WithVector):
 def collected(cfg: Config, make_env: Callable[[], gym.Env[Any, Any]], steps: int) -> Iterator[tuple[Training, Any]]:
     """A training that has taken so many steps and made two updates, and the trace of the second."""
     with ExitStack() as opened:
-        training = assemble(
-            resolve(merge(cfg, {"device": "cpu"})), Requests(threading.Event(), threading.Event()), make_env, opened
-        )
+        requests, surroundings = Requests(threading.Event(), threading.Event()), Surroundings()
+        opened.enter_context(closing(surroundings))
+        training = assemble(resolve(merge(cfg, {"device": "cpu"})), requests, make_env, opened, surroundings)
         training.publisher.publish()
         parts = training.parts
         while parts.counters.step < steps:
@@ -373,3 +374,15 @@ def test_progress_from_before_there_were_diagnostics_is_read() -> None:
     assert state.pop("diagnosis_due") is True
     counters.restore(state)
     assert counters.diagnosis_due is False
+
+
+def test_an_update_that_stops_a_member_is_reported_at_its_own_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at that of the members that live on, which may be further."""
+    monkeypatch.setattr("t3d.run.parts.infinite_losses", lambda *_: {0: "a loss is not finite"})
+    with collected(helpers.small_config(seeds=[0, 1]), Ones, 120) as (training, trace):
+        parts = training.parts
+        before, parts.memory.added[1] = parts.counters.step, parts.memory.added[1] + 7
+        events = training.reporter.learned(trace)
+    assert parts.counters.step == before + 7 and list(parts.stopped) == [0]
+    updates = [event for event in events if isinstance(event, Update)]
+    assert [(event.member, event.step) for event in updates] == [(1, before)]

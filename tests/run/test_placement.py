@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import UserError
 from t3d.run.build import assemble
 from t3d.run.placement import batch_bytes, replay_device, resolve, set_threads
+from t3d.run.surroundings import Surroundings
 from t3d.types import Requests
 from t3d.world.make import env_factory
 
@@ -51,7 +52,9 @@ def test_a_short_run_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     cfg = helpers.small_config(run={"root": str(tmp_path)})
     with ExitStack() as opened:
         requests = Requests(threading.Event(), threading.Event())
-        memory = assemble(resolve(cfg), requests, env_factory(EnvConfig("Pendulum-v1")), opened).parts.memory
+        surroundings = opened.enter_context(closing(Surroundings()))
+        make_env = env_factory(EnvConfig("Pendulum-v1"))
+        memory = assemble(resolve(cfg), requests, make_env, opened, surroundings).parts.memory
     assert isinstance(memory, Memory) and memory.replay.capacity == 300
 
 

@@ -233,6 +233,12 @@ def test_one_that_is_due_too_early_is_skipped_and_said(recorder: Recorder) -> No
     assert Fake.steps() == [0, 900]
 
 
+def test_two_reasons_without_a_colon_are_both_said(recorder: Recorder) -> None:
+    for text in ("no videos", "no room", "no room"):
+        recorder.say(text)
+    assert recorder.news() == ["no videos", "no room"]
+
+
 def test_an_environment_made_in_python_is_said_to_have_no_videos(tmp_path: Path) -> None:
     cfg = helpers.small_config(record_every=1, env={"id": "", "name": "mine"})
     events = run(cfg, tmp_path, make_env=lambda **keywords: _pendulum(**keywords))  # noqa: PLW0108 (another program cannot make it)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
@@ -52,9 +53,27 @@ def test_whoever_plays_may_stop_before_any_step_and_play_again() -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        finish(play_episodes(still, env_batch, [9], 100), interrupt)
+        finish(play_episodes(still, env_batch, [9], 100), 1, interrupt)
     (again,) = finish(play_episodes(still, env_batch, [3], 100))
     assert (again.length, again.bad_values) == (3, 1), "nothing of the interrupted episode counts"
+
+
+def test_every_episode_of_a_vector_environment_has_its_own_bad_values() -> None:
+    def pair() -> Any:
+        return SyncVectorEnv([Ending, Ending], autoreset_mode=AutoresetMode.DISABLED)
+
+    cfg = EnvConfig(bad_values="clip", num_envs=2)
+    for lengths in [(2, 4), (4, 2), (1, 4), (4, 1)]:
+        env_batch = open_for_evaluation(pair, cfg, "a test", seed=1)
+        played = finish(play_episodes(still, env_batch, lengths, max_steps=9))
+        assert [(episode.length, episode.bad_values) for episode in played] == [(n, int(n > 1)) for n in lengths]
+
+
+def test_a_request_after_the_last_step_does_not_drop_an_evaluation() -> None:
+    env_batch = open_for_evaluation(Ending, EnvConfig(bad_values="clip"), "a test", seed=1)
+    asked: list[None] = []
+    played = finish(play_episodes(still, env_batch, [2, 3], 100), 2, lambda: asked.append(None))
+    assert len(played) == 2 and len(asked) == 6, "before each of five steps, and between the episodes"
 
 
 def test_what_an_environment_says_of_a_step_is_at_hand() -> None:

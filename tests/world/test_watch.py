@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import signal
 import subprocess
 import sys
@@ -95,6 +96,25 @@ def test_in_another_thread_stderr_is_told(capsys: pytest.CaptureFixture[str]) ->
     thread.start()
     thread.join()
     assert warnings == [[]], "it came back after all"
+    assert capsys.readouterr().err.count("Broken has not returned from close() after 0.2 s") == 1
+
+
+@pytest.mark.timeout(30, method="thread")
+def test_code_in_c_is_warned_of_while_it_still_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """It cannot be interrupted before it returns to Python."""
+    returned: list[float] = []
+
+    def compute(self: Any) -> None:
+        begun = time.monotonic()
+        rounds = 100_000
+        while time.monotonic() - begun < 10:  # until one call takes long enough on this machine
+            started = time.monotonic()
+            hashlib.pbkdf2_hmac("sha256", b"a", b"b", rounds)
+            returned.append(time.monotonic() - started)
+            rounds *= 4
+
+    with pytest.raises(UserError, match=r"Broken has not returned from close\(\) after 0.2 s"):
+        examine(broken(close=compute), call_seconds=SECONDS)
     assert capsys.readouterr().err.count("Broken has not returned from close() after 0.2 s") == 1
 
 

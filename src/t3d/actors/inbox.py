@@ -22,7 +22,7 @@ class Inbox:
 
     def __init__(self, cfg: Config, spec: Spec) -> None:
         self.cfg, self._sizes, self._dtype = cfg, row_sizes(spec), spec.observation_dtype
-        self._names = [member.name for member in cfg.members]
+        self._names = cfg.member_names
         self.taken = [0 for _ in cfg.members]  # transitions returned by poll
         self.stopped: set[int] = set()
         self.news: list[ActorNews] = []

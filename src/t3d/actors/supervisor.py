@@ -226,7 +226,7 @@ class WorkerSlot(Slot):
     def start(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Wakeup], output: int) -> None:
         """Starts a process for the task, with everything it shares; it prints to the descriptor `output`."""
         self.record_start()
-        self.worker = Worker(cfg, task, [one.fd for one in shared], output)
+        self.worker = Worker(cfg, task, [resource.fd for resource in shared], output)
 
     def wake(self) -> None:
         if self.worker is not None:

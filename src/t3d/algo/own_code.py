@@ -126,7 +126,6 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
 
 
 def _cycle(learner: Learner, batch: Any, draws: Any = None) -> Any:
-    """Makes one cycle of updates and returns its last trace."""
     try:
         for _ in learner.phases:
             trace = learner.update(batch, learner.draw() if draws is None else draws)
@@ -161,9 +160,11 @@ def _check_agent(learner: Learner) -> None:
         _require(isinstance(tensor, Tensor), f"{name} of its agent is of type {kind}, not a tensor")
         is_shared = tensor.is_floating_point() and tensor.ndim and len(tensor) % learner.members
         _require(not is_shared, f"{name} of its agent has shape {tuple(tensor.shape)}, without an axis for seeds")
-    said = learner.rule.parameters(learner.spec, learner.cfg)
+    declared = learner.rule.parameters(learner.spec, learner.cfg)
     learned = sum(part.mean.numel() // learner.members for part in learner.agent if isinstance(part, AdamState))
-    _require(learned == said, f"its parameters() are {said:,}, but its optimisers move {learned:,} for each seed")
+    _require(
+        learned == declared, f"its parameters() are {declared:,}, but its optimisers move {learned:,} for each seed"
+    )
 
 
 def _check_acting(network: Architecture, actor: Architecture, *, needs_settings: bool) -> None:
@@ -221,5 +222,4 @@ def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:
 
 
 def _member_of(values: Any, member: int) -> Any:
-    """One member's part of a batch or of draws."""
     return type(values)(*(None if part is None else part[member : member + 1] for part in values))

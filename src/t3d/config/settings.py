@@ -280,6 +280,11 @@ class Config(Section):
         """The seed of each member."""
         return [member.seed for member in self.members]
 
+    @property
+    def member_names(self) -> list[str]:
+        """The name of each member."""
+        return [member.name for member in self.members]
+
     def td3_of(self, member: Member) -> TD3Config:
         """The settings of the algorithm with a member's values."""
         changes: dict[str, Any] = {name.removeprefix("td3."): value for name, value in member.values}

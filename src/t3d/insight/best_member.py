@@ -115,7 +115,7 @@ def play(
                 check_fits(policy, env_batch.spec, env.id)
                 watched = RangeRecorder(policy.actor, policy.spec)
                 playing = play_episodes(watched, env_batch, starts, run.cfg.eval.max_steps)
-                results[member] = Played(finish(playing, before_a_step), watched.ranges)
+                results[member] = Played(finish(playing, episodes, before_a_step), watched.ranges)
     finally:
         streams.close()
     return results

@@ -23,7 +23,7 @@ from t3d.files import STARTED_IN, Refused, error_text, refuse_link
 from t3d.process import lower_priority
 
 LOG = logging.getLogger("t3d.run")
-MOST_SAID = 2**16  # bytes that are read of what a process prints at a time
+MOST_READ = 2**16  # bytes that are read of what a process prints at a time
 LOOK_SECONDS = 1.0  # between two looks at what the processes say; chosen
 PATIENCE = 60.0  # seconds for all of them to finish when the run is over; chosen
 HURRY = 1.0  # seconds that they have left, all together, once the run was told to stop; chosen
@@ -83,7 +83,7 @@ class Child:
 
     def lines(self) -> list[str]:
         """Returns the complete lines that it has printed since the last call."""
-        printed = os.pread(self._output.fileno(), MOST_SAID, self._read)
+        printed = os.pread(self._output.fileno(), MOST_READ, self._read)
         printed = printed[: printed.rfind(b"\n") + 1]
         self._read += len(printed)
         return printed.decode(errors="replace").splitlines()
@@ -143,22 +143,22 @@ class Job:
             why = self._last_line.removeprefix("error: ") or f"{self.ended} {code}"
             self.say(f"{self.failure}: {why}")
         if code is not None:
-            self._let_go()
+            self._forget_child()
 
     def close(self, deadline: Deadline | None) -> None:
         """Waits for the process until the deadline, and leaves it then."""
         if self.child is not None and deadline is not None:
             self.child.wait(deadline)
         self.look()
-        self._leave()
+        self._abandon()
         for text in self.news():
             LOG.warning("%s", text)
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         """Lets it go on: it ends by itself."""
-        self._let_go()
+        self._forget_child()
 
-    def _let_go(self) -> None:
+    def _forget_child(self) -> None:
         if self.child is not None:
             self.child.close()
             self.child, self._last_line = None, ""
@@ -218,7 +218,7 @@ class Recorder(Job):
 
     def say(self, text: str) -> None:
         """Says a reason once."""
-        reason = text.partition(": ")[2]
+        reason = text.partition(": ")[2] or text
         if reason not in self._said:
             self._said.add(reason)
             super().say(text)
@@ -230,11 +230,11 @@ class Recorder(Job):
             for left in [POLICIES, *(path.name for path in (self.path / VIDEOS).glob(".unfinished-*"))]:
                 shutil.rmtree(self.path / VIDEOS / left, ignore_errors=True)
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         if self.child is not None:
             self.child.kill()
             self.say(f"{self.failure}: the run was over before it was recorded")
-            self._let_go()
+            self._forget_child()
 
     def _copy_policies(self) -> None:
         """Copies them, because the next evaluation replaces them."""

@@ -69,17 +69,16 @@ def assemble(
     requests: Requests,
     make_env: EnvFactory,
     opened: ExitStack,
+    surroundings: Surroundings,
     path: Path | None = None,
     loaded: Loaded | None = None,
     requested: Config | None = None,
-    surroundings: Surroundings | None = None,
 ) -> Training:
     """Builds the parts, new or restored from a checkpoint, in a new run folder or at path.
 
     requested is the configuration before this machine chose device, engine and threads. `opened` closes each part.
     Whatever may raise does so before the folder is created or its logs are truncated.
     """
-    surroundings = surroundings or opened.enter_context(closing(Surroundings()))
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     disturbed = surroundings.restore()

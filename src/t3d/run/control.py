@@ -27,7 +27,8 @@ class Control:
         self._request, self._refused, self._checked_at = ControlRequest(), "", time.monotonic()
 
     def apply(self) -> Iterator[list[Event]]:
-        """Does what is asked, once a second, and yields what is to say of it; at each yield the run can be saved."""
+        """Does what is asked, once a second, and yields what is to say; at each yield the run can be saved."""
+        yield self._news()
         if time.monotonic() - self._checked_at < CHECK_SECONDS:
             return
         yield self._read()
@@ -37,7 +38,7 @@ class Control:
         yield [Paused(step=parts.counters.step)]
         while self._request.pause and not self.requests.stop.wait(PAUSE_SECONDS):
             parts.collector.supervise()
-            yield self.training.saver.unwritten()
+            yield [*self._news(), *self.training.saver.unwritten()]
             yield self._read()
             if self.requests.save.is_set():
                 self.requests.save.clear()
@@ -46,6 +47,10 @@ class Control:
         parts.counters.started += seconds
         self.training.reporter.stood_still(seconds)
         yield [Continued(step=parts.counters.step, paused_seconds=seconds)]
+
+    def _news(self) -> list[Event]:
+        step = self.training.parts.counters.step
+        return [Note(step=step, text=text) for text in self.training.jobs.news()]
 
     def _read(self) -> list[Event]:
         """Reads the file and passes on requests to stop and to save; says once why it cannot.
@@ -57,9 +62,9 @@ class Control:
         try:
             self._request = read_request(self.training.saver.folder.path, self._session)
         except (OSError, Refused) as error:
-            told, self._refused = self._refused, str(error)
+            previous, self._refused = self._refused, str(error)
             note = Note(step=self.training.parts.counters.step, text=f"{FILE} is not obeyed: {error}")
-            return [note] if told != self._refused else []
+            return [note] if previous != self._refused else []
         if self._request.save > before.save:
             self.requests.save.set()
         if self._request.stop:

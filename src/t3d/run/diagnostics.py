@@ -66,7 +66,6 @@ class Diagnostics:
         ]
 
     def _of_batch(self, trace: Any) -> Metrics:
-        """What the newest update read and returned."""
         learner, memory = self.parts.learner, self.parts.memory
         batch, _ = read_by_newest(learner)
         pi = getattr(trace, "pi", None)

@@ -67,7 +67,7 @@ def _train(
             cfg = replace(cfg, env=by_id.env)
         else:
             make_env = checked_factory(make_env)
-        training = assemble(resolve(cfg), requests, make_env, opened, requested=requested, surroundings=surroundings)
+        training = assemble(resolve(cfg), requests, make_env, opened, surroundings, requested=requested)
         yield from Trainer(training, _start_events(training), requests).run()
 
 
@@ -105,7 +105,7 @@ def _resume(
 ) -> Generator[Event, None, None]:
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
-    let_go(path)
+    close_runs_in(path)
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
         lock = opened.enter_context(closing(Lock(path)))
@@ -117,7 +117,7 @@ def _resume(
         find_again(needed, remembered_files(path), path)
         prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
         make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
-        training = assemble(cfg, requests, make_env, opened, path, loaded, requested, surroundings)
+        training = assemble(cfg, requests, make_env, opened, surroundings, path, loaded, requested)
         parts, folder = training.parts, training.saver.folder
         start = [] if loaded else _start_events(training)
         if loaded and folder.has_no_events:
@@ -261,7 +261,7 @@ class LiveRun(Iterator[Event]):
 _alive: weakref.WeakSet[LiveRun] = weakref.WeakSet()
 
 
-def let_go(path: Path) -> None:
+def close_runs_in(path: Path) -> None:
     """Ends the runs of this process that write in a folder and wait for their callers, so that another may resume."""
     for run in list(_alive):
         if run.path is not None and run.path.resolve() == path.resolve() and not run._is_working:

@@ -71,10 +71,9 @@ class Trainer:
         parts, saver, record = self.parts, self.saver, self._record
         self.publisher.publish()
         while True:
-            saver.unsaved = True
             for events in self.control.apply():
                 yield from record(events)
-            yield from record([Note(step=self.counters.step, text=text) for text in self.jobs.news()])
+            saver.unsaved = True  # now, because a paused run may have been saved just before
 
             yield from record(self._learn())
             if self._evaluation_is_due() or self._save_is_due():
@@ -124,8 +123,7 @@ class Trainer:
                     trace = learner.run(count)
                 self.reporter.updated(count, time.perf_counter() - started)
                 if reports:
-                    trace = in_host_memory(trace)
-                    events += [*self.parts.stop_diverged(trace), *self.reporter.learned(trace)]
+                    events += self.reporter.learned(in_host_memory(trace))
             due -= count
             self.publisher.publish()
         if learner.updates == before:
@@ -141,7 +139,6 @@ class Trainer:
         return at_the_end or passed(self.cfg.eval.every_steps, submitted, step)
 
     def _submit_evaluation(self) -> None:
-        """Has the newest policies evaluated."""
         snapshot, step = self.parts.snapshot(), self.counters.step
         self.saver.folder.save_last(snapshot, step)
         if self.parts.evaluator.submit(snapshot, step):
@@ -169,12 +166,11 @@ class Trainer:
         return self.counters.step == self.counters.evaluated == self.cfg.total_steps
 
     def _collect(self) -> list[Event]:
-        """Collects the next transitions and adds them to the memory."""
         parts, before = self.parts, self.counters.step
         with self.saver.changing():
             started = time.monotonic()
             collected = parts.collector.poll()
-            self.reporter.acted(time.monotonic() - started)
+            self.reporter.diagnostics.acted(time.monotonic() - started)
             parts.memory.add(*collected.rollouts)
             parts.count_steps()
             stopped: list[Event] = [

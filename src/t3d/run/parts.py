@@ -103,10 +103,6 @@ class Parts:
         return [member for member in range(len(self.cfg.members)) if member not in self.stopped]
 
     @property
-    def _names(self) -> list[str]:
-        return [member.name for member in self.cfg.members]
-
-    @property
     def added(self) -> list[int]:
         """Transitions ever added, per living member: what the run counts by."""
         return [self.memory.added[member] for member in self.living]
@@ -151,7 +147,7 @@ class Parts:
             "step": self.counters.step,
             "folder": str(folder.path),
             "config": to_dict(cfg),
-            "members": [member.name for member in cfg.members],
+            "members": cfg.member_names,
             "versions": versions(),
             "pid": os.getpid(),
             "host": platform.node(),
@@ -165,7 +161,7 @@ class Parts:
     def state(self) -> State:
         """Returns everything that determines how the run continues, except the rows of the replay."""
         return {
-            "members": self._names,
+            "members": self.cfg.member_names,
             "spec": outline(self.collector.spec),
             "environment": self.environment,
             "config": to_dict(self.cfg),
@@ -176,7 +172,7 @@ class Parts:
             "memory": self.memory.state(),
             "collector": self.collector.state(),
             "evaluator": self.evaluator.state(),
-            "stopped": {self._names[member]: why for member, why in self.stopped.items()},
+            "stopped": {self.cfg.member_names[member]: why for member, why in self.stopped.items()},
         }
 
     def restore(self, loaded: Loaded, stop: threading.Event) -> list[str]:
@@ -186,7 +182,7 @@ class Parts:
             refuse_unlike(state, self.state())
             self._refuse_another_run(loaded)
             stopped = {stored_name(stored): str(why) for stored, why in state.get("stopped", {}).items()}
-            for member, name in enumerate(self._names):
+            for member, name in enumerate(self.cfg.member_names):
                 if name in stopped:
                     self.stopped[member] = stopped[name]
                     self.collector.stop(member)
@@ -196,7 +192,7 @@ class Parts:
             self.learner.restore(state["learner"])
             self.memory.restore(state["memory"])
             moved = _moved_replay(state["memory"], self.memory)
-            for member, name in enumerate(self._names):
+            for member, name in enumerate(self.cfg.member_names):
                 checkpoint.fill(self.memory.replay, member, name)
             notes = self.collector.restore(state["collector"], stop)
             if not self.collector.keeps_episodes:
@@ -225,7 +221,7 @@ class Parts:
         if changed := difference(state["spec"], now):
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
         members = [stored_name(stored) for stored in to_list(state.get("members") or state["seeds"])]
-        if members != self._names:
+        if members != self.cfg.member_names:
             raise ValueError(f"it holds {', '.join(members)}")
 
     def _refuse_contradictions(self, collector: State) -> None:

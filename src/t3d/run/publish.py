@@ -24,7 +24,7 @@ class DirectPublisher:
         self._pass_on(self.learner.snapshot(self.learner.acting))
 
     def finish(self) -> None:
-        """Passes on a policy that is still on its way."""
+        """Does nothing: no policy is on its way."""
 
     def _pass_on(self, snapshot: PolicySnapshot) -> None:
         self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)

@@ -38,14 +38,12 @@ class Reporter:
     def updated(self, updates: int, seconds: float) -> None:
         self._pace = (self._pace[0] + updates, self._pace[1] + seconds)
 
-    def acted(self, seconds: float) -> None:
-        self.diagnostics.acted(seconds)
-
     def learned(self, trace: Any) -> list[Event]:
-        """Reports the newest update, of which this is the trace in host memory, and the acting statistics."""
+        """Reports the newest update, of which this is the trace in host memory, whom it stops, and acting so far."""
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self._last[0]) / (now - self._last_at)
-        events: list[Event] = [*update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)]
+        events = parts.stop_diverged(trace)
+        events += update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)
         events += self._outside_support(trace.y[parts.living]) if parts.cfg.td3.critic_loss == "categorical" else []
         events += self._slowed_down() if parts.cfg.device == "cpu" and parts.cfg.threads > 1 else []
         events += self.diagnostics.diagnose(trace) if parts.counters.diagnosis_due else []

@@ -39,7 +39,7 @@ class Changes(NamedTuple):
     hang_seconds: float | None = None
 
 
-class Found(NamedTuple):
+class ResumePoint(NamedTuple):
     """What a run resumes from."""
 
     cfg: Config
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     notes: list[str]  # what is wrong with the folder
 
 
-def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
+def load(path: Path, changes: Changes, cfg: Config | None) -> ResumePoint:
     """Loads the configuration and state to resume from.
 
     cfg is what the caller would train if there were no run: it must not differ from what the run was started with.
@@ -73,7 +73,7 @@ def load(path: Path, changes: Changes, cfg: Config | None) -> Found:
     _refuse_if_there(step, resumed.total_steps, is_over)
     if cfg is not None and cfg.total_steps < resumed.total_steps:
         notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
-    return Found(resumed, written or cfg, loaded, notes)
+    return ResumePoint(resumed, written or cfg, loaded, notes)
 
 
 def _overrides(changes: Changes, edited: Config, cfg: Config | None) -> dict[str, Any]:
@@ -96,7 +96,6 @@ def _overrides(changes: Changes, edited: Config, cfg: Config | None) -> dict[str
 
 
 def _refuse_if_there(step: int, total: int, is_over: bool) -> None:
-    """Refuses a run that has no steps left."""
     if step > total or (step == total and is_over):
         past = f"is already at step {step:,}, and {total:,} are asked for"
         state = past if step > total else f"has already finished its {step:,} steps"
@@ -166,7 +165,6 @@ def _moved(key: str, then: Any, now: Any) -> bool:
 
 
 def _start_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:
-    """Returns what to train from the start in a folder without a checkpoint."""
     started = written or cfg
     if started is None:
         raise UserError(f"{path} holds neither a checkpoint nor a config.toml to start from")

@@ -33,12 +33,15 @@ def play_episodes(
         episodes = range(first_episode + first, first_episode + first + count)
         env_batch.take_faults()  # of an evaluation that was interrupted
         observations = [env_batch.reset(*start) for start in zip(range(count), all_seeds, episodes, strict=True)]
-        totals, lengths, playing = [0.0] * count, [0] * count, set(range(len(some)))
+        totals, lengths, bad_values, playing = [0.0] * count, [0] * count, [0] * count, set(range(len(some)))
         ended: list[EpisodeResult] = []
         while playing:
             yield ended
             ended = []
-            for position, result in enumerate(env_batch.step(policy(np.stack(observations)))):
+            results = env_batch.step(policy(np.stack(observations)))
+            for fault in env_batch.take_faults():
+                bad_values[fault.env] += fault.env in playing
+            for position, result in enumerate(results):
                 if result.error is not None:
                     raise result.error
                 observations[position] = result.observation
@@ -49,20 +52,22 @@ def play_episodes(
                     continue
                 if position in playing:
                     playing.remove(position)
-                    bad_values = sum(fault.env == position for fault in env_batch.take_faults())
-                    ending = totals[position], lengths[position], result.terminated, bad_values
+                    ending = totals[position], lengths[position], result.terminated, bad_values[position]
                     ended.append(EpisodeResult(position, episodes[position], *ending))
                 if playing:
                     observations[position] = env_batch.reset(position, all_seeds[position], episodes[position])
         yield ended
 
 
-def finish(playing: Iterator[list[EpisodeResult]], between_steps: Callable[[], object] = int) -> list[EpisodeResult]:
-    """Plays to the end and returns the episodes in their order; whatever between_steps raises interrupts it."""
+def finish(
+    playing: Iterator[list[EpisodeResult]], count: int = 0, before_step: Callable[[], object] = int
+) -> list[EpisodeResult]:
+    """Plays these `count` episodes and returns them in their order; whatever before_step raises interrupts it."""
     results: list[EpisodeResult] = []
     for ended in playing:
         results += ended
-        between_steps()
+        if len(results) < count:
+            before_step()
     return sorted(results, key=lambda result: result.episode)
 
 
@@ -92,10 +97,10 @@ class MemberEvaluator:
         where = f"the evaluation of {cfg.members[member].title}"
         self.env_batch = open_for_evaluation(make_env, cfg.env, where, self.seeds[0], beat)
 
-    def evaluate(self, snapshot: PolicySnapshot, step: int, between_steps: Callable[[], object] = int) -> Evaluation:
+    def evaluate(self, snapshot: PolicySnapshot, step: int, before_step: Callable[[], object] = int) -> Evaluation:
         """Plays all of the member's evaluation episodes with its part of the snapshot."""
         playing = self.play(snapshot, range(len(self.seeds)))
-        return Evaluation(step, self.member, snapshot, finish(playing, between_steps))
+        return Evaluation(step, self.member, snapshot, finish(playing, len(self.seeds), before_step))
 
     def play(self, snapshot: PolicySnapshot, episodes: range) -> Iterator[list[EpisodeResult]]:
         """Plays some of these episodes, as play_episodes does."""

@@ -167,7 +167,6 @@ def reference(make_env: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _arguments(made: partial[Any]) -> dict[str, Any]:
-    """Returns the arguments of a partial by name."""
     try:
         parameters = [*inspect.signature(made.func).parameters.values()][: len(made.args)]
     except (TypeError, ValueError):  # callables written in C often have no signature

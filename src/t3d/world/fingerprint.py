@@ -86,19 +86,19 @@ def _episode(batch: EnvBatch) -> dict[str, list[Any]]:
     try:
         for _ in range(2):  # PyBullet differs on the first reset only
             observations = [batch.reset(position, SEED, 0) for position in range(batch.count)]
-        seen, rewards = [observations[0]], list[float]()
+        shown, rewards = [observations[0]], list[float]()
         while len(rewards) < STEPS and time.monotonic() - started < MOST_SECONDS:
             action = np.sin(np.arange(1, spec.action_size + 1) * (len(rewards) + 1.0))
             result = batch.step(np.tile(action.astype(np.float32), (batch.count, 1)))[0]
             if not result.valid:
                 return {}
-            seen.append(result.observation)
+            shown.append(result.observation)
             rewards.append(_rounded(result.reward))
             if result.terminated or result.truncated:
                 break
     except ENVIRONMENT_ERRORS:
         return {}
-    parts = [_vector_and_frame(observation, spec) for observation in seen]
+    parts = [_vector_and_frame(observation, spec) for observation in shown]
     images = {"images": [_means(frame) for _, frame in parts]} if spec.images else {}
     return {"observations": [_means(vector) for vector, _ in parts], **images, "rewards": rewards}
 

@@ -80,16 +80,16 @@ class Watch:
         self._now = (what, time.monotonic())
 
     def follow(self, over: threading.Event) -> None:
-        """Interrupts overdue calls, again and again in case they catch it; or warns on stderr, once for each."""
-        reported = 0.0
+        """Interrupts overdue calls, again and again in case they catch it; warns once of each that goes on."""
+        overdue, looks = 0.0, 0
         while not over.wait(self.seconds / 8):
             since = self._now[1]
             if time.monotonic() - since <= self.seconds:
                 continue
+            overdue, looks = since, looks + 1 if since == overdue else 0
             if self.interrupts and self.main.ident is not None:
                 signal.pthread_kill(self.main.ident, signal.SIGALRM)
-            elif since != reported:
-                reported = since
+            if looks == self.interrupts:  # code in C is not interrupted before it returns
                 print(f"warning: {self.complaint()}", file=sys.stderr, flush=True)  # noqa: T201
 
     def interrupt(self, *_: object) -> None:
@@ -98,7 +98,6 @@ class Watch:
             raise TooLong(self.complaint())
 
     def complaint(self) -> str:
-        """The message about a call that has not returned."""
         return (
             f"{self._now[0]} after {self.seconds:g} s; find out why, or let training wait longer: "
             f"env.hang_seconds above {self.seconds:g}"
