@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from PIL import Image
 
 import helpers
 import t3d
+from t3d.app import explain
 from t3d.app.cli import main
 from t3d.config import Config, merge, to_toml
 from t3d.events import Diagnosed, Event, to_line
@@ -23,6 +25,7 @@ from t3d.insight.statistics import estimate, mean
 from t3d.run.reporter import eval_event
 from t3d.store.reader import Run, open_run
 from t3d.types import EpisodeResult, Evaluation
+from t3d.world.make import with_full_paths
 
 SPEC = helpers.make_spec()
 
@@ -145,6 +148,39 @@ def test_the_command_trains_compares_and_draws(
     assert "was trained with other settings than this claim's" in capsys.readouterr().err
     assert main(["explain", "--claim", "delay", "--seed", "0"]) == 2
     assert main(["explain", "--claim", "twins"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "named", "problem"),
+    [
+        ("Pendulum-v1", "Pendulum-v1", ""),
+        ("ALE/Pong-v5", "Pong-v5", "or on another environment"),
+        ("one/my_env.py:Robot", "two/my_env.py:Robot", "or on another environment"),
+        ("one/my_env.py:Robot", "one/my_env.py:Robot", ""),
+    ],
+)
+def test_the_runs_of_a_claim_are_those_of_its_environment(  # noqa: PLR0913 (fixtures)
+    trained_on: str,
+    named: str,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "my_env.py").write_text("")
+    for cfg in claim_configs("delay", trained_on, "runs"):
+        path = tmp_path / "runs" / cfg.run.name
+        path.mkdir(parents=True)
+        (path / "events.jsonl").touch()
+        (path / "config.toml").write_text(to_toml(with_full_paths(cfg)))
+    monkeypatch.setattr(explain, "read_summary", lambda path: SimpleNamespace(status="finished"))
+    monkeypatch.setattr(claims, "findings", lambda runs, name: [])
+    monkeypatch.setattr(claims, "plot_claim", lambda runs, name, out: None)
+    assert main(["explain", named, "--claim", "delay"]) == (2 if problem else 0)
+    assert problem in capsys.readouterr().err
 
 
 def test_a_claim_that_was_stopped_is_continued(

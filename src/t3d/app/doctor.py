@@ -45,7 +45,7 @@ class DoctorArgs:
 def main(arguments: list[str]) -> int:
     """Checks ENV and prints what was found; what training cannot work with is an error (exit code 2)."""
     args = read_flags(DoctorArgs, arguments, "t3d doctor")
-    console, env_id = PlainConsole(), args.env or args.settings.id
+    console, env_id = PlainConsole(), args.env
     if not env_id:
         if args.settings != EnvConfig():
             raise UserError("flags that begin with --env are about an environment: t3d doctor ENV")

@@ -109,13 +109,17 @@ def _claim(name: str, args: ExplainArgs) -> int:
 
 def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     """Trains a run that is not there yet, or continues one that was stopped; returns the exit code."""
+    from t3d.insight.groups import settings_of  # noqa: PLC0415
     from t3d.run.live import resume, train  # noqa: PLC0415 (imports torch)
+    from t3d.world.make import with_full_paths  # noqa: PLC0415 (imports Gymnasium)
 
     if begun := path.exists():
-        known = open_run(path).cfg
-        if (known.td3, known.seeds, known.total_steps) != (cfg.td3, cfg.seeds, cfg.total_steps):
+        known, wanted = open_run(path).cfg, with_full_paths(cfg)
+        is_env = f"{known.env.id}:".startswith(f"{wanted.env.id}:")  # a run adds the name that a file alone leaves out
+        if not is_env or (known.seeds, settings_of(known)) != (wanted.seeds, settings_of(wanted)):
             raise UserError(
-                f"{path} was trained with other settings than this claim's; rename it, or choose another --root"
+                f"{path} was trained with other settings than this claim's, or on another environment; rename it, or "
+                "choose another --root"
             )
         if read_summary(path).status == "finished":
             return 0
