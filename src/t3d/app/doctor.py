@@ -34,12 +34,20 @@ EXTRAS = {  # and a module that only it installs
 
 
 @dataclass(frozen=True)
+class Checked(EnvConfig):
+    """The environment to check."""
+
+    id: Annotated[str, tyro.conf.Suppress] = ""  # is ENV
+    num_envs: Annotated[int, tyro.conf.Suppress] = 0  # one is enough
+
+
+@dataclass(frozen=True)
 class DoctorArgs:
     """Step ENV for a moment and report problems; without ENV, describe this machine."""
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
-    settings: Annotated[EnvConfig, tyro.conf.arg(name="env")] = field(default_factory=EnvConfig)
+    settings: Annotated[Checked, tyro.conf.arg(name="env")] = field(default_factory=Checked)
 
 
 def main(arguments: list[str]) -> int:
@@ -47,7 +55,7 @@ def main(arguments: list[str]) -> int:
     args = read_flags(DoctorArgs, arguments, "t3d doctor")
     console, env_id = PlainConsole(), args.env
     if not env_id:
-        if args.settings != EnvConfig():
+        if args.settings != Checked():
             raise UserError("flags that begin with --env are about an environment: t3d doctor ENV")
         console.print(_machine())
         return 0

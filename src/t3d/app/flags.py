@@ -162,7 +162,8 @@ def _flags(kind: Any, prefix: str = "") -> Iterator[str]:
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         extras, word = getattr(hint, "__metadata__", ()), name.replace("_", "-")
         value = typing.get_type_hints(kind)[name]
-        if tyro.conf.Positional in extras or typing.get_origin(value) is dict:  # tables are only in TOML and in Python
+        is_flag_less = tyro.conf.Positional in extras or tyro.conf.Suppress in extras
+        if is_flag_less or typing.get_origin(value) is dict:  # tables are only in TOML and in Python
             continue
         if dataclasses.is_dataclass(value):
             given = next((extra.name for extra in extras if getattr(extra, "name", None) is not None), word)
