@@ -127,6 +127,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"updates_per_step": 1001}, "updates_per_step=1001.0 is out of range; it must be between 0 and 1,000"),
         ({"td3": 3}, "td3=3 must be a table"),
         ({"td3": {"batch_size": "many"}}, "td3.batch_size='many' is not an integer"),
+        ({"engine": 10**5000}, "engine=an integer of 16,610 bits is not one of"),
         ({"td3": {"batch_size": 1.5}}, "not an integer"),
         ({"td3": {"batch_size": True}}, "not an integer"),
         ({"td3": {"batch_size": 0}}, "td3.batch_size=0 is out of range"),

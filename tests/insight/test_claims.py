@@ -159,7 +159,7 @@ def test_the_command_trains_compares_and_draws(
         ("one/my_env.py:Robot", "one/my_env.py:Robot", ""),
     ],
 )
-def test_the_runs_of_a_claim_are_those_of_its_environment(  # noqa: PLR0913 (fixtures)
+def test_the_runs_of_a_claim_are_those_of_its_environment(
     trained_on: str,
     named: str,
     problem: str,

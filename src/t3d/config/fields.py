@@ -56,7 +56,7 @@ class Section:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # its subclasses are dataclasses
             name, value = self.prefix + field.name, _as_declared(getattr(self, field.name), types_of[field.name])
             if not _fits(value, types_of[field.name]):
-                raise UserError(f"{name}={value!r} is not {_in_words(types_of[field.name])}")
+                raise UserError(f"{name}={_shown(value)} is not {_in_words(types_of[field.name])}")
             _check_range(name, value, *_about(field).get("between", ANYTHING))
             object.__setattr__(self, field.name, value)  # frozen from here on
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -110,13 +110,17 @@ def _about(field: dataclasses.Field[Any]) -> About:
     return cast(About, field.metadata)
 
 
+def _shown(value: Any) -> str:
+    is_huge = isinstance(value, int) and value.bit_length() > MOST_BITS_SHOWN
+    return f"an integer of {value.bit_length():,} bits" if is_huge else repr(value)
+
+
 def _check_range(name: str, value: Any, low: float, high: float) -> None:
     if (low, high) == ANYTHING:
         return
     for number in value if isinstance(value, tuple) else (value,):
         if not low <= number <= high:  # written so that NaN fails
-            is_huge = isinstance(number, int) and number.bit_length() > MOST_BITS_SHOWN
-            shown = f"an integer of {number.bit_length():,} bits" if is_huge else str(number)
+            shown = _shown(number)
             problem = f" contains {shown}; each" if isinstance(value, tuple) else f"={shown} is out of range; it"
             raise UserError(f"{name}{problem} must be between {low:,} and {high:,}")
 
