@@ -41,6 +41,8 @@ def test_a_sweep_overrides_preset_and_file_and_a_flag_the_sweep_of_a_file(tmp_pa
     ("flags", "words"),
     [
         (["--sweep"], "--sweep has no value; give one or several, separated by spaces or commas"),
+        (["--sweep", "td3.gamma=0.9,0.98", "--sweep"], "--sweep has no value; give one or several"),
+        (["--sweep", "--sweep", "td3.gamma=0.9,0.98"], "--sweep has no value; give one or several"),
         (["--sweep", "td3.gamma:0.98,0.99"], "sweep='td3.gamma:0.98' cannot be read; write FIELD=V1,V2"),
         (["--sweep", "td3.gamma", "0.98", "0.99"], "sweep='td3.gamma' cannot be read; write"),
         (["--sweep", "td3.gamma=0.98,", "0.99"], "sweep='td3.gamma=0.98,' cannot be read; write"),

@@ -131,11 +131,15 @@ def _join_sweeps(arguments: list[str]) -> list[str]:
     for word in arguments:
         flag, _, value = word.partition("=")
         if flag == "--sweep":
+            if takes == "any":
+                return ["--sweep"]  # which has no value
             sweeps, takes = [*sweeps, *filter(None, [value])], "some" if value else "any"
         elif not is_flag(word) and (takes == "any" or (takes and ("=" in word or NUMBERS.fullmatch(word)))):
             sweeps, takes = [*sweeps, word], "some"
         else:
             others, takes = [*others, word], ""
+    if takes == "any":
+        sweeps = []
     return [*others, "--sweep", *sweeps] if len(others) < len(arguments) else others
 
 
