@@ -284,7 +284,7 @@ def test_a_paused_run_says_what_went_wrong_beside_it(tmp_path: Path, monkeypatch
 
 
 def test_an_evaluation_after_a_save_in_a_pause_is_saved_too(tmp_path: Path) -> None:
-    cfg = small_config(total_steps=200, updates_per_step=0.01, eval={"every_steps": 200})
+    cfg = small_config(total_steps=200, updates_per_step=0.015, eval={"every_steps": 200})
     events = asking(tmp_path, {EpisodeEnd: "pause", Paused: "save", Saved: "continue"}, cfg)
     checkpoint, _ = newest(folder_of(events) / "checkpoints")
     assert end_of(events).saved and checkpoint is not None
