@@ -26,7 +26,7 @@ from t3d.config import Config
 from t3d.errors import EnvironmentFailed
 from t3d.events import ActorEvent, Alarm, End, Eval, Event, Note, SeedStopped, Start, to_line
 from t3d.insight.wording import duration_text, number_text, seeds_text, size_text, source_of, steps_text
-from t3d.store.log import Place, Unreadable, read_log
+from t3d.store.log import Position, Unreadable, read_log
 from t3d.store.members import best_of
 from t3d.store.reader import open_run
 from t3d.store.summary import Stored, Summary, changes, contents, read_summaries, read_summary
@@ -305,7 +305,7 @@ def test_evaluations_that_are_torn_or_not_numbers_are_passed_over(root: Path, tm
         file.write(wrong)
         file.write('{"event": "eval", "step": 1, "se')
     torn = read_log(tmp_path / "torn", kinds=kinds)
-    end = Place(sound.end.offset + len(wrong), wrong.encode())
+    end = Position(sound.end.offset + len(wrong), wrong.encode())
     expected = sound._replace(end=end, damaged=1)
     assert torn == expected, "half a line is not counted"
 

@@ -20,7 +20,7 @@ from t3d.config import Config, Member, merge
 from t3d.events import ActingEvent, Alarm, EpisodeEnd, Eval, Event, Update, to_line
 from t3d.store.columns import Columns
 from t3d.store.journal import pauses
-from t3d.store.log import Place, event_of, read_end, read_events, read_part
+from t3d.store.log import Position, event_of, read_end, read_events, read_part
 from t3d.store.metrics import KINDS, NOT_METRICS, Metric, entries, series_of, without_pauses
 from t3d.store.tables import WHOLE, Table, read_plain
 
@@ -142,7 +142,7 @@ def test_every_line_begins_in_one_part(tmp_path: Path, lengths: list[int], size:
     content = b"".join(line + b"\n" for line in lines)
     (tmp_path / "events.jsonl").write_bytes(content + b"not complete")
     end = read_end(tmp_path)
-    assert end == Place(len(content), lines[-1] + b"\n")
+    assert end == Position(len(content), lines[-1] + b"\n")
     parts = [read_part(tmp_path, at, min(at + size, end.offset), end) for at in range(0, end.offset, size)]
     assert [line for part in parts for line in part or []] == lines
 

@@ -22,7 +22,7 @@ from t3d.store.journal import pauses
 from t3d.store.log import (
     LOG,
     START,
-    Place,
+    Position,
     Unreadable,
     damage_in_words,
     event_of,
@@ -62,7 +62,7 @@ class Columns:
         self.lock = threading.Lock()
         self._cfg: Config | None = None
         self.pauses: list[tuple[float, float]] = []
-        self._place: Place = START  # up to here the log is read, but for the parts that are missing
+        self._place: Position = START  # up to here the log is read, but for the parts that are missing
         self._parts: list[tuple[int, int]] = []  # missing ones, the next one last
         self._begin()
 

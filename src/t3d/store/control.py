@@ -35,12 +35,12 @@ def read_request(path: Path, session: Mapping[str, Any]) -> ControlRequest:
     try:
         fields = unsealed("control", read(path / FILE, LARGEST))
         whose = (to_count(fields["pid"]), fields["host"], fields["started"])
-        asked = ControlRequest(_flag(fields["pause"]), _flag(fields["stop"]), to_count(fields["save"]))
+        request = ControlRequest(_flag(fields["pause"]), _flag(fields["stop"]), to_count(fields["save"]))
     except FileNotFoundError:
         return ControlRequest()
     except CORRUPT_ERRORS as error:
         raise Refused(error_text(error)) from None
-    return asked if whose == (session.get("pid"), session.get("host"), session.get("time")) else ControlRequest()
+    return request if whose == (session.get("pid"), session.get("host"), session.get("time")) else ControlRequest()
 
 
 def request_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,21 +30,21 @@ class Unreadable(UserError):
         self.path, self.reason = path, reason
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """How far a log has been read."""
 
     offset: int = 0  # bytes; the end of the last complete line
     line: bytes = b""  # that line: each says when it was written, so another one differs
 
 
-START = Place()
+START = Position()
 
 
 class Chunk(NamedTuple):
     """The events that a log has grown by."""
 
     events: list[Event]
-    end: Place  # where the next read continues
+    end: Position  # where the next read continues
     damaged: int  # complete lines that cannot be read
     restarted: bool  # the log was truncated, so these events replace all that were read before
 
@@ -53,7 +53,7 @@ class Lines(NamedTuple):
     """Some complete lines of a log."""
 
     lines: list[bytes]  # without their ends
-    end: Place  # where the next read continues
+    end: Position  # where the next read continues
     restarted: bool  # the log was truncated, so these lines replace all that were read before
 
 
@@ -68,7 +68,7 @@ def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
     return chunk.events
 
 
-def read_log(path: Path, after: Place = START, kinds: Iterable[type[Event]] = ()) -> Chunk:
+def read_log(path: Path, after: Position = START, kinds: Iterable[type[Event]] = ()) -> Chunk:
     """Reads the events of a run folder, all or those after an earlier chunk's end.
 
     With kinds all other lines are skipped unparsed, and are damaged only if they do not even look like events.
@@ -92,7 +92,7 @@ def read_log(path: Path, after: Place = START, kinds: Iterable[type[Event]] = ()
             return Chunk(events, end, damaged, restarted)
 
 
-def read_lines(path: Path, after: Place = START) -> Lines:
+def read_lines(path: Path, after: Position = START) -> Lines:
     """Reads the next few megabytes of a run's events as lines, for those who parse them in bulk; none: that is all."""
     with _open_log(path) as log:
         restarted = not _still_holds(after, log)
@@ -105,11 +105,11 @@ def read_lines(path: Path, after: Place = START) -> Lines:
             data = data[: data.rfind(b"\n") + 1]
         *lines, rest = data.split(b"\n")
         lines += [rest] if rest else []
-        place = Place(offset + len(data), data[-len(lines[-1]) - (not rest) :] if lines else last)
+        place = Position(offset + len(data), data[-len(lines[-1]) - (not rest) :] if lines else last)
         return Lines(lines, place, restarted)
 
 
-def read_part(path: Path, start: int, stop: int, end: Place) -> list[bytes] | None:
+def read_part(path: Path, start: int, stop: int, end: Position) -> list[bytes] | None:
     """Reads the lines that begin between two offsets before an end; None if the log was truncated since."""
     with _open_log(path) as log:
         if not _still_holds(end, log):
@@ -123,14 +123,14 @@ def read_part(path: Path, start: int, stop: int, end: Place) -> list[bytes] | No
         return data.split(b"\n")[:-1]
 
 
-def read_end(path: Path) -> Place:
+def read_end(path: Path) -> Position:
     """Returns where the last complete line ends, without reading what is before it."""
     with _open_log(path) as log:
         for begin, data in _tails(log):
             complete = data[: data.rfind(b"\n") + 1]
             before = complete.rfind(b"\n", 0, -1)
             if complete and (before >= 0 or begin == 0):
-                return Place(begin + len(complete), complete[before + 1 :])
+                return Position(begin + len(complete), complete[before + 1 :])
     return START
 
 
@@ -199,7 +199,7 @@ def _open_log(path: Path) -> io.BufferedReader:
     return io.BufferedReader(open_plain(path / "events.jsonl"))  # type: ignore[arg-type]
 
 
-def _still_holds(place: Place, log: io.BufferedReader) -> bool:
+def _still_holds(place: Position, log: io.BufferedReader) -> bool:
     """Whether the line read last is still where it was, so that no resume has truncated the log since."""
     log.seek(place.offset - len(place.line))
     return log.read(len(place.line)) == place.line

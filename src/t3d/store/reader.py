@@ -49,14 +49,14 @@ class Run(NamedTuple):
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
         return max(self.contenders, key=lambda member: best_of(self.evals[member]).mean_return)
 
-    def member(self, asked: int | str) -> Member:
+    def member(self, name: int | str) -> Member:
         """Returns the member asked for, by its name or, where that is enough, its seed, if it was evaluated."""
-        matching = [member for member in self.cfg.members if str(asked) in (member.name, str(member.seed))]
+        matching = [member for member in self.cfg.members if str(name) in (member.name, str(member.seed))]
         if not matching:
             what = noun(self.cfg.members)
-            raise UserError(f"{self.path} has no {what} {asked}; its {what}s: {self._named(self.cfg.members)}")
+            raise UserError(f"{self.path} has no {what} {name}; its {what}s: {self._named(self.cfg.members)}")
         if len(matching) > 1:
-            raise UserError(f"several members have seed {asked}: {self._named(matching)}; choose one by name")
+            raise UserError(f"several members have seed {name}: {self._named(matching)}; choose one by name")
         if matching[0] not in self.evals:
             known = self._named([*self.evals]) or "none yet"
             raise UserError(f"{self.path} has no evaluation of {matching[0].title}; it has: {known}")
