@@ -25,13 +25,13 @@ class About(TypedDict, total=False):
     """What may be known about a setting, besides its type, its default and its description."""
 
     between: tuple[float, float]  # its lowest and highest value; of a list, those of each item
-    used_with: tuple[str, ...]  # another setting of its section, and the values of that with which alone it is used
+    used_with: tuple[str, ...]  # (owner, *values): used only if owner, of its section, has one of these values
     extreme: Any  # a value that changes what is learned beyond doubt, for tests and checks to try
     sweep: bool  # whether the members of a run may differ in it
     optional: bool  # whether a rule of the user's own may take no notice of it; a run that sets it is refused then
     computed_by: tuple[str, ...]  # hand-written engines that compute other values than the default; else all of them
-    # What a resume may do: say otherwise, to no effect; change it; change it in config.toml only; or name the same file
-    # of the user's own in another folder. It must leave other settings as they were.
+    # What a resume may do; it must leave settings without this as they were. ignored: say otherwise, to no effect;
+    # changed: change it; edited: change it in config.toml only; moved: name the same file in another folder.
     resume: Literal["ignored", "changed", "edited", "moved"]
     left_to_machine: bool  # whether its default, also in the config.toml of a resumed run, lets the machine choose
     learning: bool  # False: it does not affect what is learned, so runs that differ in it pool their seeds
