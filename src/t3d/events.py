@@ -8,17 +8,19 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from t3d.files import fields_in
 
 SCHEMA = 1
 NEW_TASK = "so the best policies are chosen anew"  # in the note of a resumed run whose environment has changed
+KINDS: dict[str, type[Event]] = {}  # by their names in events.jsonl
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Common to all: the step at which it happened, and the member and seed (None: the whole run)."""
+    """Common to all, whose classes become such dataclasses: the step, and the member and seed (None: the whole run)."""
 
     event: ClassVar[str]
     step: int
@@ -26,8 +28,12 @@ class Event:
     seed: int | None = None
     time: float = field(default_factory=time.time)
 
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        if kind is not None:
+            cls.event, KINDS[kind] = kind, cls
 
-@dataclass(frozen=True, kw_only=True)
+
 class Session(Event):
     """What a run says of itself when a process starts or resumes it."""
 
@@ -44,64 +50,49 @@ class Session(Event):
     files: dict[str, str] = field(default_factory=dict)  # where the user's own modules are, by their names in config
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start(Session):
+class Start(Session, kind="start"):
     """A run starts."""
 
-    event: ClassVar[str] = "start"
     schema: int = SCHEMA
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resumed(Session):
+class Resumed(Session, kind="resumed"):
     """A run resumes from a checkpoint, in a new process."""
 
-    event: ClassVar[str] = "resumed"
     checkpoint: str  # its name; empty: there was none, and the run starts again
     best: list[float]  # each member's highest evaluation so far
     notes: list[str]  # what differs: a damaged file, another version, an episode that could not be reproduced
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saved(Event):
+class Saved(Event, kind="saved"):
     """A checkpoint was written completely."""
 
-    event: ClassVar[str] = "saved"
     checkpoint: str
     reason: str  # schedule | asked | end
     new_bytes: int  # written for it; older replay segments are shared
     save_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class SaveFailed(Event):
+class SaveFailed(Event, kind="save-failed"):
     """A checkpoint, a policy or a line of a log could not be written; the run continues without it."""
 
-    event: ClassVar[str] = "save-failed"
     text: str
     failures: int  # of this process so far
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paused(Event):
+class Paused(Event, kind="paused"):
     """The run was asked to pause, and waits."""
 
-    event: ClassVar[str] = "paused"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Continued(Event):
+class Continued(Event, kind="continued"):
     """A paused run continues, or is stopped."""
 
-    event: ClassVar[str] = "continued"
     paused_seconds: float  # which do not count as training time
 
 
-@dataclass(frozen=True, kw_only=True)
-class BadValueFound(Event):
+class BadValueFound(Event, kind="bad-value"):
     """An environment returned a value that must not reach the replay."""
 
-    event: ClassVar[str] = "bad-value"
     env: int
     episode: int
     episode_step: int
@@ -111,11 +102,9 @@ class BadValueFound(Event):
     count: int  # of this environment so far; after the tenth only the 100th, 1,000th, ... are reported
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpisodeEnd(Event):
+class EpisodeEnd(Event, kind="episode"):
     """A training episode, with exploration noise, has ended."""
 
-    event: ClassVar[str] = "episode"
     env: int
     episode: int
     total_reward: float
@@ -123,11 +112,9 @@ class EpisodeEnd(Event):
     terminated: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Update(Event):
+class Update(Event, kind="update"):
     """The losses and values of the first update after each log step that also moved the actor."""
 
-    event: ClassVar[str] = "update"
     updates: int
     critic_loss: float
     actor_loss: float
@@ -138,20 +125,16 @@ class Update(Event):
     other_losses: dict[str, float] = field(default_factory=dict)  # of rules that have more
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceSummary(Event):
+class TraceSummary(Event, kind="steps"):
     """The tensors of the fifteen steps in the newest update: shape, mean, std and first values by name."""
 
-    event: ClassVar[str] = "steps"
     updates: int
     values: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosed(Event):
+class Diagnosed(Event, kind="diagnostics"):
     """A closer look at one member's learning, every log.diagnose_every_steps steps; docs/metrics.md explains each."""
 
-    event: ClassVar[str] = "diagnostics"
     updates: int
     # what the critics predict for the newest visited states and actions whose discounted return is known
     q_predicted: float | None  # None: no such return is known yet
@@ -176,29 +159,23 @@ class Diagnosed(Event):
     seconds: float  # that this look took, for all members
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alarm(Event):
+class Alarm(Event, kind="alarm"):
     """Something looks wrong: what, in a sentence, and what to try."""
 
-    event: ClassVar[str] = "alarm"
     kind: str  # a name from t3d.alarms.symptoms
     text: str
     advice: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedStopped(Event):
+class SeedStopped(Event, kind="seed-stopped"):
     """A seed has diverged: it acts, is evaluated and counts no more; the others go on."""
 
-    event: ClassVar[str] = "seed-stopped"
     text: str  # what is not finite
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActingEvent(Event):
+class ActingEvent(Event, kind="acting"):
     """How well actor processes and the learner kept pace since some step."""
 
-    event: ClassVar[str] = "acting"
     since: int  # the step of the last such event, or where this process started
     summary: bool = False  # True in the last one, which covers everything since this process started
     ratio: float  # updates per step after the random steps, as achieved since then
@@ -213,22 +190,18 @@ class ActingEvent(Event):
     bytes_per_version: float | None = None  # of a policy that was sent
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActorEvent(Event):
+class ActorEvent(Event, kind="actor"):
     """Something has happened to an actor process."""
 
-    event: ClassVar[str] = "actor"
     actor: int
     what: str  # lost | back | given-up | warning
     text: str
     restarts: int  # of this actor so far
 
 
-@dataclass(frozen=True, kw_only=True)
-class Eval(Event):
+class Eval(Event, kind="eval"):
     """A deterministic evaluation of one member."""
 
-    event: ClassVar[str] = "eval"
     updates: int
     mean_return: float
     std_return: float
@@ -241,34 +214,21 @@ class Eval(Event):
     bad_values: int = 0  # found in the evaluation's episodes and kept out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Note(Event):
+class Note(Event, kind="note"):
     """Something worth knowing, in a sentence."""
 
-    event: ClassVar[str] = "note"
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class End(Event):
+class End(Event, kind="end"):
     """The run is over."""
 
-    event: ClassVar[str] = "end"
     reason: str  # finished | stopped | failed
     text: str = ""  # what failed
     saved: bool = True  # whether a checkpoint holds the final state
     diverged: list[str] = field(default_factory=list)  # names of members that have stopped
     updates: int
     seconds: float
-
-
-KINDS: dict[str, type[Event]] = {
-    kind.event: kind
-    for kind in (
-        *(Start, Resumed, EpisodeEnd, Update, TraceSummary, Diagnosed, Alarm, ActingEvent, ActorEvent, Eval),
-        *(Saved, SaveFailed, Paused, Continued, BadValueFound, SeedStopped, Note, End),
-    )
-}
 
 
 def to_line(event: Event) -> str:
