@@ -27,9 +27,9 @@ class TD3Config(Section, prefix="td3."):
     """Adam's learning rate for the critics, and for the encoder of images."""
     policy_delay: int = setting(2, between=(1, 10**6), extreme=3)
     """Critic updates per update of the actor and the target networks (d)."""
-    target_noise: float = setting(0.2, between=(0, 10), sweep=True, extreme=0.7)
+    target_noise: float = setting(0.2, between=(0, 10), sweep=True, no_effect_without="target_noise_clip", extreme=0.7)
     """Standard deviation of the noise on target actions, as a fraction of half the action range (σ̃)."""
-    target_noise_clip: float = setting(0.5, between=(0, 10), sweep=True, extreme=0.05)
+    target_noise_clip: float = setting(0.5, between=(0, 10), sweep=True, no_effect_without="target_noise", extreme=0.05)
     """Clipping limit of that noise (c)."""
     critics: int = setting(2, between=(1, 1000), extreme=3)
     """Critics per seed; TD3 has two."""
@@ -92,15 +92,13 @@ class TD3Config(Section, prefix="td3."):
         super().__post_init__()
         if not self.encoder_strides:
             raise UserError("td3.encoder_strides is empty; give one or more numbers from 1 to 4")
-        self._refuse_too_few_critics()
         if self.lr_schedule != "constant" and (not self.lr_updates or self.lr_final == 1):
             missing = "td3.lr_final below 1" if self.lr_updates else "td3.lr_updates, the updates until it ends"
             raise UserError(f"td3.lr_schedule={self.lr_schedule} needs {missing}")
         if self.value_low >= self.value_high:
             raise UserError(f"td3.value_low={self.value_low:g} must be below td3.value_high={self.value_high:g}")
 
-    def _refuse_too_few_critics(self) -> None:
-        """Refuses what would be the same as something simpler."""
+        # Too few critics would be the same as something simpler.
         needed = {"mean": 2, "min_of_random_2": 3, "truncated": self.drop_highest + 2}.get(self.aggregate, 1)
         if self.critics < needed:
             without = f" to leave out {self.drop_highest}" if self.aggregate == "truncated" else ""

@@ -5,20 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
 from t3d.errors import UserError
 
 MOST_BITS_SHOWN = 1024  # Python refuses to write integers of more than 4,300 digits
-LARGEST_WHOLE_FLOAT = 2**1023  # larger ones do not fit into a float
-ANYTHING = (-math.inf, math.inf)
 HAND_WRITTEN = ("fused", "graph")  # engines that compute only what someone derived
+IN_WORDS = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    tuple[int, ...]: "a list of integers",
+    tuple[str, ...]: "a list of strings",
+    dict[str, Any]: "a table of strings, finite numbers, true or false, and lists and tables of these",
+}
 Default = TypeVar("Default")
+# The declared types of a section, cached because reading them takes a millisecond.
+declared_types: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 class About(TypedDict, total=False):
@@ -28,6 +36,7 @@ class About(TypedDict, total=False):
     used_with: tuple[str, ...]  # (owner, *values): used only if owner, of its section, has one of these values
     extreme: Any  # a value that changes what is learned beyond doubt, for tests and checks to try
     sweep: bool  # whether the members of a run may differ in it
+    no_effect_without: str  # another setting of its section: where that is 0, this one changes nothing
     optional: bool  # whether a rule of the user's own may take no notice of it; a run that sets it is refused then
     computed_by: tuple[str, ...]  # hand-written engines that compute other values than the default; else all of them
     # What a resume may do; it must leave settings without this as they were. ignored: say otherwise, to no effect;
@@ -43,6 +52,7 @@ def setting(default: Default, **about: Unpack[About]) -> Default:
     return dataclasses.field(default=default, metadata=about)
 
 
+@dataclasses.dataclass(frozen=True)
 class Section:
     """A dataclass of settings, converted to their types and checked when it is created."""
 
@@ -52,49 +62,42 @@ class Section:
         cls.prefix = cls.prefix if prefix is None else prefix
 
     def __post_init__(self) -> None:
-        types_of = declared_types(type(self))
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # its subclasses are dataclasses
-            name, value = self.prefix + field.name, _as_declared(getattr(self, field.name), types_of[field.name])
-            if not _fits(value, types_of[field.name]):
-                raise UserError(f"{name}={_shown(value)} is not {_in_words(types_of[field.name])}")
-            _check_range(name, value, *_about(field).get("between", ANYTHING))
-            object.__setattr__(self, field.name, value)  # frozen from here on
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            owner, *values = _about(field).get("used_with", ("",))
+        hints = declared_types(type(self))
+        for field in dataclasses.fields(self):
+            name, hint, value = self.prefix + field.name, hints[field.name], _plain(getattr(self, field.name))
+            if typing.get_origin(hint) is tuple and isinstance(value, list):
+                value = tuple(value)
+            if not _fits(value, hint):
+                choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+                needed = f"one of {', '.join(choices)}" if choices else IN_WORDS.get(hint) or f"a {hint.__name__}"
+                raise UserError(f"{name}={_shown(value)} is not {needed}")
+            if "between" in field.metadata:
+                _check_range(name, value, *field.metadata["between"])
+            # It is frozen from here on.
+            object.__setattr__(self, field.name, float(value) if hint is float else value)
+        for field in dataclasses.fields(self):
+            owner, *values = field.metadata.get("used_with", ("",))
             value = getattr(self, field.name)
             if owner and value != field.default and getattr(self, owner) not in values:
                 needed = f"{self.prefix}{owner}={' or '.join(values)}"
                 raise UserError(f"{self.prefix}{field.name}={value} is used only with {needed}")
 
 
-def known_settings(kind: type) -> dict[str, About]:
+def known_settings(kind: type[Section]) -> dict[str, Mapping[str, Any]]:
     """Returns what is known about each setting of a section and of the sections in it, by its name, e.g. td3.gamma."""
-    return _known_settings(kind)
-
-
-@functools.cache
-def _known_settings(kind: Any) -> dict[str, About]:
-    known: dict[str, About] = {}
+    known: dict[str, Mapping[str, Any]] = {}
     for field in dataclasses.fields(kind):
-        section = declared_types(kind)[field.name]
-        if dataclasses.is_dataclass(section):
-            known |= {f"{field.name}.{name}": about for name, about in known_settings(cast(type, section)).items()}
+        hint = declared_types(kind)[field.name]
+        if isinstance(hint, type) and issubclass(hint, Section):
+            known |= {f"{field.name}.{name}": about for name, about in known_settings(hint).items()}
         else:
-            known[field.name] = _about(field)
+            known[field.name] = field.metadata
     return known
 
 
-def settings_where(kind: type, holds: Callable[[About], bool]) -> tuple[str, ...]:
+def settings_where(kind: type[Section], holds: Callable[[Mapping[str, Any]], bool]) -> tuple[str, ...]:
     """Returns the names of the settings about which something is known."""
     return tuple(name for name, about in known_settings(kind).items() if holds(about))
-
-
-def declared_types(kind: type) -> dict[str, Any]:
-    """Returns the declared types of a section, cached because reading them takes a millisecond."""
-    return _type_hints(kind)
-
-
-_type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def is_toml(value: Any) -> bool:
@@ -106,33 +109,17 @@ def is_toml(value: Any) -> bool:
     return type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
 
 
-def _about(field: dataclasses.Field[Any]) -> About:
-    return cast(About, field.metadata)
-
-
 def _shown(value: Any) -> str:
     is_huge = isinstance(value, int) and value.bit_length() > MOST_BITS_SHOWN
     return f"an integer of {value.bit_length():,} bits" if is_huge else repr(value)
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:
-    if (low, high) == ANYTHING:
-        return
     for number in value if isinstance(value, tuple) else (value,):
         if not low <= number <= high:  # written so that NaN fails
             shown = _shown(number)
             problem = f" contains {shown}; each" if isinstance(value, tuple) else f"={shown} is out of range; it"
             raise UserError(f"{name}{problem} must be between {low:,} and {high:,}")
-
-
-def _as_declared(value: Any, hint: Any) -> Any:
-    """Converts lists and ranges to tuples, NumPy values to Python's, and 1 to 1.0 where a float is declared."""
-    value = _plain(value)
-    if typing.get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_as_declared(item, typing.get_args(hint)[0]) for item in value)
-    if hint is float and type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT:
-        return float(value)
-    return value
 
 
 def _plain(value: Any) -> Any:
@@ -152,17 +139,5 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in arguments
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    if hint is float:
-        return isinstance(value, float | int) and not isinstance(value, bool)
-    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-
-
-def _in_words(hint: Any) -> str:
-    if typing.get_origin(hint) is dict:
-        return "a table of strings, finite numbers, true or false, and lists and tables of these"
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(typing.get_args(hint))
-    if isinstance(hint, types.GenericAlias):
-        return "a list of integers" if typing.get_args(hint)[0] is int else "a list of strings"
-    words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-    return words.get(hint, f"a {getattr(hint, '__name__', hint)}")
+    kinds = (int, float) if hint is float else hint
+    return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))

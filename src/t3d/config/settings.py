@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
-from t3d.config.fields import About, Section, known_settings, setting, settings_where
-from t3d.config.sweeps import Member, Sweep, members_of, parse_all, refuse_field, refuse_same_members
+from t3d.config.fields import About, Section, known_settings, setting
+from t3d.config.sweeps import Member, Sweep, members_of, parse_all, refuse_field
 from t3d.errors import UserError, did_you_mean
+from t3d.modules import is_own
 
 MOST_ACTORS = 1024  # processes; chosen
 AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
-MOST_SEEDS = 1000  # chosen
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
 SINKS: tuple[SinkName, ...] = get_args(SinkName)
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
@@ -214,32 +214,32 @@ class Config(Section):
             raise UserError(f"actors={self.actors} is not inline, local:N or ray:N with N from 1 to {MOST_ACTORS}")
         if self.ray_address and self.actors_kind != "ray":
             raise UserError(f"ray_address={self.ray_address} is used only with actors=ray:N")
-        self._check_seeds()
-        self._check_sweep()
-        self._check_together()
-
-    def _check_seeds(self) -> None:
         if not self.seeds:
             raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
-        if len(self.seeds) > MOST_SEEDS:
-            raise UserError(f"{len(self.seeds):,} seeds are too many; a run has at most {MOST_SEEDS:,}")
         if len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
+        self._check_sweep()
+        self._check_together()
 
     def _check_sweep(self) -> None:
         """Normalises the sweep and checks its values like those of the settings themselves."""
         object.__setattr__(self, "sweep", tuple(map(str, self._sweeps)))
-        can_be_swept = settings_where(type(self), lambda about: about.get("sweep", False))
+        known, swept = known_settings(type(self)), dict(self._sweeps)
+        can_be_swept = [name for name, about in known.items() if about.get("sweep")]
         for name, values in self._sweeps:
-            if name not in known_settings(type(self)):
+            if name not in known:
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
-            if self.rule == "td3" or name == "seeds":  # another rule's are known when it is imported
+            if not is_own(self.rule):  # which settings a rule of the user's own reads is known when it is imported
                 refuse_field(name, can_be_swept)
+                other = f"td3.{known[name].get('no_effect_without', '')}"
+                if other in known and 0 in swept.get(other, (getattr(self.td3, other.removeprefix("td3.")),)):
+                    raise UserError(
+                        f"{name} changes nothing where {other}=0, so members would be the same; "
+                        f"leave it out of the sweep, or give {other} a value above 0"
+                    )
             for value in values if name in can_be_swept else ():
                 self.td3_of(Member(0, ((name, value),)))
-        if self.rule == "td3":
-            refuse_same_members(self._sweeps, self.td3)
         _ = self.members  # raises if they are too many
 
     def _check_together(self) -> None:
@@ -273,16 +273,14 @@ class Config(Section):
     @cached_property
     def members(self) -> tuple[Member, ...]:
         """What the run trains, in the order in which every array has them."""
-        return members_of(self.seeds, self._sweeps, MOST_SEEDS)
+        return members_of(self.seeds, self._sweeps)
 
     @property
     def member_seeds(self) -> list[int]:
-        """The seed of each member."""
         return [member.seed for member in self.members]
 
     @property
     def member_names(self) -> list[str]:
-        """The name of each member."""
         return [member.name for member in self.members]
 
     def td3_of(self, member: Member) -> TD3Config:
@@ -294,7 +292,7 @@ class Config(Section):
     @property
     def rule_title(self) -> str:
         """The name of the algorithm to show."""
-        return "TD3" if self.rule == "td3" else Path(self.rule).name
+        return Path(self.rule).name if is_own(self.rule) else self.rule.upper()
 
     @property
     def actors_kind(self) -> str:

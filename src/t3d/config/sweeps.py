@@ -1,4 +1,4 @@
-"""Sweeps: settings that differ between the members of a run. Imports no torch."""
+"""Sweeps: settings that differ between the members of a run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t3d.errors import UserError
 
 Values = tuple[tuple[str, float], ...]  # fields, e.g. td3.gamma, and their values
 EXAMPLE = "td3.gamma=0.98,0.99"
-FORM = f"write FIELD=V1,V2 with commas and no spaces, e.g. {EXAMPLE}"
+FORM = f"write FIELD=V1,V2 with numbers, commas and no spaces, e.g. {EXAMPLE}"
 FIELD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?")  # its last part is in file names, so nothing else may be
 MOST_FIELDS = 3  # chosen: members' names are file names
+MOST_MEMBERS = 1000  # chosen
 
 
 class Member(NamedTuple):
@@ -47,10 +48,13 @@ class Sweep(NamedTuple):
 def parse(word: str) -> Sweep:
     """Reads FIELD=V1,V2,..."""
     field, _, listed = word.partition("=")
-    field, words = field.strip().replace("-", "_"), [value.strip() for value in listed.split(",")]
-    if not FIELD.fullmatch(field) or not all(words):
+    field = field.strip().replace("-", "_")
+    try:
+        values = tuple(map(float, listed.split(",")))
+    except ValueError:
+        values = ()
+    if not FIELD.fullmatch(field) or not values or not all(map(math.isfinite, values)):
         raise UserError(f"sweep={word!r} cannot be read; {FORM}")
-    values = tuple(_number(value, field) for value in words)
     if len(values) < 2:
         raise UserError(f"sweep={word!r} has one value; give at least two, or set {field} itself")
     if len(set(values)) < len(values):
@@ -72,31 +76,16 @@ def parse_all(words: Iterable[str]) -> list[Sweep]:
 
 def refuse_field(field: str, can: Iterable[str]) -> None:
     """Refuses to sweep a setting that is not among those that can be swept."""
-    if field == "seeds":
-        raise UserError("seeds cannot be swept; use --seeds 0 1")
     if field not in can:
         raise UserError(f"{field} cannot be swept; these can: {', '.join(can)}")
 
 
-def refuse_same_members(sweeps: Iterable[Sweep], td3: Any) -> None:
-    """Refuses to sweep the limit of target noise where there is none, or the noise where its limit is 0."""
-    values, fields = dict(sweeps), ("td3.target_noise", "td3.target_noise_clip")
-    for field, other in (fields, fields[::-1]):
-        if field in values and 0 in values.get(other, (getattr(td3, short(other)),)):
-            raise UserError(
-                f"{field} changes nothing where {other}=0, so members would be the same; "
-                f"leave it out of the sweep, or give {other} a value above 0"
-            )
-
-
-def members_of(seeds: Sequence[int], sweeps: Sequence[Sweep], most: int) -> tuple[Member, ...]:
+def members_of(seeds: Sequence[int], sweeps: Sequence[Sweep]) -> tuple[Member, ...]:
     """Returns a member for each combination of values and each seed, the seeds of a combination together."""
     combinations = math.prod(len(sweep.values) for sweep in sweeps)
-    if combinations * len(seeds) > most:
-        raise UserError(
-            f"the sweep makes {combinations * len(seeds):,} members ({combinations:,} combinations x "
-            f"{counted(len(seeds), 'seed')}); a run has at most {most:,}"
-        )
+    if (count := combinations * len(seeds)) > MOST_MEMBERS:
+        product_of = f"{combinations:,} combinations of values x {counted(len(seeds), 'seed')}"
+        raise UserError(f"{count:,} members ({product_of}) are too many; a run has at most {MOST_MEMBERS:,}")
     fields = [sweep.field for sweep in sweeps]
     each = product(*(sweep.values for sweep in sweeps))
     return tuple(Member(seed, tuple(zip(fields, values, strict=True))) for values in each for seed in seeds)
@@ -138,13 +127,3 @@ def short(field: str) -> str:
 def value_text(value: float) -> str:
     """Formats a swept value, in full."""
     return repr(value).removesuffix(".0")
-
-
-def _number(word: str, field: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"sweep: {field}={word} is not a number; only numbers can be swept, e.g. {EXAMPLE}")
-    return value

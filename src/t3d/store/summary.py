@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from t3d.config import MOST_SEEDS, Config, Member, dotted, flat
+from t3d.config import Config, Member, dotted, flat
 from t3d.config.settings import short_id, with_args
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
@@ -152,9 +152,7 @@ def read_summary(path: Path) -> Summary:
         start, last = read_ends(path)
         session = newest_session(path) or start
         config = to_fields(session["config"])
-        if len(to_list(config["seeds"])) > MOST_SEEDS:
-            raise Unreadable(path, f"it names {len(config['seeds']):,} seeds, and a run has {MOST_SEEDS:,} at most")
-        seeds = tuple(to_count(seed) for seed in config["seeds"])
+        seeds = tuple(map(to_count, to_list(config["seeds"])))
         env = to_fields(config["env"])
         status = _status(path, session, last)
         members = _members(path, seeds, config)
@@ -254,7 +252,7 @@ def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta
 
 def _members(path: Path, seeds: tuple[int, ...], config: dict[str, Any]) -> tuple[Member, ...]:
     try:
-        return members_of(seeds, parse_all(str(word) for word in to_list(config.get("sweep", []))), MOST_SEEDS)
+        return members_of(seeds, parse_all(str(word) for word in to_list(config.get("sweep", []))))
     except UserError as error:
         raise Unreadable(path, f"its events.jsonl is not T3D's ({error})") from None
 
