@@ -22,11 +22,9 @@ from t3d.algo.networks import Actor, ImageActor, initial
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture, architecture
 from t3d.policy import files
-from t3d.policy.acting import SavedPolicy
-from t3d.policy.actions import limited, to_bounds
+from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot, SavedPolicy, Scaling
 from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture
-from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.policy.spec import Image, Part, Spec
+from t3d.policy.spec import Image, Part, Spec, limited, to_bounds
 from t3d.ship.export import export_policy
 from t3d.ship.parity import largest_difference
 

@@ -35,7 +35,7 @@ from t3d.config import TD3Config, merge
 from t3d.config.networks import actor_architecture
 from t3d.config.presets import preset
 from t3d.data.memory import Memory
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.spec import Image, Spec
 from t3d.run.placement import set_tf32_for_process
 from t3d.types import Rollout, row_sizes

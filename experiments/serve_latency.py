@@ -33,8 +33,8 @@ from common import write_results
 
 from t3d.bench.updates import HALF_CHEETAH
 from t3d.config.networks import architecture
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.files import save_policy
-from t3d.policy.snapshots import PolicySnapshot
 
 CONNECTIONS, WARM_UP, TURNS = 32, 1.0, 20
 NAMES = {"act": "POST /act, one observation", "empty": "GET /health, an empty handler", "bad": "bad requests"}

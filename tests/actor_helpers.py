@@ -21,7 +21,7 @@ from t3d.config import Config, merge
 from t3d.data.links import NONE
 from t3d.data.memory import Memory
 from t3d.events import Event
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.run.live import resume, train
 from t3d.seeds import derive
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED

@@ -19,8 +19,8 @@ from t3d.algo.oracle import Oracle
 from t3d.algo.td3 import Agent
 from t3d.config import Config, TD3Config, merge
 from t3d.config.networks import architecture
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
-from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Floats, Part, Spec
 from t3d.types import UNKNOWN, Batch, Draws, Rollout
 

@@ -13,12 +13,10 @@ from helpers import make_spec
 from t3d.algo.networks import Actor, ImageActor, initial
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture, architecture
-from t3d.policy.acting import SavedPolicy
-from t3d.policy.actions import limited, to_bounds
+from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot, SavedPolicy, Scaling
 from t3d.policy.architectures import Architecture
 from t3d.policy.files import policy_of
-from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
-from t3d.policy.spec import Image, Part, Spec
+from t3d.policy.spec import Image, Part, Spec, limited, to_bounds
 
 ABOUT = {"env": "Toy-v0", "kind": "best", "seed": 3, "step": 12_000, "mean_return": -1.5, "t3d": "0.4.0"}
 IMAGES = TD3Config(actor_hidden=(16,), encoder_channels=4, encoder_features=8)

@@ -19,7 +19,7 @@ from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture
 from t3d.data.frames import FrameReplay, Frames
 from t3d.data.priorities import SumTree
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from t3d.actors.inline import MemberActor
 from t3d.actors.protocols import Collected
 from t3d.config import Config
 from t3d.errors import Diverged
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.types import Rollout, State
 from t3d.world.episode import EpisodeCounters
 

@@ -126,10 +126,10 @@ def to_number(value: Any) -> float:
 
 
 def to_list(value: Any) -> list[Any]:
-    """Checks a list from a file."""
-    if not isinstance(value, list):
+    """Checks a list from a file, or what becomes one in a file."""
+    if not isinstance(value, list | tuple):
         raise ValueError(f"a {type(value).__name__} stands where a list belongs")
-    return value
+    return [*value]
 
 
 def to_fields(value: Any) -> dict[str, Any]:

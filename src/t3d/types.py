@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch takes 1.5 s to import, and actors and --help never ne
     import torch
     from torch import Tensor
 
-    from t3d.policy.snapshots import PolicySnapshot
+    from t3d.policy.acting import PolicySnapshot
 
 # Where a transition comes from (..., 4): environment, episode, step in it (from 0), how it ended. One that goes on but
 # has no next was cut by a fault, which comes after the transition is stored and so cannot be marked in it.
@@ -110,10 +110,8 @@ def rows_of(spec: Spec, s: NDArray[Any], a: Floats, r_and_terminated: Floats, s2
 
 def row_sizes(spec: Spec) -> list[int]:
     """Elements of s, a, r, terminated and s2 in a row: floats, or bytes if there are images."""
-    if not spec.images:
-        return [spec.observation_size, spec.action_size, 1, 1, spec.observation_size]
-    s = 4 * spec.observation_size + spec.frame_size
-    return [s, 4 * spec.action_size, 4, 4, s]
+    s, number = spec.newest_width, 4 if spec.images else 1  # bytes, or floats
+    return [s, number * spec.action_size, number, number, s]
 
 
 class Batch(NamedTuple):

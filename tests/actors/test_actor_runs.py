@@ -30,7 +30,7 @@ from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Resumed, Saved
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.run.live import resume, train
 from t3d.world.noise import scale_factor
 

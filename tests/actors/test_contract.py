@@ -25,7 +25,7 @@ from t3d.actors.supervisor import WorkerLog
 from t3d.config import Config
 from t3d.data.links import Links
 from t3d.events import End
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.run import build
 from t3d.run.placement import resolve
 from t3d.types import GOES_ON, Requests

@@ -44,7 +44,7 @@ from t3d.config.networks import architecture
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft
 from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Event
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.run.live import resume, train
 from t3d.run.placement import resolve
 from t3d.types import GOES_ON, Rollout

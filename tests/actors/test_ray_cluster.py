@@ -40,7 +40,7 @@ from t3d.actors.ray_files import excluded, for_machines, needs_files
 from t3d.config import Config, EnvConfig, RunConfig, TD3Config
 from t3d.errors import UserError
 from t3d.modules import is_installed
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.world.make import env_factory
 
 ray = pytest.importorskip("ray", reason="Ray is an extra")

@@ -23,7 +23,7 @@ from t3d.actors.ray_collector import RayCollector, RayEvaluator
 from t3d.actors.supervisor import WorkerLog
 from t3d.config import Config, merge
 from t3d.errors import NobodyLeft
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.run.loop import UPDATES_AT_ONCE
 from t3d.run.placement import resolve
 from t3d.seeds import derive

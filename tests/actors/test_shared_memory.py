@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import helpers
 from t3d.actors.shared_memory import Channel, Policies, Ring, SharedState, Torn
-from t3d.policy.snapshots import PolicySnapshot, Scaling
+from t3d.policy.acting import PolicySnapshot, Scaling
 
 
 def told(rows: Any, about: Any) -> list[Any]:

@@ -24,8 +24,8 @@ from t3d.config.networks import architecture
 from t3d.errors import UserError
 from t3d.events import End, Saved, Start
 from t3d.modules import import_named
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.architectures import ACTIVATIONS, Kind
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 
 PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
 GATED = re.search(r"```python\n(# gated_network.py\n.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]

@@ -30,8 +30,8 @@ from t3d.config import Config, TD3Config, diff, merge
 from t3d.config.networks import actor_architecture, critic_architecture, encoder_of
 from t3d.config.presets import preset
 from t3d.errors import UserError
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.architectures import Architecture
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.run.placement import choose_engine
 

@@ -137,7 +137,7 @@ def test_normaliser_statistics_move_on_insert_and_never_on_sampling() -> None:
 @pytest.mark.parametrize("scaled", [False, True])
 def test_acting_scales_observations_as_learning_does(scaled: bool) -> None:
     from t3d.algo.learner import Learner  # noqa: PLC0415
-    from t3d.policy.snapshots import MemberPolicy  # noqa: PLC0415
+    from t3d.policy.acting import MemberPolicy  # noqa: PLC0415
 
     cfg = Config(
         total_steps=100,

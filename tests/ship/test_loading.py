@@ -77,9 +77,9 @@ def test_what_cannot_choose_anything_is_refused_instead_of_ignored(run: Path, tm
     assert main(["export", str(run), "--seed", "4", "--out", str(file)]) == 0
     own = KINDS["mlp"]
     tries: list[tuple[Callable[[], object], str]] = [
-        (lambda: t3d.load_policy(stem, seed=99), "is a policy file, which holds one policy: it takes no seed"),
+        (lambda: t3d.load_policy(stem, seed=99), "holds one policy: it takes no seed"),
         (lambda: t3d.load_policy(run / "nothing", seed=4), "no policy at"),
-        (lambda: t3d.load_policy(file, seed=4), "is an ONNX file: it takes no seed"),
+        (lambda: t3d.load_policy(file, seed=4), "holds one policy: it takes no seed"),
         (lambda: t3d.load_policy(file, network=own), "is an ONNX file: it takes no network"),
         (lambda: t3d.load_policy(newest, network=own, seed=4), "is a checkpoint: it takes no network"),
     ]

@@ -25,9 +25,8 @@ from t3d.config.networks import architecture
 from t3d.errors import UserError
 from t3d.events import Eval
 from t3d.policy.acting import LoadedPolicy, SavedPolicy
-from t3d.policy.actions import to_bounds
 from t3d.policy.files import read_policy, save_policy
-from t3d.policy.spec import Spec
+from t3d.policy.spec import Spec, to_bounds
 from t3d.seeds import derive
 from t3d.ship import parity
 from t3d.ship.c_source import c_source

@@ -16,8 +16,8 @@ from hostile import EVERY_NAME, Hostile, readers
 from t3d.app.cli import main
 from t3d.events import SaveFailed
 from t3d.files import Refused
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.files import save_policy
-from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.checkpoint import newest
 
 PRECIOUS = b"precious"

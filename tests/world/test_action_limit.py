@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from image_worlds import TwoCameras
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.policy.actions import limited, middle, to_bounds
 from t3d.policy.observations import flatten
+from t3d.policy.spec import limited, middle, to_bounds
 from t3d.world.batch import open_batch
 from t3d.world.doctor import examine
 from t3d.world.fingerprint import difference, outline

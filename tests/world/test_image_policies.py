@@ -22,8 +22,8 @@ from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture
 from t3d.errors import UserError
 from t3d.files import unsealed
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.files import save_policy
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
 
 SPEC = image_spec((3, 9, 11), (1, 8, 8), vector=2, stack=3)
 CFG = TD3Config(actor_hidden=(4,), encoder_channels=2, encoder_strides=(2, 1), encoder_features=3)

@@ -11,8 +11,8 @@ import pytest
 import helpers
 import t3d
 from t3d.actors.inline import InlineCollector
-from t3d.policy.actions import random_action, rounded, to_bounds
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
+from t3d.policy.spec import random_action, rounded, to_bounds
 from t3d.world.doctor import examine
 from t3d.world.spec import spec_of
 

@@ -20,8 +20,8 @@ from helpers import make_spec, mlp
 from t3d.config import Config, Member
 from t3d.errors import UserError
 from t3d.files import unsealed
+from t3d.policy.acting import PolicySnapshot, Scaling
 from t3d.policy.files import save_policy
-from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.store.reader import Run
 
 SPEC = make_spec(3, 1)
@@ -150,7 +150,7 @@ def kill_at(patched: pytest.MonkeyPatch, moment: int) -> None:
 
 
 def test_a_policy_of_an_early_format_is_refused_in_a_sentence(stem: Path) -> None:
-    with pytest.raises(UserError, match=r"seed-3 has policy format 1, and this T3D reads 3; use the version that"):
+    with pytest.raises(UserError, match=r"seed-3\.safetensors does not describe its tensors; if an early version wrote it, train again"):
         t3d.load_policy(FIXTURE)
     for other, instead in ((2, "use the version that wrote it"), (4, "update T3D")):
         rewrite_policy(write(stem), {"format": other})

@@ -16,8 +16,8 @@ from t3d.actors.inline import InlineCollector
 from t3d.config import Config, EnvConfig, merge
 from t3d.data.replay import Replay
 from t3d.errors import EnvironmentFailed, UserError
-from t3d.policy.actions import to_bounds
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
+from t3d.policy.spec import to_bounds
 from t3d.seeds import derive
 from t3d.types import Requests
 from t3d.world.guard import BadValue, Environment

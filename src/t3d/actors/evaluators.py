@@ -18,7 +18,7 @@ from t3d.config import Config
 from t3d.config.networks import actor_architecture
 from t3d.errors import NobodyLeft
 from t3d.files import to_count, to_fields
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.types import EpisodeResult, Evaluation, State
 from t3d.world.guard import EnvFactory

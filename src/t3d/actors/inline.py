@@ -11,9 +11,8 @@ from t3d.actors.protocols import ActingTotals, Collected, Evaluated
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.files import to_count
-from t3d.policy.actions import rounded
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
-from t3d.policy.spec import Floats
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
+from t3d.policy.spec import Floats, rounded
 from t3d.types import Evaluation, Fault, Requests, Rollout, State, row_sizes, rows_of
 from t3d.world.batch import open_batch
 from t3d.world.episode import EpisodeCounters, EpisodeRunner, SavedEpisode, replay_episodes

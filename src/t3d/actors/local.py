@@ -21,7 +21,7 @@ from t3d.actors.supervisor import WorkerLog, WorkerSlot, end_all, for_workers, s
 from t3d.config import Config
 from t3d.config.networks import actor_architecture
 from t3d.errors import UserError
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.types import State, row_sizes
 from t3d.world.guard import EnvFactory
 

@@ -19,7 +19,7 @@ from t3d.actors.worker import EVALUATION_NICENESS, reported
 from t3d.config import Config, merge
 from t3d.config.networks import sent_architecture
 from t3d.errors import Diverged
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.process import lower_priority
 from t3d.types import EpisodeResult, Rollout
 from t3d.version import __version__

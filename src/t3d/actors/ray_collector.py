@@ -43,7 +43,7 @@ from t3d.actors.ray_orders import (
 from t3d.actors.supervisor import WorkerLog, for_workers, user_error
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
-from t3d.policy.snapshots import PolicySnapshot, Scaling
+from t3d.policy.acting import PolicySnapshot, Scaling
 from t3d.types import State
 from t3d.world.guard import EnvFactory
 

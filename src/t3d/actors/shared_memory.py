@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config.networks import sent_architecture
+from t3d.policy.acting import PolicySnapshot, Scaling
 from t3d.policy.architectures import Architecture
-from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.types import Origins
 
 CACHE_LINE = 64  # bytes; arrays do not share one, so that writers do not slow each other down

@@ -20,7 +20,7 @@ from t3d.actors.inline import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
 from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, as_sentence
-from t3d.policy.snapshots import MemberPolicy
+from t3d.policy.acting import MemberPolicy
 from t3d.process import lower_priority
 from t3d.world.episode import EpisodeCounters
 from t3d.world.evaluate import MemberEvaluator, finish

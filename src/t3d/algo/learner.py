@@ -15,7 +15,7 @@ from t3d.algo.networks import Actor, Stack
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
 from t3d.files import to_count
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.random_streams import Streams, open_streams, restore_streams
 from t3d.tensors import put

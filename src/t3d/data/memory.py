@@ -15,7 +15,7 @@ from t3d.data.samplers import SAMPLERS
 from t3d.data.scaling import Normaliser, RewardScaler
 from t3d.errors import UserError
 from t3d.files import to_count, to_number
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.types import Batch, Coefficient, Rollout, State
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot, Scaling
+from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot, Scaling
 from t3d.tensors import send
 from t3d.types import UNKNOWN, Batch, Coefficient, Rollout, State
 

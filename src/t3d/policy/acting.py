@@ -1,4 +1,4 @@
-"""The acting policy: one forward pass in numpy, used for collecting, for evaluating and by load_policy.
+"""Policies as plain arrays: one forward pass in numpy, used for collecting, for evaluating and by load_policy.
 
 A torch call for one observation takes several times as long, and this way actor processes need no torch.
 """
@@ -6,22 +6,88 @@ A torch call for one observation takes several times as long, and this way actor
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.policy.actions import action_count, limited, middle, put_previous, to_bounds, valid_previous
-from t3d.policy.observations import batch_size, flatten, flatten_batch, stacked
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
-from t3d.policy.spec import Spec
+from t3d.files import to_count
+from t3d.policy.architectures import Architecture, numpy_operations
+from t3d.policy.observations import batch_size, flatten, flatten_batch, numbers, sane, stacked
+from t3d.policy.spec import Floats, Spec, limited, middle, put_previous, to_bounds
 
+SCALED_LIMIT = 10.0  # chosen; learning (data/scaling.py) clips here too
 _TAKES_PREVIOUS = (
     "this policy limits how much actions change, so it takes the previous action too: policy(observation, "
     "previous_action); policy.controller() keeps it for you"
 )
 _TAKES_NO_PREVIOUS = "this policy takes no previous action: it was trained without env.max_action_change"
+
+
+class Scaling(NamedTuple):
+    """How observations are normalised: (s - mean) / std, clipped to SCALED_LIMIT either way."""
+
+    mean: Floats  # (M, observation_size)
+    std: Floats  # (M, observation_size)
+
+
+class PolicySnapshot(NamedTuple):
+    """The actors of all members at one moment, as plain arrays."""
+
+    updates: int
+    architecture: Architecture  # of each actor
+    flat: Floats  # (M, P): each row has all parameters of an actor
+    scaling: Scaling | None = None  # None: observations are not scaled
+
+    def of_member(self, member: int) -> PolicySnapshot:
+        """Copies one member's part, which later updates do not change."""
+        row = slice(member, member + 1)
+        scaling = self.scaling and Scaling(*(array[row].copy() for array in self.scaling))
+        return self._replace(flat=self.flat[row].copy(), scaling=scaling)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything but the architecture, as arrays and plain values by name."""
+        scaling = {} if self.scaling is None else self.scaling._asdict()
+        return {"updates": self.updates, "flat": self.flat, **scaling}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any], members: int, architecture: Architecture) -> PolicySnapshot:
+        """Reverses to_dict for this number of members; raises ValueError for arrays of another shape or type."""
+        scale = (members, architecture.sizes[0])
+        shapes = {"flat": (members, architecture.size), "mean": scale, "std": scale}
+        arrays = {name: fields[name] for name in shapes if name in fields}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shapes[name]:
+                raise ValueError(f"{name} of a policy is not float32 {shapes[name]}")
+        scaling = Scaling(arrays["mean"], arrays["std"]) if "mean" in arrays else None
+        return cls(to_count(fields["updates"]), architecture, arrays["flat"], scaling)
+
+    def checked(self) -> PolicySnapshot:
+        """Returns it, unless a number is not finite."""
+        if not all(np.isfinite(array).all() for array in (self.flat, *(self.scaling or ()))):
+            raise ValueError("one of its numbers is not finite")
+        return self
+
+
+class MemberPolicy:
+    """One member's actor: observations (N, observation_width) -> actions (N, action_size) in [-1, 1]."""
+
+    def __init__(self, snapshot: PolicySnapshot, member: int) -> None:
+        network = snapshot.architecture
+        self._parameters = [stack[0] for stack in network.parameters(snapshot.flat[member : member + 1])]
+        self._forward, self._ops = network.forward, numpy_operations(network.activation)
+        scaling = snapshot.scaling
+        self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
+
+    def __call__(self, observations: NDArray[Any]) -> Floats:
+        x = observations
+        with np.errstate(all="ignore"):  # an environment may have set "raise"; whoever acts notices what is not finite
+            if self.scaling is not None:  # of vectors only
+                mean, std = self.scaling
+                x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
+            action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
+        return action
 
 
 class LoadedPolicy:
@@ -47,11 +113,11 @@ class LoadedPolicy:
         inputs += [f"{'x'.join(map(str, image.shape))} pixels" for image in spec.images]
         inputs += [f"{spec.stack} frames"] if spec.stack > 1 else []
         inputs += ["the previous action"] if spec.max_action_change else []
-        kind, env = f"{about.get('kind', '')} policy".strip(), about.get("env") or "an environment made in Python"
+        env = about.get("env") or "an environment made in Python"
         actions = f"{spec.action_size} {'action' if spec.action_size == 1 else 'actions'}"
         actions += f", changing by at most {spec.max_action_change:g} of the range" if spec.max_action_change else ""
         computed = f"{', '.join(inputs)} -> {about['network']['name']} -> {actions}"
-        return f"<{kind} of {env}, seed {about['seed']}, step {about['step']:,}: {computed}>"
+        return f"<{about.get('kind', 'a')} policy of {env}, seed {about['seed']}, step {about['step']:,}: {computed}>"
 
     def reset(self) -> None:
         """Starts an episode: the next observation is its first."""
@@ -78,19 +144,14 @@ class LoadedPolicy:
         """
         if not self.spec.max_action_change:
             return self._act(observation, None, episode_start), None
-        action = self._act(observation, self._previous(observation, state, episode_start), episode_start)
+        if state is None or episode_start is not None:
+            count, first = batch_size(observation, self.spec), self.initial_action
+            shape = first.shape if count is None else (count, *first.shape)
+            begins = _starts(state is None or episode_start, 1 if count is None else count)
+            before = first if state is None else _valid_previous(state, count, self.spec)
+            state = np.where(begins.reshape(-1, *[1] * first.ndim), first, before).reshape(shape)
+        action = self._act(observation, state, episode_start)
         return action, action.copy()
-
-    def _previous(self, observation: Any, state: Any, starts: Any) -> Any:
-        """The previous action of each observation: the state, except where an episode starts."""
-        if state is not None and starts is None:
-            return state  # checked with the observation
-        count, first = batch_size(observation, self.spec), self.initial_action
-        rows, shape = (1, first.shape) if count is None else (count, (count, *first.shape))
-        if state is None:
-            return np.broadcast_to(first, shape)
-        begins = _starts(starts, rows).reshape(-1, *[1] * first.ndim)
-        return np.where(begins, first, valid_previous(state, count, self.spec)).reshape(shape)
 
     def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
         """Flat observations (N, observation_width), or one, to actions (N, *action_shape) within the bounds, or one.
@@ -107,20 +168,21 @@ class LoadedPolicy:
         count = None if is_usual else batch_size(observation, spec)
         flat = flatten(observation, spec) if count is None else flatten_batch(observation, count, spec)
         if previous is not None:
-            previous = valid_previous(previous, count, spec)
+            previous = _valid_previous(previous, count, spec)
             put_previous(flat, previous, spec)
         return self.actions(flat if spec.stack == 1 else self._with_older_frames(flat, starts), previous)
 
     def _with_older_frames(self, flat: NDArray[np.uint8], starts: Any) -> NDArray[np.uint8]:
         """Adds the frames of the observations before, where no episode starts, and keeps them for the next."""
-        before, rows = self._before, flat.reshape(-1, flat.shape[-1])
-        if before is not None and len(before) != len(rows):
+        rows = flat.reshape(-1, flat.shape[-1])
+        before = rows if self._before is None else self._before
+        if len(before) != len(rows):
             raise UserError(
                 f"the policy keeps the frames of {len(before)} episodes, and was given {len(rows)} observations; call "
                 "reset() when others begin"
             )
-        begins = _starts(before is None if starts is None or before is None else starts, len(rows))
-        pairs = zip(rows, rows if before is None else before, begins, strict=True)
+        begins = _starts(self._before is None or (starts is not None and starts), len(rows))
+        pairs = zip(rows, before, begins, strict=True)
         self._before = np.stack([stacked(row, None if begin else older, self.spec) for row, older, begin in pairs])
         return self._before.reshape(*flat.shape[:-1], -1)
 
@@ -132,6 +194,15 @@ def _starts(starts: Any, rows: int) -> NDArray[np.bool_]:
     except ValueError:
         problem = f"episode_start is {starts!r:.60}, not one bool for each of the {rows} observations"
         raise UserError(problem) from None
+
+
+def _valid_previous(value: Any, count: int | None, spec: Spec) -> NDArray[Any]:
+    """Checks a previous action, or `count` of them; what is beyond the bounds counts as the bound."""
+    shape = spec.action_shape if count is None else (count, *spec.action_shape)
+    given = sane("previous_action", numbers("previous_action", value, shape).reshape(-1))
+    rows = given if count is None else given.reshape(count, spec.action_size)
+    inside: NDArray[Any] = np.minimum(np.maximum(rows, spec.action_low), spec.action_high)  # faster than clip
+    return inside.astype(spec.action_dtype).reshape(shape)
 
 
 class Controller:
@@ -150,7 +221,12 @@ class Controller:
         if previous_action is not None:
             if not spec.max_action_change:
                 raise UserError(_TAKES_NO_PREVIOUS)
-            previous_action = valid_previous(previous_action, action_count(previous_action, spec), spec)
+            try:
+                shape = np.shape(previous_action)
+            except ValueError:  # a ragged list, which is refused below
+                shape = ()
+            count = shape[0] if len(shape) == len(spec.action_shape) + 1 else None
+            previous_action = _valid_previous(previous_action, count, spec)
         self.policy.reset()
         self._state = previous_action
 

@@ -65,10 +65,12 @@ class Architecture(NamedTuple):
     @property
     def layout(self) -> list[Parameter]:
         """Its parameters, in order."""
-        if self.encoder is None:
+        encoder = self.encoder
+        if encoder is None:
             return self.kind.layout(self.sizes)
-        first = [] if self.encoded else encoder_layout(self.encoder)
-        return first + projection_layout(self.encoder) + self.kind.layout(self.without_images.sizes)
+        projection = linear(encoder.outputs, encoder.features) + norm(encoder.features)
+        first = projection if self.encoded else encoder_layout(encoder) + projection
+        return first + self.kind.layout(self.without_images.sizes)
 
     @property
     def size(self) -> int:
@@ -108,8 +110,8 @@ class Architecture(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it as plain values, which from_dict reads."""
-        encoder = {} if self.encoder is None else {"encoder": self.encoder.to_dict()}
-        return {"name": self.name, "sizes": list(self.sizes), "activation": self.activation, **encoder}
+        encoder = {} if self.encoder is None else {"encoder": self.encoder._asdict()}
+        return {"name": self.name, "sizes": self.sizes, "activation": self.activation, **encoder}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any], own: Kind | None = None) -> Architecture:
@@ -125,7 +127,7 @@ class Architecture(NamedTuple):
 
 
 def linear(fan_in: int, fan_out: int) -> list[Parameter]:
-    """Weight and bias of a layer, initialised as PyTorch initialises its Linear."""
+    """Weight and bias of a layer, initialised as PyTorch initialises its Linear and Conv2d."""
     bound = fan_in**-0.5
     return [Parameter((fan_in, fan_out), bound), Parameter((1, fan_out), bound)]
 
@@ -186,13 +188,8 @@ def residual(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
 
 
 def encoder_layout(encoder: Encoder) -> list[Parameter]:
-    """A weight and a bias for each convolution, initialised as PyTorch initialises its Conv2d."""
+    """A weight and a bias for each convolution."""
     return [*chain(*(linear(*layer) for layer in encoder.layers))]
-
-
-def projection_layout(encoder: Encoder) -> list[Parameter]:
-    """A linear layer and its normalisation."""
-    return linear(encoder.outputs, encoder.features) + norm(encoder.features)
 
 
 def project(encoder: Encoder, parameters: Sequence[Any], x: Any, ops: Operations) -> Any:

@@ -76,13 +76,9 @@ class Encoder(NamedTuple):
             pieces.append(ops.floats(observations[..., :vector], parameters[0]))
         return ops.join(pieces)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, which from_dict reads."""
-        return {**self._asdict(), "images": [list(shape) for shape in self.images], "strides": list(self.strides)}
-
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Encoder:
-        """Raises an error for values that describe none."""
+        """Reverses _asdict; raises an error for values that describe none."""
         images = []
         for shape in to_list(fields["images"]):
             channels, height, width = (to_count(size, least=1) for size in to_list(shape))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from t3d.files import (
     CORRUPT_ERRORS,
     Refused,
     fields_in,
+    followed,
     read,
     refuse_link,
     replace,
@@ -28,11 +28,9 @@ from t3d.files import (
     to_fields,
     unsealed,
 )
-from t3d.policy.acting import LoadedPolicy, SavedPolicy
-from t3d.policy.actions import to_bounds
+from t3d.policy.acting import LoadedPolicy, PolicySnapshot, SavedPolicy, Scaling
 from t3d.policy.architectures import KINDS, Architecture, Kind
-from t3d.policy.snapshots import PolicySnapshot, Scaling
-from t3d.policy.spec import Spec
+from t3d.policy.spec import Spec, to_bounds
 
 FORMAT = 3  # formats 1 and 2 had no architecture
 INDENT = 2  # of the json, which is for people
@@ -56,23 +54,17 @@ def load_policy(path: str | Path, network: Kind | None = None, seed: int | str |
     must be given: a file never says what code to run.
     """
     path = Path(path)
-    if path.suffix == ".onnx":
-        _refuse_options(path, "an ONNX file", network=network, seed=seed)
-        return _loader("t3d.policy.onnx_policy")(path)
-    if (path / "manifest.json").is_file():
-        _refuse_options(path, "a checkpoint", network=network)
+    is_onnx, is_checkpoint = path.suffix == ".onnx", (path / "manifest.json").is_file()
+    if network is not None and (is_onnx or is_checkpoint):
+        raise UserError(f"{path} is {'an ONNX file' if is_onnx else 'a checkpoint'}: it takes no network")
+    if is_checkpoint:
         return _loader("t3d.ship.from_checkpoint")(path, seed)
     if path.is_dir():
         return _best_of_run(path, network, seed)
-    policy = read_policy(path, network)
-    _refuse_options(path, "a policy file, which holds one policy", seed=seed)
+    policy = _loader("t3d.policy.onnx_policy")(path) if is_onnx else read_policy(path, network)
+    if seed is not None:
+        raise UserError(f"{path} holds one policy: it takes no seed")
     return policy
-
-
-def _refuse_options(path: Path, what: str, **options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise UserError(f"{path} is {what}: it takes no {name}")
 
 
 def _loader(module: str) -> Callable[..., LoadedPolicy]:
@@ -89,13 +81,11 @@ def _best_of_run(folder: Path, network: Kind | None, seed: int | str | None) -> 
     stems = sorted(file.with_suffix("") for file in (folder / "best").glob("*.safetensors"))
     if not stems:
         raise UserError(f"{folder} has no policy: it is not a run, or was never evaluated")
-    if seed is None:
-        return max((read_policy(stem, network) for stem in stems), key=_mean_return)
-    for stem in stems:
-        if stem.name in (str(seed), f"seed-{seed}"):
-            return read_policy(stem, network)
-    known = ", ".join(stem.name for stem in stems[:5])
-    raise UserError(f"{folder} has no policy of seed {seed}; it has {known}{' ...' if len(stems) > 5 else ''}")
+    chosen = [stem for stem in stems if seed is None or stem.name in (str(seed), f"seed-{seed}")]
+    if not chosen:
+        known = ", ".join(stem.name for stem in stems[:5])
+        raise UserError(f"{folder} has no policy of seed {seed}; it has {known}{' ...' if len(stems) > 5 else ''}")
+    return max((read_policy(stem, network) for stem in chosen), key=_mean_return)
 
 
 def _mean_return(policy: LoadedPolicy) -> float:
@@ -150,12 +140,11 @@ def read_policy(path: str | Path, network: Kind | None = None) -> SavedPolicy:
     stem = Path(path)
     stem = stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
     try:
-        content = _content(_files(stem)[0], MOST_BYTES)
+        content = read(followed(_files(stem)[0]), MOST_BYTES)
         tensors = safetensors.numpy.load(content)
         about = _checked_description(stem, content, tensors)
         spec = Spec.from_dict(about)
-        snapshot = _snapshot(about, tensors, spec, _architecture(about["network"], network, stem))
-        policy = SavedPolicy(snapshot, spec, about, _hash(tensors))
+        policy = SavedPolicy(_snapshot(about, tensors, spec, network, stem), spec, about, _hash(tensors))
         nothing = np.zeros((1, spec.observation_width), spec.observation_dtype)
         to_bounds(policy.actor(nothing)[0], spec)  # fails on wrong shapes
         return policy
@@ -171,29 +160,25 @@ def read_description(text: bytes) -> dict[str, Any]:
     return unsealed("policy", text, INDENT) if "policy" in fields else fields
 
 
-def _refuse_format(version: Any, stem: Path) -> None:
-    if version != FORMAT:
-        older = isinstance(version, int) and version < FORMAT
-        instead = "use the version that wrote it, or train again" if older else "update T3D"
-        raise UserError(f"{stem} has policy format {version!r:.20}, and this T3D reads {FORMAT}; {instead}")
-
-
 def _checked_description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """Reads a policy's description after checking that neither the tensors nor the copy in the json were changed."""
     file, copy = _files(stem)
-    text = _metadata(content).get("policy")
+    length = int.from_bytes(content[:8], "little")  # of the header, which safetensors has already accepted
+    text = to_fields(fields_in(content[8 : 8 + length]).get("__metadata__", {})).get("policy")
     if text is None:
-        _refuse_format(fields_in(_content(copy, MOST_JSON_BYTES))["format"], stem)
-        raise Refused(f"{file.name} holds no description of its tensors")
+        raise Refused(f"{file.name} does not describe its tensors; if an early version wrote it, train again")
     try:
         about = unsealed("policy", text.encode(), INDENT)
     except Refused as error:
         raise Refused(f"{file.name}: {error}") from None
-    _refuse_format(about["format"], stem)
+    if (version := about["format"]) != FORMAT:
+        older = isinstance(version, int) and version < FORMAT
+        instead = "use the version that wrote it, or train again" if older else "update T3D"
+        raise UserError(f"{stem} has policy format {version!r:.20}, and this T3D reads {FORMAT}; {instead}")
     if about["tensors_sha256"] != _hash(tensors):
         raise Refused(f"{file.name}: {CHANGED}")
     try:
-        is_copy = _content(copy, MOST_JSON_BYTES) == text.encode()
+        is_copy = read(followed(copy), MOST_JSON_BYTES) == text.encode()
     except FileNotFoundError:
         return about  # the copy was removed by a kill or a person; it is not needed
     if not is_copy:
@@ -202,12 +187,6 @@ def _checked_description(stem: Path, content: bytes, tensors: dict[str, NDArray[
             f"remove {copy.name} to use {file.name} alone, or try again if a run is writing them just now"
         )
     return about
-
-
-def _metadata(content: bytes) -> dict[str, Any]:
-    """Returns the metadata in the header of a safetensors file that safetensors has already accepted."""
-    length = int.from_bytes(content[:8], "little")
-    return to_fields(fields_in(content[8 : 8 + length]).get("__metadata__", {}))
 
 
 def _hash(tensors: dict[str, NDArray[Any]]) -> str:
@@ -219,18 +198,16 @@ def _hash(tensors: dict[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _architecture(fields: Any, own: Kind | None, stem: Path) -> Architecture:
-    if str(to_fields(fields)["name"]) not in KINDS and own is None:
+def _snapshot(
+    about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec, own: Kind | None, stem: Path
+) -> PolicySnapshot:
+    fields = to_fields(about["network"])
+    if str(fields["name"]) not in KINDS and own is None:
         raise UnknownNetwork(
             f"the network of {stem} is {fields['name']!r:.200}, which is not one of T3D's; import it from a file that "
             "you trust and use load_policy(..., network=IT)"
         )
-    return Architecture.from_dict(fields, own)
-
-
-def _snapshot(
-    about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec, network: Architecture
-) -> PolicySnapshot:
+    network = Architecture.from_dict(fields, own)
     for name in ("seed", "step"):
         to_count(about[name])
     sizes, encoder = network.sizes, network.encoder
@@ -247,12 +224,6 @@ def _snapshot(
         if array.shape != (shapes[name],) or array.dtype != np.float32 or not np.isfinite(array).all():
             raise Refused(f"{name!r} does not hold {shapes[name]:,} finite float32 values")
     scaling = Scaling(tensors["mean"][None], tensors["std"][None]) if "mean" in tensors else None
-    if scaling is not None and spec.images:
-        raise Refused("it scales observations that hold images, which no run of T3D does")
-    if scaling is not None and not (scaling.std > 0).all():
-        raise Refused("it scales observations by a standard deviation of 0 or less")
+    if scaling is not None and (spec.images or not (scaling.std > 0).all()):
+        raise Refused("it scales observations that hold images, or by a standard deviation of 0 or less")
     return PolicySnapshot(to_count(about["updates"]), network, tensors["actor"][None], scaling)
-
-
-def _content(path: Path, most: int) -> bytes:
-    return read(Path(os.path.realpath(path, strict=True)), most)  # a link that the user names is followed

@@ -1,7 +1,4 @@
-"""Observations to flat arrays, actions to the environment's own bounds: arrays only, no simulator.
-
-Only plain, finite, sane numbers are accepted; for anything else the error names the part it was found in.
-"""
+"""Observations to flat arrays; what is not a plain, finite, sane number is refused by the name of its part."""
 
 from __future__ import annotations
 
@@ -30,26 +27,23 @@ def flatten(observation: Any, spec: Spec) -> NDArray[Any]:
     """Copies an observation, whose buffer may be reused, into a flat array; raises InvalidValue for bad values.
 
     Without images that is a vector; with images the bytes of the vector and one frame. There is room for
-    the previous action if changes of actions are limited (action_limit.py).
+    the previous action if changes of actions are limited.
     """
-    if spec.images:
-        flat = np.empty(4 * spec.observation_size + spec.frame_size, np.uint8)
-        vector, frames = split(flat, spec)
-        for part in spec.observation:
-            vector[part.start : part.stop] = _part(observation, part)
-        for image in spec.images:
-            _pixels(frames, image)[:] = _to_bytes(image, _channels_first(observation, image))
-        return flat
-    if len(spec.observation) == 1 and not spec.max_action_change:
+    if len(spec.observation) == 1 and not spec.images and not spec.max_action_change:
         return _part(observation, spec.observation[0])
-    vector = np.empty(spec.observation_size, np.float32)
+    flat = np.empty(spec.newest_width, spec.observation_dtype)
+    vector, frame = split(flat, spec)
     for part in spec.observation:
         vector[part.start : part.stop] = _part(observation, part)
-    return vector
+    for image in spec.images:
+        _pixels(frame, image)[:] = _to_bytes(image, _channels_first(observation, image))
+    return flat
 
 
 def split(flat: NDArray[Any], spec: Spec) -> tuple[Floats, NDArray[np.uint8]]:
-    """The vector in a flat observation with images and the bytes of its frames; both are views."""
+    """The vector in a flat observation and the bytes of its frames, which may be none; both are views."""
+    if not spec.images:
+        return flat, flat[:0]
     return flat[: 4 * spec.observation_size].view(np.float32), flat[4 * spec.observation_size :]
 
 
@@ -83,7 +77,7 @@ def number(name: str, value: Any) -> float:
 def fixed(observation: Any, spec: Spec, last: NDArray[Any]) -> NDArray[Any]:
     """Repairs an observation: clips values that are too large and takes the rest from the last valid observation."""
     flat = last.copy()
-    vector, frame = split(flat, spec) if spec.images else (flat, flat[:0])
+    vector, frame = split(flat, spec)
     for image in spec.images:
         pixels = _pixels(frame, image)
         with suppress(InvalidValue):
@@ -180,12 +174,13 @@ def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
     value = inside(observation, image)
     if not isinstance(value, np.ndarray):
         raise InvalidValue(image.name, f"is {type(value).__name__} {value!r:.60}, not an array")
-    shape, (channels, *sides) = image.own_shape, image.shape
-    if value.shape != shape and not (channels == 1 and value.shape == tuple(sides)):
-        raise InvalidValue(image.name, f"has shape {value.shape} instead of {shape}; images must keep their size")
+    if value.shape not in _shapes(image):
+        raise InvalidValue(
+            image.name, f"has shape {value.shape} instead of {image.own_shape}; images must keep their size"
+        )
     if value.dtype.kind != "f" if image.is_float else value.dtype != np.uint8:
         raise InvalidValue(image.name, f"is of type {value.dtype} instead of {'float' if image.is_float else 'uint8'}")
-    three = value.reshape(shape)
+    three = value.reshape(image.own_shape)
     return three.transpose(2, 0, 1) if image.channels_last else three
 
 
@@ -206,16 +201,18 @@ def batch_size(observation: Any, spec: Spec) -> int | None:
         shape = np.shape(inside(observation, first))
     except ValueError:  # it has no such part, or is a ragged list
         return None
-    single = _shapes(first)
-    return shape[0] if shape not in single and shape[1:] in single else None
+    return shape[0] if shape not in _shapes(first) and shape[1:] in _shapes(first) else None
 
 
 def flatten_batch(observations: Any, count: int, spec: Spec) -> NDArray[Any]:
     """Flattens N observations to rows of what flatten returns."""
-    usual = _usual(observations, spec)
-    if usual is not None:
-        return usual
     parts: list[Part | Image] = [*spec.observation, *spec.images]
+    only = parts[0] if len(parts) == 1 else None
+    is_one_vector = isinstance(only, Part) and not only.path and only.first_choice is None
+    are_floats = isinstance(observations, np.ndarray) and observations.dtype.kind == "f"
+    if is_one_vector and are_floats and largest_of(observations.reshape(-1)) <= ABSURD:  # the usual case, much faster
+        vectors = observations.reshape(count, spec.own_size).astype(np.float32)
+        return np.pad(vectors, [(0, 0), (0, spec.action_size)]) if spec.max_action_change else vectors
     for part in parts:
         if np.shape(inside(observations, part))[:1] != (count,):
             raise InvalidValue(part.name, f"does not have {count} rows, as the rest of the batch has")
@@ -225,19 +222,7 @@ def flatten_batch(observations: Any, count: int, spec: Spec) -> NDArray[Any]:
             rows.append(flatten(_row(observations, row), spec))
         except InvalidValue as error:
             raise InvalidValue(f"{error.field} in row {row} of the batch", error.problem) from None
-    width = 4 * spec.observation_size + spec.frame_size if spec.images else spec.observation_size
-    return np.stack(rows) if rows else np.empty((0, width), spec.observation_dtype)
-
-
-def _usual(observations: Any, spec: Spec) -> NDArray[Any] | None:
-    """Copies a batch that is one sane array of floats; None for any other, whose bad rows are then found one by one."""
-    only = spec.observation[0] if len(spec.observation) == 1 and not spec.images else None
-    if only is None or only.path or only.first_choice is not None or not isinstance(observations, np.ndarray):
-        return None
-    if observations.dtype.kind != "f" or not largest_of(observations.reshape(-1)) <= ABSURD:
-        return None
-    flat = observations.reshape(len(observations), spec.own_size).astype(np.float32)
-    return np.pad(flat, [(0, 0), (0, spec.action_size)]) if spec.max_action_change else flat
+    return np.stack(rows) if rows else np.empty((0, spec.newest_width), spec.observation_dtype)
 
 
 def _row(observations: Any, row: int) -> Any:
@@ -252,5 +237,4 @@ def _shapes(part: Part | Image) -> list[tuple[int, ...]]:
     """The shapes that a single array of this part may have."""
     if isinstance(part, Part):
         return [part.shape]
-    channels, *sides = part.shape
-    return [part.own_shape, tuple(sides)] if channels == 1 else [part.own_shape]
+    return [part.own_shape, part.shape[1:]] if part.shape[0] == 1 else [part.own_shape]

@@ -15,11 +15,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from t3d.policy.actions import bounds_inside
+from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot
 from t3d.policy.architectures import NORM_EPSILON, Operations, project
 from t3d.policy.encoders import BRIGHTEST, KERNEL, MIDDLE
-from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot
-from t3d.policy.spec import Floats, Spec
+from t3d.policy.spec import Floats, Spec, bounds_inside
 
 OPSET, IR_VERSION = 17, 8  # the oldest with LayerNormalization, so that runtimes of 2022 and newer take it
 BATCH = "batch"

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, to_count, to_fields, unsealed
-from t3d.policy.acting import LoadedPolicy
+from t3d.policy.acting import LoadedPolicy, PolicySnapshot, Scaling
 from t3d.policy.architectures import Architecture
 from t3d.policy.onnx_graph import model_of, split_inputs
-from t3d.policy.snapshots import PolicySnapshot, Scaling
 from t3d.policy.spec import Spec
 
 DESCRIPTION = "t3d"  # the metadata that holds the policy's description

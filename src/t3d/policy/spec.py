@@ -1,8 +1,7 @@
-"""An environment's observations and actions, as values."""
+"""An environment's observations and actions, as values; actions in [-1, 1] to its own bounds and back, and limited."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -27,18 +26,13 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
         return _name(self.path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, which from_dict reads."""
-        return {**self._asdict(), "path": list(self.path), "shape": list(self.shape)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Part:
-        """Raises an error for values that describe none."""
+        """Reverses _asdict; raises an error for values that describe none."""
         choice = None if fields["first_choice"] is None else to_count(fields["first_choice"], least=-(2**62))
-        shape = tuple(to_count(size) for size in to_list(fields["shape"]))
+        shape = tuple(map(to_count, to_list(fields["shape"])))
         part = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]), choice)
         if choice is None and prod(shape) != part.stop - part.start:
             raise ValueError(f"a part of its observations is {fields}")
@@ -57,7 +51,6 @@ class Image(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
         return _name(self.path)
 
     @property
@@ -66,16 +59,11 @@ class Image(NamedTuple):
         channels, height, width = self.shape
         return (height, width, channels) if self.channels_last else self.shape
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, which from_dict reads."""
-        return {**self._asdict(), "path": list(self.path), "shape": list(self.shape)}
-
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Image:
-        """Raises an error for values that describe none."""
+        """Reverses _asdict; raises an error for values that describe none."""
         channels, height, width = (to_count(size, least=1) for size in to_list(fields["shape"]))
-        flags = fields["channels_last"], fields["is_float"]
-        shape = (channels, height, width)
+        shape, flags = (channels, height, width), (fields["channels_last"], fields["is_float"])
         image = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]), *flags)
         if not all(isinstance(flag, bool) for flag in flags) or prod(shape) != image.stop - image.start:
             raise ValueError(f"an image of its observations is {fields}")
@@ -116,9 +104,14 @@ class Spec(NamedTuple):
         return self.images[-1].stop if self.images else 0
 
     @property
+    def newest_width(self) -> int:
+        """Elements of an observation, floats or bytes, with only the newest of its frames."""
+        return 4 * self.observation_size + self.frame_size if self.images else self.observation_size
+
+    @property
     def observation_width(self) -> int:
         """Elements of an observation, floats or bytes."""
-        return self.observation_size if not self.images else 4 * self.observation_size + self.stack * self.frame_size
+        return self.newest_width + (self.stack - 1) * self.frame_size
 
     @property
     def observation_dtype(self) -> type[np.float32 | np.uint8]:
@@ -130,16 +123,15 @@ class Spec(NamedTuple):
 
     @property
     def has_integer_actions(self) -> bool:
-        """Whether the environment takes whole numbers only."""
         return np.dtype(self.action_dtype).kind in "iu"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it as plain values, which from_dict reads: what most specs do not have is left out."""
-        images = {"images": [image.to_dict() for image in self.images], "stack": self.stack}
+        images = {"images": [image._asdict() for image in self.images], "stack": self.stack}
         return {
-            "observation": [part.to_dict() for part in self.observation],
+            "observation": [part._asdict() for part in self.observation],
             **(images if self.images else {}),
-            "action_shape": list(self.action_shape),
+            "action_shape": self.action_shape,
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
             "action_dtype": self.action_dtype,
@@ -151,34 +143,32 @@ class Spec(NamedTuple):
         """Reads a spec among other fields, which may say anything; raises an error for values that describe none."""
         spec = cls(
             tuple(Part.from_dict(to_fields(part)) for part in to_list(fields["observation"])),
-            tuple(to_count(size) for size in to_list(fields["action_shape"])),
-            np.array([to_number(bound) for bound in to_list(fields["action_low"])], np.float64),
-            np.array([to_number(bound) for bound in to_list(fields["action_high"])], np.float64),
+            tuple(map(to_count, to_list(fields["action_shape"]))),
+            np.array([*map(to_number, to_list(fields["action_low"]))], np.float64),
+            np.array([*map(to_number, to_list(fields["action_high"]))], np.float64),
             str(fields["action_dtype"]),
             tuple(Image.from_dict(to_fields(image)) for image in to_list(fields.get("images", []))),
             to_count(fields.get("stack", 1), least=1),
             fields.get("max_action_change", 0.0),
         )
-        if not _is_contiguous(spec.observation) or not _is_contiguous(spec.images):
-            raise Refused("the parts of its observations are not contiguous")
+        for parts in (spec.observation, spec.images):
+            if [part.start for part in parts] != [0, *(part.stop for part in parts)][: len(parts)]:
+                raise Refused("the parts of its observations are not contiguous")
         if not (spec.observation or spec.images) or (spec.images and spec.observation_width > MOST_BYTES):
             raise Refused("its observations are empty, or larger than any that T3D takes")
-        spec._refuse_impossible_actions()
-        return spec
-
-    def _refuse_impossible_actions(self) -> None:
-        low, high, limit = self.action_low, self.action_high, self.max_action_change
-        is_sized = low.shape == high.shape == (self.action_size,)
+        low, high, limit = spec.action_low, spec.action_high, spec.max_action_change
+        is_sized = low.shape == high.shape == (spec.action_size,)
         if not is_sized or not np.isfinite([low, high]).all() or (low >= high).any():
             raise Refused("its action bounds are not finite numbers, low below high")
         try:
-            kind: str = np.dtype(self.action_dtype).kind
+            kind = np.dtype(spec.action_dtype).kind
         except TypeError:  # there is no such type
-            kind = ""
+            kind = "V"
         if kind not in ("f", "i", "u"):
-            raise Refused(f"its actions are of type {self.action_dtype!r:.60}, which are not numbers")
+            raise Refused(f"its actions are of type {spec.action_dtype!r:.60}, which are not numbers")
         if not isinstance(limit, float) or not 0 <= limit <= 1 or (limit and kind != "f"):
-            raise Refused(f"its max_action_change is {limit!r:.60}, with actions of type {self.action_dtype}")
+            raise Refused(f"its max_action_change is {limit!r:.60}, with actions of type {spec.action_dtype}")
+        return spec
 
 
 def _name(path: Path) -> str:
@@ -192,10 +182,76 @@ def _path(fields: dict[str, Any]) -> Path:
     return path
 
 
-def _is_contiguous(parts: Sequence[Part | Image]) -> bool:
-    return [part.start for part in parts] == [0, *(part.stop for part in parts)][: len(parts)]
-
-
 def floats_in(columns: NDArray[Any]) -> Floats:
     """The floats (T, n) in columns of rows, which are floats or their bytes."""
     return columns if columns.dtype == np.float32 else np.ascontiguousarray(columns).view(np.float32)
+
+
+def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
+    """Scales actions (..., action_size) from [-1, 1] to the environment's own bounds, shape and dtype."""
+    return _scaled(action, spec).astype(spec.action_dtype).reshape(action.shape[:-1] + spec.action_shape)
+
+
+def _scaled(action: Floats, spec: Spec) -> NDArray[np.float64]:
+    low, high = spec.action_low, spec.action_high
+    scaled = action.astype(np.float64)  # a copy, changed in place from here on: temporaries would take twice as long
+    scaled += 1
+    scaled /= 2
+    scaled *= high - low
+    scaled += low
+    if spec.has_integer_actions:
+        np.rint(scaled, out=scaled)
+    np.maximum(scaled, low, out=scaled)
+    np.minimum(scaled, high, out=scaled)
+    return scaled
+
+
+def from_bounds(action: NDArray[Any], spec: Spec) -> Floats:
+    """Scales actions (..., action_size) from the environment's own bounds to [-1, 1]."""
+    scaled = action - spec.action_low  # changed in place from here on, as in _scaled
+    scaled /= spec.action_high - spec.action_low
+    scaled *= 2
+    scaled -= 1
+    return scaled.astype(np.float32)
+
+
+def rounded(actions: Floats, spec: Spec) -> Floats:
+    """Rounds actions (..., action_size) in [-1, 1] to those that the environment is actually given."""
+    return from_bounds(_scaled(actions, spec), spec) if spec.has_integer_actions else actions
+
+
+def random_action(rng: np.random.Generator, spec: Spec) -> Floats:
+    """Draws an action in [-1, 1], uniformly over those that the environment can be given."""
+    if spec.has_integer_actions:
+        low, high = spec.action_low.astype(int), spec.action_high.astype(int)
+        return from_bounds(rng.integers(low, high, endpoint=True), spec)
+    return rng.uniform(-1, 1, spec.action_size).astype(np.float32)
+
+
+def bounds_inside(spec: Spec) -> tuple[Floats, Floats]:
+    """Low and high as float32, never outside of the environment's own."""
+    low, high = spec.action_low.astype(np.float32), spec.action_high.astype(np.float32)
+    low = np.where(low < spec.action_low, np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > spec.action_high, np.nextafter(high, np.float32(-np.inf)), high)
+    return low, high
+
+
+def middle(spec: Spec) -> NDArray[Any]:
+    """The middle of the range of actions, from which the first action of an episode departs."""
+    return ((spec.action_low + spec.action_high) / 2).astype(spec.action_dtype).reshape(spec.action_shape)
+
+
+def limited(action: NDArray[Any], previous: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    """Clips actions (..., *action_shape), which are within the bounds, to what is within reach of the previous ones."""
+    change = (spec.max_action_change * (spec.action_high - spec.action_low)).reshape(spec.action_shape)
+    inside: NDArray[Any] = np.minimum(np.maximum(action, previous - change), previous + change)
+    return inside.astype(spec.action_dtype)
+
+
+def put_previous(flat: NDArray[Any], previous: NDArray[Any], spec: Spec) -> None:
+    """Writes the previous actions (..., *action_shape), scaled to [-1, 1], into flat observations (..., width)."""
+    scaled = from_bounds(previous.reshape(*flat.shape[:-1], spec.action_size), spec)
+    if spec.images:
+        flat[..., 4 * spec.own_size : 4 * spec.observation_size] = scaled.view(np.uint8)
+    else:
+        flat[..., spec.own_size :] = scaled

@@ -20,7 +20,7 @@ from t3d.errors import Diverged, UserError
 from t3d.events import NEW_TASK, Event, SeedStopped
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
 from t3d.modules import files_of
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.contents import refuse_unlike

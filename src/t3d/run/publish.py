@@ -11,7 +11,7 @@ from torch import Tensor
 from t3d.actors.protocols import Collector
 from t3d.algo.learner import Learner
 from t3d.data.memory import Memory
-from t3d.policy.snapshots import PolicySnapshot
+from t3d.policy.acting import PolicySnapshot
 
 
 class DirectPublisher:

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3d.errors import UserError
-from t3d.policy.actions import bounds_inside, middle
+from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot
 from t3d.policy.architectures import Operations
 from t3d.policy.observations import ABSURD
-from t3d.policy.snapshots import SCALED_LIMIT, PolicySnapshot
-from t3d.policy.spec import Floats, Part, Spec
+from t3d.policy.spec import Floats, Part, Spec, bounds_inside, middle
 
 PER_LINE = 8  # numbers
 NEXT_BUFFER = {"b0": "b1", "b1": "b2", "b2": "b1"}  # of what is computed from this one

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from t3d.errors import UserError
 from t3d.files import error_text, followed, replace, sealed
 from t3d.policy.acting import SavedPolicy
-from t3d.policy.actions import middle
 from t3d.policy.architectures import KINDS
+from t3d.policy.spec import middle
 from t3d.ship.c_source import c_source
 from t3d.ship.parity import compiled, compiler, largest_difference, refuse_difference
 from t3d.version import __version__

@@ -15,9 +15,8 @@ from t3d.data.scaling import Normaliser
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
-from t3d.policy.acting import SavedPolicy
+from t3d.policy.acting import PolicySnapshot, SavedPolicy
 from t3d.policy.files import policy_of, read_policy
-from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.store.checkpoint import open_checkpoint
 from t3d.tensors import put

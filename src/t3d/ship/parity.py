@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.policy.acting import SavedPolicy
-from t3d.policy.actions import put_previous
+from t3d.policy.acting import SavedPolicy, Scaling
 from t3d.policy.observations import ABSURD
-from t3d.policy.snapshots import Scaling
-from t3d.policy.spec import Floats, Spec
+from t3d.policy.spec import Floats, Spec, put_previous
 
 OBSERVATIONS = 10_000
 CHUNK = 100  # observations with images compared at once, for memory; chosen

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, to_fields, unsealed
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
 from t3d.policy.files import MOST_JSON_BYTES, read_description
-from t3d.policy.snapshots import PolicySnapshot
 from t3d.store.folder import RunFolder
 from t3d.store.lock import one_at_a_time
 from t3d.store.log import LARGEST

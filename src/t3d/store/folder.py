@@ -44,8 +44,8 @@ from t3d.events import (
     to_line,
 )
 from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, replace
+from t3d.policy.acting import PolicySnapshot
 from t3d.policy.files import read_policy, save_policy
-from t3d.policy.snapshots import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.store.lock import holder
 from t3d.store.log import last_event

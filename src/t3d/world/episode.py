@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from t3d.config import Config, Member
 from t3d.errors import StoppedEarly
 from t3d.files import to_count
-from t3d.policy.actions import random_action
-from t3d.policy.spec import Floats
+from t3d.policy.spec import Floats, random_action
 from t3d.seeds import derive, stream
 from t3d.types import EpisodeResult, Fault, State
 from t3d.world.batch import EnvBatch

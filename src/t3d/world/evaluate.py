@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from t3d.config import Config, EnvConfig
-from t3d.policy.snapshots import MemberPolicy, PolicySnapshot
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.seeds import derive
 from t3d.types import EpisodeResult, Evaluation, Policy
 from t3d.world.batch import EnvBatch, open_batch

@@ -98,13 +98,9 @@ def _episode(batch: EnvBatch) -> dict[str, list[Any]]:
                 break
     except ENVIRONMENT_ERRORS:
         return {}
-    parts = [_vector_and_frame(observation, spec) for observation in shown]
+    parts = [split(newest(observation, spec), spec) for observation in shown]
     images = {"images": [_means(frame) for _, frame in parts]} if spec.images else {}
     return {"observations": [_means(vector) for vector, _ in parts], **images, "rewards": rewards}
-
-
-def _vector_and_frame(observation: NDArray[Any], spec: Spec) -> tuple[NDArray[Any], NDArray[Any]]:
-    return split(newest(observation, spec), spec) if spec.images else (observation, observation[:0])
 
 
 def _means(values: NDArray[Any]) -> list[float]:

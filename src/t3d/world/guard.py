@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import Diverged, EnvironmentFailed, NotRendered, OwnSignal, UserError, what_happened
-from t3d.policy.actions import limited, middle, put_previous, to_bounds
 from t3d.policy.observations import InvalidValue, fixed, fixed_number, flatten, newest, number, stacked
-from t3d.policy.spec import Floats, Spec
+from t3d.policy.spec import Floats, Spec, limited, middle, put_previous, to_bounds
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Fault
 from t3d.world.spec import spec_of
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.errors import EnvironmentFailed, UserError
-from t3d.policy.actions import random_action
 from t3d.policy.observations import newest, split
-from t3d.policy.spec import Floats, Spec
+from t3d.policy.spec import Floats, Spec, random_action
 from t3d.world.guard import EnvGuard, GymEnv, Result
 from t3d.world.spec import size_of
 
@@ -70,8 +69,6 @@ class Trial:
     def _without_images(self, flat: NDArray[Any]) -> Floats:
         """Returns the vector of an observation, and notes which of its images have changed."""
         spec = self.guard.spec
-        if not spec.images:
-            return flat
         vector, frame = split(newest(flat, spec), spec)
         first = self._first_frame = self._first_frame if self.observed else frame
         for image in spec.images:
@@ -239,7 +236,7 @@ def _never_changes(trial: Trial) -> Iterator[str]:
     constant = _constant(trial)
     for seed in (1, 2):  # what differs between episodes may be constant within them
         first = reset(trial.env, trial.guard, seed=seed)[1]
-        constant &= (split(first, trial.guard.spec)[0] if trial.guard.spec.images else first) == trial.least
+        constant &= split(first, trial.guard.spec)[0] == trial.least
     indices = np.flatnonzero(constant)
     if len(indices):
         named = ", ".join(map(str, indices[:MOST_NAMED]))
