@@ -1,4 +1,4 @@
-"""Trains a task of docs/results.md, or reads its finished run, prints its table and plots its curves.
+"""Trains a task of docs/lab/results.md, or reads its finished run, prints its table and plots its curves.
 
     python experiments/learned.py TASK [--device cpu|cuda] [--threads N]
 

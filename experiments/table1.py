@@ -1,6 +1,6 @@
 """Reproduces the paper's Table 1 with one command: python experiments/table1.py
 
-Trains the seven tasks, ten seeds each, 1M steps, on a machine with a GPU, and writes docs/table1.md and its plot.
+Trains the seven tasks, ten seeds each, 1M steps, on a machine with a GPU, and writes docs/lab/table1.md and its plot.
 A task that has a result is skipped, and one that was killed continues from its checkpoint: repeating the same command
 finishes the table. If matplotlib is missing, `--only-write` on another machine writes the page from the results.
 
@@ -29,7 +29,7 @@ from t3d.store.reader import open_run
 from t3d.types import sample_std
 
 FOLDER = Path(__file__).parent
-RESULTS, PAGE, PICTURE = Path("docs/table1"), Path("docs/table1.md"), Path("docs/img/table1.png")
+RESULTS, PAGE, PICTURE = Path("docs/lab/table1"), Path("docs/lab/table1.md"), Path("docs/img/table1.png")
 WHOLE = 1_000_000  # steps, as in the paper
 BEGINNING = 0.4  # of a run, in which memory and speed may still settle: compiler processes take two minutes to exit
 
@@ -191,8 +191,9 @@ def write(results: Path) -> None:
     ]
     lines += [_row(name, task, written.get(name)) for name, task in TASKS.items()]
     lines += [_stopped(name, result) for name, result in written.items() if name in TASKS and not result["finished"]]
-    lines += ["", f"![learning curves of T3D and the authors](img/{PICTURE.name})", ""]
-    machines = {f"{result['machine']}, torch {result['versions']['torch']}" for result in written.values()}
+    lines += ["", f"![learning curves of T3D and the authors](../img/{PICTURE.name})", ""]
+    versions = [(result["machine"], result["versions"]) for result in written.values()]
+    machines = {f"{machine}, T3D {of['t3d']}, torch {of['torch']}" for machine, of in versions}
     lines += [f"Machine: {'; '.join(sorted(machines))}. Seconds are for the whole command, start-up included.", ""]
     lines += ["Settings that differ from the defaults (names that are not in the table are [variants](#variants)):", ""]
     for name, result in written.items():

@@ -1,12 +1,12 @@
 """Compares settings on the same tasks and seeds: `python experiments/variants.py STUDY`, then `--draw`.
 
-Each training has several seeds side by side, in a process of its own, and leaves a JSON file under docs/variants/STUDY
+Each training has several seeds side by side, in a process of its own, and leaves a file docs/lab/variants/STUDY/*.json
 with every evaluation, the speed, the machine and the versions. One that has such a file is skipped, one that was
 stopped continues from its checkpoint, and one that fails is reported while the others go on: repeating the command
 finishes the study. One training leaves a GPU idle much of the time, so `--jobs N` runs N at once:
 
     python experiments/variants.py screen --jobs 5 --actors local:15 --budget 540
-    python experiments/variants.py screen --draw        # the table in docs/ablations.md and the pictures
+    python experiments/variants.py screen --draw        # the table in docs/lab/ablations.md and the pictures
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ def expected_seconds(args: argparse.Namespace, study: Study, task: str, name: st
 
 
 def result_file(args: argparse.Namespace, task: str, name: str) -> Path:
-    return Path(args.results or args.docs / "variants", args.study, f"{task}-{name}.json")
+    return Path(args.results or args.docs / "lab" / "variants", args.study, f"{task}-{name}.json")
 
 
 def results(args: argparse.Namespace, study: Study) -> list[dict[str, Any]]:
     """Reads the results in the order of the study, new ones and those in docs."""
-    here, there = result_file(args, "", "").parent, args.docs / "variants" / args.study
+    here, there = result_file(args, "", "").parent, args.docs / "lab" / "variants" / args.study
     read = []
     for task, name in product(study.tasks, study.variants):
         folders = [here, there, *([there.parent / study.default_from] if name == "default" else [])]

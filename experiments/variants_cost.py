@@ -1,7 +1,7 @@
 """What an update of each variant costs, sampling included: `python experiments/variants_cost.py`.
 
 The variants of experiments/variants.py, each with the fastest engine that computes it, take turns on one thread of the
-CPU, or on the GPU with --device cuda. Prints the table of docs/ablations.md.
+CPU, or on the GPU with --device cuda. Prints the table of docs/lab/ablations.md.
 """
 
 from __future__ import annotations

@@ -167,10 +167,12 @@ def draw(report: Report, docs: Path) -> None:
         draw_curves(pyplot, report, docs / "img" / f"{report.study}.png")
         draw_ends(pyplot, report.cut(), docs / "img" / f"{report.study}-ends.png")
     images = [
-        f"![Return at the end of each variant](img/{report.study}-ends.png)",
-        f"![Learning curves](img/{report.study}.png)",
+        f"![Return at the end of each variant](../img/{report.study}-ends.png)",
+        f"![Learning curves](../img/{report.study}.png)",
     ]
-    write_into(docs / "ablations.md", report.study, "variants.py", "\n\n".join(["\n".join(tables(report)), *images]))
+    write_into(
+        docs / "lab" / "ablations.md", report.study, "variants.py", "\n\n".join(["\n".join(tables(report)), *images])
+    )
 
 
 def draw_curves(pyplot: Any, report: Report, file: Path) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from t3d.run.live import resume as resume
     from t3d.run.live import train as train
 
-# Threads of torch that wait for each other spin, which costs dearly on a busy machine: see "idle threads" in
-# docs/architecture.md. OpenMP reads this once, when torch is loaded.
+# Threads of torch that wait for each other spin, which costs dearly on a busy machine: see "Idle threads" in
+# docs/lab/performance.md. OpenMP reads this once, when torch is loaded.
 SPINS = "GOMP_SPINCOUNT"
 WAITS_SHORTLY = "torch" not in sys.modules
 if WAITS_SHORTLY:

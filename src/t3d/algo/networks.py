@@ -160,7 +160,7 @@ def _pixels(images: Tensor, like: Tensor) -> list[Tensor]:
     """Keeps the networks' images (N, channels, height, width) apart until they are flattened.
 
     A loop over several networks is faster than grouped convolutions and than unfold with batched products, on a CPU and
-    on a GPU: docs/performance.md.
+    on a GPU: docs/lab/performance.md.
     """
     on_cpu = images.device.type == "cpu"  # where convolutions are faster with channels last in memory
     order = torch.channels_last if on_cpu else torch.contiguous_format
