@@ -1,4 +1,4 @@
-"""Prints docs/config.md, built from the dataclasses: `python scripts/config_page.py > docs/config.md`."""
+"""Prints docs/settings.md, built from the dataclasses: `python scripts/config_page.py > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from t3d.config import Config, algorithm, plain, settings
+from t3d.config.fields import About, known_settings
 
 INTRODUCTION = """\
 # Settings
 
-This page is generated from [algorithm.py](../src/t3d/config/algorithm.py) and
-[settings.py](../src/t3d/config/settings.py) by `python scripts/config_page.py > docs/config.md`, and a test compares
-the two.
+For whoever wants to change something about a run: every setting, its default and what it does. Made from
+[algorithm.py](../src/t3d/config/algorithm.py) and [settings.py](../src/t3d/config/settings.py) by
+`python scripts/config_page.py > docs/settings.md`.
 
-Every setting is a flag of `t3d train`, a key in a TOML file and a field in Python (`env.args`, a table, is only in
-TOML and in Python). Order: defaults < `--preset` <
-`--config` < flags. A run writes all its settings to its `config.toml`; `t3d train --config runs/NAME/config.toml`
-repeats it. Unknown names, wrong types and values out of range are rejected with a sentence that says why; names from
-Stable-Baselines3, CleanRL and the authors' code (`--learning-starts`) are answered with ours (`--random-steps`).
+Each is a flag of `t3d train`, a key in a TOML file, and a field in Python, where `t3d.merge(t3d.preset("quick"),
+{"td3": {"gamma": 0.97}})` changes it. Defaults < `--preset` < `--config` < flags. A run writes all of them to its
+`config.toml`; `t3d train --config runs/NAME/config.toml` repeats it. The [paper's values](algorithm.md#settings).
 
 ```toml
 # mine.toml
@@ -40,18 +39,11 @@ critic_hidden = [64, 64]
 t3d train Pendulum-v1 --config mine.toml --td3.gamma 0.98   # a flag wins over the file
 ```
 
-```python
-import t3d
-
-cfg = t3d.merge(t3d.preset("quick"), {"total_steps": 20_000, "td3": {"gamma": 0.97}})
-```
-
-A list is written with spaces or commas as a flag (`--seeds 0 1 2`) and in brackets in TOML. True-or-false settings are
-switched on with `--normalise-observations` and off with `--no-normalise-observations`. Steps are counted per
-seed. Noise is given as a fraction of half the action range, because inside T3D actions are in [−1, 1]. What the paper
-says about each setting: [deviations](deviations.md).
+Lists are written with spaces or commas as flags (`--seeds 0 1 2`) and in brackets in TOML; `--no-scale-rewards`
+switches off what `--scale-rewards` switches on. Steps are counted per seed. Noise is a fraction of half the action
+range, because inside T3D actions are in [−1, 1]. *Sweep*: `--sweep` [trains several values](many-seeds.md#sweeps).
+*Resume*: a resumed run may [change it](reliability.md#what-a-resume-may-change).
 """
-NAMES = {int: "integer", float: "number", str: "string", bool: "true or false"}
 
 
 def page() -> str:
@@ -78,25 +70,31 @@ def field_docstrings(source: str) -> dict[tuple[str, str], str]:
 def _table(prefix: str, section: Any, docstrings: dict[tuple[str, str], str]) -> str:
     """Formats a section of settings, one row per setting."""
     kind = type(section)
-    hints = typing.get_type_hints(kind)
+    hints, known = typing.get_type_hints(kind), known_settings(kind)
     title = f"[{prefix[:-1]}]" if prefix else "The run"
-    lines = [f"## {title}", "", str(kind.__doc__), "", "| flag | type | default | what it is |", "|---|---|---|---|"]
+    lines = [f"## {title}", "", "| flag | default | what it is |", "|---|---|---|"]
     for field in dataclasses.fields(kind):
         value = getattr(section, field.name)
         if not dataclasses.is_dataclass(value):
             is_table = isinstance(value, dict)
             flag = f"[{prefix}{field.name}]" if is_table else f"--{prefix}{field.name}".replace("_", "-")
             about = docstrings[kind.__name__, field.name].replace("<", "\\<")  # or Markdown reads it as HTML
-            lines.append(f"| `{flag}` | {_type(hints[field.name])} | {_default(value)} | {about} |")
+            about += _choices(hints[field.name], about) + _marks(known[field.name])
+            lines.append(f"| `{flag}` | {_default(value)} | {about} |")
     return "\n".join(lines) + "\n"
 
 
-def _type(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
-        return f"list of {NAMES[typing.get_args(hint)[0]]}s"
-    return "table" if typing.get_origin(hint) is dict else NAMES[hint]
+def _choices(hint: Any, about: str) -> str:
+    """Lists the values that a setting may have, if its description does not."""
+    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    return "" if all(choice in about for choice in choices) else f" {'/'.join(f'`{choice}`' for choice in choices)}."
+
+
+def _marks(known: About) -> str:
+    """Says whether members may differ in a setting, and whether a resumed run may change it."""
+    marks = ["*Sweep.*"] if known.get("sweep") else []
+    marks += ["*Resume.*"] if known.get("resume") in ("changed", "edited") else []
+    return "".join(f" {mark}" for mark in marks)
 
 
 def _default(value: Any) -> str:
