@@ -102,7 +102,7 @@ def test_the_algorithm_page_points_at_the_right_lines() -> None:
         assert shown == line and path.endswith(name)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("docs/lab/*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'src="([^"]+)"', text)
@@ -198,7 +198,7 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_settings_page_is_made_from_the_settings() -> None:
     committed = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
-    assert committed == config_page.page(), "run: python scripts/config_page.py > docs/config.md"
+    assert committed == config_page.page(), "run: python scripts/config_page.py > docs/settings.md"
     for key in flat(Config()):
         assert f"| `--{key.replace('_', '-')}` |" in committed
 
@@ -219,7 +219,7 @@ def test_every_figure_of_every_event_is_explained() -> None:
 
 
 def test_every_setting_is_compared_with_the_paper() -> None:
-    text = (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "algorithm.md").read_text(encoding="utf-8")
     assert [key for key in flat(Config()) if f"`{key}`" not in text] == []
 
 
