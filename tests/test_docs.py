@@ -197,7 +197,7 @@ def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_settings_page_is_made_from_the_settings() -> None:
-    committed = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    committed = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert committed == config_page.page(), "run: python scripts/config_page.py > docs/settings.md"
     for key in flat(Config()):
         assert f"| `--{key.replace('_', '-')}` |" in committed
