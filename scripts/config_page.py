@@ -7,11 +7,12 @@ import dataclasses
 import inspect
 import sys
 import typing
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Literal
 
 from t3d.config import Config, algorithm, plain, settings
-from t3d.config.fields import About, known_settings
+from t3d.config.fields import known_settings
 
 INTRODUCTION = """\
 # Settings
@@ -90,7 +91,7 @@ def _choices(hint: Any, about: str) -> str:
     return "" if all(choice in about for choice in choices) else f" {'/'.join(f'`{choice}`' for choice in choices)}."
 
 
-def _marks(known: About) -> str:
+def _marks(known: Mapping[str, Any]) -> str:
     """Says whether members may differ in a setting, and whether a resumed run may change it."""
     marks = ["*Sweep.*"] if known.get("sweep") else []
     marks += ["*Resume.*"] if known.get("resume") in ("changed", "edited") else []
