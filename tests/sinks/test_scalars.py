@@ -9,8 +9,7 @@ from fake_runs import diagnosis, evaluation, update
 from t3d.algo.adam import scheduled
 from t3d.config import Config, merge
 from t3d.events import ActingEvent, EpisodeEnd, Event, to_line
-from t3d.sinks.process import _events
-from t3d.sinks.scalars import WHOLE_RUN, Point, Scalars, learning_rates
+from t3d.sinks.process import WHOLE_RUN, Point, Scalars, _events, learning_rates
 
 
 def points(*events: Event, **settings: object) -> list[Point]:

@@ -1,4 +1,4 @@
-"""Follows a run's events.jsonl and writes it for other tools, in a process beside the training.
+"""Follows a run's events.jsonl and writes it for other tools as named numbers, in a process beside the training.
 
 A resumed run has cut its log back to the checkpoint. Every process writes its files from the first event on, so that
 they hold what the log holds: without gaps, and nothing twice.
@@ -6,22 +6,26 @@ they hold what the log holds: without gaps, and nothing twice.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import math
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from statistics import fmean
+from typing import NamedTuple, Protocol
 
-from t3d.config import load_config
-from t3d.events import Event
+from t3d.config import Config, TD3Config, load_config
+from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 from t3d.files import Refused, error_text, open_log, read
 from t3d.run.background import begin
-from t3d.sinks.scalars import Point, Scalars
 from t3d.store.lock import try_lock
 from t3d.store.log import START, event_of, prefixes, read_lines
-from t3d.store.metrics import KINDS
+from t3d.store.members import member_of
+from t3d.store.metrics import KINDS, LISTED, entries
 
 LOCK = "sinks.lock"  # names the tools for which all of the log was written
 LONGEST = 1000  # bytes of that file
@@ -29,6 +33,25 @@ EVERY = 1.0  # seconds between two looks at the log; chosen
 PATIENCE = 60.0
 NICE = 10
 WANTED = prefixes(KINDS)
+FOLDERS = {Eval: "eval", Update: "train", Diagnosed: "diagnostics", ActingEvent: "acting"}  # before T3D's own names
+THEIRS = {  # Stable-Baselines3's names
+    (Eval, "mean_return"): "eval/mean_reward",
+    (Eval, "mean_length"): "eval/mean_ep_length",
+    (Update, "updates"): "train/n_updates",
+    (Update, "steps_per_second"): "time/fps",
+}
+NOT_SCALARS = {"step", "member", "seed", "time", "since", "summary", "best"}
+WINDOW = 100  # episodes that rollout/ep_rew_mean averages, as in Stable-Baselines3
+WHOLE_RUN = "all-seeds"
+
+
+class Point(NamedTuple):
+    """Numbers of one member, or of the whole run, at one step."""
+
+    name: str  # of the member
+    step: int
+    time: float
+    values: dict[str, float]
 
 
 class Sink(Protocol):
@@ -39,28 +62,101 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+class Scalars:
+    """Turns events, in their order, into points. Episodes that end in the same step are one point."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.members = cfg.members
+        self._td3 = {member.name: cfg.td3_of(member) for member in cfg.members}
+        self._episodes = defaultdict[str, deque[EpisodeEnd]](lambda: deque(maxlen=WINDOW))  # by member
+        self._counts: dict[str, int] = {}
+        self._ended: dict[str, EpisodeEnd] = {}  # by member: its newest episode, as long as no point tells of it
+
+    def of(self, event: Event) -> Iterator[Point]:
+        """Yields what an event tells; nothing of one that contradicts itself, because a file may say anything."""
+        member = member_of(event, self.members)
+        if isinstance(event, ActingEvent) and event.member is None and not event.summary:
+            yield Point(WHOLE_RUN, event.step, event.time, _values(event))
+        if member is None:
+            return
+        name = member.name
+        if name in self._ended and self._ended[name].step != event.step:
+            yield self._rollout(name)
+        if isinstance(event, EpisodeEnd):
+            self._episodes[name].append(event)
+            self._counts[name] = self._counts.get(name, 0) + 1
+            self._ended[name] = event
+            return
+        values = _values(event)
+        if isinstance(event, Update):
+            values |= learning_rates(self._td3[name], event.updates)
+            values["time/total_timesteps"] = float(event.step)
+        yield Point(name, event.step, event.time, values)
+
+    def rest(self) -> Iterator[Point]:
+        """Yields what is left when no more events come."""
+        for name in [*self._ended]:
+            yield self._rollout(name)
+
+    def _rollout(self, name: str) -> Point:
+        event, recent = self._ended.pop(name), self._episodes[name]
+        values = {
+            "rollout/ep_len_mean": fmean(episode.length for episode in recent),
+            "time/episodes": self._counts[name],
+        }
+        rewards = [episode.total_reward for episode in recent]
+        if rewards := [reward for reward in rewards if reward is not None]:  # None: it was not finite
+            values["rollout/ep_rew_mean"] = fmean(rewards)
+        return Point(name, event.step, event.time, values)
+
+
+def _values(event: Event) -> dict[str, float]:
+    """Returns the numbers of an event by the names that they have elsewhere; lists without names are left out."""
+    values: dict[str, float] = {}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        if field.name in NOT_SCALARS or (isinstance(value, list) and field.name not in LISTED):
+            continue
+        own = f"{FOLDERS[type(event)]}/{field.name}"
+        for entry, number in entries(value, field.name).items():
+            if isinstance(number, int | float) and math.isfinite(number):
+                name = f"{own}.{entry}" if entry else THEIRS.get((type(event), field.name), own)
+                values[name] = float(number)
+    return values
+
+
+def learning_rates(td3: TD3Config, updates: int) -> dict[str, float]:
+    """Returns the learning rates after some updates; the actor's only if it is another one than the critics'."""
+    left = 1.0
+    if td3.lr_schedule != "constant":  # as in algo/adam.py, without torch
+        progress = min(1.0, updates / td3.lr_updates)
+        share = 1 - progress if td3.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        left = td3.lr_final + (1 - td3.lr_final) * share
+    rates = {"train/learning_rate": td3.critic_lr * left}
+    return rates if td3.actor_lr == td3.critic_lr else rates | {"train/actor_learning_rate": td3.actor_lr * left}
+
+
 class Follower:
     """Passes everything that a log tells to sinks, once; one that fails is reported and left out from then on."""
 
     def __init__(self, path: Path, names: Iterable[str], report: Callable[[str], None]) -> None:
         self.path, self.report = path, report
-        self.cfg = load_config(path / "config.toml")
-        self._place, self._scalars = START, Scalars(self.cfg)
+        cfg = load_config(path / "config.toml")
+        self._position, self._scalars = START, Scalars(cfg)
         self.sinks: dict[str, Sink] = {}
         for name in names:
             with self._reported(name):
-                self.sinks[name] = importlib.import_module(f"t3d.sinks.{name}").SINK(path, self.cfg)
+                self.sinks[name] = importlib.import_module(f"t3d.sinks.{name}").SINK(path, cfg)
 
     def read_on(self) -> bool:
         """Passes on what is new; returns whether this is still the same log, which no resume has cut back."""
         while self.sinks:
             try:
-                lines, end, restarted = read_lines(self.path, self._place)
+                lines, self._position, restarted = read_lines(self.path, self._position)
             except (OSError, Refused):  # it was removed
                 return False
             if restarted:
                 return False
-            self._place = end
             self._write([point for event in _events(lines) for point in self._scalars.of(event)])
             if not lines:
                 break

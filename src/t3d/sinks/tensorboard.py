@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -15,7 +15,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from t3d.config import Config
 from t3d.files import open_plain, refuse_link
-from t3d.sinks.scalars import Point
+
+if TYPE_CHECKING:
+    from t3d.sinks.process import Point
 
 FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."  # by which TensorBoard finds its files
@@ -26,7 +28,7 @@ class TensorBoard:
     """Rewrites a run's files; the ones from before are replaced when these have caught up with the run."""
 
     def __init__(self, path: Path, cfg: Config) -> None:
-        self.path, self.cfg = path / FOLDER, cfg
+        self.path = path / FOLDER
         self._files: dict[str, io.BufferedWriter] = {}
         self._in_place: set[str] = set()
         refuse_link(self.path)
@@ -44,7 +46,11 @@ class TensorBoard:
         for name, file in self._files.items():
             file.flush()
             if name not in self._in_place:
-                self._put_in_place(self.path / name)
+                folder = self.path / name
+                before = [old for old in folder.iterdir() if old.name.startswith(PREFIX) and old.name != self._name]
+                (folder / UNFINISHED).rename(folder / self._name)
+                for old in before:
+                    old.unlink()
                 self._in_place.add(name)
 
     def close(self) -> None:
@@ -54,24 +60,16 @@ class TensorBoard:
 
     def _add(self, name: str, **fields: Any) -> None:
         if name not in self._files:
-            self._files[name] = self._open(self.path / name)
+            folder = self.path / name
+            refuse_link(folder)
+            folder.mkdir(exist_ok=True)
+            (folder / UNFINISHED).unlink(missing_ok=True)  # of a process that was killed
+            file = open_plain(folder / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            self._files[name] = io.BufferedWriter(file)
             # a TensorBoard that is open already forgets what earlier files told it
             self._add(name, wall_time=fields["wall_time"], file_version="brain.Event:2")
             self._add(name, wall_time=fields["wall_time"], session_log=SessionLog(status=SessionLog.START))
         RecordWriter(self._files[name]).write(Event(**fields).SerializeToString())
-
-    def _open(self, folder: Path) -> io.BufferedWriter:
-        refuse_link(folder)
-        folder.mkdir(exist_ok=True)
-        (folder / UNFINISHED).unlink(missing_ok=True)  # of a process that was killed
-        file = open_plain(folder / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        return io.BufferedWriter(file)
-
-    def _put_in_place(self, folder: Path) -> None:
-        before = [file for file in folder.iterdir() if file.name.startswith(PREFIX) and file.name != self._name]
-        (folder / UNFINISHED).rename(folder / self._name)
-        for file in before:
-            file.unlink()
 
 
 SINK = TensorBoard

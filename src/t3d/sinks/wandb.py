@@ -10,12 +10,14 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from t3d.config import Config, to_dict
 from t3d.files import Refused, open_plain, readable, refuse_link
-from t3d.sinks.scalars import Point
 from t3d.store.log import LONGEST_START
+
+if TYPE_CHECKING:
+    from t3d.sinks.process import Point
 
 FOLDER = "wandb"
 STEP = "global_step"  # the axis of all charts; W&B's own step only counts rows, because evaluations may come late
