@@ -17,7 +17,7 @@ from dash_client import BEARER, client_of
 from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from helpers import small_config
 from run_folders import folder_of, run
-from t3d.dash import glances, library
+from t3d.dash import library
 from t3d.dash.answers import STEP_OF, listed_fields
 from t3d.dash.library import Library
 from t3d.events import Alarm, Note, Update, to_line
@@ -208,26 +208,24 @@ def test_a_comparison_counts_the_alarms_of_each_run_by_kind(tmp_path: Path) -> N
     assert found["alarms"] == {"bad": {"a": 2, "b": 1}, "good": {}}
 
 
-def test_alarms_that_only_the_log_has_are_counted_a_few_runs_at_a_time(
+def test_the_list_counts_the_alarms_of_journals_and_reads_curves_as_time_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarm = Alarm(step=1, kind="a", text='\n{"event": "alarm"', advice="")
-    for name in ("a", "b"):
-        write_run(tmp_path / name, {0: [1.0]}, events=[alarm, replace(alarm, step=2, kind="b")])
     write_run(tmp_path / "none", {0: [1.0]})
     journal = "".join(f"{to_line(one)}\n" for one in (alarm, replace(alarm, step=2), replace(alarm, step=3)))
     (write_run(tmp_path / "journal", {0: [1.0]}) / "journal.jsonl").write_text(journal)
     client = client_of(tmp_path)
-    monkeypatch.setattr(glances, "SECONDS", -1.0)
+    monkeypatch.setattr(library, "CURVE_SECONDS", -1.0)
     found = got(client, "/api/runs?sort=name")
-    assert [one["alarms"] for one in found["runs"]] == [None, None, 3, None] and not found["complete"]
+    assert [(run["alarms"], run["alarm_kinds"], run["curve"]) for run in found["runs"]] == [
+        (3, {"a": 3}, None),
+        (0, {}, None),
+    ]
+    assert not found["complete"]
     monkeypatch.undo()
     found = got(client, "/api/runs?sort=name")
-    assert [one["alarms"] for one in found["runs"]] == [2, 2, 3, 0] and found["complete"]
-    assert [one["alarm_kinds"] for one in found["runs"]] == [{"a": 1, "b": 1}, {"a": 1, "b": 1}, {"a": 3}, {}]
-    with (tmp_path / "none" / "events.jsonl").open("a") as log:
-        log.write(to_line(alarm) + "\n")
-    assert [one["alarms"] for one in got(client, "/api/runs?sort=name")["runs"]] == [2, 2, 3, 1]
+    assert [run["curve"] for run in found["runs"]] == [[1.0], [1.0]] and found["complete"]
 
 
 def test_the_list_has_the_curve_of_the_mean_over_seeds_and_follows_a_log_that_grows(tmp_path: Path) -> None:
@@ -241,7 +239,7 @@ def test_the_list_has_the_curve_of_the_mean_over_seeds_and_follows_a_log_that_gr
 
     found = curves()
     assert found["a"] == [0.5, 10.5, 20.5, 30.5] and found["none"] == []
-    assert len(found["long"]) <= glances.POINTS and (min(found["long"]), max(found["long"])) == (0.0, 6.0)
+    assert len(found["long"]) <= library.POINTS and (min(found["long"]), max(found["long"])) == (0.0, 6.0)
     with (path / "events.jsonl").open("a") as log:
         log.write(to_line(evaluation(0, 0, 4000, 100 / 3)) + "\n" + '{"event": "eval", "step": 5000, "mean_ret')
     assert curves()["a"] == [0.5, 10.5, 20.5, 30.5, 33.33]
@@ -252,10 +250,10 @@ def test_the_list_has_the_curve_of_the_mean_over_seeds_and_follows_a_log_that_gr
 def test_the_curve_of_a_long_log_is_read_from_parts_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_run(tmp_path / "a", {0: [float(value) for value in range(1000)]})
     size = (path / "events.jsonl").stat().st_size
-    monkeypatch.setattr(glances, "LARGEST", size // 4)
-    monkeypatch.setattr(glances, "PART", size // 64)
+    monkeypatch.setattr(library, "LARGEST", size // 4)
+    monkeypatch.setattr(library, "PART", size // 64)
     (run,) = got(client_of(tmp_path), "/api/runs")["runs"]
-    assert run["curve"] == sorted(run["curve"]) and 10 < len(run["curve"]) <= glances.POINTS
+    assert run["curve"] == sorted(run["curve"]) and 10 < len(run["curve"]) <= library.POINTS
     assert run["curve"][0] == 0 and run["curve"][-1] == 999
 
 

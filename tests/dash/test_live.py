@@ -137,6 +137,8 @@ RANGES = {
     "bytes=-": (200, 0, len(VIDEO)),
     "bytes": (200, 0, len(VIDEO)),
     f"bytes={len(VIDEO)}-": (416, 0, 0),
+    "bytes=-0": (416, 0, 0),
+    "bytes=0-9,20-29": (200, 0, len(VIDEO)),
     "bytes=9-5": (200, 0, len(VIDEO)),
     "bytes=" + "9" * 400: (200, 0, len(VIDEO)),
 }
@@ -153,6 +155,8 @@ def test_parts_of_videos_are_sent(tmp_path: Path, asked: str | None) -> None:
     assert answer.status_code == status
     if status < 300:
         assert answer.content == VIDEO[start:stop] and answer.headers["content-type"] == "video/mp4"
+    else:
+        assert answer.headers["content-range"] == f"bytes */{len(VIDEO)}" and str(len(VIDEO)) in answer.json()["error"]
     if status == 206:
         assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{len(VIDEO)}"
 

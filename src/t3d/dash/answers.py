@@ -1,4 +1,4 @@
-"""What the server answers: one function for each request that reads, from a library and the words of an address."""
+"""What the server answers: one function for each request that reads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
 
 from t3d.config import Member, flat
 from t3d.dash.library import Library
@@ -55,9 +56,9 @@ SETTINGS_OF = {  # that the formula of each step is about
 }
 
 
-def run_list(library: Library, query: QueryParams) -> dict[str, Any]:
+def run_list(library: Library, request: Request) -> dict[str, Any]:
     """Lists the runs that a search finds."""
-    runs, skipped = library.runs()
+    query, (runs, skipped) = request.query_params, library.runs()
     words = query.get("search", "").lower().split()
     matching = [
         run
@@ -68,14 +69,13 @@ def run_list(library: Library, query: QueryParams) -> dict[str, Any]:
     ]
     key, largest_first = SORTS[_choice(query, "sort", [*SORTS])]
     matching.sort(key=key, reverse=largest_first)
-    glances = library.glances.of(matching)
+    curves = library.curves(matching)
     return {
         "runs": [
-            listed_fields(run)
-            | {"alarms": None if kinds is None else sum(kinds.values()), "alarm_kinds": kinds, "curve": curve}
-            for run, (kinds, curve) in zip(matching, glances, strict=True)
+            listed_fields(run) | {"alarm_kinds": run.alarm_kinds, "curve": curve}
+            for run, curve in zip(matching, curves, strict=True)
         ],
-        "complete": not any(None in glance for glance in glances),
+        "complete": None not in curves,
         "of": len(runs),
         "tags": sorted({tag for run in runs for tag in run.notes.tags}),
         "skipped": [{"name": folder.path.name, "reason": folder.reason} for folder in skipped],
@@ -98,8 +98,9 @@ def state(library: Library, query: QueryParams) -> tuple[list[dict[str, Any]], s
     return runs, f'"{hashlib.sha256(repr(seen).encode()).hexdigest()}"'
 
 
-def run_page(library: Library, name: str) -> dict[str, Any]:
+def run_page(library: Library, request: Request) -> dict[str, Any]:
     """Returns everything about a run but its curves; docs/dashboard.md describes each field."""
+    name = request.path_params["name"]
     columns, complete = library.columns(name)
     run = library.run(name)
     with columns.lock:
@@ -121,9 +122,9 @@ def run_page(library: Library, name: str) -> dict[str, Any]:
         }
 
 
-def run_config(library: Library, name: str, query: QueryParams) -> dict[str, Any]:
+def run_config(library: Library, request: Request) -> dict[str, Any]:
     """Returns the settings of a run, as it was started and as config.toml says them, and what another has instead."""
-    run, against = library.run(name), query.get("against")
+    run, against = library.run(request.path_params["name"]), request.query_params.get("against")
     other = None if against is None else library.run(against)
     return {
         "config": run.config,
@@ -133,18 +134,19 @@ def run_config(library: Library, name: str, query: QueryParams) -> dict[str, Any
     }
 
 
-def run_steps(library: Library, name: str, query: QueryParams) -> dict[str, Any]:
+def run_steps(library: Library, request: Request) -> dict[str, Any]:
     """Returns the fifteen steps of a member, the first unless `member` is the name or the seed of another."""
-    columns, _ = library.columns(name)
+    columns, _ = library.columns(request.path_params["name"])
+    query = request.query_params
     with columns.lock:
         run = Run(columns.path, columns.cfg, {member: [] for member in columns.members})
         member = run.member(query["member"]) if "member" in query else columns.members[0]
         return _steps(columns, member)
 
 
-def run_series(library: Library, name: str, query: QueryParams) -> dict[str, Any]:
+def run_series(library: Library, request: Request) -> dict[str, Any]:
     """Returns curves of one run."""
-    names, window = _metrics(query), _window(query)
+    name, names, window = request.path_params["name"], _metrics(request.query_params), _window(request.query_params)
     drawn, complete = _drawn(library, library.run(name))
     with drawn.data.lock:
         series, missing = _series([drawn], [[drawn]], names, window)
@@ -152,8 +154,9 @@ def run_series(library: Library, name: str, query: QueryParams) -> dict[str, Any
     return {"run": name, "size": size, "complete": complete, "series": series, "missing": missing[name]}
 
 
-def comparison(library: Library, query: QueryParams) -> dict[str, Any]:
+def comparison(library: Library, request: Request) -> dict[str, Any]:
     """Returns curves of several runs; those that differ only in their seeds are one line."""
+    query = request.query_params
     names = [*dict.fromkeys(query.getlist("run"))]
     if not 1 <= len(names) <= MOST_RUNS:
         raise UserError(f"name 1 to {MOST_RUNS} runs to compare")

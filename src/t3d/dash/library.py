@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from t3d.dash.glances import Glances
-from t3d.files import CORRUPT_ERRORS, error_text
-from t3d.store.columns import Columns
-from t3d.store.log import Unreadable
+import numpy as np
+
+from t3d.events import Eval
+from t3d.files import CORRUPT_ERRORS, Refused, error_text
+from t3d.insight.curves import thinned
+from t3d.store.columns import PART, Columns
+from t3d.store.log import START, Unreadable, event_of, prefixes, read_end, read_lines, read_part
 from t3d.store.notes import FILE as NOTES
 from t3d.store.notes import read_notes
 from t3d.store.summary import ALIVE, Summary, peek, read_summary
@@ -30,8 +34,60 @@ REREAD_AFTER = 20  # times what reading took, a run that grows is read again: a 
 SOON, PATIENCE = 0.25, 2.0  # seconds that a request reads long logs before it answers with what it has; chosen
 KEPT_SECONDS = 4.0  # for which the metrics of a run are kept after a page has asked about it; chosen
 ENOUGH = 1 / 4  # of a log; until that much is read answers come soon, so that the page does not stay empty; chosen
+CURVE_SECONDS = 0.15  # that a request for the list may spend on reading logs; chosen
+LARGEST = 2**24  # bytes of a log that are read for the list; of a longer one parts from all over; chosen
+POINTS = 40  # of a curve in the list; chosen
+EVALS = prefixes([Eval])
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each watched file: inode, size and time of its last change
+
+
+class SmallCurve:
+    """The mean returns of a run's evaluations: reads the log once, and then what it has grown by."""
+
+    def __init__(self) -> None:
+        self.changed = -1  # when the log was, in nanoseconds, as of the last look
+        self._begin()
+
+    def _begin(self) -> None:
+        self.position, self.in_parts = START, False
+        self.values: list[float] = []
+        self.steps, self.returns = array("d"), array("d")  # of evaluations of all members
+
+    def read_on(self, path: Path, until: float) -> bool:
+        """Reads what is new; returns false if time was up. A log that cannot be read has nothing new."""
+        try:
+            log = (path / "events.jsonl").lstat()
+            if self.changed == log.st_mtime_ns:
+                return True
+            lines = [b""]
+            while lines:
+                if time.monotonic() >= until:
+                    return False
+                lines = self._next_lines(path, log.st_size)
+                evaluations = (event_of(line) for line in lines if line.startswith(EVALS))
+                for event in evaluations:
+                    if isinstance(event, Eval):
+                        self.steps.append(event.step)
+                        self.returns.append(event.mean_return)
+        except (OSError, Refused):
+            return True
+        self.changed = log.st_mtime_ns
+        _, numbers, counts = np.unique(self.steps, return_inverse=True, return_counts=True)
+        means = np.bincount(numbers, self.returns) / counts
+        self.values = [float(f"{mean:.4g}") for mean in means[thinned(means, POINTS)]]
+        return True
+
+    def _next_lines(self, path: Path, size: int) -> list[bytes]:
+        if self.position == START and not self.in_parts and size > LARGEST:
+            self.position, self.in_parts, parts = read_end(path), True, LARGEST // PART
+            starts = [(self.position.offset - PART) * number // (parts - 1) for number in range(parts)]
+            return [line for start in starts for line in read_part(path, start, start + PART, self.position) or []]
+        lines, position, restarted = read_lines(path, self.position)
+        if restarted:
+            self._begin()
+        self.position = position
+        return lines
 
 
 class Cached(NamedTuple):
@@ -58,8 +114,8 @@ class Library:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        self.glances = Glances()
-        self._lock = threading.Lock()
+        self._lock, self._curves_lock = threading.Lock(), threading.Lock()
+        self._curves: dict[Path, SmallCurve] = {}
         self._cache: dict[str, Cached] = {}
         self._columns: OrderedDict[str, Columns] = OrderedDict()  # those looked at last come last
         self._shown: dict[str, float] = {}  # when a page has last asked about a run
@@ -71,6 +127,13 @@ class Library:
             self._cache = {name: self._cache[name] for name in self._names() if name in self._cache}
         readable = [run for run in runs if isinstance(run, Summary)]
         return readable, [run for run in runs if isinstance(run, Unreadable)]
+
+    def curves(self, runs: Iterable[Summary]) -> list[list[float] | None]:
+        """Returns a small curve of each run; None: time was up, and the next request reads on."""
+        until = time.monotonic() + CURVE_SECONDS
+        with self._curves_lock:
+            curves = {run.path: self._curves.setdefault(run.path, SmallCurve()) for run in runs}
+            return [curve.values if curve.read_on(path, until) else None for path, curve in curves.items()]
 
     def look(self, names: Sequence[str]) -> list[tuple[str, Stamp, Summary | Unreadable]]:
         """Returns what changes when runs do, or without names the list: files, and the status after a kill."""

@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Mount, Route
@@ -58,7 +59,7 @@ PAGES = Path(str(resources.files("t3d.dash"))) / "pages"
 PLOTLY = Path(str(resources.files("plotly"))) / "package_data" / "plotly.min.js"
 PANELS = Path(str(resources.files("t3d.insight"))) / "panels.json"
 STATIC = StaticFiles(directory=PAGES)
-RANGE = re.compile(r" *(\d{1,18})?-(\d{1,18})? *", re.ASCII)
+RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 SHEET = re.compile(rb"\.textContent='((?:[^'\\]|\\.)*)'")  # of plotly, for maps, which no page of ours has
 
 
@@ -71,20 +72,23 @@ class Application:
     def __init__(self, library: Library, access: Access) -> None:
         self.library, self.access = library, access
         self.cookie = f"t3d-{access.port}"  # browsers keep one jar for all ports of a machine
-        run = "/api/runs/{name}"
+        run, encoded = "/api/runs/{name}", self._encoded
+        reads: dict[str, Callable[[Request], Response]] = {
+            "/": self.page,
+            **{f"/static/{file.name}": _static(file) for file in (PLOTLY, PANELS)},
+            "/api/session": self.session,
+            "/api/live": self.changes,
+            "/api/runs": encoded(answers.run_list),
+            "/api/compare": encoded(answers.comparison),
+            run: encoded(answers.run_page),
+            f"{run}/config": encoded(answers.run_config),
+            f"{run}/series": encoded(answers.run_series),
+            f"{run}/steps": encoded(answers.run_steps),
+            f"{run}/videos/{{file:path}}": self.video,
+        }
         routes = [
-            Route("/", self.page, methods=["GET"]),
-            *[Route(f"/static/{file.name}", _static(file), methods=["GET"]) for file in (PLOTLY, PANELS)],
+            *[Route(path, endpoint, methods=["GET"]) for path, endpoint in reads.items()],
             Mount("/static", STATIC),
-            self._reading("/api/session", self.session),
-            self._reading("/api/runs", lambda request: answers.run_list(library, request.query_params)),
-            self._reading(run, lambda request: answers.run_page(library, request.path_params["name"])),
-            self._reading(f"{run}/config", self._of_run(answers.run_config)),
-            self._reading(f"{run}/series", self._of_run(answers.run_series)),
-            self._reading(f"{run}/steps", self._of_run(answers.run_steps)),
-            self._reading("/api/compare", lambda request: answers.comparison(library, request.query_params)),
-            Route("/api/live", self.changes, methods=["GET"]),
-            Route(f"{run}/videos/{{file:path}}", self.video, methods=["GET"]),
             Route(f"{run}/notes", self.notes, methods=["PUT"]),
             Route(f"{run}/control", self.control, methods=["POST"]),
         ]
@@ -122,9 +126,10 @@ class Application:
         by_cookie = self.access.matches(request.cookies.get(self.cookie, ""))
         return by_cookie or self.access.has_bearer(request.headers)
 
-    def session(self, request: Request) -> dict[str, Any]:
+    def session(self, request: Request) -> Response:
         """Says what this is, and whether the browser has the token."""
-        return {"version": __version__, "root": str(self.library.root), "may_control": self._has_token(request)}
+        root = str(self.library.root)
+        return json_answer({"version": __version__, "root": root, "may_control": self._has_token(request)})
 
     def page(self, request: Request) -> Response:
         """Shows the page; with the token in the address it is stored in a cookie, and the address is left."""
@@ -148,10 +153,14 @@ class Application:
         file = open_video(run.path, request.path_params["file"])
         if file is None:
             raise RequestRefused(404, "there is no such video")
-        unit, _, ranges = request.headers.get("range", "").partition("=")
-        if unit != "bytes" or not all(map(_is_range, ranges.split(","))):
-            del MutableHeaders(scope=request.scope)["range"]  # all of it is sent
         path, stat = f"/proc/self/fd/{file.fileno()}", os.fstat(file.fileno())
+        first = _first_byte(request.headers.get("range", ""), stat.st_size)
+        if first is None:
+            del MutableHeaders(scope=request.scope)["range"]  # all of it is sent
+        elif first >= stat.st_size:
+            file.close()
+            size = {"content-range": f"bytes */{stat.st_size}"}
+            raise HTTPException(416, f"the video has {stat.st_size} bytes", size)
         return FileResponse(path, media_type="video/mp4", stat_result=stat, background=BackgroundTask(file.close))
 
     async def notes(self, request: Request) -> Response:
@@ -180,23 +189,27 @@ class Application:
 
         return json_answer(await run_in_threadpool(pass_on), 202)
 
-    def _reading(self, path: str, values: Callable[[Request], Any]) -> Route:
-        """A route to a function that returns plain values, which is called in a thread."""
-        return Route(path, lambda request: _encoded(values(request)), methods=["GET"])
+    def _encoded(self, answer: Callable[[Library, Request], Any]) -> Callable[[Request], Response]:
+        def respond(request: Request) -> Response:
+            try:
+                return json_answer(finite(answer(self.library, request)))
+            except RecursionError:
+                raise RequestRefused(422, "its settings are nested too deeply to be shown") from None
 
-    def _of_run(self, values: Callable[..., Any]) -> Callable[[Request], Any]:
-        return lambda request: values(self.library, request.path_params["name"], request.query_params)
+        return respond
 
 
 def _static(file: Path) -> Callable[[Request], Response]:
     return lambda request: STATIC.file_response(file, file.stat(), request.scope)
 
 
-def _is_range(text: str) -> bool:
-    """Whether a text means a range of bytes; HTTP ignores others, and Starlette would answer without JSON."""
-    match = RANGE.fullmatch(text)
-    first, last = match.groups() if match else (None, None)
-    return last is not None if first is None else last is None or int(first) <= int(last)
+def _first_byte(header: str, size: int) -> int | None:
+    """Returns where the part begins that a Range header asks for; None: HTTP ignores such a header, or we do."""
+    match = RANGE.fullmatch(header)
+    first, last = match.groups() if match else ("", "")
+    if not first:
+        return max(0, size - int(last)) if last else None
+    return None if last and int(last) < int(first) else int(first)
 
 
 async def _body(request: Request) -> Any:
@@ -207,13 +220,6 @@ async def _body(request: Request) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError):
         raise RequestRefused(400, "the body is not JSON") from None
-
-
-def _encoded(value: Any) -> Response:
-    try:
-        return json_answer(finite(value))
-    except RecursionError:
-        raise RequestRefused(422, "its settings are nested too deeply to be shown") from None
 
 
 @functools.cache

@@ -52,7 +52,7 @@ export function listPage(main, { search }) {
     skipped.replaceChildren(el("summary", {}, `${answer.skipped.length} folders here are not runs`),
       el("ul", {}, answer.skipped.map((one) => el("li", {}, `${one.name}: ${one.reason}`))));
     draw();
-    if (!answer.complete) setTimeout(load, 200); // alarms are still being counted
+    if (!answer.complete) setTimeout(load, 200); // curves are still being read
   }
 
   function change(words) {
@@ -139,7 +139,7 @@ function sparkline(values) {
 }
 
 function alarmCount(run) {
-  return (run.alarms ?? 0) + run.diverged.length + (run.failure ? 1 : 0);
+  return run.alarms + run.diverged.length + (run.failure ? 1 : 0);
 }
 
 function alarms(run) {
@@ -147,7 +147,7 @@ function alarms(run) {
   if (run.failure) words.push(run.failure);
   if (run.diverged.length) words.push(`diverged: ${run.diverged.join(", ")}`);
   if (run.alarms) words.push(alarmsInWords(run.alarm_kinds));
-  return el("span", { class: words.length ? "bad" : "quiet" }, words.join("; ") || (run.alarms === null ? "…" : "–"));
+  return el("span", { class: words.length ? "bad" : "quiet" }, words.join("; ") || "–");
 }
 
 function moveWithArrows(event) {
