@@ -395,7 +395,6 @@ def test_contents_add_up(tmp_path: Path) -> None:
     [
         (["--root", "nowhere"], "cannot list runs in nowhere: No such file or directory; name their folder with"),
         (["--root", "{root}/whole"], "is a run itself; t3d runs show"),
-        (["shwo"], "did you mean show"),
         (["lunar"], "t3d runs show lunar prints one run"),
         (["show", "whale", "--root", "{root}"], "there is no run named whale in {root}, did you mean whole?"),
         (["show", "zzz", "--root", "{root}"], "there is no run named zzz in {root}; t3d runs lists them"),

@@ -38,7 +38,9 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("train ENV [options]", "train a policy and write the results to a run folder", "config"),
-    "resume": Command("resume RUN", "continue a stopped or killed run exactly where it was", "config"),
+    "resume": Command(
+        "resume RUN", "continue a stopped or killed run exactly where it was", "config", "t3d.app.train:resume_run"
+    ),
     "eval": Command(
         "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config", "t3d.app.evaluate:main"
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
@@ -19,9 +19,9 @@ from rich.text import Text
 
 from t3d.alarms.watch import alarm_heading, alarm_text
 from t3d.app.history import EvalHistory, HistoryLines, earlier_evals, groups_of, sparkline
-from t3d.app.tables import print_changes
+from t3d.app.tables import print_settings
 from t3d.app.terminal import STOPPING, PlainConsole, SignalRequests, labelled
-from t3d.config import Config, Member, merge, plain
+from t3d.config import Config, Member, diff, merge, plain
 from t3d.config.sweeps import counted, short, swept
 from t3d.events import (
     ActingEvent,
@@ -63,7 +63,7 @@ class View:
     def __init__(self, console: PlainConsole, requested: SignalRequests) -> None:
         self.console, self.requested = console, requested
         self.errors = PlainConsole(stderr=True) if console.quiet else console
-        self.members, self.rows = tuple[Member, ...](), list[dict[str, Any]]()
+        self.members, self.rows = tuple[Member, ...](), list[dict[str, Any]]()  # rows: the newest metrics of each
         self.stopped: set[int] = set()  # members that have diverged
         self.history, self.lines = EvalHistory(), HistoryLines((Member(0),), console.width)
         self.acting: ActingEvent | None = None
@@ -146,7 +146,6 @@ class View:
         self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
         seeds = ", ".join(map(str, cfg["seeds"]))
         sweep = f", sweep {plain(settings.sweep)}" if settings.sweep else ""
-        print_changes(settings, self.console)
         title = f"{settings.rule_title} on {settings.env.title}"
         show(f"{title}, preset {cfg['preset']}, seeds {seeds}{sweep}", style="bold", soft_wrap=True)
         why = f" (no faster one: {event.engine_reason})" if event.engine_reason else ""
@@ -158,6 +157,7 @@ class View:
         if cfg["actors"] != "inline":
             envs = f"{counted(settings.num_envs, 'environment')} per seed"
             show(f"actors {cfg['actors']}, {envs}, at most {settings.most_ahead} transitions ahead")
+        print_settings(diff(settings, Config()), self.members, settings.preset, self.console)
         show(f"writing to {display_path(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
             self.lines = HistoryLines(self.members, self.console.width)
@@ -253,7 +253,7 @@ def live_table(
     fields, groups = swept(members), groups_of(members)
     table = Table(expand=True, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column(", ".join(map(short, fields)) or "seed", justify="right", overflow="fold")
-    left, columns = width - max(map(len, ["seed", *(group.name for group in groups)])), list[str]()
+    left, columns = width - max(map(len, ["seed", *groups])), list[str]()
     for name in [name for name in COLUMNS if not fields or name in IN_A_SWEEP]:
         needed = max(NARROWEST, len(name.partition("\n")[0]))
         left -= needed + GAP
@@ -263,10 +263,10 @@ def live_table(
     has_curves = history is not None and left >= CURVE + GAP
     if has_curves:
         table.add_column("curve", min_width=CURVE, no_wrap=True)
-    for name, places in groups[:room]:
-        living = [newest[place] for place in places if place not in diverged]
-        cells = [_number(_mean(metrics.get(COLUMNS[column]) for metrics in living)) for column in columns]
-        curve = [sparkline(history.curve(places), CURVE)] if history is not None and has_curves else []
+    for name, numbers in [*groups.items()][:room]:
+        living = [newest[number] for number in numbers if number not in diverged]
+        cells = [_mean_text([metrics.get(COLUMNS[column]) for metrics in living]) for column in columns]
+        curve = [sparkline(history.curve(numbers), CURVE)] if history is not None and has_curves else []
         table.add_row(name, *([*cells, *curve] if living else ["diverged"]))
     hidden = len(groups) - room
     more = f"; {counted(hidden, 'more combination' if fields else 'more seed')}" if hidden > 0 else ""
@@ -274,11 +274,6 @@ def live_table(
     return table
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Averages what is known."""
+def _mean_text(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"
+    return f"{fmean(known):,.4g}" if known else "-"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -28,32 +30,15 @@ NARROWEST = 9  # characters of a column
 FEWEST_LINES = 8  # below the names of the columns
 
 
-class MemberGroup(NamedTuple):
-    """What has a column or a row of its own: a seed, or in a sweep the seeds with the same values."""
-
-    name: str
-    places: list[int]  # of its members
-
-
 class EvalRow(NamedTuple):
-    """The evaluations at one step, by the place of their members."""
+    """The evaluations at one step, by the numbers of their members."""
 
     step: int
-    evals: Mapping[int, Eval]
+    evals: Mapping[int | None, Eval]
 
-    @property
-    def time(self) -> float:
-        """When the last of them was made."""
-        return max(event.time for event in self.evals.values())
-
-    @property
-    def returns(self) -> list[float]:
-        """The mean returns of all members that were evaluated."""
-        return [event.mean_return for event in self.evals.values()]
-
-    def mean(self, places: Iterable[int]) -> float | None:
+    def mean(self, numbers: Iterable[int]) -> float | None:
         """Averages the returns of some members, as far as they were evaluated."""
-        known = [self.evals[place].mean_return for place in places if place in self.evals]
+        known = [self.evals[number].mean_return for number in numbers if number in self.evals]
         return fmean(known) if known else None
 
 
@@ -62,14 +47,14 @@ class EvalHistory:
 
     def __init__(self, earlier: Iterable[Eval] = ()) -> None:
         self.rows: list[EvalRow] = []
-        self._arriving: dict[int, dict[int, Eval]] = {}  # by step and place
+        self._arriving = defaultdict[int, dict[int | None, Eval]](dict)  # by step and number of the member
         for event in earlier:
-            self._note(event)
+            self._arriving[event.step][event.member] = event
         self.take(())
 
     def add(self, event: Eval, living: Collection[int]) -> list[EvalRow]:
         """Returns the rows that this evaluation completes."""
-        self._note(event)
+        self._arriving[event.step][event.member] = event
         return self.take(living)
 
     def take(self, living: Collection[int]) -> list[EvalRow]:
@@ -80,26 +65,10 @@ class EvalHistory:
         self.rows += rows
         return rows
 
-    def curve(self, places: Collection[int]) -> list[float]:
+    def curve(self, numbers: Collection[int]) -> list[float]:
         """Returns the mean return of some members at each step."""
-        means = (row.mean(places) for row in self.rows)
+        means = (row.mean(numbers) for row in self.rows)
         return [mean for mean in means if mean is not None]
-
-    def _note(self, event: Eval) -> None:
-        if event.member is not None:
-            self._arriving.setdefault(event.step, {})[event.member] = event
-
-
-class Column(NamedTuple):
-    """A column of the history, and whose mean it shows."""
-
-    name: str
-    places: Sequence[int] = ()
-
-    @property
-    def width(self) -> int:
-        """Its width with a mark and a gap."""
-        return max(NARROWEST, len(self.name)) + 2
 
 
 class HistoryLines:
@@ -107,12 +76,18 @@ class HistoryLines:
 
     def __init__(self, members: Sequence[Member], width: int) -> None:
         self.groups, self.fields = groups_of(members), [short(field) for field in swept(members)]
-        named = [Column(group.name if self.fields else f"seed {group.name}", group.places) for group in self.groups]
+        named = {name if self.fields else f"seed {name}": numbers for name, numbers in self.groups.items()}
         others = 2 if self.fields else 4  # step and speed; of seeds also mean and change
-        fits = sum(column.width for column in named) + others * Column("").width <= width
-        self.each = named if fits and len(named) > 1 else []
-        columns = self._columns()
-        ends = accumulate(column.width for column in columns)
+        fits = sum(map(_width, named)) + others * _width("") <= width
+        self.each = named if fits and len(named) > 1 else {}
+        if self.fields:
+            between = [*self.each] or ["lowest", "highest", "which".rjust(max(map(len, self.groups)))]
+        elif len(self.groups) == 1:
+            between = ["return", "± std", "change"]
+        else:
+            between = ["mean", "change", *(self.each or ["± std", "lowest", "highest"])]
+        columns = ["step", *between, "steps/s"]
+        ends = accumulate(map(_width, columns))
         self.columns = [column for column, end in zip(columns, ends, strict=True) if end <= width]
         self._printed = 0
         self._since: tuple[int, float] | None = None  # step and time of the row before, for the speed
@@ -123,24 +98,20 @@ class HistoryLines:
         """Prints the last of these rows, and now and then the names of the columns, so that a screen shows them."""
         for line in [self.line(row) for row in rows][-at_most:]:
             if not self._printed:
-                console.print(self.title, style="bold", soft_wrap=True)
+                by = f" by {', '.join(self.fields)}" if self.fields else ""
+                seeds = len(next(iter(self.groups.values())))
+                over = f", mean over {seeds} seeds" if self.fields and seeds > 1 else ""
+                title = f"Mean return in each evaluation{by}{over} (* best so far)"
+                console.print(title, style="bold", soft_wrap=True)
             if self._printed % max(FEWEST_LINES, console.height // 2) == 0:
                 console.print(self.head, style="dim", no_wrap=True)
             console.print(line, no_wrap=True)
             self._printed += 1
 
     @property
-    def title(self) -> str:
-        """What the lines are about."""
-        by = f" by {', '.join(self.fields)}" if self.fields else ""
-        seeds = len(self.groups[0].places)
-        over = f", mean over {seeds} seeds" if self.fields and seeds > 1 else ""
-        return f"Mean return in each evaluation{by}{over} (* best so far)"
-
-    @property
     def head(self) -> str:
         """The names of the columns."""
-        return "".join(f"{column.name} ".rjust(column.width) for column in self.columns)
+        return "".join(f"{column} ".rjust(_width(column)) for column in self.columns)
 
     def line(self, row: EvalRow) -> Text:
         """Formats one row; rows must come in order."""
@@ -148,44 +119,30 @@ class HistoryLines:
         line = Text()
         for column, cell in zip(self.columns, cells, strict=False):
             is_best = cell.endswith("*")
-            line.append((cell if is_best else f"{cell} ").rjust(column.width), "bold" if is_best else "")
+            line.append((cell if is_best else f"{cell} ").rjust(_width(column)), "bold" if is_best else "")
         return line
 
     def count_from(self, step: int, time: float) -> None:
         """Measures the speed of the next row from here."""
         self._since = step, time
 
-    def _columns(self) -> list[Column]:
-        if self.fields:
-            longest = max(len(group.name) for group in self.groups)
-            between = self.each or [Column("lowest"), Column("highest"), Column("which".rjust(longest))]
-        elif len(self.groups) == 1:
-            between = [Column("return"), Column("± std"), Column("change")]
-        else:
-            between = [Column("mean"), Column("change")]
-            between += self.each or [Column("± std"), Column("lowest"), Column("highest")]
-        return [Column("step"), *between, Column("steps/s")]
-
     def _cells(self, row: EvalRow) -> list[str]:
-        each = [self._marked(column.name, row.mean(column.places)) for column in self.each]
+        each = [self._marked(column, row.mean(numbers)) for column, numbers in self.each.items()]
+        if self.fields and each:
+            return each
         if self.fields:
-            return each or self._extremes(row)
-        mean, before, returns = fmean(row.returns), self._before, row.returns
-        self._before = mean
+            means = {name: mean for name, numbers in self.groups.items() if (mean := row.mean(numbers)) is not None}
+            which = max(means, key=means.__getitem__)
+            return [_number(min(means.values())), self._marked("highest", means[which]), which]
+        evals = [*row.evals.values()]
+        returns = [event.mean_return for event in evals]
+        mean, before = fmean(returns), self._before
+        self._before, marked = mean, self._marked("mean", mean)
         change = "-" if before is None else _number(mean - before, "+")
-        whole = self._marked("mean", mean)
         if len(self.groups) == 1:
-            return [whole, f"± {_number(next(iter(row.evals.values())).std_return)}", change]
-        return [
-            whole,
-            change,
-            *(each or [f"± {_number(sample_std(returns))}", _number(min(returns)), _number(max(returns))]),
-        ]
-
-    def _extremes(self, row: EvalRow) -> list[str]:
-        means = {group.name: mean for group in self.groups if (mean := row.mean(group.places)) is not None}
-        which = max(means, key=means.__getitem__)
-        return [_number(min(means.values())), self._marked("highest", means[which]), which]
+            return [marked, f"± {_number(evals[0].std_return)}", change]
+        spread = [f"± {_number(sample_std(returns))}", _number(min(returns)), _number(max(returns))]
+        return [marked, change, *(each or spread)]
 
     def _marked(self, column: str, mean: float | None) -> str:
         """Formats a mean with a mark if it is the best of its column, but not the first."""
@@ -197,9 +154,10 @@ class HistoryLines:
 
     def _speed(self, row: EvalRow) -> str:
         """Formats the steps of one seed per second since the last row."""
-        step, time = self._since or (row.step, row.time)
-        self._since = row.step, row.time
-        return f"{(row.step - step) / (row.time - time):,.0f}" if row.step > step and row.time > time else "-"
+        now = row.step, max(event.time for event in row.evals.values())
+        step, time = self._since or now
+        self._since = now
+        return f"{(now[0] - step) / (now[1] - time):,.0f}" if now[0] > step and now[1] > time else "-"
 
 
 def earlier_evals(folder: Path, members: Sequence[Member]) -> list[Eval]:
@@ -210,32 +168,31 @@ def earlier_evals(folder: Path, members: Sequence[Member]) -> list[Eval]:
     return []
 
 
-def groups_of(members: Sequence[Member]) -> list[MemberGroup]:
-    """Returns the seeds of a run, or the combinations of a sweep."""
+def groups_of(members: Sequence[Member]) -> dict[str, list[int]]:
+    """Returns what has a row or column of its own, with the numbers of its members: seeds, or values of a sweep."""
     if not swept(members):
-        return [MemberGroup(str(member.seed), [place]) for place, member in enumerate(members)]
-    places = {member: place for place, member in enumerate(members)}
-    return [
-        MemberGroup(", ".join(value_text(value) for _, value in values), [places[member] for member in group])
+        return {str(member.seed): [number] for number, member in enumerate(members)}
+    numbers = {member: number for number, member in enumerate(members)}
+    return {
+        ", ".join(value_text(value) for _, value in values): [numbers[member] for member in group]
         for values, group in by_values(members).items()
-    ]
+    }
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """Draws a curve in one line of at most this many characters, from its lowest to its highest value."""
     finite = [value for value in values if math.isfinite(value)]
-    means = [fmean(some) for some in _parts(finite, min(width, len(finite)))]
-    if not means:
+    if not finite:
         return ""
+    means = [float(part.mean()) for part in np.array_split(finite, min(width, len(finite)))]
     low, reach = min(means), max(means) - min(means)
     heights = [(value - low) / reach if reach > 0 else 0.5 for value in means]
     return "".join(BARS[min(int(height * len(BARS)), len(BARS) - 1)] for height in heights)
 
 
-def _parts(values: Sequence[float], count: int) -> Iterator[Sequence[float]]:
-    """Cuts a list into parts of nearly equal length."""
-    for part in range(count):
-        yield values[part * len(values) // count : (part + 1) * len(values) // count]
+def _width(column: str) -> int:
+    """Returns the width of a column, with a mark and a gap."""
+    return max(NARROWEST, len(column)) + 2
 
 
 def _number(value: float, sign: str = "") -> str:

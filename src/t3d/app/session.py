@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -17,6 +15,7 @@ from rich.text import Text
 
 from t3d.alarms.watch import alarm_lines
 from t3d.app.console import View, acting_in_words
+from t3d.app.flags import ShowFlags
 from t3d.app.json_output import EventStream
 from t3d.app.sinks import SHOWN_BY
 from t3d.app.tables import print_sweep
@@ -45,51 +44,33 @@ from t3d.store.reader import Run, open_run
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
 
 
-def show(
-    events: Callable[[SignalRequests], Iterator[Event]], *, video: bool, quiet: bool = False, json: bool = False
-) -> int:
+def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) -> int:
     """Follows a run to its end, prints its results and returns the exit code.
 
-    With json the events are written to standard output, and what is printed for people goes to standard error.
+    With --json the events are written to standard output, and what is printed for people goes to standard error.
     """
     output, saved = standard_output(), True
-    with handling_signals() as requested, output.alone() if json else nullcontext():
-        options = {"stderr": True, "force_terminal": False} if json else {}
-        loud = PlainConsole(**options)  # what --quiet leaves on
-        console = PlainConsole(quiet=True, force_terminal=False) if quiet else loud
+    with handling_signals() as requested, output.alone() if flags.json else nullcontext():
+        loud = PlainConsole(stderr=True, force_terminal=False) if flags.json else PlainConsole()
+        console = PlainConsole(quiet=True, force_terminal=False) if flags.quiet else loud
         try:
-            view, end = _follow(events(requested), console, requested, output, EventStream(output) if json else None)
+            stream = EventStream(output) if flags.json else None
+            view, end = _follow(events(requested), console, requested, output, stream)
             saved, requested.answer = end.saved, SKIPPING
             run = open_run(view.folder)
-            member = _show_results(run, end, view, console, requested, video=video)
-            if quiet:
-                print_in_short(run, end, member, loud)
-            _note_lost_output(run, end, output)
+            member = _show_results(run, end, view, console, requested, video=flags.video)
+            if flags.quiet:
+                _print_in_short(run, end, member, loud)
+            if output.failures:  # the command line reports it, too
+                event = SaveFailed(step=end.step, text=output.lost(), failures=output.failures)
+                with suppress(OSError, Refused), open_log(run.path / "journal.jsonl") as journal:
+                    journal.write(f"{to_line(event)}\n".encode())
             if output.reader_left:
                 continues = f"t3d resume {display_path(run.path)} continues"
                 print(f"stopped: nobody reads the output; {continues}", file=sys.stderr)  # noqa: T201
         except StoppedEarly as stopped:
             loud.print(str(stopped), soft_wrap=True)
         return requested.exit_code or (0 if saved else 1)
-
-
-def _show_results(
-    run: Run, end: End, view: View, console: PlainConsole, requested: SignalRequests, *, video: bool
-) -> Member:
-    """Prints how the run ended, draws and records it, and returns the member that did best."""
-    print_results(run, end, console)
-    member = _best_member(run, end, console, requested.stop)
-    summary = alarm_lines(read_events(run.path, kinds=[Alarm]), run.cfg.members)
-    for text in summary:
-        console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
-    if view.acting is not None:
-        console.print(f"  {acting_in_words(view.acting)}", soft_wrap=True)
-    if not requested.is_urgent:
-        _plot(run, console)
-    if video and end.reason == "finished":
-        _record(run, member, console, requested.stop)
-    print_next_commands(run, end, member, console, alarmed=bool(summary))
-    return member
 
 
 def _follow(
@@ -116,6 +97,25 @@ def _follow(
     return view, event
 
 
+def _show_results(
+    run: Run, end: End, view: View, console: PlainConsole, requested: SignalRequests, *, video: bool
+) -> Member:
+    """Prints how the run ended, draws and records it, and returns the member that did best."""
+    print_results(run, end, console)
+    member = _best_member(run, end, console, requested.stop)
+    alarms = alarm_lines(read_events(run.path, kinds=[Alarm]), run.cfg.members)
+    for text in alarms:
+        console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
+    if view.acting is not None:
+        console.print(f"  {acting_in_words(view.acting)}", soft_wrap=True)
+    if run.evals and not requested.is_urgent:
+        _plot(run, console)
+    if video and end.reason == "finished":
+        _record(run, member, console, requested.stop)
+    _print_next_commands(run, end, member, console, alarmed=bool(alarms))
+    return member
+
+
 def print_results(run: Run, end: End, console: PlainConsole) -> None:
     """Prints each seed's returns before training, at its best, and when last evaluated; those of a sweep by value."""
     console.print()
@@ -125,10 +125,9 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
         console.print(labelled(f"  {member.title} diverged", "red", text), soft_wrap=True)
     if swept(run.cfg.members):
         print_sweep(run.cfg.members, run.evals, run.stopped, console)
-        worse = [member for member, evals in run.evals.items() if _is_worse(evals)]
-        if worse:
-            which = f"{len(worse)} of {len(run.evals)} members"
-            _advise(f"{which} were never better than before training.", run.cfg, console)
+        if worse := sum(map(_is_worse, run.evals.values())):
+            verdict = f"{worse} of {len(run.evals)} members were never better than before training."
+            _advise(verdict, run.cfg, console)
         return
     for member, evals in run.evals.items():
         if not trained(evals):
@@ -141,8 +140,7 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
             _advise(verdict, run.cfg, console)
 
 
-def print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
-    """Prints what the best member returned in one line, and the folder in another."""
+def _print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
     returns = _returns(run, member) if run.evals else ""
     fresh = read_fresh(run.path).by_member.get(member.name)
     if fresh and run.evals:
@@ -189,14 +187,12 @@ def _advise(worse: str, cfg: Config, console: PlainConsole) -> None:
 def _plot(run: Run, console: PlainConsole) -> None:
     from t3d.insight.plots import plot_curves  # noqa: PLC0415 (imports matplotlib)
 
-    if not run.evals:
-        return
     try:
         plot_curves([run], run.path / "curve.png")
     except (OSError, ImportError) as error:
         console.print(f"  no curve: {getattr(error, 'strerror', None) or error}", soft_wrap=True)
     else:
-        print_path("curve", run.path / "curve.png", console)
+        _print_path("curve", run.path / "curve.png", console)
 
 
 def _best_member(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> Member:
@@ -217,72 +213,55 @@ def _record(run: Run, member: Member, console: PlainConsole, stop: threading.Eve
     chosen = ["--seed", member.name] if run.evals else []
     command = [sys.executable, "-m", "t3d", "record", str(run.path), *chosen, "--steps", str(VIDEO_STEPS)]
     console.print(f"  recording {VIDEO_STEPS} steps of the best policy (--no-video skips this) ...")
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, text=True, cwd=STARTED_IN) as recording,  # noqa: S603
-    ):
-        while recording.poll() is None and not stop.wait(0.1):
-            pass
-        if stop.is_set():
-            recording.terminate()
-        recording.wait()
-        output.seek(0)
-        said = output.read()
+    text, out, err = "", subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, stdout=out, stderr=err, errors="replace", cwd=STARTED_IN) as recording:  # noqa: S603
+        while recording.returncode is None:
+            with suppress(subprocess.TimeoutExpired):
+                text, _ = recording.communicate(timeout=0.1)
+            if stop.is_set():
+                recording.terminate()
     if recording.returncode == 0:
-        print_path("video", run.path / "video.mp4", console)
+        _print_path("video", run.path / "video.mp4", console)
     else:
-        reason = (said.strip().splitlines() or ["it was interrupted"])[-1]
+        reason = (text.strip().splitlines() or ["it was interrupted"])[-1]
         console.print(f"  no video: {reason.removeprefix('error: ')}", soft_wrap=True)
 
 
-def _note_lost_output(run: Run, end: End, output: Output) -> None:
-    """Records lost output in the run's journal; the command line reports it too."""
-    if output.failures:
-        event = SaveFailed(step=end.step, text=output.lost(), failures=output.failures)
-        with suppress(OSError, Refused), open_log(run.path / "journal.jsonl") as journal:
-            journal.write(f"{to_line(event)}\n".encode())
-
-
-def print_next_commands(run: Run, end: End, member: Member, console: PlainConsole, *, alarmed: bool) -> None:
+def _print_next_commands(run: Run, end: End, member: Member, console: PlainConsole, *, alarmed: bool) -> None:
     """Prints the policy file and commands worth trying; after an alarm, none that trains on with the same settings."""
-    kind = "best" if run.evals else "last"
-    policy = run.path / kind / f"{member.name}.safetensors"
+    policy = run.path / ("best" if run.evals else "last") / f"{member.name}.safetensors"
     if policy.is_file():
-        print_path("policy", policy, console)
+        _print_path("policy", policy, console)
     else:
         console.print(f"  no policy: {display_path(policy)} is missing", soft_wrap=True)
-    where = shlex.quote(display_path(run.path))
+    path = shlex.quote(display_path(run.path))
     if not end.saved:
         console.print(labelled("\nThe run could not be saved:", "red", f"{end.text}; its end is lost"), soft_wrap=True)
         return
     if end.reason != "finished":
         exactly = "" if run.cfg.async_actors else "exactly "
-        console.print(f"\nContinue {exactly}from here with:\n  t3d resume {where}", soft_wrap=True)
+        console.print(f"\nContinue {exactly}from here with:\n  t3d resume {path}", soft_wrap=True)
         return
     console.print("\nFirst see to the alarm above; then try:" if alarmed else "\nNext, try:")
     if shutil.which("t3d") is None:
         console.print(
             "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"
         )
-    is_easy = run.cfg.env.id == "Pendulum-v1" and not alarmed
-    commands = {f"t3d eval {where}": "evaluate the best policy on ten fresh episodes"}
+    commands = {f"t3d eval {path}": "evaluate the best policy on ten fresh episodes"}
     if not alarmed:
-        commands[f"t3d resume {where} --total-steps {2 * end.step}"] = "train twice as long"
+        commands[f"t3d resume {path} --total-steps {2 * end.step}"] = "train twice as long"
     if len(run.cfg.members) == 1 and not alarmed:
         settings = shlex.quote(display_path(run.path / "config.toml"))
         commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
-    if is_easy:
+    if run.cfg.env.id == "Pendulum-v1" and not alarmed:
         commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
     else:
-        commands[f"t3d plot {where}"] = "plot the curve again; docs/metrics.md explains the other metrics"
-    for name in (name for name in run.cfg.sinks if name in written_for(run.path)):
-        if importlib.util.find_spec(name):
-            command, about = SHOWN_BY[name]
-            commands[command.format(path=where)] = about
+        commands[f"t3d plot {path}"] = "plot the curve again; docs/metrics.md explains the other metrics"
+    shown_by = [SHOWN_BY[name] for name in run.cfg.sinks if name in written_for(run.path)]
+    commands |= {command.format(path=path): about for command, about in shown_by}
     for command, about in commands.items():
         console.print(Text.assemble(f"  {printable(command)}  ", (f"# {about}", "dim")), soft_wrap=True)
 
 
-def print_path(what: str, path: Path, console: PlainConsole) -> None:
-    """Prints where something was written."""
-    console.print(f"  {what:<7} {display_path(path)}", soft_wrap=True)
+def _print_path(label: str, path: Path, console: PlainConsole) -> None:
+    console.print(f"  {label:<7} {display_path(path)}", soft_wrap=True)

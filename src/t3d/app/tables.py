@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from t3d.config import Config, Member, diff, plain
+from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.insight.wording import IN_HEADING, number_text, source_of
 from t3d.store.members import Evals, Evaluated, best_of, highest, last_means, trained
 from t3d.types import sample_std
 
+SETTINGS = ("setting", "default", "value", "source")
 UNLIMITED = 10_000  # characters; wider than any table
 WIDEST_HEAD = 14  # characters; longer names of swept settings are broken at an underscore
 
 
 def table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
     """Returns a table without a frame: numbers are right-aligned, the columns of words are folded if they are long."""
-    made = Table(title=f"\n{title}" if title else None, title_justify="left", title_style="bold")
-    made.box, made.show_edge, made.pad_edge, made.padding = box.SIMPLE_HEAD, False, False, (0, 0, 0, 1)
+    frameless = Table(title=f"\n{title}" if title else None, title_justify="left", title_style="bold")
+    frameless.box, frameless.show_edge, frameless.pad_edge = box.SIMPLE_HEAD, False, False
+    frameless.padding = (0, 0, 0, 1)
     for name in columns:
-        is_text = name in words
-        made.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
-        made.columns[-1].overflow = "fold" if is_text else "ellipsis"
-    return made
+        if name in words:
+            frameless.add_column(name, overflow="fold")
+        else:
+            frameless.add_column(name, justify="right", no_wrap=True)
+    return frameless
 
 
-def fits(made: Table, console: Console) -> bool:
+def fits(content: Table, console: Console) -> bool:
     """Whether a table can be printed without folding or cutting anything."""
     unlimited = console.options.update(width=UNLIMITED)
-    return console.measure(made, options=unlimited).maximum <= console.width
+    return console.measure(content, options=unlimited).maximum <= console.width
 
 
 def clean(text: str, style: str = "") -> Text:
@@ -43,27 +47,26 @@ def clean(text: str, style: str = "") -> Text:
     return Text("".join(letter if letter.isprintable() else "?" for letter in text), style)
 
 
-def print_changes(cfg: Config, console: Console) -> None:
-    """Prints the settings that differ from the defaults, and whether they come from the preset."""
-    changes = diff(cfg, Config())
-    for key in (*IN_HEADING, *swept(cfg.members)):
-        changes.pop(key, None)
-    if not changes:
-        console.print("All settings are the defaults.")
-        return
-    made = Table("setting", "default", "this run", "source", title="Settings that differ from the defaults")
-    made.title_justify = "left"
-    for key, (default, value) in changes.items():
-        made.add_row(key, plain(default), plain(value), source_of(key, value, cfg.preset))
-    console.print(made)
-
-
-def print_sweep(
-    members: Sequence[Member],
-    evals: Evals,
-    diverged: Collection[Member],
-    console: Console,
+def print_settings(
+    changes: Mapping[str, tuple[Any, Any]], members: Sequence[Member], preset: str, console: Console
 ) -> None:
+    """Prints the settings that differ from the defaults, except those in the heading of a run."""
+    shown = {key: pair for key, pair in changes.items() if key not in (*IN_HEADING, *swept(members))}
+    title = "Settings that differ from the defaults"
+    console.print(settings_table(title, shown, preset) if shown else "\nAll settings are the defaults.")
+
+
+def settings_table(title: str, changes: Mapping[str, tuple[Any, Any]], preset: str) -> Table:
+    """Returns settings with their defaults and, unless it is about the preset itself, whether they come from it."""
+    columns = SETTINGS if preset else SETTINGS[:-1]
+    settings = table(title, *columns, words=columns)
+    for key, (default, value) in changes.items():
+        cells = (key, "-" if default is None else plain(default), plain(value), source_of(key, value, preset))
+        settings.add_row(*map(clean, cells[: len(columns)]))
+    return settings
+
+
+def print_sweep(members: Sequence[Member], evals: Evals, diverged: Collection[Member], console: Console) -> None:
     """Prints the returns of a sweep: what is in the table and, if it fits, the best returns too."""
     count = len(members) // len(by_values(members))
     seeds = "one seed each" if count == 1 else f"mean over {counted(count, 'seed')}, ± std over seeds"
@@ -73,14 +76,10 @@ def print_sweep(
 
 
 def sweep_table(
-    members: Sequence[Member],
-    evals: Evals,
-    diverged: Collection[Member],
-    *,
-    with_best: bool = True,
+    members: Sequence[Member], evals: Evals, diverged: Collection[Member], *, with_best: bool = True
 ) -> Table:
     """Returns a row for each combination of values, the one with the highest mean of its last returns marked."""
-    made = table("", *map(_head, swept(members)), *(["best"] if with_best else []), "last", "")
+    results = table("", *map(_head, swept(members)), *(["best"] if with_best else []), "last", "")
     marked = highest(last_means(members, evals, diverged))
     for values, group in by_values(members).items():
         living = [evals[member] for member in group if member in evals and member not in diverged]
@@ -88,9 +87,9 @@ def sweep_table(
         mark = f"{lost} diverged" if lost else "highest" if values == marked else ""
         best = [_over_seeds(list(filter(None, map(trained, living))), best_of)] if with_best else []
         cells = [*best, _over_seeds(living, lambda column: column[-1]), mark]
-        made.add_row(*(value_text(value) for _, value in values), *cells, style="bold" if values == marked else "")
-    made.columns[-1].justify = "left"
-    return made
+        results.add_row(*(value_text(value) for _, value in values), *cells, style="bold" if values == marked else "")
+    results.columns[-1].justify = "left"
+    return results
 
 
 def _head(field: str) -> str:

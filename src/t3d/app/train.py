@@ -1,32 +1,30 @@
-"""`t3d train ENV`: trains policies; `t3d presets`: lists the presets."""
+"""`t3d train ENV`: trains policies; `t3d resume RUN`: continues a run; `t3d presets`: lists the presets."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
-from rich.table import Table
 
 from t3d.app.dash import NEEDED
-from t3d.app.flags import ShowFlags, is_flag, read_flags, read_known
+from t3d.app.flags import RunFlags, ShowFlags, is_flag, read_flags, read_known
 from t3d.app.session import show
+from t3d.app.tables import settings_table
 from t3d.app.terminal import PlainConsole, SignalRequests, labelled
 from t3d.config import Config, diff, load_toml, merge, plain
 from t3d.config.presets import PRESETS, preset
-from t3d.config.sweeps import swept
+from t3d.config.sweeps import FORM, swept
 from t3d.errors import NothingLeft, UserError, check_installed
 from t3d.events import Event
-
-NUMBERS = re.compile(r"[-+.,\deE]+")  # values of a sweep that were torn off by a space
+from t3d.store.reader import locate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +41,33 @@ class TrainArgs(ShowFlags):
     """Resume the run named by --run.name if it exists, otherwise start it; safe to repeat after an interruption."""
     dash: bool = False
     """Show the runs in a browser while it trains, and print the address to open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeArgs(RunFlags, ShowFlags):
+    """Continue a run from its newest complete checkpoint, as if it had never stopped.
+
+    A run that was killed before its first checkpoint starts over. Other settings stay as they are; a new run with some
+    of them changed is t3d train --config RUN/config.toml, then the flags.
+    """
+
+    total_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Train up to this many steps per seed instead of the run's original number."""
+    actors: Annotated[str | None, tyro.conf.arg(metavar="local:N|ray:N")] = None
+    """Change how many actors there are, and where (for runs that had some); environments per seed stay the same."""
+    ray_address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Join this Ray cluster from now on; with "" T3D starts one on this machine."""
+    ray_cpus: Annotated[float | None, tyro.conf.arg(metavar="CPUS")] = None
+    """From now on: CPUs of the cluster that each of its actors reserves; may be a fraction."""
+    bad_values: Annotated[Literal["raise", "skip", "clip"] | None, tyro.conf.arg(metavar="raise|skip|clip")] = None
+    """From now on: end the run, end the episode, or fix the value when the environment returns an invalid one."""
+    hang_seconds: Annotated[float | None, tyro.conf.arg(metavar="SECONDS")] = None
+    """From now on: how long an actor's environment may take for one step or reset."""
+
+
+@dataclass(frozen=True)
+class PresetsArgs:
+    """List the presets and what they change from the defaults."""
 
 
 def main(arguments: list[str]) -> int:
@@ -62,13 +87,48 @@ def main(arguments: list[str]) -> int:
 
     try:
         with _dashboard(args) if args.dash else nullcontext():
-            return show(events, video=args.video, quiet=args.quiet, json=args.json)
+            return show(events, args)
     except NothingLeft as left:
         if not resuming:
             raise
         # a scheduler that repeats the command until it succeeds must see success
         print(left, file=sys.stderr if args.json else sys.stdout)
         return 0
+
+
+def resume_run(arguments: list[str]) -> int:
+    """Resumes a run exactly where it was and prints the results, for `t3d resume`."""
+    args = read_flags(ResumeArgs, arguments, "t3d resume")
+    path = locate(args.run, args.root)
+
+    def events(requested: SignalRequests) -> Iterator[Event]:
+        from t3d.run.live import resume  # noqa: PLC0415 (imports torch)
+
+        return resume(
+            path,
+            total_steps=args.total_steps,
+            actors=args.actors,
+            ray_address=args.ray_address,
+            ray_cpus=args.ray_cpus,
+            bad_values=args.bad_values,
+            hang_seconds=args.hang_seconds,
+            stop=requested.stop,
+            save=requested.save,
+        )
+
+    return show(events, args)
+
+
+def list_presets(arguments: list[str]) -> int:
+    """Prints a table per preset, for `t3d presets`."""
+    read_flags(PresetsArgs, arguments, "t3d presets")
+    console = PlainConsole()
+    for name, (purpose, _) in PRESETS.items():
+        console.print(labelled(f"{name}:", "bold", purpose))
+        if changes := diff(preset(name), Config(preset=name)):
+            console.print(settings_table("", changes, ""))
+        console.print()
+    return 0
 
 
 @contextmanager
@@ -84,10 +144,14 @@ def _dashboard(args: TrainArgs) -> Iterator[None]:
 
 def parse(arguments: list[str]) -> TrainArgs:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
-    arguments = _join_sweeps(arguments)
-    file = _option(arguments, "--config")
+    sweeps = _values(arguments, "--sweep")
+    if len(sweeps) > 1:
+        raise UserError("--sweep is given twice; name all settings after one, e.g. --sweep FIELD=V1,V2 OTHER=V1,V2")
+    if sweeps and (not sweeps[0] or is_flag(sweeps[0])):
+        raise UserError(f"--sweep has no value; {FORM}")
+    file = next(reversed(_values(arguments, "--config")), None)
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
-    flag, in_file = _option(arguments, "--preset"), from_file.get("preset")
+    flag, in_file = next(reversed(_values(arguments, "--preset")), None), from_file.get("preset")
     if flag is not None and in_file not in (None, flag):
         raise UserError(f"{file} says preset={in_file}, and the command --preset {flag}; leave one of them out")
     name = flag or str(in_file or "default")
@@ -97,7 +161,10 @@ def parse(arguments: list[str]) -> TrainArgs:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     defaults = TrainArgs(cfg=merge(base, {"env": {"args": {}}}))  # which are no flags
     args, envs = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
-    _refuse_swept_flags(arguments, args.cfg)
+    given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
+    for swept_flag in (f"--{field.replace('_', '-')}" for field in swept(args.cfg.members)):
+        if swept_flag in given:  # values of presets and files just lose
+            raise UserError(f"{swept_flag} contradicts --sweep {plain(args.cfg.sweep)}; give only one of them")
     if args.cfg.env.id != base.env.id:
         envs.append(args.cfg.env.id)
     if len(envs) > 1:
@@ -106,58 +173,11 @@ def parse(arguments: list[str]) -> TrainArgs:
     return dataclasses.replace(args, cfg=cfg)
 
 
-def _refuse_swept_flags(arguments: list[str], cfg: Config) -> None:
-    """Refuses a flag for a setting that the sweep overrides; values of presets and files just lose."""
-    given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
-    for flag in (f"--{name.replace('_', '-')}" for name in swept(cfg.members)):
-        if flag in given:
-            raise UserError(f"{flag} contradicts --sweep {plain(cfg.sweep)}; give only one of them")
-
-
-def _option(arguments: list[str], flag: str) -> str | None:
-    """Returns the last value of `--flag value` or `--flag=value`, for the defaults of the real parse."""
-    value = None
-    for word, following in pairwise([*arguments, ""]):
-        if word == flag:
-            value = following
-        elif word.startswith(flag + "="):
-            value = word.partition("=")[2]
-    return value
-
-
-def _join_sweeps(arguments: list[str]) -> list[str]:
-    """Joins --sweep A=1,2 --sweep B=3,4 to one --sweep A=1,2 B=3,4 at the end; other words between them stay."""
-    others, sweeps, takes = list[str](), list[str](), ""
-    for word in arguments:
-        flag, _, value = word.partition("=")
-        if flag == "--sweep":
-            if takes == "any":
-                return ["--sweep"]  # which has no value
-            sweeps, takes = [*sweeps, *filter(None, [value])], "some" if value else "any"
-        elif not is_flag(word) and (takes == "any" or (takes and ("=" in word or NUMBERS.fullmatch(word)))):
-            sweeps, takes = [*sweeps, word], "some"
-        else:
-            others, takes = [*others, word], ""
-    if takes == "any":
-        sweeps = []
-    return [*others, "--sweep", *sweeps] if len(others) < len(arguments) else others
-
-
-@dataclass(frozen=True)
-class PresetsArgs:
-    """List the presets and what they change from the defaults."""
-
-
-def list_presets(arguments: list[str]) -> int:
-    """Prints a table per preset, for `t3d presets`."""
-    read_flags(PresetsArgs, arguments, "t3d presets")
-    console = PlainConsole()
-    for name, (purpose, _) in PRESETS.items():
-        console.print(labelled(f"{name}:", "bold", purpose))
-        if changes := diff(preset(name), Config(preset=name)):
-            table = Table("setting", "default", name)
-            for key, (default, value) in changes.items():
-                table.add_row(key, plain(default), plain(value))
-            console.print(table)
-        console.print()
-    return 0
+def _values(arguments: list[str], flag: str) -> list[str]:
+    """Returns the first word of each `--flag value` or `--flag=value`, before the real parse."""
+    pairs = pairwise([*arguments, ""])
+    return [
+        following if word == flag else word.partition("=")[2]
+        for word, following in pairs
+        if word.partition("=")[0] == flag
+    ]

@@ -73,22 +73,19 @@ class Application:
         self.library, self.access = library, access
         self.cookie = f"t3d-{access.port}"  # browsers keep one jar for all ports of a machine
         run, encoded = "/api/runs/{name}", self._encoded
-        reads: dict[str, Callable[[Request], Response]] = {
-            "/": self.page,
-            **{f"/static/{file.name}": _static(file) for file in (PLOTLY, PANELS)},
-            "/api/session": self.session,
-            "/api/live": self.changes,
-            "/api/runs": encoded(answers.run_list),
-            "/api/compare": encoded(answers.comparison),
-            run: encoded(answers.run_page),
-            f"{run}/config": encoded(answers.run_config),
-            f"{run}/series": encoded(answers.run_series),
-            f"{run}/steps": encoded(answers.run_steps),
-            f"{run}/videos/{{file:path}}": self.video,
-        }
         routes = [
-            *[Route(path, endpoint, methods=["GET"]) for path, endpoint in reads.items()],
+            Route("/", self.page),
+            *[Route(f"/static/{file.name}", _static(file)) for file in (PLOTLY, PANELS)],
             Mount("/static", STATIC),
+            Route("/api/session", self.session),
+            Route("/api/live", self.changes),
+            Route("/api/runs", encoded(answers.run_list)),
+            Route("/api/compare", encoded(answers.comparison)),
+            Route(run, encoded(answers.run_page)),
+            Route(f"{run}/config", encoded(answers.run_config)),
+            Route(f"{run}/series", encoded(answers.run_series)),
+            Route(f"{run}/steps", encoded(answers.run_steps)),
+            Route(f"{run}/videos/{{file:path}}", self.video),
             Route(f"{run}/notes", self.notes, methods=["PUT"]),
             Route(f"{run}/control", self.control, methods=["POST"]),
         ]
@@ -165,29 +162,23 @@ class Application:
 
     async def notes(self, request: Request) -> Response:
         """Replaces the notes of a run; with those that the writer saw `before`, only if they are still the same."""
-        fields, name = await _body(request), request.path_params["name"]
+        fields = await _body(request)
         before = fields.pop("before", None) if isinstance(fields, dict) else None
-
-        def store() -> dict[str, Any]:
-            path, notes = self.library.run(name).path, checked_notes(fields)
-            write_notes(path, notes, None if before is None else checked_notes(before))
-            return {"tags": list(notes.tags), "note": notes.note}
-
-        return json_answer(await run_in_threadpool(store))
+        notes = checked_notes(fields)
+        run = await run_in_threadpool(self.library.run, request.path_params["name"])
+        await run_in_threadpool(write_notes, run.path, notes, None if before is None else checked_notes(before))
+        return json_answer({"tags": list(notes.tags), "note": notes.note})
 
     async def control(self, request: Request) -> Response:
         """Asks a run that is training to pause, continue, save or stop."""
-        fields, name = await _body(request), request.path_params["name"]
+        fields = await _body(request)
         action = fields.get("action") if isinstance(fields, dict) else None
-
-        def pass_on() -> dict[str, Any]:
-            run = self.library.run(name)
-            session = newest_session(run.path)
-            if run.status not in ALIVE or session is None:
-                raise RequestRefused(409, "it is not training on this machine")
-            return add_request(run.path, session, str(action))._asdict()
-
-        return json_answer(await run_in_threadpool(pass_on), 202)
+        run = await run_in_threadpool(self.library.run, request.path_params["name"])
+        session = await run_in_threadpool(newest_session, run.path)
+        if run.status not in ALIVE or session is None:
+            raise RequestRefused(409, "it is not training on this machine")
+        control = await run_in_threadpool(add_request, run.path, session, str(action))
+        return json_answer(control._asdict(), 202)
 
     def _encoded(self, answer: Callable[[Library, Request], Any]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
