@@ -99,15 +99,11 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def check_port(port: int | None) -> None:
-    """Refuses a number that is no port."""
-    if port is not None and not 0 <= port < 2**16:
-        raise UserError(f"--port {port} is not a port; choose one from 1024 to 65535, or 0 for a free one")
-
-
 def listen(host: str, ports: Sequence[int], what: str) -> socket.socket:
     """Opens a socket on the first of the ports that is free; 0 is any."""
     for port in ports:
+        if not 0 <= port < 2**16:
+            raise UserError(f"--port {port} is not a port; choose one from 1024 to 65535, or 0 for a free one")
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             opened = socket.create_server(address[:2], family=family, backlog=BACKLOG)

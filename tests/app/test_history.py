@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from t3d.app.console import View, live_table
-from t3d.app.history import BARS, EvalHistory, HistoryLines, earlier_evals, sparkline
+from t3d.app.history import EvalHistory, EvalRow, HistoryLines, earlier_rows
 from t3d.app.terminal import PlainConsole, SignalRequests
 from t3d.config import Config
 from t3d.events import BadValueFound, Eval, Event, Note, Saved, SaveFailed, SeedStopped, Start, to_line
@@ -105,11 +103,14 @@ def test_a_sweep_has_a_column_for_each_combination_or_names_the_highest() -> Non
 )
 def test_no_line_of_the_history_is_cut_or_folded(cfg: Config, size: tuple[int, int]) -> None:
     lines = HistoryLines(cfg.members, size[0])
-    history = EvalHistory(rounds(cfg, lambda number, place: -99_999.94 + number + place, 3))
-    assert len(history.rows) == 3
-    for text in [lines.head, *(lines.line(row).plain for row in history.rows)]:
+    history = EvalHistory()
+    for event in rounds(cfg, lambda number, place: -99_999.94 + number + place, 3):
+        history.arrive(event)
+    rows = history.take(())
+    assert len(rows) == 3
+    for text in [lines.head, *(lines.line(row).plain for row in rows)]:
         assert len(text) == len(lines.head) <= size[0]
-    made = live_table(cfg.members, [{"eval": -99_999.94}] * len(cfg.members), (), 5, "", history, size[0])
+    made = live_table(cfg.members, [{"eval": -99_999.94}] * len(cfg.members), (), 5, "", size[0])
     out = io.StringIO()
     PlainConsole(file=out, width=size[0], height=size[1]).print(made)
     table = out.getvalue().split("─\n")[1].splitlines()
@@ -142,13 +143,15 @@ def test_news_stays_where_it_happened() -> None:
 def test_a_line_waits_for_all_members_that_are_still_trained() -> None:
     cfg, history = Config(seeds=(0, 1, 2)), EvalHistory()
     everyone, living = {0, 1, 2}, {0, 2}
-    assert history.add(evaluation(cfg, 0, 0, 1.0), everyone) == []
-    assert history.add(evaluation(cfg, 2, 0, 3.0), everyone) == [] and history.rows == []
+    for place, mean_return in ((0, 1.0), (2, 3.0)):
+        history.arrive(evaluation(cfg, place, 0, mean_return))
+        assert history.take(everyone) == []
     (row,) = history.take(living)  # member 1 has diverged
     assert row.mean([0, 1, 2]) == 2.0 and row.mean([1]) is None and history.take(living) == []
-    history.add(evaluation(cfg, 0, 1000, 1.0), living)
+    history.arrive(evaluation(cfg, 0, 1000, 1.0))
+    assert history.take(living) == []
     (late,) = history.take(())  # the run ends before the others were evaluated
-    assert late.step == 1000 and history.curve([0]) == [1.0, 1.0] and history.curve([2]) == [3.0]
+    assert late.step == 1000 and late.mean([0]) == 1.0 and late.mean([2]) is None
 
 
 def test_a_seed_that_diverges_leaves_the_mean() -> None:
@@ -164,23 +167,6 @@ def test_the_names_of_the_columns_are_never_far_above() -> None:
     heads = [index for index, line in enumerate(lines) if line.split()[:2] == ["step", "return"]]
     last = max(index for index, line in enumerate(lines) if line.startswith("    49,000"))
     assert all(after - before <= 13 for before, after in zip(heads, [*heads[1:], last], strict=True))
-
-
-@given(st.lists(st.floats(-1e6, 1e6), max_size=50), st.integers(1, 20))
-def test_a_small_curve_is_as_high_as_its_values(values: list[float], width: int) -> None:
-    drawn = sparkline(values, width)
-    assert len(drawn) == min(width, len(values))
-    if len(values) == len(drawn) and len(set(values)) > 1:
-        heights = [BARS.index(bar) for bar in drawn]
-        assert heights[values.index(min(values))] == 0 and heights[values.index(max(values))] == len(BARS) - 1
-        ranked = sorted(range(len(values)), key=values.__getitem__)
-        assert [heights[place] for place in ranked] == sorted(heights)
-
-
-def test_a_small_curve_of_a_long_run_covers_all_of_it() -> None:
-    assert (
-        sparkline(range(100), 4) == "▁▃▆█" and sparkline([1.0, float("nan")], 4) == BARS[4] and sparkline([], 4) == ""
-    )
 
 
 def test_a_terminal_keeps_every_evaluation_and_a_resumed_one_those_before(tmp_path: Path) -> None:
@@ -199,4 +185,5 @@ def test_evaluations_of_another_run_in_the_folder_are_not_told(tmp_path: Path) -
     cfg = Config(seeds=(0, 1))
     good, strange = evaluation(cfg, 1, 0, 2.0), dataclasses.replace(evaluation(cfg, 0, 0, 1.0), member=7)
     (tmp_path / "events.jsonl").write_text("\n".join([to_line(good), to_line(strange), "torn", ""]))
-    assert earlier_evals(tmp_path, cfg.members) == [good] and earlier_evals(tmp_path / "none", cfg.members) == []
+    assert earlier_rows(tmp_path, cfg.members) == [EvalRow(0, {1: good})]
+    assert earlier_rows(tmp_path / "none", cfg.members) == []

@@ -13,7 +13,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from image_worlds import Dot
-from t3d.app.cli import environment_traceback
+from t3d.app.cli import _frames
 from t3d.config import EnvConfig
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.world.batch import open_batch
@@ -64,9 +64,9 @@ def test_what_a_renderer_raises_is_shown_with_its_own_traceback() -> None:
     with pytest.raises(EnvironmentFailed, match=words) as failed:
         examine(world, EnvConfig(pixels=32))
     assert failed.value.__cause__ is broken
-    said = environment_traceback(failed.value).splitlines()
-    assert said[-2:] == ["RuntimeError: the projector is broken", f"error: {failed.value}"]
-    assert any("in render" in line for line in said) and not any("t3d" in line for line in said[:-1])
+    frames = _frames(failed.value)
+    assert frames[-1] == "RuntimeError: the projector is broken\n"
+    assert any("in render" in frame for frame in frames) and not any("t3d" in frame for frame in frames)
 
 
 def test_what_cannot_be_rendered_is_refused() -> None:

@@ -53,7 +53,9 @@ COMMANDS = {
     "report": Command("report RUN...", "write one HTML file about runs, to keep, mail or print"),
     "doctor": Command("doctor [ENV]", "check an environment for problems, or describe this machine", "typed"),
     "runs": Command("runs [show RUN]", "list the runs in a folder, or show one in detail"),
-    "dash": Command("dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards"),
+    "dash": Command(
+        "dash [RUNS_DIR]", "show runs in a browser, while they train and afterwards", "", "t3d.app.serve:dashboard"
+    ),
     "sinks": Command("sinks RUN...", "write runs for TensorBoard or W&B"),
     "bench": Command("bench [BENCHMARK]", "measure how fast this machine trains", "typed", "t3d.bench.command:main"),
     "presets": Command("presets", "list the presets and what they change", "", "t3d.app.train:list_presets"),
@@ -62,20 +64,13 @@ COMMANDS = {
 
 def help_text() -> str:
     """Returns what `t3d --help` prints."""
-    rows = [f"  {command.usage:<24}{command.about}" for command in COMMANDS.values()]
-    lines = [
-        "usage: t3d COMMAND [options]",
-        "",
-        "T3D trains TD3 policies for continuous control.",
-        "",
-        *rows,
-        "",
-        "  t3d COMMAND --help      show all options of a command",
-        "  t3d --version           show the version",
-        "",
-        "example: t3d train Pendulum-v1 --preset quick",
-    ]
-    return "\n".join(lines)
+    rows = "\n".join(f"  {command.usage:<24}{command.about}" for command in COMMANDS.values())
+    return (
+        f"usage: t3d COMMAND [options]\n\nT3D trains TD3 policies for continuous control.\n\n{rows}\n\n"
+        "  t3d COMMAND --help      show all options of a command\n"
+        "  t3d --version           show the version\n\n"
+        "example: t3d train Pendulum-v1 --preset quick"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,23 +82,17 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         try:
             code = _run(name, rest)
-        except UserError as error:
-            lines = [f"error: {error}", *getattr(error, "__notes__", [])]
-            print(printable("\n".join(lines)), file=sys.stderr)  # noqa: T201
-            return 2
-        except EnvironmentFailed as failure:
-            print(printable(environment_traceback(failure)), file=sys.stderr)  # noqa: T201
-            return 1
-        except KeyboardInterrupt as error:
-            lines = ["interrupted", *getattr(error, "__notes__", [])]
-            print(printable("\n".join(lines)), file=sys.stderr)  # noqa: T201
-            return 130
+        except (UserError, EnvironmentFailed, KeyboardInterrupt) as error:
+            frames = _frames(error) if isinstance(error, EnvironmentFailed) else []
+            line = "interrupted" if isinstance(error, KeyboardInterrupt) else f"error: {error}"
+            text = "".join(frames) + "\n".join([line, *getattr(error, "__notes__", [])])
+            print(printable(text), file=sys.stderr)  # noqa: T201
+            return 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UserError) else 1
         stdout.flush()
         return code or (1 if name not in SAVING and stdout.failures else 0)
 
 
 def _run(name: str, rest: list[str]) -> int:
-    """Imports a command and runs it."""
     if name not in COMMANDS:
         raise UserError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (t3d --help lists them)")
     imports = logging.getLogger("t3d.imports")
@@ -120,13 +109,12 @@ def _run(name: str, rest: list[str]) -> int:
     return code
 
 
-def environment_traceback(failure: EnvironmentFailed) -> str:
-    """Formats the environment's traceback without T3D's frames, then where it failed and how to resume."""
+def _frames(failure: EnvironmentFailed) -> list[str]:
+    """Formats the environment's traceback without T3D's frames."""
     raised = failure.__cause__ or failure
     frames = traceback.extract_tb(raised.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(str(PACKAGE))]
-    lines = ["Traceback of the environment:\n", *traceback.format_list(own), *traceback.format_exception_only(raised)]
-    return "".join(lines) + "\n".join([f"error: {failure}", *getattr(failure, "__notes__", [])])
+    return ["Traceback of the environment:\n", *traceback.format_list(own), *traceback.format_exception_only(raised)]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t3d.alarms.watch import alarm_heading, alarm_text
-from t3d.app.history import EvalHistory, HistoryLines, earlier_evals, groups_of, sparkline
+from t3d.app.history import EvalHistory, HistoryLines, earlier_rows, groups_of
 from t3d.app.tables import print_settings
 from t3d.app.terminal import STOPPING, PlainConsole, SignalRequests, labelled
 from t3d.config import Config, Member, diff, merge, plain
@@ -54,7 +54,7 @@ COLUMNS = {
     "Q": "q_mean",
 }
 IN_A_SWEEP = ("evaluation", "best", "critic\nloss", "Q")  # the values of up to three settings need the room
-CURVE, NARROWEST, GAP = 10, 8, 2  # characters
+NARROWEST, GAP = 8, 2  # characters of a column, and between two
 
 
 class View:
@@ -129,7 +129,8 @@ class View:
         row["eval"] = event.mean_return
         row["best"] = max(event.mean_return, row.get("best") or -math.inf)
         if self.console.is_terminal:
-            self.lines.print(self.history.add(event, self._living()), self.console)
+            self.history.arrive(event)
+            self.lines.print(self.history.take(self._living()), self.console)
             return
         self.console.print(
             f"step {event.step:>9,}  {who}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
@@ -172,8 +173,8 @@ class View:
                 row["best"] = best if math.isfinite(best) else None
             self.console.print(f"resuming at step {event.step:,} from {event.checkpoint}")
             if self.console.is_terminal:  # the last evaluations from before
-                self.history = EvalHistory(earlier_evals(Path(event.folder), self.members))
-                self.lines.print(self.history.rows, self.console, at_most=max(1, self.console.height // 3))
+                earlier = earlier_rows(Path(event.folder), self.members)
+                self.lines.print(earlier, self.console, at_most=max(1, self.console.height // 3))
                 self.lines.count_from(event.step, event.time)
         for text in event.notes:
             self.errors.print(labelled("note:", "yellow", text), soft_wrap=True)
@@ -189,8 +190,7 @@ class View:
         if self.acting is not None:
             caption = f"{caption}\n{acting_in_words(self.acting)}"
         room = max(1, self.console.height // 2 - LINES_AROUND_ROWS)
-        history = self.history if self.console.encoding.startswith("utf") else None
-        table = live_table(self.members, self.rows, self.stopped, room, caption, history, self.console.width)
+        table = live_table(self.members, self.rows, self.stopped, room, caption, self.console.width)
         if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)
@@ -243,13 +243,9 @@ def live_table(
     diverged: Collection[int],
     room: int,
     caption: str,
-    history: EvalHistory | None = None,
     width: int = 80,
 ) -> Table:
-    """Shows the newest metrics of each member, of a combination their mean over seeds, in at most `room` rows.
-
-    With the history of evaluations it also draws their curves. Columns that do not fit are left out.
-    """
+    """Shows the newest metrics of each member, of a combination their mean over seeds, in at most `room` rows."""
     fields, groups = swept(members), groups_of(members)
     table = Table(expand=True, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column(", ".join(map(short, fields)) or "seed", justify="right", overflow="fold")
@@ -260,14 +256,10 @@ def live_table(
         if left >= 0:
             columns.append(name)
             table.add_column(name, justify="right", min_width=needed)
-    has_curves = history is not None and left >= CURVE + GAP
-    if has_curves:
-        table.add_column("curve", min_width=CURVE, no_wrap=True)
     for name, numbers in [*groups.items()][:room]:
         living = [newest[number] for number in numbers if number not in diverged]
         cells = [_mean_text([metrics.get(COLUMNS[column]) for metrics in living]) for column in columns]
-        curve = [sparkline(history.curve(numbers), CURVE)] if history is not None and has_curves else []
-        table.add_row(name, *([*cells, *curve] if living else ["diverged"]))
+        table.add_row(name, *(cells if living else ["diverged"]))
     hidden = len(groups) - room
     more = f"; {counted(hidden, 'more combination' if fields else 'more seed')}" if hidden > 0 else ""
     table.caption = f"{caption}{more}"

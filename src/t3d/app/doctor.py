@@ -52,6 +52,8 @@ class DoctorArgs:
 
 def main(arguments: list[str]) -> int:
     """Checks ENV and prints what was found; what training cannot work with is an error (exit code 2)."""
+    if any(word.partition("=")[0] == "--env.id" for word in arguments):
+        raise UserError("the environment is the argument: t3d doctor ENV")
     args = read_flags(DoctorArgs, arguments, "t3d doctor")
     console, env_id = PlainConsole(), args.env
     if not env_id:

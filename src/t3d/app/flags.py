@@ -28,6 +28,7 @@ SHORTER: tuple[tuple[str, Any], ...] = (  # what tyro says of a mistake, and the
     (r"Error parsing (\S+): ", r"\1 "),
     (r"Missing from (.+): ([A-Z]+) (.*?)\.? \(required\)", r"\1 needs \2: \3"),
     (r"needs [A-Z]+: \w", lambda start: start[0][:-1] + start[0][-1].lower()),
+    (r"^\[?\{\S+\}\]? must", "the argument must"),
     (r"Missing value for argument '(\S+)'\. Expected .*", r"\1 needs a value"),
 )
 
@@ -95,9 +96,12 @@ def read_known(
         if not errors.getvalue():  # it was --help
             raise
         raise UserError(f"{_first_paragraph(errors.getvalue())} ({prog} --help lists the options)") from left
-    for word in rest:
-        if word.startswith("-"):
-            raise UserError(f"{_unknown(word, [*_flags(kind)])} ({prog} --help lists them)")
+    for flag in (word.partition("=")[0] for word in rest if word.startswith("-")):
+        flags = [*_flags(kind)]
+        ours = our_names(flag.removeprefix("--"), {known.removeprefix("--").replace("-", "_") for known in flags})
+        here = " and ".join("--" + name.replace("_", "-").replace("=", " ") for name in ours)
+        problem = f"{flag} is {here} here" if ours else f"unknown flag {flag}{did_you_mean(flag, flags)}"
+        raise UserError(f"{problem} ({prog} --help lists them)")
     return args, rest
 
 
@@ -138,23 +142,14 @@ def _value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 def _read_word(word: str, kind: Any, choices: list[str]) -> Any:
-    """Reads one value; whole numbers may be written 1e6."""
     if choices and word not in choices:
         raise ValueError(f"must be one of {', '.join(choices)}, not {word!r}")
     if kind is int and WHOLE.fullmatch(word) and float(word).is_integer():
-        return int(float(word))
+        return int(float(word))  # 1e6
     try:
         return kind(word) if kind in (int, float) else word
     except ValueError:
         raise ValueError(f"must be {'an integer' if kind is int else 'a number'}, not {word!r}") from None
-
-
-def _unknown(word: str, flags: list[str]) -> str:
-    """Says what a flag that does not exist is called here, or might be."""
-    flag, known = word.partition("=")[0], {flag.removeprefix("--").replace("-", "_") for flag in flags}
-    if ours := our_names(flag.removeprefix("--"), known):
-        return f"{flag} is {' and '.join('--' + name.replace('_', '-').replace('=', ' ') for name in ours)} here"
-    return f"unknown flag {flag}{did_you_mean(word, flags)}"
 
 
 def _flags(kind: Any, prefix: str = "") -> Iterator[str]:

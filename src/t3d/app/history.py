@@ -1,8 +1,7 @@
-"""The history of a run's evaluations in a terminal: a line for each step, and small curves."""
+"""The history of a run's evaluations in a terminal: a line for each step."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -25,7 +23,6 @@ from t3d.store.log import read_log
 from t3d.store.members import member_of
 from t3d.types import sample_std
 
-BARS = "▁▂▃▄▅▆▇█"
 NARROWEST = 9  # characters of a column
 FEWEST_LINES = 8  # below the names of the columns
 
@@ -45,30 +42,18 @@ class EvalRow(NamedTuple):
 class EvalHistory:
     """Collects evaluations until all members that are still trained have theirs of a step."""
 
-    def __init__(self, earlier: Iterable[Eval] = ()) -> None:
-        self.rows: list[EvalRow] = []
+    def __init__(self) -> None:
         self._arriving = defaultdict[int, dict[int | None, Eval]](dict)  # by step and number of the member
-        for event in earlier:
-            self._arriving[event.step][event.member] = event
-        self.take(())
 
-    def add(self, event: Eval, living: Collection[int]) -> list[EvalRow]:
-        """Returns the rows that this evaluation completes."""
+    def arrive(self, event: Eval) -> None:
+        """Adds an evaluation."""
         self._arriving[event.step][event.member] = event
-        return self.take(living)
 
     def take(self, living: Collection[int]) -> list[EvalRow]:
         """Returns the rows that are complete, and older ones; with nobody living, all."""
         complete = [step for step, evals in self._arriving.items() if evals.keys() >= set(living)]
         steps = sorted(step for step in self._arriving if complete and step <= max(complete))
-        rows = [EvalRow(step, self._arriving.pop(step)) for step in steps]
-        self.rows += rows
-        return rows
-
-    def curve(self, numbers: Collection[int]) -> list[float]:
-        """Returns the mean return of some members at each step."""
-        means = (row.mean(numbers) for row in self.rows)
-        return [mean for mean in means if mean is not None]
+        return [EvalRow(step, self._arriving.pop(step)) for step in steps]
 
 
 class HistoryLines:
@@ -160,12 +145,14 @@ class HistoryLines:
         return f"{(now[0] - step) / (now[1] - time):,.0f}" if now[0] > step and now[1] > time else "-"
 
 
-def earlier_evals(folder: Path, members: Sequence[Member]) -> list[Eval]:
+def earlier_rows(folder: Path, members: Sequence[Member]) -> list[EvalRow]:
     """Reads the evaluations that a run folder holds; none if it cannot be read."""
+    history = EvalHistory()
     with suppress(OSError, Refused):
-        events = read_log(folder, kinds=(Eval,)).events
-        return [event for event in events if isinstance(event, Eval) and member_of(event, members) is not None]
-    return []
+        for event in read_log(folder, kinds=(Eval,)).events:
+            if isinstance(event, Eval) and member_of(event, members) is not None:
+                history.arrive(event)
+    return history.take(())
 
 
 def groups_of(members: Sequence[Member]) -> dict[str, list[int]]:
@@ -177,17 +164,6 @@ def groups_of(members: Sequence[Member]) -> dict[str, list[int]]:
         ", ".join(value_text(value) for _, value in values): [numbers[member] for member in group]
         for values, group in by_values(members).items()
     }
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draws a curve in one line of at most this many characters, from its lowest to its highest value."""
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return ""
-    means = [float(part.mean()) for part in np.array_split(finite, min(width, len(finite)))]
-    low, reach = min(means), max(means) - min(means)
-    heights = [(value - low) / reach if reach > 0 else 0.5 for value in means]
-    return "".join(BARS[min(int(height * len(BARS)), len(BARS) - 1)] for height in heights)
 
 
 def _width(column: str) -> int:

@@ -1,10 +1,11 @@
-"""`t3d serve FILE`: serves a policy over HTTP and WebSocket."""
+"""`t3d serve FILE`: serves a policy over HTTP and WebSocket; `t3d dash [RUNS_DIR]`: shows runs in a browser, live."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -16,7 +17,8 @@ from t3d.errors import UserError, check_installed
 if TYPE_CHECKING:
     from t3d.ship.serve import Application
 
-NEEDED = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
+NEEDED = "t3d serve", ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client"), "serve"
+DASHBOARD = "the dashboard", ("starlette", "uvicorn", "plotly"), "dash"  # what it needs
 PORT = 8701
 TOKEN = "T3D_TOKEN"  # noqa: S105 (the name of a variable)
 SHORTEST_TOKEN = 16  # characters
@@ -50,6 +52,18 @@ class ServeArgs:
     """Most open connections, WebSockets included."""
 
 
+@dataclass(frozen=True)
+class DashArgs:
+    """Show the runs in a folder in a browser, while they train and afterwards. Prints the address to open."""
+
+    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUNS_DIR")] = Path("runs")
+    """Folder that contains the runs."""
+    port: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Port to listen on; default: 8700, or a free one if that is taken."""
+    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
+    """Address to listen on; with any other than this machine's own, everything needs the token."""
+
+
 def main(arguments: list[str]) -> int:
     """Serves until Ctrl-C or SIGTERM, and says what it has served."""
     args = read_flags(ServeArgs, arguments, "t3d serve")
@@ -60,7 +74,6 @@ def main(arguments: list[str]) -> int:
     from t3d.policy.files import load_policy  # noqa: PLC0415 (imports NumPy)
     from t3d.ship.serve import Application, Limits, serve  # noqa: PLC0415
 
-    web.check_port(args.port)
     token = os.environ.get(TOKEN) or ("" if args.host in web.LOOPBACK else web.new_token())
     policy = load_policy(args.file, seed=args.seed)
     limits = Limits(args.max_batch, args.max_bytes, args.max_seconds, args.max_queue, args.max_connections)
@@ -85,10 +98,28 @@ def say(text: str) -> None:
     print(printable(text), flush=True)  # noqa: T201
 
 
+def dashboard(arguments: list[str]) -> int:
+    """Serves the dashboard until Ctrl-C, for `t3d dash`."""
+    args = read_flags(DashArgs, arguments, "t3d dash")
+    check_installed(*DASHBOARD)
+    if not os.path.isdir(args.root):  # noqa: PTH112 (Path.is_dir raises where this says no)
+        raise UserError(f"there is no folder {args.root}; t3d train writes runs to runs/, or name their folder")
+    if (args.root / "events.jsonl").exists():
+        raise UserError(f"{args.root} is a run itself; t3d dash {args.root.parent} shows it among the others")
+    from t3d.dash.process import NICE, access_to, address_of, listen, serve  # noqa: PLC0415 (needs the extra)
+
+    opened = listen(args.host, args.port)
+    access = access_to(opened, args.host)
+    say(f"dashboard: {address_of(access)}   (Ctrl-C ends it)")
+    os.nice(NICE)  # not lower_priority: the session is that of a terminal, whose shell would be lowered too
+    serve(opened, args.root, access)
+    return 0
+
+
 def _check(args: ServeArgs) -> None:
-    check_installed("t3d serve", NEEDED, "serve")
-    counts = {"batch": args.max_batch, "bytes": args.max_bytes, "queue": args.max_queue}
-    for name, value in {**counts, "connections": args.max_connections}.items():
+    check_installed(*NEEDED)
+    for name in ("batch", "bytes", "queue", "connections"):
+        value = getattr(args, f"max_{name}")
         if value is not None and value < 1:
             raise UserError(f"--max-{name} must be at least 1")
     if not 0 < args.max_seconds <= LONGEST_SECONDS:

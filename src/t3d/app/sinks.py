@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import threading
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import tyro
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.terminal import printable
 from t3d.config.settings import SinkName
-from t3d.errors import UserError
+from t3d.errors import UserError, check_installed
 from t3d.files import Refused, display_path, error_text
 from t3d.store.reader import locate
 
@@ -39,8 +38,7 @@ def main(arguments: list[str]) -> int:
     if not args.runs:
         raise UserError("name one or more runs to write; t3d runs lists them")
     for name in args.to:
-        if importlib.util.find_spec(name) is None:
-            raise UserError(f'{name} is not installed: pip install "t3d[{name}]"')
+        check_installed("t3d sinks", [name], name)
     from t3d.sinks.process import follow  # noqa: PLC0415
 
     over = threading.Event()

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from t3d.app.dash import NEEDED
 from t3d.app.flags import RunFlags, ShowFlags, is_flag, read_flags, read_known
+from t3d.app.serve import DASHBOARD
 from t3d.app.session import show
 from t3d.app.tables import settings_table
 from t3d.app.terminal import PlainConsole, SignalRequests, labelled
@@ -134,7 +134,7 @@ def list_presets(arguments: list[str]) -> int:
 @contextmanager
 def _dashboard(args: TrainArgs) -> Iterator[None]:
     """Serves the dashboard in another process for as long as the run is shown."""
-    check_installed(*NEEDED)
+    check_installed(*DASHBOARD)
     from t3d.dash.process import beside  # noqa: PLC0415 (needs the extra)
 
     with beside(Path(args.cfg.run.root)) as address:

@@ -36,7 +36,7 @@ OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on 
     "n_eval_episodes": "eval.episodes",
     "n_steps": "replay.n_step",
     "net_arch": "td3.actor_hidden td3.critic_hidden",
-    "noise": "noise.kind noise.per_env",
+    "noise": "noise.kind",
     "noise_clip": "td3.target_noise_clip",
     "policy_freq": "td3.policy_delay",
     "policy_frequency": "td3.policy_delay",

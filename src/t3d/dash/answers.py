@@ -31,16 +31,8 @@ from t3d.store.videos import videos_of
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
-STEP_OF = {  # which step makes each part of a trace; types.UpdateTrace says the same
-    "pi2": 5,
-    **{"eps": 6, "a2": 6},
-    "q2": 7,
-    "v2": 8,
-    "y": 9,
-    "q": 10,
-    **{"td": 11, "loss": 11, "weight": 11},
-    **{"pi": 13, "q_pi": 13, "actor_loss": 13},
-}
+PARTS = {5: "pi2", 6: "eps a2", 7: "q2", 8: "v2", 9: "y", 10: "q", 11: "td loss weight", 13: "pi q_pi actor_loss"}
+STEP_OF = {part: step for step, parts in PARTS.items() for part in parts.split()}  # types.UpdateTrace says the same
 SETTINGS_OF = {  # that the formula of each step is about
     1: ["replay.capacity"],
     2: ["td3.actor_hidden"],

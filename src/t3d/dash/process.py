@@ -24,7 +24,6 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (to listen on; nobody can open 
 
 def listen(host: str, port: int | None) -> socket.socket:
     """Opens the socket; without a port the usual one or, if that is taken, a free one."""
-    web.check_port(port)
     return web.listen(host, [PORT, 0] if port is None else [port], "the dashboard")
 
 

@@ -76,10 +76,6 @@ class Metrics:
         """Adds a number that is read whenever somebody asks."""
         prometheus.Gauge(name, meaning, registry=self.registry).set_function(read)
 
-    def count(self, path: str, status: int) -> None:
-        """Counts an answer."""
-        self.requests.labels(path, str(status)).inc()
-
     def in_words(self) -> str:
         """Returns how many requests were answered and refused."""
         counted = [sample for metric in self.requests.collect() for sample in metric.samples]
@@ -121,7 +117,7 @@ class Application:
 
         async def counted(message: Message) -> None:
             if message["type"].endswith("http.response.start"):
-                self.metrics.count(path, message["status"])
+                self.metrics.requests.labels(path, str(message["status"])).inc()
             await send(message)
 
         try:
@@ -235,7 +231,7 @@ class Application:
         except Exception as error:  # of ours; the next message may be answered again
             traceback.print_exception(error)
             status, sentence = 500, FAILED
-        self.metrics.count("/ws", status)
+        self.metrics.requests.labels("/ws", str(status)).inc()
         self.metrics.seconds.observe(time.perf_counter() - started)
         if status != 200:
             await socket.send_json({"error": sentence, "status": status})
