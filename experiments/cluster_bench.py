@@ -1,4 +1,4 @@
-"""What actors on a Ray cluster collect, and what they cost the learner: the numbers and the picture of docs/cluster.md.
+"""What actors on a Ray cluster collect, and what they cost the learner, for docs/lab/clusters.md.
 
 python experiments/cluster_bench.py scaling     environments of 1, 10 and 100 ms a step, 1 to 64 actors, four Ray nodes
 python experiments/cluster_bench.py learner     a learner at full speed while 16 actors send: its time for receiving
@@ -41,7 +41,7 @@ from t3d.events import ActingEvent, Diagnosed
 from t3d.insight.plots import drawing
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "docs" / "cluster" / "bench.json"
+RESULTS = HERE.parent / "docs" / "lab" / "clusters" / "bench.json"
 PICTURE = HERE.parent / "docs" / "img" / "cluster.png"
 NODES, CPUS = 4, 2  # Ray nodes, and CPUs that each claims to have: it starts so many idle workers at once
 STEP_MS, ACTORS = (10, 100, 1), (1, 2, 4, 8, 16, 32, 64)

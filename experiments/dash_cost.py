@@ -1,4 +1,4 @@
-"""What an open dashboard costs a training, for docs/dashboard.md: python experiments/dash_cost.py [--rounds 150].
+"""What an open dashboard costs a training, for docs/lab/watching.md: python experiments/dash_cost.py [--rounds 150].
 
 A training with the default settings but fewer random steps is alone and watched in turns, 200 steps each. Watched: the
 server of `t3d train --dash` runs beside it, and a page that is open all the time is imitated: it looks for changes

@@ -45,16 +45,10 @@ def take(
 def main(root: str, *names: str) -> None:
     run, other, live, broken = (quote(name, safe="") for name in names)
     shots = {  # by name: part of the page, width, and how far down
-        "dash-list-1280-light": ("#/", 1280, 0),
-        "dash-list-390-dark": ("#/", 390, 0),
         "dash-run-1280-light": (f"#/run/{run}", 1280, 0),
-        "dash-run-1280-dark": (f"#/run/{run}", 1280, 1200),
         "dash-run-390-light": (f"#/run/{live}", 390, 0),
-        "dash-steps-1280-light": (f"#/run/{live}/steps", 1280, 0),
         "dash-alarm-1280-light": (f"#/run/{broken}", 1280, 0),
-        "dash-alarm-390-dark": (f"#/run/{broken}", 390, 0),
         "dash-compare-1280-dark": (f"#/compare?run={other}&run={broken}", 1280, 0),
-        "dash-compare-390-light": (f"#/compare?run={other}&run={broken}", 390, 0),
     }
     t3d = [sys.executable, "-m", "t3d"]
     with (

@@ -1,4 +1,4 @@
-"""What diagnostics cost, for docs/diagnostics.md: python experiments/diagnostics_cost.py [--device cuda] [--seeds 10].
+"""What diagnostics cost, for docs/lab/watching.md: python experiments/diagnostics_cost.py [--device cuda] [--seeds 10].
 
 Trains HalfCheetah-v5 with the default settings but fewer random steps, with and without diagnostics in turns, for each
 number of threads. Prints their share of the time of learning, once from the `seconds` of the events and once from the

@@ -1,4 +1,4 @@
-"""How far torch, ONNX and C are from the policy: `python experiments/export_parity.py [FILE.json]`, for docs/ship.md.
+"""How far torch, ONNX and C are from a policy, for docs/lab/shipping.md: `python experiments/export_parity.py FILE`.
 
 Each figure is the largest difference over 10,000 observations with extremes, as a share of the range of actions. Actors
 have 17 inputs, hidden layers 256-256 and 6 actions, with and without scaled observations; images are three frames of

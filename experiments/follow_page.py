@@ -1,4 +1,4 @@
-"""Types what a page says into a shell, from an empty folder: `python experiments/follow_page.py docs/tutorial_ship.md`.
+"""Types what a page says into a shell, from an empty folder: `python experiments/follow_page.py docs/first-steps.md`.
 
 Each line of every `sh` block is typed as it stands, and each file that the page shows is written. A command that serves
 keeps its terminal; what follows is typed into a second one. `--with 50000=2000` types something shorter.

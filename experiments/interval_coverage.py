@@ -1,4 +1,4 @@
-"""How far bootstrap intervals of a few seeds can be trusted: the tables of docs/statistics.md.
+"""How far bootstrap intervals of a few seeds can be trusted: the table of docs/many-seeds.md.
 
 Scores are drawn from a known distribution, so that the true interquartile mean is known too.
 

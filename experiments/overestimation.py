@@ -1,8 +1,8 @@
-"""Do critics overestimate? The picture in docs/diagnostics.md: `python experiments/overestimation.py`.
+"""Do critics overestimate? The picture in docs/lab/watching.md: `python experiments/overestimation.py`.
 
 Trains HalfCheetah-v5 with one critic and with two (whose minimum is the target, as in the paper), five seeds each, and
 draws what the critics predict beside the returns that followed, from the `diagnostics` events. Each training leaves its
-metrics in docs/overestimation; one that has left them is not repeated, and `--draw` trains nothing.
+metrics in docs/lab/overestimation; one that has left them is not repeated, and `--draw` trains nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def train(args: argparse.Namespace, critics: int) -> None:
 
 
 def results_file(args: argparse.Namespace, critics: int) -> Path:
-    return Path(args.docs, "overestimation", f"critics-{critics}.json")
+    return Path(args.docs, "lab", "overestimation", f"critics-{critics}.json")
 
 
 def column(rows: list[list[Any]], name: str) -> np.ndarray[Any, Any]:

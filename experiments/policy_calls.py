@@ -1,4 +1,4 @@
-"""What one call of a policy takes: `python experiments/policy_calls.py [FILE.json]`; the figures in docs/ship.md.
+"""What one call of a policy takes, for docs/lab/shipping.md: `python experiments/policy_calls.py [FILE.json]`.
 
 Actors of 256-256 with 17 inputs and 6 actions: a policy file, one with smooth actions, the first as ONNX, and the
 products of matrices and activations alone. They take turns, on one thread; the shortest of many rounds counts.

@@ -1,4 +1,4 @@
-"""What the replay costs, for docs/lab/performance.md and docs/replay.md.
+"""What the replay costs, for docs/lab/performance.md and docs/lab/learning.md.
 
 python experiments/replay_cost.py rows [--device cuda]     bytes a row, microseconds to add one and to sample a batch
 python experiments/replay_cost.py priorities [FILE.json]   sampling by error on the CPU: a million transitions of

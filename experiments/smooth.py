@@ -1,9 +1,9 @@
-"""Return against smoothness: `python experiments/smooth.py`, the section "Smooth actions" of docs/ship.md.
+"""Return against smoothness: `python experiments/smooth.py`, the section "Smooth actions" of docs/lab/shipping.md.
 
 Trains a task, by default HalfCheetah-v5, with several limits on how much actions change per step
 (env.max_action_change), several seeds in one run each, and plays the last policy of each seed on fresh episodes. The
 policies without a limit are also played behind a limit that they were not trained with. Each training leaves a JSON
-file under docs/smooth; one that has such a file with as many steps and seeds is skipped, and one that was stopped
+file under docs/lab/smooth; one that has such a file with as many steps and seeds is skipped, and one that was stopped
 continues from its checkpoint: repeating the command finishes the study. `--draw` trains nothing.
 
     python experiments/smooth.py --actors local:15 --tf32          # a machine with a GPU and 16 cores: half an hour
@@ -34,7 +34,7 @@ from t3d.seeds import derive
 from t3d.types import sample_std
 
 LIMITS = [0, 0.5, 0.2, 0.1, 0.05]
-RESULTS, PAGE, PICTURE = Path("docs/smooth"), Path("docs/ship.md"), Path("docs/img/smooth.png")
+RESULTS, PAGE, PICTURE = Path("docs/lab/smooth"), Path("docs/lab/shipping.md"), Path("docs/img/smooth.png")
 Actions = NDArray[np.float64]
 
 
@@ -210,7 +210,7 @@ def write(results: list[dict[str, Any]]) -> None:
         + ".",
         *commands(results),
         "",
-        "![Return against smoothness](img/smooth.png)",
+        "![Return against smoothness](../img/smooth.png)",
     ]
     table = "\n".join(lines)
     print(table)

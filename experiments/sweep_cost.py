@@ -1,6 +1,6 @@
 """What a sweep costs, and what it equals: three values times two seeds in one run, against runs one after the other.
 
-python experiments/sweep_cost.py     trains on Pendulum-v1 with preset quick; prints the figures of docs/sweeps.md and
+python experiments/sweep_cost.py     trains on Pendulum-v1 with preset quick; prints figures of docs/lab/learning.md and
                                      draws its picture
 """
 

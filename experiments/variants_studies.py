@@ -40,14 +40,14 @@ def combined(*names: str) -> dict[str, Any]:
     return settings
 
 
-FINALISTS = {  # what the screen and the sweep in docs/sweeps.md found, and fewer random steps
+FINALISTS = {  # what the screen and the sweep in docs/lab/learning.md found, and fewer random steps
     "fast-critics": combined("fast-critics"),
     "fast-critics-normalised": combined("fast-critics", "normalised-observations", "layer-norm"),
     "fast-critics-truncated": combined("fast-critics", "normalised-observations", "layer-norm", "truncated"),
 }
 
 
-# Chosen after tries on a CPU with images of 32 pixels: docs/images.md
+# Chosen after tries on a CPU with images of 32 pixels: docs/lab/learning.md
 PENDULUM_FROM_PIXELS: dict[str, Any] = {
     "preset": "pixels",
     "env": {"pixels": 84},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
 import os
 import re
 import shlex
@@ -18,19 +20,23 @@ import pytest
 import tyro
 
 import config_page
+import t3d
 from t3d.alarms.symptoms import SYMPTOMS
-from t3d.app.cli import main
-from t3d.app.explain import ExplainArgs
+from t3d.app.cli import COMMANDS, main
+from t3d.app.flags import read_flags
 from t3d.app.serve import ServeArgs
 from t3d.app.train import parse
-from t3d.bench.command import BenchArgs
 from t3d.config import Config, flat
 from t3d.events import KINDS
 from t3d.store.summary import read_summary
 from t3d.types import UpdateTrace
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/lab/*.md")])
+TUTORIALS = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("first-steps", "own-environment", "shipping")),
+]
 SMALL = shlex.split("--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --no-video")
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
 
@@ -60,26 +66,30 @@ class Block(NamedTuple):
 
     @property
     def commands(self) -> list[list[str]]:
-        """The t3d commands of a shell block, as lists of words."""
+        """The t3d commands that it shows, as lists of words."""
         return [line[1:] for line in self.lines if line[0] == "t3d"]
 
     @property
     def programs(self) -> list[list[str]]:
-        """The Python programs that a shell block starts."""
+        """The Python programs that it starts."""
         return [line[1:] for line in self.lines if line[0] == "python" and not line[1].startswith(("-", "exp", "scr"))]
 
     @property
     def lines(self) -> list[list[str]]:
-        """The lines of a shell block, as lists of words."""
-        whole_lines = self.text.replace("\\\n", " ").splitlines() if self.language == "sh" else []
-        words = [shlex.split(line, comments=True) for line in whole_lines]
-        return [line for line in words if line]
+        """The lines that start a program, as lists of words."""
+        is_shell = self.language in ("sh", "shell", "text")
+        whole_lines = self.text.replace("\\\n", " ").splitlines() if is_shell else []
+        return [shlex.split(line, comments=True) for line in whole_lines if line.startswith(("t3d ", "python "))]
 
 
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [Block(match[1], match[2], text.count("\n", 0, match.start(2))) for match in found]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def shows_code(page: Path) -> bool:
@@ -102,7 +112,7 @@ def test_the_algorithm_page_points_at_the_right_lines() -> None:
         assert shown == line and path.endswith(name)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("docs/lab/*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'src="([^"]+)"', text)
@@ -112,22 +122,57 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.fixture(scope="module")
 def any_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pages call runs/NAME and runs/OTHER: any run, here of three seeds."""
+    """What tutorials call runs/NAME and runs/OTHER: any run, here of three seeds."""
     root = tmp_path_factory.mktemp("runs")
     command = ["train", "Pendulum-v1", "--preset", "quick", *SMALL, "--seeds", "0", "1", "2"]
     assert main([*command, "--run.root", str(root), "--run.name", "NAME"]) == 0
     return root / "NAME"
 
 
-@pytest.mark.parametrize("page", [*filter(shows_code, PAGES)], ids=lambda page: page.name)
-def test_what_a_page_shows_works(
+@pytest.mark.parametrize("page", [page for page in PAGES if shows_code(page) and page not in TUTORIALS], ids=name_of)
+def test_what_a_page_shows_exists(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks_of(page):
+        if block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        if block.language in ("python", "py"):
+            check_names(block.text)
+        for command in block.commands:
+            parse_only(command)
+
+
+def check_names(code: str) -> None:
+    """Fails if T3D has not what the code takes from it."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "t3d":
+            module = importlib.import_module(node.module or "")
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert not missing, f"{node.module} has no {missing}"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "t3d":
+            assert hasattr(t3d, node.attr), f"t3d has no {node.attr}"
+
+
+def parse_only(command: list[str]) -> None:
+    """Fails if the command has no such options."""
+    name, *rest = command
+    if name == "train":
+        parse(rest)
+        return
+    kind = f"{name.capitalize()}Args"
+    if command[:2] == ["runs", "show"]:
+        kind, rest = "ShowArgs", rest[1:]
+    module = COMMANDS[name].function.partition(":")[0] or f"t3d.app.{name}"
+    read_flags(getattr(importlib.import_module(module), kind), rest, f"t3d {name}")
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_what_a_tutorial_shows_works(
     page: Path, any_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(any_run, "runs/NAME")
     shutil.copytree(any_run, "runs/OTHER")
-    shutil.copytree(any_run, "runs/cheetah")
     Path("my_robot.py").write_text(MY_ROBOT, encoding="utf-8")
     names: dict[str, Any] = {}
     servers = Servers()
@@ -137,6 +182,8 @@ def test_what_a_page_shows_works(
                 Path(block.file).write_text(servers.at_their_ports(block.text), encoding="utf-8")
             elif block.language == "python":
                 exec(compile("\n" * block.line + block.text, page, "exec"), names)
+            if block.language != "sh":
+                continue
             for command in block.commands:
                 servers.start(command) if command[0] == "serve" else run_small(command, capfd)
             for program in block.programs:
@@ -177,18 +224,12 @@ class Servers:
 
 
 def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    if command[0] == "train" and is_heavy(command[1]):
-        parse(command[1:])  # says so if a flag does not exist
+    is_long = command[0] in ("bench", "dash") or "--claim" in command
+    if is_long or (command[0] == "train" and is_heavy(command[1])):  # they have tests of their own
+        parse_only(command)
         return
     if command[0] == "train":
-        quick = ["--td3.batch-size", "8"] if "--env.pixels" in command else []  # a CPU takes a minute otherwise
-        command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL, *quick]]
-    if command[0] == "bench":  # takes its time, and test_bench.py has it
-        tyro.cli(BenchArgs, args=command[1:])
-        return
-    if command[0] == "explain" and "--claim" in command:  # takes minutes, and test_claims.py has it
-        tyro.cli(ExplainArgs, args=command[1:])
-        return
+        command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL]]
     if command[0] == "resume":  # a little further than it is
         command = [*command, "--total-steps", str(read_summary(Path(command[1])).step + 50), "--no-video"]
     code = main(command)
@@ -224,6 +265,6 @@ def test_every_setting_is_compared_with_the_paper() -> None:
 
 
 def test_every_alarm_is_in_the_table() -> None:
-    text = (ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([\w-]+)` \|.*?\| (\d+) .*?\|.*\|$", text, re.MULTILINE))
     assert rows == {symptom.kind: str(symptom.looks) for symptom in SYMPTOMS}

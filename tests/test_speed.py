@@ -58,7 +58,7 @@ def test_a_million_priorities_take_less_than_a_millisecond() -> None:
 
 @pytest.mark.slow
 def test_acting_on_images_takes_less_than_ten_milliseconds() -> None:
-    """3 frames of 84 x 84 x 3 on one thread of NumPy, also with DrQ-v2's strides; docs/images.md has the figures."""
+    """3 frames of 84 x 84 x 3 on one thread of NumPy, also with DrQ-v2's strides; docs/lab/learning.md has it."""
     spec = image_batches.image_spec((3, 84, 84), stack=3)
     seen = np.zeros((1, spec.observation_width), np.uint8)
     for strides in ((2, 2, 2, 1), (2, 1, 1, 1)):
@@ -69,7 +69,7 @@ def test_acting_on_images_takes_less_than_ten_milliseconds() -> None:
 
 @pytest.mark.slow
 def test_a_policy_acts_in_less_than_forty_microseconds() -> None:
-    """With all its checks, 17 values to 256-256 to 6, in turns; 60 if changes are limited. docs/ship.md says both."""
+    """With all its checks, 17 values to 256-256 to 6, in turns; 60 if changes are limited (docs/lab/shipping.md)."""
     spec, seen = vector_spec(17, 6), np.linspace(-1, 1, 17)
     policy = of_vectors(hidden=(256, 256), spec=spec)
     limited = of_vectors(hidden=(256, 256), spec=spec._replace(max_action_change=0.2)).controller()

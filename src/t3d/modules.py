@@ -203,7 +203,7 @@ def import_module(module_name: str, name: str, what: str = "environment") -> Mod
         elif module_name == error.name or module_name.startswith(f"{error.name}."):
             hint = "is it installed, or in the folder you started from?"
         elif error.name.startswith("t3d."):
-            hint = "this version of T3D has none: docs/networks.md and docs/own-algorithm.md say what to import"
+            hint = "this version of T3D has none: docs/beyond-the-defaults.md says what to import"
         else:
             hint = f"install it with: pip install {error.name}"
         raise UserError(f"cannot import {error.name} for the {what} {name}; {hint}") from None

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @contextmanager
 def learner(folder: Path, address: str, *, command: str = "", more: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Runs T3D in a folder, on a cluster; by default the command of docs/cluster.md that starts or resumes a run."""
+    """Runs T3D in a folder, on a cluster; by default the documented command that starts or resumes a run."""
     sizes = f"--td3.actor-hidden 64 64 --td3.critic-hidden 64 64 --threads 1 --checkpoint.every-steps {CHECKPOINTS}"
     actors = (
         f"--actors ray:3 --env.num-envs 3 --total-steps {STEPS} --random-steps 1000 --eval.every-steps 4000 {sizes}"

@@ -27,7 +27,7 @@ from t3d.modules import import_named
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.architectures import ACTIVATIONS, Kind
 
-PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "beyond-the-defaults.md").read_text(encoding="utf-8")
 GATED = re.search(r"```python\n(# gated_network.py\n.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
 
 

@@ -74,7 +74,7 @@ def test_the_file_says_what_it_is(run: Path, tmp_path: Path) -> None:
 
 
 def test_another_runtime_needs_only_the_file(exported: Path) -> None:
-    """The inputs and outputs are those that docs/ship.md names."""
+    """The inputs and outputs are those that docs/shipping.md names."""
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(exported))
     for count in (1, 3, 128):

@@ -380,7 +380,7 @@ def test_other_spaces(tmp_path: Path, name: str) -> None:
 
 
 def test_another_runtime_gives_the_previous_action_as_a_second_input(tmp_path: Path) -> None:
-    """The inputs are those that docs/ship.md names."""
+    """The inputs are those that docs/shipping.md names."""
     onnxruntime = pytest.importorskip("onnxruntime")
     policy, rng = smooth(scaled=True), np.random.default_rng(0)
     export_policy(policy, tmp_path / "policy.onnx", "onnx", {})

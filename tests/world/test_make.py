@@ -127,7 +127,7 @@ WRONG = {
     "leaves:make": r"leaves.py, line 3: SystemExit: 3, which ends the program; put .* under if __name__ ==",
     "needs:make": "cannot import no_such_library .* pip install no_such_library",
     "lacks:make": r"lacks.py, line 1: ImportError: cannot import name 'NOTHING'",
-    "moved:make": "cannot import t3d.architectures .*; this version of T3D has none: docs/networks.md",
+    "moved:make": "cannot import t3d.architectures .*; this version of T3D has none: docs/beyond-the-defaults.md",
     "my.robot.py:Robot": "my.robot.py cannot be imported, because its name has a dot in it; rename it",
     "sys.py:Robot": "sys.py cannot be imported, because there is another module sys; rename the file",
     "sys:make": "sys has no make",

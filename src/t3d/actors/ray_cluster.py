@@ -163,7 +163,7 @@ def _join(cfg: Config, opened: ExitStack, output: int) -> list[str]:
         ) from None
     open_to_all = (
         f"the Ray cluster at {address} runs without authentication: everyone who reaches it can run programs on it; "
-        "docs/cluster.md says how to switch it on"
+        "docs/actors-and-clusters.md says how to switch it on"
     )
     return [] if with_token else [open_to_all]
 
@@ -213,7 +213,7 @@ def asks_for_token(address: str) -> bool:
     except OSError as error:
         raise UserError(
             f"nothing answers at ray_address={address} ({error.strerror or error}); is the cluster running? "
-            "docs/cluster.md says how to set it up"
+            "docs/actors-and-clusters.md says how to set it up"
         ) from None
     for mode, with_token in (("disabled", False), ("token", True)):
         answer = _ask(address, mode)

@@ -10,7 +10,7 @@ from t3d.alarms.history import NEWEST, History, or_nan
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 
-# Healthy runs and stored curves that these limits were checked on: docs/diagnostics.md
+# Healthy runs and stored curves that these limits were checked on: docs/lab/watching.md
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
 TOO_HIGH = 0.5  # of the largest return or reward known
 GROWN = 0.1  # of the same, from the first to the last of the newest looks

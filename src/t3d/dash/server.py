@@ -36,7 +36,7 @@ from t3d.version import __version__
 from t3d.web import Access, RequestRefused, error_handlers, json_answer, read_body, refuse
 
 LARGEST_BODY, BODY_SECONDS = 2**16, 5.0
-AVAILABLE = "/ and what docs/dashboard.md lists"
+AVAILABLE = "/ and what docs/watching.md lists"
 READING = ("GET", "HEAD")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'{also}; img-src 'self' data: blob:; "

@@ -102,7 +102,7 @@ def _held(curve: Series, longest: Array) -> Series:
     return Series(np.append(curve.steps, later), values, times)
 
 
-FEW = 5  # seeds; with fewer, intervals are too narrow (docs/statistics.md)
+FEW = 5  # seeds; with fewer, intervals are too narrow (docs/many-seeds.md)
 
 
 class Scored(NamedTuple):
