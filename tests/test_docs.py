@@ -224,7 +224,7 @@ class Servers:
 
 
 def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    is_long = command[0] in ("bench", "dash") or "--claim" in command
+    is_long = command[0] in ("bench", "dash") or {"--claim", "--env.pixels"} & {*command}
     if is_long or (command[0] == "train" and is_heavy(command[1])):  # they have tests of their own
         parse_only(command)
         return
