@@ -27,7 +27,9 @@ from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
 RING_ROWS, RING_BYTES = 1024, 2**26  # a ring holds RING_ROWS + max_ahead rows, within RING_BYTES; chosen
-BLOCK = 32  # transitions per member that poll waits for; fewer if max_ahead is small; chosen
+# Transitions per member that poll waits for; fewer if max_ahead is small. A block costs as many small copies however
+# long it is: with 10 rows the learner of ten seeds could not keep an H200 busy.
+BLOCK = 32
 GATHER_SECONDS, NAP_SECONDS = 0.002, 0.0005  # how long it waits for them, and sleeps between two checks; chosen
 MIN_DELIVERED = 100  # transitions after which the count of faults in a row starts over; chosen
 Unit = list[tuple[int, int]]  # (member, environment index) pairs that must be stepped by the same actor

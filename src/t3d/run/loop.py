@@ -128,7 +128,7 @@ class Trainer:
             self.publisher.publish()
         if learner.updates == before:
             self.publisher.finish()
-            if self.cfg.normalise_observations:
+            if self.cfg.normalise_observations:  # actors use the newest scaling, so it is no state of its own to save
                 self.publisher.publish()
         return events
 
