@@ -6,12 +6,13 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --c
 # Tests that are about the update, the replay and runs; on a GPU machine without the extras the others could only be skipped.
 GPU_TESTS := tests/algo tests/data tests/measure tests/run tests/store tests/actors
 
-.PHONY: help setup demo test test-all test-gpu check lint clean
+.PHONY: help setup demo test test-system test-all test-gpu check lint clean
 
 help:
 	@echo "make demo      train Pendulum-v1 (half a minute once installed) and show the results"
 	@echo "make test      all checks and quick tests"
-	@echo "make test-all  the slow tests too"
+	@echo "make test-system  tests with whole programs: Ray, browsers, simulators, servers"
+	@echo "make test-all  both, and the slow tests"
 	@echo "make test-gpu  quick tests on a GPU machine, which needs no network: installs nothing, uses the packages of PYTHON"
 	@echo "               (torch, gymnasium, pytest, ...) and of the folder SITE: make test-gpu PYTHON=python3 SITE=folder"
 	@echo "make check     format, lint, types, import layers, and the tests of the algorithm"
@@ -24,14 +25,17 @@ demo: $(VENV)/.installed
 	$(VENV)/bin/t3d train Pendulum-v1 --preset quick
 
 test: lint
-	$(VENV)/bin/pytest -n 2 -m "not slow"
+	$(VENV)/bin/pytest -n 2 --dist loadscope -m "not slow and not system"
 
-test-all: test
-	$(VENV)/bin/pytest -m slow
+test-system: $(VENV)/.installed-dev
+	$(VENV)/bin/pytest -n 2 --dist loadscope -m "system and not slow"
+
+test-all: test test-system
+	$(VENV)/bin/pytest -m "slow or hypothesis" --hypothesis-profile thorough
 
 test-gpu:
 	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/tests$(if $(SITE),:$(abspath $(SITE)))" \
-		$(PYTHON) -m pytest -n 12 -m "not slow" $(PYTEST_FLAGS) $(GPU_TESTS)
+		$(PYTHON) -m pytest -n 12 -m "not slow and not system" $(PYTEST_FLAGS) $(GPU_TESTS)
 
 check: lint
 	$(VENV)/bin/pytest -q tests/algo/test_td3.py tests/data/test_replay.py tests/test_config.py tests/test_docs.py

@@ -19,8 +19,9 @@ from t3d.world.simulators import choose_graphics
 
 choose_graphics()
 torch.set_num_threads(1)
-settings.register_profile("t3d", deadline=None)
-settings.load_profile("t3d")
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=1000)  # of `make test-all`
+settings.load_profile("quick")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 

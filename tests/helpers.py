@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -171,6 +172,20 @@ SLEEP = f"7654.{os.getpid()}"  # seconds that a simulator sleeps: nobody else's 
 def simulators() -> list[psutil.Process]:
     """The processes that environments of this test have started, if SLEEP is their time."""
     return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", SLEEP]]
+
+
+def products(**values: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test with combinations that hold every pair of values; `make test-all` adds all others."""
+    names = list(values)
+    combinations = list(itertools.product(*values.values()))
+    pairs = {each: {*itertools.combinations(enumerate(map(str, each)), 2)} for each in combinations}
+    missing = set[Any]().union(*pairs.values())
+    quick = []
+    while missing:
+        quick.append(max(combinations, key=lambda each: len(pairs[each] & missing)))
+        missing -= pairs[quick[-1]]
+    slow = [pytest.param(*each, marks=pytest.mark.slow) for each in combinations if each not in quick]
+    return pytest.mark.parametrize(names, [*quick, *slow], ids=str)
 
 
 class CountingEnv(gym.Env[Any, Any]):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import config_page
@@ -64,14 +64,12 @@ VALUES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
 @given(values=VALUES)
 def test_a_configuration_survives_toml_and_dicts(values: dict[str, Any]) -> None:
     survives_toml_and_dicts(values)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000)
 @given(values=VALUES)
 def test_a_thousand_configurations_survive_toml_and_dicts(values: dict[str, Any]) -> None:
     survives_toml_and_dicts(values)

@@ -26,6 +26,8 @@ from serve_client import AS_JSON, GOOD, saved, served, until
 from shipped_policies import of_vectors
 from t3d.dash.server import PLOTLY
 
+pytestmark = pytest.mark.system
+
 UPGRADE = (
     b"GET /ws HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

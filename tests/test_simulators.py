@@ -99,6 +99,8 @@ def test_mujoco_leaves_no_log_in_peoples_folders(tmp_path: Path) -> None:
 import gymnasium, logging, sys
 from t3d.config import EnvConfig
 from t3d.world.make import env_factory
+
+pytestmark = pytest.mark.system
 def own(): return gymnasium.make("Hopper-v5")
 sys.modules["own"] = sys.modules["__main__"]
 for name in sys.argv[1:]:

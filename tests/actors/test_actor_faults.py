@@ -16,6 +16,8 @@ from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, BadValueFound, End, Event, Resumed
 from t3d.run.live import resume, train
 
+pytestmark = pytest.mark.system
+
 DEATHS = ["step exception", "reset exception", "make exception", "SIGKILL", "exit", "hard exit", "segfault"]
 HANGS = ["SIGSTOP", "step sleep", "reset sleep"]
 

@@ -69,7 +69,7 @@ def on_ray(cfg: Config) -> Iterator[Collector]:
 
 
 COLLECTORS: dict[str, Callable[[Config], Any]] = {"inline": inline, "local": local, "threads": threads, "ray": on_ray}
-KINDS = [pytest.param(kind, marks=needs_ray) if kind == "ray" else kind for kind in COLLECTORS]
+KINDS = [pytest.param(kind, marks=[needs_ray, pytest.mark.system]) if kind == "ray" else kind for kind in COLLECTORS]
 ACTORS = {"local": "local:1", "ray": "ray:1"}
 
 
@@ -262,7 +262,9 @@ EVALUATORS: dict[str, Callable[[Config], Any]] = {
     "processes": process_evaluator,
     "ray": ray_evaluator,
 }
-EVALUATOR_KINDS = [pytest.param(kind, marks=needs_ray) if kind == "ray" else kind for kind in EVALUATORS]
+EVALUATOR_KINDS = [
+    pytest.param(kind, marks=[needs_ray, pytest.mark.system]) if kind == "ray" else kind for kind in EVALUATORS
+]
 
 
 @pytest.mark.parametrize("name", EVALUATOR_KINDS)

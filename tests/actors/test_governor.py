@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actor_helpers import actor_config, of_kind
@@ -39,7 +39,6 @@ def test_a_schedule_fires_once_for_each_multiple() -> None:
 
 
 @given(st.sampled_from([0.01, 0.1, 0.29, 0.5, 1.0, 2.0, 7.5]), st.integers(1, 500), st.integers(0, 300))
-@settings(max_examples=300)
 def test_neither_side_waits_for_ever_and_neither_runs_away(ratio: float, max_ahead: int, updates: int) -> None:
     total = 10**9
     governor = Governor(Config(total_steps=total, random_steps=100, updates_per_step=ratio, max_ahead=max_ahead))

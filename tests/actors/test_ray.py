@@ -50,6 +50,8 @@ from t3d.run.placement import resolve
 from t3d.types import GOES_ON, Rollout
 from t3d.world.make import env_factory
 
+pytestmark = pytest.mark.system
+
 TESTS = str(Path(__file__).parents[1])
 
 

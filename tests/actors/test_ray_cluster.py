@@ -53,6 +53,8 @@ from t3d.actors.ray_cluster import connect
 from t3d.config import Config, EnvConfig
 connect(Config(actors="ray:2", env=EnvConfig(id="Pendulum-v1")), 2, threading.Event())
 import ray, time
+
+pytestmark = pytest.mark.system
 class Sleeper:
     def act(self):
         time.sleep(100)

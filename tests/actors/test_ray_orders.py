@@ -29,6 +29,8 @@ from t3d.run.placement import resolve
 from t3d.seeds import derive
 from t3d.world.make import env_factory
 
+pytestmark = pytest.mark.system
+
 UPDATE_SECONDS = 0.002
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import helpers
@@ -24,7 +24,6 @@ def told(rows: Any, about: Any) -> list[Any]:
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(5, 12))
-@settings(max_examples=200)
 def test_a_ring_is_a_queue(sizes: list[int], capacity: int) -> None:
     ring, sent, received = Ring(2, "float32", capacity), [], []
     for number, size in enumerate(sizes):

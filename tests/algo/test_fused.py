@@ -92,10 +92,7 @@ def distance(
     return max(found, largest(list(states)))
 
 
-@pytest.mark.parametrize("policy_delay", [1, 2, 3])
-@pytest.mark.parametrize("layers", [(), (7,), (16, 16), (8, 9, 10)], ids=str)
-@pytest.mark.parametrize("critics", [1, 2, 5])
-@pytest.mark.parametrize("members", [1, 3])
+@helpers.products(members=[1, 3], critics=[1, 2, 5], layers=[(), (7,), (16, 16), (8, 9, 10)], policy_delay=[1, 2, 3])
 def test_fused_is_td3_update(members: int, critics: int, layers: tuple[int, ...], policy_delay: int) -> None:
     cfg = make_config(actor_hidden=layers, critic_hidden=layers[::-1], critics=critics, policy_delay=policy_delay)
     assert distance(Fused, cfg, members, updates=200) < 1e-10

@@ -63,11 +63,9 @@ def assert_equal_updates(
     assert float(candidate.agent.actor_adam.steps) == count // cfg.policy_delay > 0
 
 
-@pytest.mark.parametrize("network", HIDDEN)
-@pytest.mark.parametrize("members", [1, 3])
-@pytest.mark.parametrize("critics", [1, 2, 5])
-@pytest.mark.parametrize("hidden", [(), (7,), (8, 9, 10)])
-@pytest.mark.parametrize("policy_delay", [1, 2, 3])
+@helpers.products(
+    network=[*HIDDEN], members=[1, 3], critics=[1, 2, 5], hidden=[(), (7,), (8, 9, 10)], policy_delay=[1, 2, 3]
+)
 def test_the_compilable_update_is_td3_update(
     network: str, members: int, critics: int, hidden: tuple[int, ...], policy_delay: int
 ) -> None:
@@ -77,13 +75,11 @@ def test_the_compilable_update_is_td3_update(
     assert_equal_updates(cfg, members, 30)
 
 
-@pytest.mark.parametrize(("actor", "critic"), NETWORKS)
-@pytest.mark.parametrize("objective", graph.OBJECTIVES)
-@pytest.mark.parametrize("members", [1, 3])
-@pytest.mark.parametrize("critics", [2, 5])
+@helpers.products(networks=NETWORKS, objective=[*graph.OBJECTIVES], members=[1, 3], critics=[2, 5])
 def test_it_is_for_every_network_and_objective(
-    actor: str, critic: str, objective: Any, members: int, critics: int
+    networks: tuple[str, str], objective: Any, members: int, critics: int
 ) -> None:
+    actor, critic = networks
     cfg = replace(CFG, actor_network=actor, critic_network=critic, actor_objective=objective, critics=critics)
     assert_equal_updates(cfg, members, 20)
 

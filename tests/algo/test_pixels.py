@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import helpers
@@ -232,7 +232,6 @@ def test_a_member_beside_others_is_the_member_alone(choice: str) -> None:
             assert torch.allclose(given, expected, atol=1e-10), name
 
 
-@settings(max_examples=60)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(3, 12), st.integers(3, 12)), min_size=1, max_size=3),
     vector=st.integers(0, 3),

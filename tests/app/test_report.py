@@ -142,14 +142,15 @@ def test_what_a_run_folder_says_is_never_markup() -> None:
         assert "\u202e" not in page
 
 
+@pytest.mark.parametrize("count", [7, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_folder_with_wrong_values_has_a_report_or_is_a_sentence(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     values: list[Any] = ["x", "", [], {}, None, -1, 0.5, True, 10**30, 10**400, 1e300, [0] * 50, {"x": {}}]
     lines = [json.loads(line) for line in (trained / "events.jsonl").read_bytes().splitlines()]
     kinds = {line["event"]: line for line in lines}  # the last of each
     cases = [(kind, field, value) for kind, line in kinds.items() for field in line for value in values]
-    for number, (kind, field, value) in enumerate([("start", "time", 10**400), *random.Random(0).sample(cases, 30)]):
+    for number, (kind, field, value) in enumerate([("start", "time", 10**400), *random.Random(0).sample(cases, count)]):
         path = Path(shutil.copytree(trained, str(number), ignore=shutil.ignore_patterns("checkpoints")))
         wrong = json.dumps({**kinds[kind], field: value}) + "\n"
         for name in ("events.jsonl", "journal.jsonl"):

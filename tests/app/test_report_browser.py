@@ -15,6 +15,8 @@ from fake_runs import diagnosis, update, write_run
 from t3d.app.cli import main
 from t3d.events import Alarm, Event
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:

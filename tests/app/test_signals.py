@@ -22,6 +22,8 @@ WORLD = '''
 import os, time
 import gymnasium as gym, numpy as np
 
+pytestmark = pytest.mark.system
+
 class World(gym.Env):
     """Pendulum-sized; slow where an environment variable says so."""
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}

@@ -26,6 +26,8 @@ from fake_runs import diagnosis, evaluation, update, write_long_run, write_run
 from t3d.dash.process import address_of
 from t3d.events import Alarm, TraceSummary, to_line
 
+pytestmark = pytest.mark.system
+
 SMALL = "--random-steps 100 --td3.batch-size 8 --td3.actor-hidden 8 --td3.critic-hidden 8 --log.every-steps 50"
 LIVE = f"{SMALL} --eval.every-steps 500 --eval.episodes 1 --no-video --run.name live --total-steps 1000000"
 LIVE += " --td3.actor-lr 1 --log.diagnose-every-steps 200"  # far too fast, which raises an alarm

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dash_client import client_of
@@ -30,7 +30,6 @@ def test_thinning_keeps_ends_and_extremes(values: list[float], points: int) -> N
         assert len(kept) == len(values)
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 99_999), st.sampled_from([-1.0, 1.0]))
 def test_a_spike_of_one_point_in_a_hundred_thousand_stays(where: int, height: float) -> None:
     values = np.zeros(100_000)

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from numpy.typing import NDArray
 
@@ -84,7 +84,6 @@ def resumed(replay: FrameReplay, spec: Spec, capacity: int, envs: int, folder: P
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=150)
 @given(
     seed=some.integers(0, 2**32),
     layout=some.sampled_from(
@@ -200,7 +199,6 @@ def test_short_episodes_leave_early_and_are_not_drawn() -> None:
         player.origins = player.origins[:0]
 
 
-@settings(max_examples=150)
 @given(
     seed=some.integers(0, 2**32),
     stack=some.integers(1, 8),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import helpers
@@ -67,7 +67,6 @@ def by_hand(history: list[dict[str, Any]], number: int, n: int, gamma: float) ->
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=60)
 @given(
     seed=some.integers(0, 2**32),
     n=some.integers(1, 7),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import helpers
@@ -99,7 +99,6 @@ class World:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=60)
 @given(
     seed=some.integers(0, 2**32),
     members=some.integers(1, 3),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from numpy.typing import NDArray
 
@@ -42,7 +42,6 @@ def found(tree: SumTree, u: NDArray[Any]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=60)
 @given(
     seed=some.integers(0, 2**32),
     members=some.integers(1, 3),
@@ -82,7 +81,6 @@ def draws(rng: np.random.Generator, tree: SumTree, dense: NDArray[Any]) -> tuple
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=60)
 @given(seed=some.integers(0, 2**32), rows=some.sampled_from([3, 128, 1000, 20_000]), decades=some.integers(0, 30))
 def test_rounding_never_leads_to_a_row_without_priority(device: str, seed: int, rows: int, decades: int) -> None:
     rng = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import helpers
@@ -39,7 +39,6 @@ def contents(replay: Replay, member: int) -> list[int]:
     return s[:, 0].long().tolist()
 
 
-@settings(max_examples=1000)
 @given(capacity=st.integers(1, 12), blocks=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 15)), max_size=12))
 def test_the_ring_is_a_list_that_forgets_its_oldest(capacity: int, blocks: list[tuple[int, int]]) -> None:
     replay = Replay(SPEC, capacity, members=2)
@@ -97,7 +96,6 @@ def test_memory_is_counted_before_it_is_taken() -> None:
     assert Memory(SPEC, short, "cpu").replay.capacity == 500
 
 
-@settings(max_examples=1000)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6),
     offset=st.floats(-1e4, 1e4),

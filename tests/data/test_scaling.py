@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import helpers
@@ -70,7 +70,6 @@ def rollout(member: int, transitions: list[Transition]) -> Rollout:
     return rows._replace(origins=np.array([one[:4] for one in transitions], np.int32).reshape(-1, 4))
 
 
-@settings(max_examples=150)
 @given(
     seed=some.integers(0, 2**32),
     envs=some.integers(1, 4),

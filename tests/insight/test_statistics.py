@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from t3d.insight.statistics import (
@@ -133,7 +133,6 @@ def test_curves_without_a_common_step_have_no_common_values() -> None:
 
 
 @given(st.lists(st.lists(NUMBERS, min_size=4, max_size=4), min_size=1, max_size=5).map(np.array))
-@settings(max_examples=20)
 def test_a_band_is_the_interval_of_each_step(values: Any) -> None:
     found = band(interquartile_mean, values, resamples=50)
     for place in range(4):

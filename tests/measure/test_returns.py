@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import helpers
@@ -60,7 +60,6 @@ def by_hand(origins: Origins, rewards: Any, first: int, gamma: float) -> list[tu
     return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
 
 
-@settings(max_examples=60)
 @given(
     seed=some.integers(0, 2**32),
     envs=some.integers(1, 4),

@@ -12,6 +12,8 @@ from nbclient import NotebookClient  # noqa: E402
 
 SMALL = """
 import t3d
+
+pytestmark = pytest.mark.system
 settings = {"env": {"id": "Pendulum-v1"}, "preset": "quick", "total_steps": 1500, "run": {"name": "cell"}}
 """
 

@@ -149,7 +149,9 @@ def test_a_replay_that_fits_only_elsewhere_now_draws_other_batches(
 IN_THE_SECOND = (1130, {"total_steps": 1300, "checkpoint": {"every_steps": 1100}, "seeds": [0, 1]})
 
 
-@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "HalfCheetahBulletEnv-v0"])
+@pytest.mark.parametrize(
+    "env_id", ["HalfCheetah-v5", pytest.param("HalfCheetahBulletEnv-v0", marks=pytest.mark.system)]
+)
 @pytest.mark.parametrize(
     ("step", "changes"),
     [

@@ -15,6 +15,8 @@ import pytest
 import vandals
 from t3d.store.checkpoint import newest
 
+pytestmark = pytest.mark.system
+
 SURVIVED = [kind for kind in vandals.KINDS if kind not in ("nothing", "an error that cannot be printed")]
 TESTS = Path(vandals.__file__).parent
 

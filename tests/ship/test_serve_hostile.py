@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
@@ -158,13 +158,11 @@ def refused_or_good(body: bytes, kind: dict[str, str]) -> None:
 
 
 @given(NESTED | LIKELY | ROWS)
-@settings(max_examples=200, deadline=None)
 def test_any_json_is_refused_or_gets_a_good_action(value: Any) -> None:
     refused_or_good(json.dumps(value).encode(), AS_JSON)
 
 
 @given(st.lists(STARTS | LIKELY | NESTED | ROWS, min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
 def test_any_messages_of_a_websocket_are_refused_or_get_good_actions(values: list[Any]) -> None:
     """Also one after the other: what one leaves behind must not harm the next."""
     for client, policy in CLIENTS:
@@ -182,7 +180,6 @@ def test_any_messages_of_a_websocket_are_refused_or_get_good_actions(values: lis
 
 
 @given(st.binary(max_size=200) | st.binary(min_size=4 * SIZE, max_size=4 * SIZE))
-@settings(max_examples=200, deadline=None)
 def test_any_bytes_are_refused_or_get_a_good_action(content: bytes) -> None:
     for kind in (AS_JSON, AS_BYTES):
         refused_or_good(content, kind)

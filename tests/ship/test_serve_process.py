@@ -29,6 +29,8 @@ from t3d.app.cli import main
 from t3d.policy.acting import SavedPolicy
 from t3d.web import listen
 
+pytestmark = pytest.mark.system
+
 
 def raw(server: Served, content: bytes) -> bytes:
     """Sends bytes as they are; returns what comes back until the server closes or a second passes."""

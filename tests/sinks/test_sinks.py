@@ -356,6 +356,8 @@ with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as
     while file.write(bytes(4096)) == 4096: pass
 os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - {free})
 from t3d.app.cli import main
+
+pytestmark = pytest.mark.system
 sys.exit(main(["sinks", str(disk / "run"), "--to", "wandb"]))
 """
 

@@ -135,7 +135,7 @@ def test_a_log_that_is_truncated_while_its_parts_are_read_is_read_again(
     assert_holds(index, path)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 30), min_size=1), st.integers(1, 50))
 def test_every_line_begins_in_one_part(tmp_path: Path, lengths: list[int], size: int) -> None:
     lines = [bytes([65 + place % 26]) * length for place, length in enumerate(lengths)]
@@ -286,7 +286,6 @@ def test_only_the_newest_news_is_kept(tmp_path: Path) -> None:
     assert len(told) == 200 and told[-1] == alarms[-1]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 1), st.none() | st.floats(-9, 9)), max_size=40))
 def test_a_thinned_table_has_half_the_rows_and_the_smallest_and_largest_values(
     reports: list[tuple[int, float | None]],

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -39,7 +39,6 @@ def by_hand(asked: float, before: float, low: float, high: float, limit: float) 
     return min(max(wanted, before - limit * (high - low)), before + limit * (high - low))
 
 
-@settings(max_examples=60, deadline=None)
 @given(asked=ASKED, limit=st.floats(0.01, 1))
 def test_actions_are_those_computed_by_hand_and_never_change_by_more(
     asked: list[tuple[float, float]], limit: float

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -55,7 +55,6 @@ def numbers(observation: NDArray[np.uint8], spec: Spec) -> list[int]:
     return [int(frame[0]) for frame in frames if (frame == frame[0]).all()]
 
 
-@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8),
     stack=st.integers(1, 4),

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_worlds import LIMIT, STILL, Dot
@@ -18,7 +18,6 @@ from t3d.world.make import env_factory
 from t3d.world.pixels import Pixels, averaged, open_env
 
 
-@settings(max_examples=40)
 @given(height=st.integers(1, 90), width=st.integers(1, 90), pixels=st.integers(1, 40), seed=st.integers(0, 99))
 def test_resizing_takes_the_mean_of_the_area(height: int, width: int, pixels: int, seed: int) -> None:
     image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
