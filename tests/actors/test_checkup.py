@@ -48,7 +48,7 @@ def test_a_stop_is_heard_while_an_environment_hangs(tmp_path: Path, monkeypatch:
     threading.Timer(1.5, stop.set).start()
     with pytest.raises(StoppedEarly, match="nothing was started"):
         list(train(actor_config(tmp_path, "FailsItsCheck"), stop=stop))
-    assert time.monotonic() - begun < 5 and list(tmp_path.iterdir()) == []
+    assert time.monotonic() - begun < 20 and list(tmp_path.iterdir()) == []
 
 
 def test_no_environment_is_made_in_the_learner_s_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

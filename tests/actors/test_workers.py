@@ -51,7 +51,7 @@ def test_an_actor_hears_soon_of_environments_that_it_takes_over(world: str) -> N
         until(collector, lambda one: hopeless.given_up)
         begun = time.monotonic()
         until(collector, lambda one: bool(one.poll().rollouts) and one._received[0, 1] > 0)
-        assert time.monotonic() - begun < 5.0
+        assert time.monotonic() - begun < 20
     finally:
         collector.close()
 

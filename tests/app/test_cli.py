@@ -36,9 +36,12 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "demo"
 
 
-def test_help_is_instant_and_names_every_command() -> None:
-    fastest = min(time_of([sys.executable, "-m", "t3d", "--help"]) for _ in range(5))
-    assert fastest < 0.5
+@pytest.mark.slow
+def test_help_is_instant() -> None:
+    assert min(time_of([sys.executable, "-m", "t3d", "--help"]) for _ in range(5)) < 0.5
+
+
+def test_help_names_every_command() -> None:
     assert all(name in help_text() for name in COMMANDS)
 
 

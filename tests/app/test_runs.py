@@ -324,7 +324,7 @@ def test_hundreds_of_big_runs_are_listed_at_once(root: Path, tmp_path: Path) -> 
     entries = listed(runs)
     seconds = time.perf_counter() - begun
     assert len(entries) == 200 and all(entry.status == "finished" for entry in entries.values())
-    assert seconds < 2, "10 GB: reading every line takes 20 s, the two ends of each file 0.1 s"
+    assert seconds < 10, "10 GB: reading every line takes 20 s, the two ends of each file 0.1 s"
 
 
 def test_torch_is_not_imported(root: Path) -> None:

@@ -435,7 +435,7 @@ def test_two_hundred_sockets_do_not_keep_others_out(server: Access) -> None:
                 connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03junk\r\n\r\n")
         started = time.monotonic()
         answers = [raw(server, "GET", "/api/runs").status for _ in range(5)]
-        assert answers == [200] * 5 and time.monotonic() - started < 10
+        assert answers == [200] * 5 and time.monotonic() - started < 19
     assert raw(server, "GET", "/api/session").status == 200
 
 

@@ -137,7 +137,7 @@ def test_a_stop_does_not_wait_for_a_recording(tmp_path: Path, caplog: pytest.Log
             (recorder,) = [one for one in here.children() if "t3d.insight.video" in one.cmdline()]
             stop.set()
             started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert not recorder.is_running()
     assert [*(tmp_path / "a" / "videos").iterdir()] == []
     assert caplog.messages[-1] == "no video of step 0: the run was over before it was recorded"
@@ -160,7 +160,7 @@ def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path, monke
             sink, recorder = here.children()
             threading.Timer(0 if before else 0.5, stop.set).start()
             assert stop.wait(0.2) == before
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 15
         assert not recorder.is_running() and sink.is_running(), "the sinks' process writes what is left, and then ends"
         os.killpg(sink.pid, signal.SIGKILL)
         sink.wait()
@@ -173,7 +173,7 @@ def test_leaving_early_does_not_wait_for_a_recording(tmp_path: Path) -> None:
         pass
     started = time.monotonic()
     training.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_a_policy_of_another_step_is_not_recorded_under_this_one(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_call_that_does_not_come_back_is_broken_off(words: str) -> None:
     begun = time.monotonic()
     with pytest.raises(UserError, match=rf"{words} after 0.2 s; .*env.hang_seconds.*test_watch.py, line \d+"):
         examine(HANGS[words], call_seconds=SECONDS)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 15
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
