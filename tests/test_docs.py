@@ -115,9 +115,20 @@ def test_the_algorithm_page_points_at_the_right_lines() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    targets = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'src="([^"]+)"', text)
-    for target in targets:
-        assert target.startswith(("http://", "https://")) or (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, _, heading in [link.partition("#") for link in re.findall(r'(?:\]\(|src=")([^)\s"]+)', text)]:
+        if target.startswith(("http:", "https:")):
+            continue
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not heading or file.suffix != ".md" or heading in anchors(file), f"{target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The addresses of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {
+        re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
 
 
 @pytest.fixture(scope="module")

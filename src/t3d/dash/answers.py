@@ -91,7 +91,7 @@ def state(library: Library, query: QueryParams) -> tuple[list[dict[str, Any]], s
 
 
 def run_page(library: Library, request: Request) -> dict[str, Any]:
-    """Returns everything about a run but its curves; docs/dashboard.md describes each field."""
+    """Returns everything about a run but its curves."""
     name = request.path_params["name"]
     columns, complete = library.columns(name)
     run = library.run(name)
