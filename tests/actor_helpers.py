@@ -118,7 +118,7 @@ def unstarted(cfg: Config) -> LocalCollector:
 
 def publish_zeros(collector: LocalCollector) -> None:
     """The first policy starts the actors."""
-    network, members = collector.policies.network, len(collector.cfg.seeds)
+    network, members = helpers.mlp(3, 4, 1), len(collector.cfg.seeds)
     collector.publish(PolicySnapshot(0, network, np.zeros((members, network.size), np.float32)), 0)
 
 

@@ -55,7 +55,7 @@ def cluster() -> Any:
 
     class Shared(Connection):
         def __init__(self) -> None:
-            self.warnings, self.known_nodes = [], set()
+            self.folder, self.warnings, self.known_nodes = None, [], set()
 
         def lost(self) -> str:
             return ""

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from t3d.actors.governor import Governor
-from t3d.actors.inline import MemberActor
 from t3d.actors.protocols import Collected
 from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.types import Rollout, State
-from t3d.world.episode import EpisodeCounters
+from t3d.world.episode import EpisodeCounters, MemberActor
 
 
 class ThreadCollector:

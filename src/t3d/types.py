@@ -58,7 +58,7 @@ class Fault(NamedTuple):
     episode_step: int  # 0 is the reset
     field: str
     text: str
-    count: int = 0  # type: ignore[assignment]  # bad values of this environment so far, with this one; hides tuple.count
+    number: int = 0  # of this environment's bad values so far
 
 
 class Rollout(NamedTuple):

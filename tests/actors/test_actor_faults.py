@@ -128,7 +128,7 @@ def test_what_a_dead_actor_had_sent_is_kept() -> None:
         assert slot.worker is None and collector.shared_state.taken[0, 0] == 296
         assert sum(len(rollout.r) for rollout in collector.poll().rollouts) == 296
         until(collector, lambda one: one.slots[0].worker is not None)
-        collector.publish(collector.policies.get(1), 0)
+        collector.publish(collector.shared_state.policies.get(1), 0)
         assert sum(len(rollout.r) for rollout in collector.poll().rollouts) == 0, (
             "the limit counts what the dead one took"
         )

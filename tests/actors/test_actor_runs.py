@@ -19,7 +19,7 @@ import pytest
 
 import actor_worlds
 import helpers
-from actor_helpers import actor_config, check_rows, of_kind, stopped_at, unstarted
+from actor_helpers import actor_config, check_rows, of_kind, publish_zeros, stopped_at, unstarted
 from helpers import snapshot_for
 from t3d.actors import supervisor as workers
 from t3d.actors.inline import InlineCollector
@@ -30,7 +30,6 @@ from t3d.config import Config, load_toml, merge
 from t3d.data.memory import Memory
 from t3d.errors import NobodyLeft, UserError
 from t3d.events import ActingEvent, ActorEvent, End, EpisodeEnd, Eval, Resumed, Saved
-from t3d.policy.acting import PolicySnapshot
 from t3d.run.live import resume, train
 from t3d.world.noise import scale_factor
 
@@ -281,11 +280,11 @@ def test_environments_are_spread_evenly() -> None:
     cfg = merge(Config(), {"actors": "local:3", "seeds": [0, 1], "env": {"num_envs": 4}})
     assert [len(units) for units in shares(cfg, as_one=False)] == [3, 3, 2]
     assert sorted(unit for units in shares(cfg, as_one=False) for unit in units) == [
-        [(member, env)] for member in range(2) for env in range(4)
+        ((member, env),) for member in range(2) for env in range(4)
     ]
     assert shares(merge(cfg, {"actors": "local:2"}), as_one=True) == [
-        [[(0, 0), (0, 1), (0, 2), (0, 3)]],
-        [[(1, 0), (1, 1), (1, 2), (1, 3)]],
+        [((0, 0), (0, 1), (0, 2), (0, 3))],
+        [((1, 0), (1, 1), (1, 2), (1, 3))],
     ]
     with pytest.raises(UserError, match="there is work for only 2: a VectorEnv is stepped by one actor"):
         shares(cfg, as_one=True)
@@ -363,8 +362,7 @@ def test_sixteen_actors_collect_fourteen_times_as_fast_as_one(tmp_path: Path) ->
         cfg = actor_config(tmp_path, "Slow", **changes, updates_per_step=0.0, run={"name": str(actors)})
         collector = unstarted(merge(cfg, {"env": {"num_envs": actors}}))
         try:
-            flat = np.zeros((1, collector.policies.network.size), np.float32)
-            collector.publish(PolicySnapshot(0, collector.policies.network, flat), 0)
+            publish_zeros(collector)
             rates[actors] = rate_of(collector, seconds=10)
         finally:
             collector.close()

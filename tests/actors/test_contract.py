@@ -240,10 +240,8 @@ def inline_evaluator(cfg: Config) -> Iterator[Evaluator]:
 @contextmanager
 def process_evaluator(cfg: Config) -> Iterator[Evaluator]:
     make_env = env_factory(cfg.env)
-    with closing(WorkerLog()) as log:
-        spec = check(cfg, make_env, log, threading.Event(), play=False).spec
-        with closing(ProcessEvaluator(cfg, spec, make_env, log)) as evaluator:
-            yield evaluator
+    with closing(WorkerLog()) as log, closing(ProcessEvaluator(cfg, make_env, log)) as evaluator:
+        yield evaluator
 
 
 @contextmanager

@@ -247,9 +247,7 @@ def test_a_network_of_ones_own_is_found_on_the_other_machine(tmp_path: Path) -> 
         path.write_text(f"from t3d.policy.architectures import KINDS\nNETWORK = KINDS['mlp']  # {path}\n")
     sent = helpers.snapshot_for(helpers.make_spec(3, 1), 1)
     named = sent._replace(architecture=architecture(f"{here}:NETWORK", sent.architecture.sizes, "relu"))
-    cfg = merge(Config(), {"td3": {"actor_network": f"{there}:NETWORK"}})
-    policy = packed_policy(named)
-    assert unpacked_policy(policy, cfg).architecture.name == f"{there}:NETWORK"
+    assert unpacked_policy(packed_policy(named, f"{there}:NETWORK")).architecture.name == f"{there}:NETWORK"
 
 
 def test_how_long_an_answer_may_take() -> None:
@@ -267,7 +265,7 @@ def test_environments_that_come_back_to_an_actor_start_their_next_episode(tmp_pa
     """Another actor has played episodes meanwhile, and theirs here is long over."""
     cfg = resolve(ray_config(tmp_path, actors="ray:1", seeds=[0], random_steps=100))
     actor, unit = Actor(to_dict(cfg)), ((0, 0),)
-    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1))
+    policy = packed_policy(helpers.snapshot_for(helpers.make_spec(3, 1), 1), "mlp")
     first = actor.act(([unit], {unit: [(-1, 0)]}, {0: (0, 2)}, 1), policy)
     back = actor.act(([unit], {unit: [(7, 3)]}, {0: (50, 2)}, 1), policy)
     gone = actor.act(([], {}, {}, 1), policy)

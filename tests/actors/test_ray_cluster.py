@@ -36,7 +36,7 @@ from t3d.actors.ray_cluster import (
     split_address,
     store_bytes,
 )
-from t3d.actors.ray_files import excluded, for_machines, needs_files
+from t3d.actors.ray_files import env_there, network_there, runtime_env
 from t3d.config import Config, EnvConfig, RunConfig, TD3Config
 from t3d.errors import UserError
 from t3d.modules import is_installed
@@ -376,25 +376,23 @@ class TestFiles:
         ],
     )
     def test_own_files_are_found_in_the_copy_and_on_this_disk(self, home: Path, env_id: str, there: str) -> None:
-        cfg = replace(CFG, env=EnvConfig(id=env_id))
-        assert for_machines(cfg, home).env.id == there
-        assert for_machines(cfg, None).env.id == f"{home}/{there}"
-        assert needs_files(cfg, home)
+        assert env_there(env_id, home) == there
+        assert env_there(env_id, None) == f"{home}/{there}"
+        assert runtime_env(replace(CFG, env=EnvConfig(id=env_id)), home)["working_dir"] == str(home)
 
     @pytest.mark.parametrize("env_id", ["Pendulum-v1", "dm:cheetah-run", "gymnasium:Pendulum-v1"])
     def test_what_is_installed_stays_as_it_is_and_nothing_is_sent(self, home: Path, env_id: str) -> None:
-        cfg = replace(CFG, env=EnvConfig(id=env_id))
-        assert for_machines(cfg, home) == for_machines(cfg, None) == cfg
-        assert not needs_files(cfg, home)
+        assert env_there(env_id, home) == env_there(env_id, None) == env_id
+        assert runtime_env(replace(CFG, env=EnvConfig(id=env_id)), home) == {}
 
     def test_a_network_of_ones_own_travels_too(self, home: Path) -> None:
-        cfg = replace(CFG, td3=TD3Config(actor_network=f"{home}/lab/arm.py:NETWORK"))
-        assert for_machines(cfg, home).td3.actor_network == "lab/arm.py:NETWORK"
+        network = f"{home}/lab/arm.py:NETWORK"
+        assert network_there(network, home) == "lab/arm.py:NETWORK" and network_there("mlp", home) == "mlp"
+        assert runtime_env(replace(CFG, td3=TD3Config(actor_network=network)), home)
 
     def test_a_file_outside_the_folder_is_refused(self, home: Path) -> None:
-        cfg = replace(CFG, env=EnvConfig(id=f"{home}/my_robot.py:make_env"))
         with pytest.raises(UserError, match="start it in the folder of your environment"):
-            for_machines(cfg, home / "lab")
+            env_there(f"{home}/my_robot.py:make_env", home / "lab")
 
     def test_an_editable_package_elsewhere_stays_as_it_is_and_a_file_there_is_refused(
         self, home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -403,15 +401,14 @@ class TestFiles:
         (project / "my_editable.py").write_text("")
         for folder in (project, site):
             monkeypatch.syspath_prepend(str(folder))
-        cfg = replace(CFG, env=EnvConfig(id="my_editable:make_env"))
         with pytest.raises(UserError, match="start it in the folder"):
-            for_machines(cfg, home)
+            env_there("my_editable:make_env", home)
         (info := site / "my_editable-1.0.dist-info").mkdir()
         (info / "METADATA").write_text("Name: my_editable\nVersion: 1.0\n")
         (info / "direct_url.json").write_text(f'{{"dir_info": {{"editable": true}}, "url": "file://{project}"}}')
-        assert for_machines(cfg, home) == cfg
+        assert env_there("my_editable:make_env", home) == "my_editable:make_env"
         with pytest.raises(UserError, match="start it in the folder"):
-            for_machines(replace(CFG, env=EnvConfig(id=f"{project}/my_editable.py:make_env")), home)
+            env_there(f"{project}/my_editable.py:make_env", home)
 
     def test_what_the_user_or_the_system_has_installed_is_installed(
         self, home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -425,14 +422,20 @@ class TestFiles:
 
     def test_a_path_through_a_link_is_the_same_path(self, home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
         (link := tmp_path_factory.mktemp("links") / "home").symlink_to(home)
-        cfg = replace(CFG, env=EnvConfig(id=f"{link}/lab/arm.py:Arm"), run=RunConfig(root=f"{link}/runs"))
-        assert for_machines(cfg, home).env.id == "lab/arm.py:Arm"
-        assert "/runs" in excluded(cfg, home)
+        assert env_there(f"{link}/lab/arm.py:Arm", home) == "lab/arm.py:Arm"
+        assert "/runs" in left_out(f"{link}/runs", home)
 
     def test_runs_inside_the_folder_are_left_out_wherever_they_are(self, home: Path) -> None:
-        assert "/results/td3" in excluded(replace(CFG, run=RunConfig(root="results/td3")), home)
-        assert "/runs" in excluded(replace(CFG, run=RunConfig(root=f"{home}/runs")), home)
-        assert not any(name.startswith("/") for name in excluded(replace(CFG, run=RunConfig(root="/data")), home))
+        assert "/results/td3" in left_out("results/td3", home)
+        assert "/runs" in left_out(f"{home}/runs", home)
+        assert not any(name.startswith("/") for name in left_out("/data", home))
+
+
+def left_out(runs: str, home: Path) -> list[str]:
+    """What of a folder is not sent, by the root of its runs."""
+    cfg = replace(CFG, env=EnvConfig(id="my_robot.py:make_env"), run=RunConfig(root=runs))
+    excluded: Any = runtime_env(cfg, home)["excludes"]
+    return list(excluded)
 
 
 def asks_for_token_of_a_stranger(address: str) -> bool:

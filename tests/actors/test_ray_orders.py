@@ -45,7 +45,7 @@ class Clock:
 
 
 CLOCK = Clock()
-CONNECTION: Any = SimpleNamespace(for_actors=lambda cfg: cfg, lost=str, warning=lambda _: "")
+CONNECTION: Any = SimpleNamespace(for_actors=lambda cfg: cfg, network_there=str, lost=str, warning=lambda _: "")
 
 
 class Sleeping(gym.Env[Any, Any]):

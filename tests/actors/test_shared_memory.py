@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import helpers
-from t3d.actors.shared_memory import Channel, Policies, Ring, SharedState, Torn
+from t3d.actors.shared_memory import Channel, Ring, SharedState, Torn
 from t3d.policy.acting import PolicySnapshot, Scaling
 
 
@@ -60,7 +60,8 @@ import sys, numpy as np
 from t3d.actors.shared_memory import Policies, SharedState
 from t3d.config.networks import architecture
 state_fd, policies_fd = map(int, sys.argv[1:])
-state = SharedState(Policies(3, architecture("mlp", (4, 300, 2), "relu"), 2, policies_fd), 3, 1, 1, state_fd)
+state = SharedState(3, 1, 1, state_fd)
+state.policies = Policies(3, architecture("mlp", (4, 300, 2), "relu"), 2, policies_fd)
 seen = set()
 while (limit := state.limit) < 10**9:
     one = state.newest(1)
@@ -75,8 +76,7 @@ print(len(seen))
 def test_a_policy_is_never_read_half_written() -> None:
     """The learner publishes as fast as it can, another process reads as fast as it can."""
     network = helpers.mlp(4, 300, 2)
-    policies = Policies(3, network, 2)
-    shared_state = SharedState(policies, 3, 1, 1)
+    shared_state = SharedState(3, 1, 1)
 
     def snapshot(number: int) -> PolicySnapshot:
         scaling = np.full((3, 4), number, np.float32)
@@ -85,10 +85,9 @@ def test_a_policy_is_never_read_half_written() -> None:
         )
 
     shared_state.publish(snapshot(1), 1)
-    command = [sys.executable, "-c", READER, str(shared_state.fd), str(policies.fd)]
-    with subprocess.Popen(
-        command, pass_fds=[shared_state.fd, policies.fd], stdout=subprocess.PIPE, text=True
-    ) as reader:
+    fds = [shared_state.fd, shared_state.policies.fd]
+    command = [sys.executable, "-c", READER, *map(str, fds)]
+    with subprocess.Popen(command, pass_fds=fds, stdout=subprocess.PIPE, text=True) as reader:
         number, until = 1, time.monotonic() + 2
         while time.monotonic() < until:
             number += 1

@@ -7,6 +7,7 @@ import platform
 import re
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import helpers
 from actor_helpers import actor_config, collector_of, of_kind, publish_zeros, unstarted, until
 from run_folders import events_of
 from t3d.actors import supervisor as workers
-from t3d.actors.inbox import ActingStatistics
+from t3d.actors.protocols import ActingTotals
 from t3d.errors import UserError
 from t3d.events import ActingEvent, BadValueFound, from_line
 from t3d.run.live import train
@@ -121,8 +122,8 @@ def test_an_older_version_s_events_are_read() -> None:
 
 def test_waiting_is_measured_against_the_time_that_actors_lived() -> None:
     """Two actors waited half of ten seconds each, then one was lost: that is still one half."""
-    before = ActingStatistics().totals(waited=100.0, lived=300.0, actors=2, restarts=0)
-    after = before._replace(actors_waited=110.0, actors_lived=320.0, actors=1)
+    before = ActingTotals(actors_waited=100.0, actors_lived=300.0, actors=2)
+    after = replace(before, actors_waited=110.0, actors_lived=320.0, actors=1)
     assert after.since(before).actors_waited == 0.5 and before.since(before).actors_waited == 0.0
 
 
@@ -136,7 +137,7 @@ def test_what_a_lost_actor_waited_is_measured_against_its_own_life(monkeypatch: 
         lost.process.kill()
         until(collector, lambda one: one.slots[0].worker is None)
         share = lost.heartbeat.waited / (time.monotonic() - lost.started)
-        figures = collector.totals().since(ActingStatistics().totals(0.0, 0.0, 0, 0))
+        figures = collector.totals().since(ActingTotals())
         assert figures.actors == 0 and abs(figures.actors_waited - share) < 0.05
         assert share < 0.9, "its start was no waiting"
     finally:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,10 @@ from t3d.actors.protocols import Evaluated
 from t3d.actors.shared_memory import Policies
 from t3d.actors.supervisor import Slot, WorkerLog, WorkerSlot, end_all, for_workers, starting
 from t3d.config import Config
-from t3d.config.networks import actor_architecture
 from t3d.errors import NobodyLeft
 from t3d.files import to_count, to_fields
 from t3d.policy.acting import PolicySnapshot
-from t3d.policy.spec import Spec
+from t3d.policy.architectures import Architecture
 from t3d.types import EpisodeResult, Evaluation, State
 from t3d.world.guard import EnvFactory
 
@@ -41,9 +40,10 @@ class Pending:
 class PendingEvaluations(ABC):
     """Evaluates snapshots in parallel with training, and returns the results in the order of submission."""
 
-    def __init__(self, cfg: Config, spec: Spec, log: WorkerLog) -> None:
+    slots: Any  # of those who evaluate, each with its members
+
+    def __init__(self, cfg: Config, log: WorkerLog) -> None:
         self.cfg, self.count, self.log = cfg, len(cfg.members), log  # count: number of members
-        self.network = actor_architecture(spec, cfg.td3)
         self.pending: list[Pending] = []
         self._notes: list[str] = []
         self._waited = 0.0
@@ -51,8 +51,8 @@ class PendingEvaluations(ABC):
         self._diverged: dict[int, str] = {}  # members, and which action was not finite
 
     @abstractmethod
-    def _begin(self, evaluation: Pending) -> None:
-        """Passes the policy of a new evaluation on and has its episodes played."""
+    def _share(self, snapshot: PolicySnapshot) -> Any:
+        """Puts the policy of a new evaluation where those who evaluate find it."""
 
     @abstractmethod
     def _supervise(self) -> None:
@@ -62,23 +62,24 @@ class PendingEvaluations(ABC):
         return len(self.pending) < MAX_PENDING
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
-        """Starts evaluating every living member of the snapshot; there must be room."""
-        evaluation = Pending(step, self._without_stopped(snapshot), None, [[] for _ in range(self.count)])
-        self._begin(evaluation)
+        if self._stopped:  # what is not finite must not reach a checkpoint
+            living = np.isin(np.arange(self.count), [*self._stopped], invert=True)
+            snapshot = snapshot._replace(flat=np.where(living[:, None], snapshot.flat, np.float32(0)))
+        self.pending.append(Pending(step, snapshot, self._share(snapshot), [[] for _ in range(self.count)]))
         return True
 
     def poll(self, *, wait: bool = False) -> Evaluated:
-        """Returns the evaluations that are complete, each once; with wait, after a moment if there is no room."""
         if wait and not self.has_room():
             self._wait()
         self._supervise()
         ready: list[Evaluation] = []
-        while self.pending and self._is_complete(self.pending[0]):
-            evaluation = self.pending.pop(0)
-            ready += [
-                Evaluation(evaluation.step, member, evaluation.snapshot, played)
-                for member, played in self._living(evaluation).items()
-            ]
+        while self.pending:
+            step, snapshot, played = self.pending[0].step, self.pending[0].snapshot, self.pending[0].played
+            living = [member for member in range(self.count) if member not in self._stopped]
+            if any(len(played[member]) < self.cfg.eval.episodes for member in living):
+                break
+            ready += [Evaluation(step, member, snapshot, played[member]) for member in living]
+            self.pending.pop(0)
         notes, self._notes = [*self._notes, *self.log.news()], []
         return Evaluated(ready, notes, [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
 
@@ -91,56 +92,46 @@ class PendingEvaluations(ABC):
             for index, evaluation in enumerate(self.pending)
         }
 
-    def restore(self, state: State) -> list[int]:
+    def restore(self, state: State, architecture: Architecture) -> list[int]:
         steps: list[int] = []
         if len(state) > MAX_PENDING:
             raise ValueError(f"{len(state)} evaluations are under way")
         for index in range(len(state)):
             saved = to_fields(state[str(index)])
-            snapshot = PolicySnapshot.from_dict(saved, self.count, self.network).checked()
+            snapshot = PolicySnapshot.from_dict(saved, self.count, architecture).checked()
             steps.append(to_count(saved["step"], least=steps[-1] + 1 if steps else 0))
             self.submit(snapshot, steps[-1])
         return steps
 
-    def _store(self, member: int, step: int, first: int, results: list[Any]) -> None:
-        """Stores the results of some episodes, given as their fields, unless they have come before."""
+    def _next_question(self, slot: Slot) -> tuple[Pending, int] | None:
+        """Returns an evaluation of which episodes are missing, and whose, for a slot that is free."""
         for evaluation in self.pending:
-            if evaluation.step == step and len(evaluation.played[member]) == first:
-                evaluation.played[member] += [EpisodeResult(*fields) for fields in results]
+            for member in slot.members:
+                if member not in self._stopped and self._is_missing(evaluation, member):
+                    return evaluation, member
+        return None
 
-    def _reassign_members(self, slots: list[Any], lost: Slot, why: str) -> list[tuple[Any, int]]:
-        """Records the fault of an evaluator; if it is given up, the others take over its members: who takes whom."""
-        lost.record_fault(min_delivered=1)
+    def _is_missing(self, evaluation: Pending, member: int) -> bool:
+        return len(evaluation.played[member]) < self.cfg.eval.episodes and member not in self._diverged
+
+    def _store(self, slot: Slot, question: Any, results: Sequence[Any] = (), diverged: str = "") -> None:
+        """Stores the results of some episodes, as fields, or which action was not finite."""
+        evaluation, member = question
+        if diverged:
+            self._diverged[member] = diverged
+        slot.delivered += len(results)
+        evaluation.played[member] += [EpisodeResult(*fields) for fields in results]
+
+    def _on_lost(self, slot: Slot, why: str) -> None:
+        """Records the fault of an evaluator; if it is given up, the others take over its members."""
+        slot.record_fault(min_delivered=1)
         self._notes.append(f"an evaluator process was lost: {why}; its evaluation is repeated")
-        if not lost.given_up:
-            return []
-        slots.remove(lost)
-        if not slots:
-            raise NobodyLeft(f"the evaluation keeps failing: {why}")
-        reassigned = []
-        for member in lost.members:
-            successor = min(slots, key=lambda other: len(other.members))
-            successor.members.append(member)
-            reassigned.append((successor, member))
-        return reassigned
-
-    def _without_stopped(self, snapshot: PolicySnapshot) -> PolicySnapshot:
-        """Zeroes the policies of stopped members: what is not finite must not reach a checkpoint."""
-        if not self._stopped:
-            return snapshot
-        living = np.isin(np.arange(self.count), [*self._stopped], invert=True)
-        return snapshot._replace(flat=np.where(living[:, None], snapshot.flat, np.float32(0)))
-
-    def _missing(self, evaluation: Pending, member: int) -> range:
-        """The episodes of a member that are still to be played; none if it has stopped."""
-        first = len(evaluation.played[member])
-        return range(first, first if member in self._stopped else self.cfg.eval.episodes)
-
-    def _is_complete(self, evaluation: Pending) -> bool:
-        return all(len(played) == self.cfg.eval.episodes for played in self._living(evaluation).values())
-
-    def _living(self, evaluation: Pending) -> dict[int, list[EpisodeResult]]:
-        return {member: played for member, played in enumerate(evaluation.played) if member not in self._stopped}
+        if slot.given_up:
+            self.slots.remove(slot)
+            if not self.slots:
+                raise NobodyLeft(f"the evaluation keeps failing: {why}")
+            for member in slot.members:
+                min(self.slots, key=lambda other: len(other.members)).members.append(member)
 
     def _wait(self) -> None:
         time.sleep(WAIT_SECONDS)
@@ -152,72 +143,57 @@ class PendingEvaluations(ABC):
             )
 
 
-REPEAT_SECONDS = 5.0  # idle time of a process that has open requests, after which they are sent again; chosen
-
-
 class ProcessSlot(WorkerSlot):
-    """A slot for one evaluator process."""
+    """A slot for one evaluator process, and what it was asked and has not finished."""
 
-    waited = 0.0  # idle seconds of the process up to the last request sent to it
+    question: tuple[Pending, int] | None = None
+
+    def close(self) -> None:
+        super().close()
+        self.question = None
 
 
 class ProcessEvaluator(PendingEvaluations):
     """Evaluates in processes on this machine."""
 
-    def __init__(self, cfg: Config, spec: Spec, make_env: EnvFactory, log: WorkerLog) -> None:
-        super().__init__(for_workers(cfg, make_env), spec, log)
-        self.policies = Policies(self.count, self.network, MAX_PENDING)
+    def __init__(self, cfg: Config, make_env: EnvFactory, log: WorkerLog) -> None:
+        super().__init__(for_workers(cfg, make_env), log)
+        self.policies: Policies | None = None  # from the first evaluation on
         processes = min(self.count, len(os.sched_getaffinity(0)))  # at a lower priority than actors
         self.slots = [ProcessSlot(first, range(first, self.count, processes)) for first in range(processes)]
 
     def close(self) -> None:
         end_all(self.slots)
-        self.policies.close()
+        if self.policies is not None:
+            self.policies.close()
 
-    def _begin(self, evaluation: Pending) -> None:
-        evaluation.policy = min({*range(MAX_PENDING)} - {other.policy for other in self.pending})
-        self.policies.put(evaluation.policy, evaluation.snapshot)
-        self.pending.append(evaluation)
-        for slot in self.slots:
-            self._request(slot, slot.members, [evaluation])
+    def _share(self, snapshot: PolicySnapshot) -> int:
+        self.policies = self.policies or Policies(self.count, snapshot.architecture, MAX_PENDING)
+        free: int = min({*range(MAX_PENDING)} - {evaluation.policy for evaluation in self.pending})
+        self.policies.put(free, snapshot)
+        return free
 
     def _supervise(self) -> None:
         for slot in [*self.slots]:  # a copy: one may be removed
-            self._supervise_one(slot)
-
-    def _supervise_one(self, slot: ProcessSlot) -> None:
-        if self.pending and slot.due:
-            with starting():
-                task = {"role": "evaluator", "policies": self.policies.handle}
-                slot.start(self.cfg, task, [self.policies], self.log.fd)
-            self._request(slot, slot.members, self.pending)
-        if slot.worker is None:
-            return
-        fault = slot.worker.fault(self.cfg.env.hang_seconds)
-        for message in slot.worker.receive():  # after fault(): an ended process has sent everything
-            slot.delivered += 1
-            if "diverged" in message:
-                self._diverged[message["member"]] = message["diverged"]
-            else:
-                self._store(**message)
-        if slot.worker.error is not None:
-            raise slot.worker.error
-        if fault:
-            why = slot.worker.crash_reason or fault
-            slot.worker.end()
-            slot.close()
-            for successor, member in self._reassign_members(self.slots, slot, why):
-                self._request(successor, [member], self.pending)
-        elif slot.worker.heartbeat.waited - slot.waited > REPEAT_SECONDS:
-            self._request(slot, slot.members, self.pending)
-
-    def _request(self, slot: ProcessSlot, members: list[int], evaluations: list[Pending]) -> None:
-        """Requests the missing episodes of these members, if the process is running."""
-        if slot.worker is not None:
-            for evaluation, member in itertools.product(evaluations, members):
-                if missing := self._missing(evaluation, member):
-                    slot.worker.send(
-                        member=member, step=evaluation.step, policy_slot=evaluation.policy, first=missing[0]
-                    )
-            slot.waited = slot.worker.heartbeat.waited
-            slot.wake()
+            if self.pending and self.policies and slot.due:
+                with starting():
+                    task = {"role": "evaluator", "policies": self.policies.handle}
+                    slot.start(self.cfg, task, [self.policies], self.log.fd)
+            if slot.worker is None:
+                continue
+            fault = slot.worker.fault(self.cfg.env.hang_seconds)
+            for message in slot.worker.receive():  # after fault(): an ended process has sent everything
+                self._store(slot, slot.question, **message)
+            if slot.worker.error is not None:
+                raise slot.worker.error
+            if fault:
+                why = slot.worker.crash_reason or fault
+                slot.worker.end()
+                slot.close()
+                self._on_lost(slot, why)
+            elif slot.question is not None and self._is_missing(*slot.question):
+                continue
+            elif question := self._next_question(slot):
+                slot.question, (evaluation, member) = question, question
+                slot.worker.send(member=member, policy_slot=evaluation.policy, first=len(evaluation.played[member]))
+                slot.wake()

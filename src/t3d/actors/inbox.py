@@ -1,14 +1,13 @@
-"""What actors have sent to the learner, and how well the two keep pace; the same for actors here and on a cluster."""
+"""What actors have sent to the learner; the same for actors here and on a cluster."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.actors.protocols import ActingTotals, Collected
+from t3d.actors.protocols import Collected
 from t3d.actors.supervisor import Slot
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
@@ -100,34 +99,3 @@ class Inbox:
             for index in range(self.cfg.num_envs):
                 episodes[member, index] = to_count(saved[f"env-{index}"]["episode"], least=-1)
                 bad_values[member, index] = to_count(saved[f"env-{index}"]["bad_values"])
-
-
-OLDEST = 100_000  # updates; older policies count as this old
-
-
-class ActingStatistics:
-    """What the learner's side adds up."""
-
-    def __init__(self) -> None:
-        self._ages = np.zeros(1, np.int64)
-        self._fills, self._looks, self.learner_waited = 0.0, 0, 0.0
-        self._traffic: NDArray[np.int64] | None = None
-
-    def add_ages(self, ages: NDArray[np.int64]) -> None:
-        """Adds the ages of the policies that acted, in updates."""
-        new = np.bincount(np.minimum(ages, OLDEST), minlength=len(self._ages))
-        new[: len(self._ages)] += self._ages
-        self._ages = new
-
-    def add_fill(self, fill: float) -> None:
-        self._fills, self._looks = self._fills + fill, self._looks + 1
-
-    def add_traffic(self, *, steps: int = 0, versions: int = 0, size: int) -> None:
-        """Adds bytes that crossed the network: of so many steps from actors, or of so many policies to them."""
-        new = np.array([steps, size if steps else 0, versions, size if versions else 0])
-        self._traffic = new if self._traffic is None else self._traffic + new
-
-    def totals(self, waited: float, lived: float, actors: int, restarts: int) -> ActingTotals:
-        """Returns all of it; waited and lived are seconds summed over all actors, ended ones too."""
-        measured = self._ages, self._fills, self._looks, self.learner_waited
-        return ActingTotals(time.monotonic(), *measured, waited, lived, actors, restarts, self._traffic)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from t3d.actors.checkup import Checkup
 from t3d.actors.governor import Governor
-from t3d.actors.inbox import ActingStatistics, Inbox
+from t3d.actors.inbox import Inbox
 from t3d.actors.protocols import ActingTotals, Collected
-from t3d.actors.shared_memory import POLICY_SLOTS, RANDOM, Policies, Ring, SharedState, Torn, Wakeup
+from t3d.actors.shared_memory import RANDOM, Ring, SharedState, Torn, Wakeup
 from t3d.actors.supervisor import WorkerLog, WorkerSlot, end_all, for_workers, starting
 from t3d.config import Config
-from t3d.config.networks import actor_architecture
 from t3d.errors import UserError
 from t3d.policy.acting import PolicySnapshot
 from t3d.types import State, row_sizes
@@ -32,7 +32,7 @@ RING_ROWS, RING_BYTES = 1024, 2**26  # a ring holds RING_ROWS + max_ahead rows, 
 BLOCK = 32
 GATHER_SECONDS, NAP_SECONDS = 0.002, 0.0005  # how long it waits for them, and sleeps between two checks; chosen
 MIN_DELIVERED = 100  # transitions after which the count of faults in a row starts over; chosen
-Unit = list[tuple[int, int]]  # (member, environment index) pairs that must be stepped by the same actor
+Unit = tuple[tuple[int, int], ...]  # (member, environment) pairs that are stepped together: one, or a VectorEnv's
 
 
 class ActorSlot(WorkerSlot):
@@ -60,16 +60,14 @@ class LocalCollector:
         self.spec, self.log = checkup.spec, log
         self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=checkup.vector))]
         members, actors = len(cfg.members), cfg.async_actors
-        self.policies = Policies(members, actor_architecture(self.spec, cfg.td3), POLICY_SLOTS)
-        self.shared_state = SharedState(self.policies, members, cfg.num_envs, actors)
+        self.shared_state = SharedState(members, cfg.num_envs, actors)
         self.shared_state.episodes[:] = -1
         self.learner_wakeup = Wakeup()
         self.inbox = Inbox(cfg, self.spec)
         self._received = np.zeros((members, actors), np.int64)
         self.updates, self._checked_at = 0, 0.0
-        self._waited, self._lived = 0.0, 0.0  # seconds of actors that have ended
         self._block = max(1, min(BLOCK, cfg.most_ahead // 3))
-        self._statistics = ActingStatistics()
+        self._totals = ActingTotals()  # of actors: those that have ended
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
         """Has the actors act with this policy, as far as the governor allows; the first one starts the actors.
@@ -77,7 +75,8 @@ class LocalCollector:
         updates is how many the learner has made, or queued on a GPU, from which policies arrive late.
         """
         self.updates = updates
-        self.shared_state.publish(snapshot, self.governor.limit(snapshot.updates))
+        with starting():
+            self.shared_state.publish(snapshot, self.governor.limit(snapshot.updates))
         self.supervise()
         for slot in self.slots:
             slot.wake()
@@ -88,7 +87,7 @@ class LocalCollector:
         self.supervise()
         if not self.inbox.has_rows:
             waited = self._wait()
-            self._statistics.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
+            self._totals.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
         self._receive_all()
         return self.inbox.take()
 
@@ -99,9 +98,10 @@ class LocalCollector:
     def totals(self) -> ActingTotals:
         restarts = sum(max(0, slot.starts - 1) for slot in self.slots)
         now, running = time.monotonic(), [slot.worker for slot in self.slots if slot.worker is not None]
-        waited = self._waited + sum(worker.heartbeat.waited for worker in running)
-        lived = self._lived + sum(now - worker.started for worker in running)
-        return self._statistics.totals(waited, lived, len(running), restarts)
+        waited = self._totals.actors_waited + sum(worker.heartbeat.waited for worker in running)
+        lived = self._totals.actors_lived + sum(now - worker.started for worker in running)
+        acting = replace(self._totals, at=now, actors_waited=waited, actors_lived=lived)
+        return replace(acting, actors=len(running), restarts=restarts)
 
     def state(self) -> State:
         return self.inbox.state(self.shared_state.episodes, self.shared_state.bad_values)
@@ -113,8 +113,7 @@ class LocalCollector:
 
     def close(self) -> None:
         end_all(self.slots)
-        for shared in (self.shared_state, self.policies):
-            shared.close()
+        self.shared_state.close()
         self.learner_wakeup.close()
 
     def supervise(self) -> None:
@@ -142,12 +141,11 @@ class LocalCollector:
                 "envs": [pair for unit in slot.units for pair in unit],
                 "ring": ring.handle,
                 "shared_state": self.shared_state.handle,
-                "policies": self.policies.handle,
+                "policies": self.shared_state.policies.handle,
                 "learner_wakeup": self.learner_wakeup.fd,
             }
-            slot.start(
-                self.worker_cfg, task, (ring, self.shared_state, self.policies, self.learner_wakeup), self.log.fd
-            )
+            shared = (ring, self.shared_state, self.shared_state.policies, self.learner_wakeup)
+            slot.start(self.worker_cfg, task, shared, self.log.fd)
         if slot.starts > 1:
             self.inbox.report(slot, "back", "restarted")
 
@@ -157,8 +155,8 @@ class LocalCollector:
         slot.worker.end()
         self._receive(slot)
         why, user_error = slot.worker.crash_reason or why, slot.worker.error is not None
-        self._waited += slot.worker.heartbeat.waited
-        self._lived += time.monotonic() - slot.worker.started
+        self._totals.actors_waited += slot.worker.heartbeat.waited
+        self._totals.actors_lived += time.monotonic() - slot.worker.started
         slot.close()
         self.shared_state.taken[:, slot.number] = self._received[:, slot.number]
         if user_error:  # not the actor's fault: the run ends with this error
@@ -190,8 +188,8 @@ class LocalCollector:
 
     def _receive_all(self) -> None:
         rings = [slot.transitions for slot in self.slots if slot.transitions is not None]
-        fill = sum(ring.waiting for ring in rings) / max(1, sum(ring.capacity for ring in rings))
-        self._statistics.add_fill(fill)
+        self._totals.fills += sum(ring.waiting for ring in rings) / max(1, sum(ring.capacity for ring in rings))
+        self._totals.looks += 1
         for slot in self.slots:
             if slot.worker is not None:
                 self._receive(slot)
@@ -215,7 +213,7 @@ class LocalCollector:
                 mine = about["member"] == member
                 self.inbox.add_rows(member, rows[mine], about["origin"][mine])
                 self._received[member, slot.number] += mine.sum()
-            self._statistics.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
+            self._totals.add_ages(self.updates - about["updates"][about["updates"] != RANDOM])
 
     def _receive_messages(self, slot: ActorSlot) -> None:
         """Receives an actor's messages. A user error is raised once everything before it has been returned."""
@@ -234,8 +232,8 @@ def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
     gets two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
     """
     members, envs, actors = range(len(cfg.members)), range(cfg.num_envs), cfg.async_actors
-    each_env: list[Unit] = [[(member, env)] for env in envs for member in members]
-    units = [[(member, env) for env in envs] for member in members] if as_one else each_env
+    each_env: list[Unit] = [((member, env),) for env in envs for member in members]
+    units = [tuple((member, env) for env in envs) for member in members] if as_one else each_env
     if len(units) < actors:
         advice = (
             "a VectorEnv is stepped by one actor; use as many actors as seeds, or fewer"

@@ -6,14 +6,18 @@ tests/actors/test_contract.py lists the implementations and holds each to this.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3d.policy.acting import PolicySnapshot
+from t3d.policy.architectures import Architecture
 from t3d.policy.spec import Spec
 from t3d.types import Acting, ActorNews, Evaluation, Rollout, State
+
+OLDEST = 100_000  # updates; older policies count as this old
 
 
 class Collected(NamedTuple):
@@ -32,33 +36,39 @@ class Evaluated(NamedTuple):
     diverged: list[tuple[int, str]]  # members whose policy gave an action that is not finite, and which
 
 
-class ActingTotals(NamedTuple):
+@dataclass
+class ActingTotals:
     """Totals since the start of a process; the difference of two says how a span went."""
 
-    at: float  # seconds, on the clock of time.monotonic
-    ages: NDArray[np.int64]  # transitions by the age of the policy that acted, in updates
-    fills: float  # how full the rings were, from 0 to 1: the sum over `looks` samples
-    looks: int
-    learner_waited: float  # seconds
-    actors_waited: float  # seconds, summed over all actors, ended ones too
-    actors_lived: float
-    actors: int  # running now
-    restarts: int
+    at: float = 0.0  # seconds, on the clock of time.monotonic
+    ages: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # transitions by age of the policy
+    fills: float = 0.0  # how full the rings were, from 0 to 1: the sum over `looks` samples
+    looks: int = 0
+    learner_waited: float = 0.0  # seconds
+    actors_waited: float = 0.0  # seconds, summed over all actors, ended ones too
+    actors_lived: float = 0.0
+    actors: int = 0  # running now
+    restarts: int = 0
     # Steps that crossed a network and their bytes, policies that orders carried and theirs, each counted once: a node
-    # fetches a policy once for all its actors. None: all actors are on this machine.
-    traffic: NDArray[np.int64] | None = None
+    # fetches a policy once for all its actors.
+    traffic: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, np.int64))
+
+    def add_ages(self, ages: NDArray[np.int64]) -> None:
+        """Adds the ages of the policies that acted, in updates."""
+        new = np.bincount(np.minimum(ages, OLDEST), minlength=len(self.ages))
+        new[: len(self.ages)] += self.ages
+        self.ages = new
 
     def since(self, before: ActingTotals) -> Acting:
         """Describes the span from the earlier totals to these."""
         ages = self.ages.copy()
         ages[: len(before.ages)] -= before.ages
         looks, lived = self.looks - before.looks, self.actors_lived - before.actors_lived
-        traffic = np.zeros(4, np.int64) if self.traffic is None else self.traffic
-        steps, step_bytes, versions, version_bytes = traffic - (0 if before.traffic is None else before.traffic)
+        steps, step_bytes, versions, version_bytes = self.traffic - before.traffic
         return Acting(
             age_median=_age(ages, 0.5),
             age_p99=_age(ages, 0.99),
-            ring_fill=None if traffic.any() else (self.fills - before.fills) / max(looks, 1),
+            ring_fill=None if self.traffic.any() else (self.fills - before.fills) / max(looks, 1),
             actors_waited=min(1.0, (self.actors_waited - before.actors_waited) / max(lived, 1e-9)),
             learner_waited=min(1.0, (self.learner_waited - before.learner_waited) / max(self.at - before.at, 1e-9)),
             actors=self.actors,
@@ -125,8 +135,8 @@ class Evaluator(Protocol):
     def state(self) -> State:
         """Returns the evaluations in progress."""
 
-    def restore(self, state: State, /) -> list[int]:
-        """Starts saved evaluations again and returns their steps."""
+    def restore(self, state: State, architecture: Architecture, /) -> list[int]:
+        """Starts saved evaluations of such networks again and returns their steps."""
 
     def close(self) -> None:
         """Ends all that was started."""

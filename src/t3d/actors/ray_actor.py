@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from t3d.actors.inline import MemberActor
+from t3d.actors.local import Unit
 from t3d.actors.worker import EVALUATION_NICENESS, reported
 from t3d.config import Config, merge
 from t3d.config.networks import sent_architecture
@@ -23,13 +22,12 @@ from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.process import lower_priority
 from t3d.types import EpisodeResult, Rollout
 from t3d.version import __version__
-from t3d.world.episode import EpisodeCounters
+from t3d.world.episode import EpisodeCounters, MemberActor
 from t3d.world.evaluate import MemberEvaluator
 from t3d.world.make import env_factory
 
 ORDER_SECONDS = 0.5  # after which an order is answered with what there is, at least; chosen
 ORDERS_A_SECOND = 100  # of all actors that run out of time: their orders last longer if they are many; chosen
-Unit = tuple[tuple[int, int], ...]  # (member, environment) pairs that are stepped together: one, or a VectorEnv's
 
 
 class Started(NamedTuple):
@@ -70,15 +68,14 @@ def order_seconds(cfg: Config) -> float:
     return max(ORDER_SECONDS, cfg.async_actors / ORDERS_A_SECOND)
 
 
-def packed_policy(snapshot: PolicySnapshot) -> dict[str, Any]:
-    """Converts a policy to plain values and arrays."""
-    return {"network": snapshot.architecture.to_dict(), **snapshot.to_dict()}
+def packed_policy(snapshot: PolicySnapshot, network: str) -> dict[str, Any]:
+    """Converts a policy to plain values and arrays; network is the name by which actors find that of the policy."""
+    return {"network": {**snapshot.architecture.to_dict(), "name": network}, **snapshot.to_dict()}
 
 
-def unpacked_policy(policy: dict[str, Any], cfg: Config) -> PolicySnapshot:
-    """The inverse of packed_policy. A network of the user's own is found where cfg says, on this machine."""
-    network = sent_architecture({**policy["network"], "name": cfg.td3.actor_network})
-    return PolicySnapshot.from_dict(policy, len(policy["flat"]), network)
+def unpacked_policy(policy: dict[str, Any]) -> PolicySnapshot:
+    """The inverse of packed_policy."""
+    return PolicySnapshot.from_dict(policy, len(policy["flat"]), sent_architecture(policy["network"]))
 
 
 class Actor:
@@ -102,19 +99,21 @@ class Actor:
         blocks: dict[int, list[Rollout]] = {member: [] for member in order.claims}
         failure: dict[str, Any] = {}
         try:
-            self._take_policy(order, policy)
+            if order.version != self.version or not set(order.claims) <= set(self.policies):
+                snapshot = unpacked_policy(policy)
+                self.version, self.updates = order.version, snapshot.updates
+                self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
             self._own(order)
             self._act(order.claims, blocks, time.monotonic() + order_seconds(self.cfg))
         except Exception as error:
             failure = reported(error)
         self._idle_since = time.monotonic()
         actors = self.units.values()
-        diverged = {actor.member: actor.error.what for actor in actors if isinstance(actor.error, Diverged)}
         return {
             "updates": self.updates,
             "blocks": {member: _packed(block) for member, block in blocks.items()},
-            "counters": {unit: _counters(member_actor) for unit, member_actor in self.units.items()},
-            "diverged": diverged,
+            "counters": {unit: actor.counts for unit, actor in self.units.items()},
+            "diverged": {actor.member: actor.error.what for actor in actors if isinstance(actor.error, Diverged)},
             "waited": waited,
             **failure,
         }
@@ -123,13 +122,6 @@ class Actor:
         for unit in [*self.units]:
             self.units.pop(unit).env_batch.close()
         return True
-
-    def _take_policy(self, order: Order, policy: dict[str, Any]) -> None:
-        if order.version == self.version and set(order.claims) <= set(self.policies):
-            return
-        snapshot = unpacked_policy(policy, self.cfg)
-        self.version, self.updates = order.version, snapshot.updates
-        self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
 
     def _own(self, order: Order) -> None:
         """Closes environments that have moved elsewhere, even if they have come back since, and opens new ones."""
@@ -173,7 +165,7 @@ class Evaluator:
     def __init__(self, config: dict[str, Any]) -> None:
         self.cfg = merge(Config(), config)
         self.member_evaluators: dict[int, MemberEvaluator] = {}
-        self._asked: tuple[int, int, int] | None = None  # member, step and first episode of what is being played
+        self._question: tuple[int, int, int] | None = None  # member, step and first episode of what is being played
         self._playing: Iterator[list[EpisodeResult]] = iter(())
         self._results: list[EpisodeResult] = []
         lower_priority(EVALUATION_NICENESS)  # before environments exist: what they start inherits it
@@ -188,17 +180,21 @@ class Evaluator:
         """
         until = time.monotonic() + ORDER_SECONDS
         try:
-            if self._asked != (member, step, first):
-                self._playing, self._results = self._start(member, first, policy), []
-                self._asked = (member, step, first)
+            if self._question != (member, step, first):
+                if member not in self.member_evaluators:
+                    self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env))
+                evaluator = self.member_evaluators[member]
+                episodes = range(first, min(first + evaluator.env_batch.count, self.cfg.eval.episodes))
+                self._playing, self._results = evaluator.play(unpacked_policy(policy), episodes), []
+                self._question = (member, step, first)
             for ended in self._playing:
                 self._results += ended
                 if time.monotonic() >= until:
                     return {}
-            self._asked = None
+            self._question = None
             return {"results": [tuple(result) for result in sorted(self._results, key=lambda result: result.episode)]}
         except Exception as error:
-            self._asked = None
+            self._question = None
             return {"diverged": error.what} if isinstance(error, Diverged) else reported(error)
 
     def close(self) -> bool:
@@ -206,25 +202,11 @@ class Evaluator:
             evaluator.env_batch.close()
         return True
 
-    def _start(self, member: int, first: int, policy: dict[str, Any]) -> Iterator[list[EpisodeResult]]:
-        if member not in self.member_evaluators:
-            self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env))
-        evaluator = self.member_evaluators[member]
-        episodes = range(first, min(first + evaluator.env_batch.count, self.cfg.eval.episodes))
-        return evaluator.play(unpacked_policy(policy, self.cfg), episodes)
-
 
 def _packed(rollouts: list[Rollout]) -> dict[str, Any]:
     """Converts what has happened to one member to plain values and arrays."""
-    arrays: dict[str, NDArray[Any]] = {}
-    if rollouts:
-        arrays["rows"] = np.concatenate([rollout.rows for rollout in rollouts])
-        arrays["origins"] = np.concatenate([rollout.origins for rollout in rollouts])
+    names = ("rows", "origins") if rollouts else ()
+    arrays = {name: np.concatenate([getattr(rollout, name) for rollout in rollouts]) for name in names}
     episodes = [tuple(episode) for rollout in rollouts for episode in rollout.episodes]
     faults = [tuple(fault) for rollout in rollouts for fault in rollout.faults]
     return {**arrays, "episodes": episodes, "faults": faults}
-
-
-def _counters(member_actor: MemberActor) -> list[tuple[int, int]]:
-    pairs = [[counter[runner.index] for counter in runner.counters] for runner in member_actor.runners]
-    return [(int(episode), int(bad_values)) for episode, bad_values in pairs]

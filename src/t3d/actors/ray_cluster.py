@@ -22,11 +22,12 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from t3d.actors.ray_actor import Started, installed_versions
-from t3d.actors.ray_files import excluded, for_machines, needs_files
+from t3d.actors.ray_files import env_there, network_there, runtime_env
 from t3d.actors.supervisor import ONE_THREAD, python_path
 from t3d.config import Config
 from t3d.errors import StoppedEarly, UserError
@@ -43,29 +44,48 @@ WATCH_SECONDS, LOST_SECONDS = 2.0, 20.0  # between two looks at the head; until 
 TOKEN = secrets.token_hex(32)  # of our own clusters
 NOT_STARTED = "Ray could not start on this machine"
 STOPPED = "stopped while Ray started; nothing was begun"
-KEEP_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # with 0, Ray does not replace 127.0.0.1 by an address for others
-READ_ONCE = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "", KEEP_LOOPBACK: "1"}  # by Ray on import; its defaults
-READ_BY_RAY: dict[str, str] = {}  # these, once Ray is imported
 VARIABLES = {
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # then Ray ends the process; Watch.lost() comes long before
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # then Ray does not replace 127.0.0.1 by an address for others
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # then Ray ends the process; Connection.lost() comes long before
     "RAY_prestart_worker_first_driver": "0",  # no idle Python processes, one for each core
     "RAY_worker_niceness": "0",  # actors have the learner's priority, as those of local:N
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+READ_BY_RAY: dict[str, str | None] = {}  # which token, if any: Ray reads that once, when we import it
 
 
 class Connection:
-    """A cluster in use."""
+    """A cluster in use. A thread looks after its head and this machine's node.
 
-    folder: Path | None = None  # of this machine, of which actors have a copy; None where they run on this machine
+    Ray ends the whole process, without a word to Python, some time after the head is lost.
+    """
 
-    def __init__(self, folder: Path | None, warnings: list[str], watch: Watch, opened: ExitStack) -> None:
-        self.folder, self.warnings, self.lost, self._opened = folder, warnings, watch.lost, opened
+    def __init__(self, folder: Path | None, warnings: list[str], opened: ExitStack) -> None:
+        import ray  # noqa: PLC0415
+
+        # The folder of this machine of which actors have a copy; None where they run on this machine.
+        self.folder, self.warnings = folder, warnings
         self.known_nodes: set[str] = set()  # whose versions were compared with ours
+        context = ray.get_runtime_context()
+        here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
+        node = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+        self._watched = {"the head of the Ray cluster": context.gcs_address, "this machine's Ray": node}
+        self._answered_at = dict.fromkeys(self._watched, time.monotonic())
+        self._looked_at = time.monotonic()
+        self._closing = threading.Event()
+        thread = threading.Thread(target=self._look, name="ray watch", daemon=True)
+        thread.start()
+        opened.callback(thread.join)
+        opened.callback(self._closing.set)
+        self._opened = opened.pop_all()
 
     def for_actors(self, cfg: Config) -> Config:
-        """Returns the configuration by which actors find the user's files."""
-        return for_machines(cfg, self.folder)
+        """Returns the configuration by which actors find the user's environment."""
+        return replace(cfg, env=replace(cfg.env, id=env_there(cfg.env.id, self.folder)))
+
+    def network_there(self, name: str) -> str:
+        """Returns the name by which actors find the user's network."""
+        return network_there(name, self.folder)
 
     def warning(self, started: Started) -> str:
         """Returns what differs on the node of an actor, if it is the first one there."""
@@ -73,6 +93,21 @@ class Connection:
         self.known_nodes.add(started.node)
         is_same = is_known or started.versions == here
         return "" if is_same else f"node {started.host} runs {started.versions}; this process {here}"
+
+    def lost(self) -> str:
+        """Returns what is lost for good, or an empty string; never waits."""
+        for name, answered_at in self._answered_at.items():
+            if self._looked_at - answered_at > LOST_SECONDS:
+                return f"{name} ({self._watched[name]}) has not answered for {LOST_SECONDS:.0f} s"
+        return ""
+
+    def _look(self) -> None:
+        while not self._closing.wait(WATCH_SECONDS):
+            for name, address in self._watched.items():
+                with suppress(OSError):
+                    socket.create_connection(split_address(address), WATCH_SECONDS).close()
+                    self._answered_at[name] = time.monotonic()
+            self._looked_at = time.monotonic()
 
     def close(self) -> None:
         """Leaves the cluster, and ends it if it is our own."""
@@ -83,23 +118,17 @@ def connect(cfg: Config, output: int, stop: threading.Event) -> Connection:
     """Joins the cluster at ray_address, or starts one here, until `stop`; what Ray prints goes to `output`."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(f'actors={cfg.actors} needs Ray; install it with: pip install "t3d[ray]"')
-    if "ray" in sys.modules and not READ_BY_RAY:  # imported by somebody else
-        READ_BY_RAY.update(_settings())
     with ExitStack() as opened:
         warnings = _join(cfg, opened, output) if cfg.ray_address else _start(cfg, opened, output, stop)
         if stop.is_set():
             raise StoppedEarly(STOPPED)
-        watch = Watch()
-        opened.callback(watch.close)
-        return Connection(Path.cwd() if cfg.ray_address else None, warnings, watch, opened.pop_all())
+        return Connection(Path.cwd() if cfg.ray_address else None, warnings, opened)
 
 
 def _start(cfg: Config, opened: ExitStack, output: int, stop: threading.Event) -> list[str]:
     """Starts a cluster that listens on this machine only, and admits only who has its token."""
     store = store_bytes(shutil.disk_usage(SHARED_MEMORY).free)
-    opened.enter_context(
-        _environment({**VARIABLES, KEEP_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN})
-    )
+    opened.enter_context(_environment({**VARIABLES, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}))
     ray = _import_ray()
     cpus = max(1, math.ceil(cfg.async_actors * cfg.ray_cpus))  # all actors fit; evaluators reserve none
     try:
@@ -118,16 +147,16 @@ def _start(cfg: Config, opened: ExitStack, output: int, stop: threading.Event) -
         raise UserError(f"{NOT_STARTED}: {error}") from error
     opened.callback(_end, guard)
     assert guard.stdout is not None  # noqa: S101 (it is a pipe)
-    said = ""
-    while not said.startswith("address "):
+    line = ""
+    while not line.startswith("address "):
         if stop.is_set():
             raise StoppedEarly(STOPPED)
         if select.select([guard.stdout], [], [], STOP_SECONDS)[0]:
-            line = guard.stdout.readline()
-            if not line:
-                raise UserError(f"{NOT_STARTED}: {said}")
-            said = line.decode(errors="replace").strip() or said
-    _init(ray, opened, output, NOT_STARTED, address=said.removeprefix("address "))
+            printed = guard.stdout.readline()
+            if not printed:
+                raise UserError(f"{NOT_STARTED}: {line}")
+            line = printed.decode(errors="replace").strip() or line
+    _init(ray, opened, output, NOT_STARTED, address=line.removeprefix("address "))
     return []
 
 
@@ -142,18 +171,13 @@ def _end(guard: subprocess.Popen[bytes]) -> None:
 
 def _join(cfg: Config, opened: ExitStack, output: int) -> list[str]:
     """Joins a cluster, and sends it the folder in which T3D was started if actors need files of it."""
-    folder, address = Path.cwd(), cfg.ray_address
-    files = {"working_dir": str(folder), "excludes": excluded(cfg, folder)} if needs_files(cfg, folder) else {}
+    address, environment = cfg.ray_address, {"env_vars": ONE_THREAD, **runtime_env(cfg, Path.cwd())}
     with_token = asks_for_token(address)
-    settings = {
-        "RAY_AUTH_MODE": "token" if with_token else "disabled",
-        KEEP_LOOPBACK: READ_BY_RAY.get(KEEP_LOOPBACK, "0"),
-    }
-    opened.enter_context(_environment({**VARIABLES, **settings}))
+    opened.enter_context(_environment({**VARIABLES, "RAY_AUTH_MODE": "token" if with_token else "disabled"}))
     ray = _import_ray()
     try:
         problem = f"joining the Ray cluster at {address} failed"
-        _init(ray, opened, output, problem, address=address, runtime_env={"env_vars": ONE_THREAD, **files})
+        _init(ray, opened, output, problem, address=address, runtime_env=environment)
     except UserError as error:
         if not isinstance(error.__cause__, ConnectionError):
             raise
@@ -184,12 +208,12 @@ def waiting_for_cpus(cfg: Config) -> list[str]:
     import ray  # noqa: PLC0415
 
     free = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
-    fitting = math.floor(free / cfg.ray_cpus) if cfg.ray_cpus else cfg.async_actors
-    if fitting >= cfg.async_actors:
+    waiting = cfg.async_actors - math.floor(free / cfg.ray_cpus) if cfg.ray_cpus else 0
+    if waiting <= 0:
         return []
     return [
         f"the Ray cluster has {free:g} CPUs free, and each of {cfg.async_actors} actors reserves {cfg.ray_cpus:g}: "
-        f"{cfg.async_actors - fitting} of them wait until there are more; --ray-cpus lets several share one"
+        f"{waiting} of them wait until there are more; --ray-cpus lets several share one"
     ]
 
 
@@ -215,13 +239,14 @@ def asks_for_token(address: str) -> bool:
             f"nothing answers at ray_address={address} ({error.strerror or error}); is the cluster running? "
             "docs/actors-and-clusters.md says how to set it up"
         ) from None
-    for mode, with_token in (("disabled", False), ("token", True)):
-        answer = _ask(address, mode)
-        if not answer:
-            return with_token
-        if "InvalidAuthToken" not in answer and not with_token:
+    for mode in ("disabled", "token"):
+        problem = _problem_of_status(address, mode)
+        if not problem:
+            return mode == "token"
+        if mode == "disabled" and "InvalidAuthToken" not in problem:
             raise UserError(
-                f"what answers at ray_address={address} is not the head of a Ray cluster ({_last_line(answer)})"
+                f"what answers at ray_address={address} is not the head of a Ray cluster "
+                f"({problem.strip().splitlines()[-1]})"
             )
     raise UserError(
         f"the Ray cluster at {address} asks for its token, and there is none here, or another one; copy "
@@ -229,19 +254,16 @@ def asks_for_token(address: str) -> bool:
     )
 
 
-def _ask(address: str, mode: str) -> str:
+def _problem_of_status(address: str, mode: str) -> str:
     """Asks the head for its status, with or without a token; returns what went wrong, or an empty string."""
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", f"--address={address}"]  # `ray status`
-    variables = {**os.environ, "RAY_AUTH_MODE": mode, KEEP_LOOPBACK: "0"}
+    variables = {**os.environ, **VARIABLES, "RAY_AUTH_MODE": mode}
     try:
         status = subprocess.run(command, env=variables, capture_output=True, timeout=PROBE_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         return f"no answer within {PROBE_SECONDS:.0f} s"
-    return status.stderr.decode(errors="replace") or f"exit code {status.returncode}" if status.returncode else ""
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
+    text = status.stderr.decode(errors="replace").strip()
+    return (text or f"exit code {status.returncode}") if status.returncode else ""
 
 
 @contextmanager
@@ -258,8 +280,8 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _settings() -> dict[str, str]:
-    return {name: os.environ.get(name, default) for name, default in READ_ONCE.items()}
+def _settings() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
 
 
 def _import_ray() -> Any:
@@ -311,42 +333,3 @@ def _printing_to(output: int) -> Iterator[None]:
             yield
         finally:
             log.handlers, log.propagate, worker.print_to_stdstream = before
-
-
-class Watch:
-    """Looks after the head of the cluster and this machine's node, in a thread.
-
-    Ray ends the whole process, without a word to Python, some time after the head is lost.
-    """
-
-    def __init__(self) -> None:
-        import ray  # noqa: PLC0415
-
-        context = ray.get_runtime_context()
-        here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
-        node = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
-        self._watched = {"the head of the Ray cluster": context.gcs_address, "this machine's Ray": node}
-        self._answered_at = dict.fromkeys(self._watched, time.monotonic())
-        self._looked_at = time.monotonic()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="ray watch", daemon=True)
-        self._thread.start()
-
-    def lost(self) -> str:
-        """Returns what is lost for good, or an empty string; never waits."""
-        for name, answered_at in self._answered_at.items():
-            if self._looked_at - answered_at > LOST_SECONDS:
-                return f"{name} ({self._watched[name]}) has not answered for {LOST_SECONDS:.0f} s"
-        return ""
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._closing.wait(WATCH_SECONDS):
-            for name, address in self._watched.items():
-                with suppress(OSError):
-                    socket.create_connection(split_address(address), WATCH_SECONDS).close()
-                    self._answered_at[name] = time.monotonic()
-            self._looked_at = time.monotonic()

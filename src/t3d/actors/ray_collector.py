@@ -11,6 +11,9 @@ import itertools
 import os
 import threading
 import time
+from collections import Counter
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,9 @@ import ray
 from ray.exceptions import RayError
 
 from t3d.actors.checkup import Checkup
-from t3d.actors.evaluators import WAIT_SECONDS, Pending, PendingEvaluations
+from t3d.actors.evaluators import WAIT_SECONDS, PendingEvaluations
 from t3d.actors.governor import Governor
-from t3d.actors.inbox import ActingStatistics, Inbox
+from t3d.actors.inbox import Inbox
 from t3d.actors.local import GATHER_SECONDS, LONGEST_WAIT, MIN_DELIVERED, shares
 from t3d.actors.protocols import ActingTotals, Collected
 from t3d.actors.ray_actor import Actor, Evaluator, Order, Started, packed_policy
@@ -34,16 +37,12 @@ from t3d.actors.ray_orders import (
     answer_timeout,
     answers,
     end_actors,
-    give_all,
-    members_of,
-    orders_by_member,
     reason_of,
-    take_share,
 )
 from t3d.actors.supervisor import WorkerLog, for_workers, user_error
 from t3d.config import Config
 from t3d.errors import NobodyLeft, UserError
-from t3d.policy.acting import PolicySnapshot, Scaling
+from t3d.policy.acting import PolicySnapshot
 from t3d.types import State
 from t3d.world.guard import EnvFactory
 
@@ -59,8 +58,7 @@ class RayCollector:
     def __init__(self, cfg: Config, make_env: EnvFactory, checkup: Checkup, connection: Connection) -> None:
         self.cfg, self.worker_cfg, self.governor = cfg, connection.for_actors(for_workers(cfg, make_env)), Governor(cfg)
         self.spec, self.connection, self.inbox = checkup.spec, connection, Inbox(cfg, checkup.spec)
-        dealt = [[tuple(unit) for unit in units] for units in shares(cfg, as_one=checkup.vector)]
-        self.slots = [ActorSlot(number, units) for number, units in enumerate(dealt)]
+        self.slots = [ActorSlot(number, units) for number, units in enumerate(shares(cfg, as_one=checkup.vector))]
         self.episodes = np.full((len(cfg.members), cfg.num_envs), -1)
         self.bad_values = np.zeros_like(self.episodes)
         self._losses = np.zeros_like(self.episodes)  # of the actor of an environment, since it answered last
@@ -72,12 +70,10 @@ class RayCollector:
         self._policy_ref: Any = None  # on the cluster, once an order has needed it
         self._version, self._numbers = 0, itertools.count(1)
         self._kind = ray.remote(Actor)
-        self._checked_at, self._waited, self._lived = 0.0, 0.0, 0.0
-        self._statistics = ActingStatistics()
+        self._checked_at, self._totals = 0.0, ActingTotals()  # of actors: those that have ended
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        scaling = None if snapshot.scaling is None else Scaling(*(part.copy() for part in snapshot.scaling))
-        self._policy = snapshot._replace(flat=snapshot.flat.copy(), scaling=scaling)  # the caller may reuse its own
+        self._policy = deepcopy(snapshot)  # the caller may reuse its arrays
         self._policy_ref, self._version, self.updates = None, self._version + 1, updates
         self._set_limit()
         self.supervise()
@@ -89,13 +85,13 @@ class RayCollector:
         self.supervise()
         self._receive(0.0)
         waited = 0.0 if self.inbox.has_rows else self._wait()
-        self._statistics.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
+        self._totals.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
         if self.inbox.has_rows and self.updates > 0:
             self.window.adapt(waited=waited > 0)
             self._set_limit()
         self._send_orders()
         for count, updates in self._acted_with:
-            self._statistics.add_ages(np.full(count, self.updates - updates))
+            self._totals.add_ages(np.full(count, self.updates - updates))
         self._acted_with = []
         return self.inbox.take()
 
@@ -105,8 +101,8 @@ class RayCollector:
     def totals(self) -> ActingTotals:
         restarts, now = sum(max(0, slot.starts - 1) for slot in self.slots), time.monotonic()
         running = [slot for slot in self.slots if slot.runs]
-        lived = self._lived + sum(now - slot.started for slot in running)
-        return self._statistics.totals(self._waited, lived, len(running), restarts)
+        lived = self._totals.actors_lived + sum(now - slot.started for slot in running)
+        return replace(self._totals, at=now, actors_lived=lived, actors=len(running), restarts=restarts)
 
     def state(self) -> State:
         return self.inbox.state(self.episodes, self.bad_values)
@@ -130,15 +126,14 @@ class RayCollector:
             return
         self._receive(0.0)
         for slot in self.slots:
+            is_opening = any(order.counters for order in slot.orders)  # environments, which may take long
             if slot.given_up:
-                give_all(slot, self.slots)  # once another runs
+                slot.give_all(self.slots)  # once another runs
             elif slot.handle is None and slot.may_start:
                 slot.start(self._kind, self.worker_cfg, self.cfg.ray_cpus)
             elif not slot.runs and slot.handle is not None and time.monotonic() - slot.asked_at > JOIN_SECONDS:
-                give_all(slot, self.slots)
-            elif slot.orders and (
-                fault := slot.hang_detector.fault(slot.answers, self._timeout, ready=not slot.is_opening)
-            ):
+                slot.give_all(self.slots)
+            elif slot.orders and (fault := slot.hang_detector.fault(slot.answers, self._timeout, ready=not is_opening)):
                 self._lose(slot, fault)
 
     def _wait(self) -> float:
@@ -162,31 +157,26 @@ class RayCollector:
                 self._take(slot, order, answer)
 
     def _take(self, slot: ActorSlot, order: Order, answer: dict[str, Any]) -> None:
-        self._waited += answer["waited"]
+        self._totals.actors_waited += answer["waited"]
         for unit, counters in answer["counters"].items():
             for pair, (episode, bad_values) in zip(unit, counters, strict=True):
                 self.episodes[pair], self.bad_values[pair], self._losses[pair] = episode, bad_values, 0
         self.claims.settle(order)
         for member in order.claims:
-            diverged = answer["diverged"].get(member, "")
-            self._take_block(slot, member, answer["updates"], **answer["blocks"][member], diverged=diverged)
+            block = answer["blocks"][member]
+            self.inbox.add_reports(member, block["episodes"], block["faults"], answer["diverged"].get(member, ""))
+            if "rows" in block:
+                rows, origins = block["rows"], block["origins"]
+                if self.claims.arrived[member] >= self.cfg.random_steps:
+                    self._acted_with.append((len(rows), answer["updates"]))
+                self.inbox.add_rows(member, rows, origins)
+                self.claims.arrived[member] += len(rows)
+                slot.delivered += len(rows)
+                self._totals.traffic = np.add(self._totals.traffic, [len(rows), rows.nbytes + origins.nbytes, 0, 0])
         if error := user_error(answer):  # not the actor's fault: the run ends with this error
             self.inbox.error = self.inbox.error or error
         elif "crash" in answer:
             self._lose(slot, answer["crash"])
-
-    def _take_block(
-        self, slot: ActorSlot, member: int, updates: int, rows: Any = None, origins: Any = None, **reports: Any
-    ) -> None:
-        self.inbox.add_reports(member, **reports)
-        if rows is None:
-            return
-        if self.claims.arrived[member] >= self.cfg.random_steps:
-            self._acted_with.append((len(rows), updates))
-        self.inbox.add_rows(member, rows, origins)
-        self.claims.arrived[member] += len(rows)
-        slot.delivered += len(rows)
-        self._statistics.add_traffic(steps=len(rows), size=rows.nbytes + origins.nbytes)
 
     def _set_limit(self) -> None:
         assert self._policy is not None  # noqa: S101 (there is one from the first publish on)
@@ -198,7 +188,8 @@ class RayCollector:
         if not open_slots or self._policy is None or self.inbox.error is not None:
             return
         ended = self.inbox.stopped | {*self.inbox.diverged}
-        in_flight = {member: most for member, most in orders_by_member(self.slots).items() if member not in ended}
+        actors = Counter(member for slot in self.slots if slot.runs for member in {unit[0][0] for unit in slot.units})
+        in_flight = {member: IN_FLIGHT * count for member, count in actors.items() if member not in ended}
         while open_slots and any(itertools.starmap(self.claims.next, in_flight.items())):
             slot = min(open_slots, key=lambda slot: (len(slot.orders), slot.newest_order))
             if not self._order(slot, in_flight) or len(slot.orders) == IN_FLIGHT:
@@ -207,7 +198,7 @@ class RayCollector:
     def _order(self, slot: ActorSlot, in_flight: dict[int, int]) -> bool:
         in_use = {unit for other in self.slots for order in other.orders for unit in order.units}
         units = [unit for unit in slot.units if unit in slot.open_units or unit not in in_use]
-        members = members_of(units)
+        members = {unit[0][0] for unit in units}
         counts = {member: self.claims.next(member, most) for member, most in in_flight.items() if member in members}
         claims = {member: (self.claims.granted(member), count) for member, count in counts.items() if count}
         if not claims:
@@ -221,17 +212,13 @@ class RayCollector:
         order = Order(units, counters, claims, self._version)
         slot.open_units, slot.newest_order = {*units}, next(self._numbers)
         self.claims.add(order)
-        slot.ask("act", order, tuple(order), self._newest_policy())
+        if self._policy_ref is None:  # once for all orders
+            assert self._policy is not None  # noqa: S101 (orders are sent only once there is one)
+            packed = packed_policy(self._policy, self.connection.network_there(self._policy.architecture.name))
+            self._policy_ref, arrays = ray.put(packed), [self._policy.flat, *(self._policy.scaling or ())]
+            self._totals.traffic = np.add(self._totals.traffic, [0, 0, 1, sum(array.nbytes for array in arrays)])
+        slot.ask("act", order, tuple(order), self._policy_ref)
         return True
-
-    def _newest_policy(self) -> Any:
-        """Puts the newest policy onto the cluster, once, and returns the reference that orders carry."""
-        if self._policy_ref is None:
-            policy = self._policy
-            assert policy is not None  # noqa: S101 (orders are sent only once there is one)
-            self._policy_ref, arrays = ray.put(packed_policy(policy)), [policy.flat, *(policy.scaling or ())]
-            self._statistics.add_traffic(versions=1, size=sum(array.nbytes for array in arrays))
-        return self._policy_ref
 
     def _on_started(self, slot: ActorSlot, started: Started) -> None:
         """Lets an actor that runs now take over environments of those who have the most."""
@@ -240,7 +227,7 @@ class RayCollector:
             self.inbox.report(slot, "back", f"restarted on {started.host}")
         if warning := self.connection.warning(started):
             self.inbox.report(slot, "warning", warning)
-        take_share(slot, self.slots)
+        slot.take_share(self.slots)
 
     def _lose(self, slot: ActorSlot, why: str, *failed: Order | None) -> None:
         """Gives up the orders of a lost actor, moves its environments at once, and lets a replacement be asked for.
@@ -255,9 +242,9 @@ class RayCollector:
         for order in orders:
             self.claims.settle(order)
         slot.open_units = set()
-        self._lived += time.monotonic() - slot.started if slot.runs else 0.0
+        self._totals.actors_lived += time.monotonic() - slot.started if slot.runs else 0.0
         slot.record_loss(MIN_DELIVERED)
-        give_all(slot, self.slots)
+        slot.give_all(self.slots)
         others = any(not other.hopeless for other in self.slots)
         if slot.failed_starts <= 1 or not others:  # the same every ten seconds would be no news
             self.inbox.report_fault(slot, why, others=others)
@@ -269,11 +256,13 @@ class RayEvaluator(PendingEvaluations):
     def __init__(
         self, cfg: Config, checkup: Checkup, make_env: EnvFactory, connection: Connection, log: WorkerLog
     ) -> None:
-        super().__init__(cfg, checkup.spec, log)
+        super().__init__(cfg, log)
         self._timeout = answer_timeout(cfg, cfg.num_envs if checkup.vector else 1)
         self._checked_at = 0.0
         self.worker_cfg, self.connection = connection.for_actors(for_workers(cfg, make_env)), connection
-        actors = min(self.count, _cpus(cfg))
+        # A cluster of our own claims to have as many CPUs as its actors reserve.
+        cpus = ray.cluster_resources().get("CPU", 1) if cfg.ray_address else len(os.sched_getaffinity(0))  # type: ignore[no-untyped-call]
+        actors = min(self.count, max(1, int(cpus)))
         self.slots = [RaySlot(first, range(first, self.count, actors)) for first in range(actors)]
         self._opened: set[tuple[int, int]] = set()  # slots, and the members whose environments exist there
         self._kind = ray.remote(Evaluator)
@@ -282,9 +271,8 @@ class RayEvaluator(PendingEvaluations):
         if not self.connection.lost():  # Ray would wait long for a cluster that is gone
             end_actors(self.slots)
 
-    def _begin(self, evaluation: Pending) -> None:
-        evaluation.policy = ray.put(packed_policy(evaluation.snapshot))
-        self.pending.append(evaluation)
+    def _share(self, snapshot: PolicySnapshot) -> Any:
+        return ray.put(packed_policy(snapshot, self.connection.network_there(snapshot.architecture.name)))
 
     def _supervise(self) -> None:
         if time.monotonic() - self._checked_at < WAIT_SECONDS:
@@ -297,61 +285,39 @@ class RayEvaluator(PendingEvaluations):
         for slot in [*self.slots]:  # a copy: one may be removed
             if slot.handle is None and self.pending and slot.may_start:
                 slot.start(self._kind, self.worker_cfg, 0)
-            elif slot.runs and slot.open_questions and (fault := self._hangs(slot)):
-                self._lose(slot, fault)
-            if slot.runs and not slot.open_questions:
-                self._ask(slot)
-
-    def _hangs(self, slot: RaySlot) -> str:
-        _, (_, member, _) = slot.open_questions[0]
-        return slot.hang_detector.fault(slot.answers, self._timeout, ready=(slot.number, member) in self._opened)
+            elif slot.runs and slot.open_questions:
+                _, (_, member) = slot.open_questions[0]
+                is_open = (slot.number, member) in self._opened
+                if fault := slot.hang_detector.fault(slot.answers, self._timeout, ready=is_open):
+                    self._lose(slot, fault)
+            if slot.runs and not slot.open_questions and (question := self._next_question(slot)):
+                evaluation, member = question
+                slot.ask("play", question, member, evaluation.step, len(evaluation.played[member]), evaluation.policy)
 
     def _take(self, slot: RaySlot, question: Any, answer: Any) -> None:
         """Stores the results in an answer; one without results says that the episodes are not over yet."""
         if isinstance(answer, RayError):
             self._lose(slot, reason_of(answer))
-            return
-        if question is None:
+        elif question is None:
             slot.mark_running(Started(*answer))
             self._notes += filter(None, [self.connection.warning(Started(*answer))])
-            return
-        pending, member, first = question
-        self._opened.add((slot.number, member))
-        if "results" in answer:
-            slot.delivered += 1
-            self._store(member, pending.step, first, **answer)
-        elif "diverged" in answer:
-            self._diverged[member] = answer["diverged"]
         elif error := user_error(answer):
             raise error
         elif "crash" in answer:
             self._lose(slot, answer["crash"])
-
-    def _ask(self, slot: RaySlot) -> None:
-        for pending in self.pending:
-            for member in slot.members:
-                missing = self._missing(pending, member)
-                if missing and member not in self._diverged:
-                    question = pending, member, missing[0]
-                    slot.ask("play", question, member, pending.step, missing[0], pending.policy)
-                    return
+        else:
+            self._opened.add((slot.number, question[1]))
+            self._store(slot, question, **answer)
 
     def _lose(self, slot: RaySlot, why: str) -> None:
         """Ends an evaluator, to be replaced; what it was asked for is asked again."""
         self._opened = {pair for pair in self._opened if pair[0] != slot.number}
         if slot.runs:
             slot.end()
-            self._reassign_members(self.slots, slot, why)
+            self._on_lost(slot, why)
             return
         slot.record_loss(1)
         if slot.failed_starts == 1:
             self._notes.append(f"an evaluator was lost: {why}")
         if all(other.hopeless for other in self.slots):
             raise NobodyLeft(f"no evaluator is left: {why}")
-
-
-def _cpus(cfg: Config) -> int:
-    """CPUs of the cluster. One of our own claims to have as many as its actors reserve."""
-    if not cfg.ray_address:
-        return len(os.sched_getaffinity(0))
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]

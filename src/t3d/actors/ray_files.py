@@ -7,7 +7,6 @@ paths in it.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from t3d.config import Config
@@ -18,29 +17,34 @@ from t3d.world.make import parse_id
 NEVER_SENT = [".?*", "__pycache__", "venv"]  # what is hidden, e.g. .git, .venv, .ssh, .env
 
 
-def for_machines(cfg: Config, folder: Path | None) -> Config:
-    """Returns the configuration by which actors find the user's files: in a copy of the folder, or on this disk.
+def env_there(env_id: str, folder: Path | None) -> str:
+    """Returns the id by which actors find an environment: in a copy of the folder, or on this disk.
 
     What belongs to an installed library stays as it is: it must be installed on every node.
     """
-    where, name = parse_id(cfg.env.id)
-    env = replace(cfg.env, id=_moved(cfg.env.id, where, name, folder)) if where and where != "dm" else cfg.env
-    network = cfg.td3.actor_network
-    if is_own(network):
-        where, _, name = network.rpartition(":")
-        network = _moved(network, where, name, folder)
-    return replace(cfg, env=env, td3=replace(cfg.td3, actor_network=network))
+    where, name = parse_id(env_id)
+    return env_id if where in ("", "dm") else _moved(env_id, where, name, folder)
 
 
-def needs_files(cfg: Config, folder: Path) -> bool:
-    """Whether actors need files of the folder."""
-    return for_machines(cfg, folder) != for_machines(cfg, None)
+def network_there(network: str, folder: Path | None) -> str:
+    """Returns the name by which actors find a network, as env_there does."""
+    where, _, name = network.rpartition(":")
+    return _moved(network, where, name, folder) if is_own(network) else network
 
 
-def excluded(cfg: Config, folder: Path) -> list[str]:
-    """Lists what is not sent to the other machines; Ray also leaves out what .gitignore and .rayignore name."""
+def runtime_env(cfg: Config, folder: Path) -> dict[str, object]:
+    """Returns what Ray is to send to the nodes: the folder, if actors need files of it.
+
+    Ray also leaves out what .gitignore and .rayignore name.
+    """
+    env, network = cfg.env.id, cfg.td3.actor_network
+    if (env_there(env, folder), network_there(network, folder)) == (env_there(env, None), network_there(network, None)):
+        return {}
     runs = _within(Path(cfg.run.root), folder)
-    return [*NEVER_SENT, *([f"/{runs}"] if runs is not None and runs != Path() else [])]
+    return {
+        "working_dir": str(folder),
+        "excludes": [*NEVER_SENT, *([f"/{runs}"] if runs not in (None, Path()) else [])],
+    }
 
 
 def _moved(reference: str, where: str, name: str, folder: Path | None) -> str:

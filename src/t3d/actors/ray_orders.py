@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from t3d.actors.ray_actor import Order, Started, Unit, order_seconds
+from t3d.actors.local import Unit
+from t3d.actors.ray_actor import Order, Started, order_seconds
 from t3d.actors.supervisor import GRACE_SECONDS, MAX_FAULTS, HangDetector, Slot
 from t3d.config import Config, to_dict
 from t3d.policy.spec import Spec
@@ -134,8 +135,7 @@ def reason_of(error: RayError) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if "creation task" in lines[0]:
         host = re.search(r"ip=([^,)\s]+)", text)
-        where = f" on node {host[1]}" if host else ""
-        return f"it could not be started{where}: {lines[-1]}"
+        return f"it could not be started{f' on node {host[1]}' if host else ''}: {lines[-1]}"
     because = next((line for line in lines if "because" in line), lines[0])
     return ". ".join(because.split(". ")[:2]).rstrip(".")[:LONGEST_REASON]
 
@@ -154,44 +154,22 @@ class ActorSlot(RaySlot):
         """The orders that it has not answered, the oldest first."""
         return [order for _, order in self.open_questions if order is not None]
 
-    @property
-    def is_opening(self) -> bool:
-        """Whether an order in flight has it open environments, which may take long."""
-        return any(order.counters for order in self.orders)
-
     def give(self, other: ActorSlot) -> None:
         """Gives another slot one of its units, which is opened there and closed here with the next orders."""
         unit = self.units.pop()
         self.open_units.discard(unit)
         other.units.append(unit)
 
+    def give_all(self, slots: Sequence[ActorSlot]) -> None:
+        """Gives its environments to actors that run, if there are any."""
+        running = [other for other in slots if other.runs and other is not self]
+        while running and self.units:
+            self.give(min(running, key=lambda other: len(other.units)))
 
-def take_share(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
-    """Has an actor take over environments from those who have the most, until it has as many."""
-    others = [other for other in slots if other is not slot]
-    while others:
-        most_loaded = max(others, key=lambda other: len(other.units))
-        if len(most_loaded.units) - len(slot.units) < 2:
-            break
-        most_loaded.give(slot)
-
-
-def give_all(slot: ActorSlot, slots: Sequence[ActorSlot]) -> None:
-    """Gives a slot's environments to actors that run, if there are any."""
-    running = [other for other in slots if other.runs and other is not slot]
-    while running and slot.units:
-        slot.give(min(running, key=lambda other: len(other.units)))
-
-
-def members_of(units: Sequence[Unit]) -> set[int]:
-    """Whose environments these are."""
-    return {unit[0][0] for unit in units}
-
-
-def orders_by_member(slots: Sequence[ActorSlot]) -> dict[int, int]:
-    """How many orders for each member can be in flight."""
-    members = [member for slot in slots if slot.runs for member in members_of(slot.units)]
-    return {member: IN_FLIGHT * count for member, count in Counter(members).items()}
+    def take_share(self, slots: Sequence[ActorSlot]) -> None:
+        """Takes over environments from those who have the most, until it has as many."""
+        while len((other := max(slots, key=lambda slot: len(slot.units))).units) - len(self.units) > 1:
+            other.give(self)
 
 
 class Window:
@@ -209,13 +187,9 @@ class Window:
     def adapt(self, *, waited: bool) -> None:
         """Doubles it if the learner had to wait for transitions, and halves it if it never had to for a minute."""
         seconds = time.monotonic() - self._changed_at
-        if waited and seconds >= self._effect_seconds:
-            self.ahead = min(2 * self.ahead, self.most)
-        elif not waited and seconds >= CALM_SECONDS:
-            self.ahead = max(self.ahead // 2, self.least)
-        else:
-            return
-        self._changed_at = time.monotonic()
+        if seconds >= (self._effect_seconds if waited else CALM_SECONDS):
+            self.ahead = min(2 * self.ahead, self.most) if waited else max(self.ahead // 2, self.least)
+            self._changed_at = time.monotonic()
 
 
 class Claims:
@@ -249,22 +223,19 @@ class Claims:
         if free <= 0:
             return 0
         if is_random:
-            return self._whole_steps(min(self._most, -(-free // max(1, orders - self.orders[member]))))
-        least = max(1, min(self._most, self.cfg.most_ahead // orders))
-        count = min(self._most, max(least, free // orders), free)
-        too_few = count < least and self.claimed[member] > 0 and self.limit < self.cfg.total_steps
-        return 0 if too_few else self._whole_steps(count)
-
-    def _whole_steps(self, count: int) -> int:
+            count = min(self._most, -(-free // max(1, orders - self.orders[member])))
+        else:
+            least = max(1, min(self._most, self.cfg.most_ahead // orders))
+            count = min(self._most, max(least, free // orders), free)
+            if count < least and self.claimed[member] > 0 and self.limit < self.cfg.total_steps:
+                return 0
         return -(-count // self._step) * self._step
 
-    def add(self, order: Order) -> None:
+    def add(self, order: Order, sign: int = 1) -> None:
         for member, (_, count) in order.claims.items():
-            self.claimed[member] += count
-            self.orders[member] += 1
+            self.claimed[member] += sign * count
+            self.orders[member] += sign
 
     def settle(self, order: Order) -> None:
         """Takes back what an order asked for, once it is answered or its actor is lost."""
-        for member, (_, count) in order.claims.items():
-            self.claimed[member] -= count
-            self.orders[member] -= 1
+        self.add(order, -1)

@@ -107,7 +107,7 @@ class Ring(Shared):
 
 
 class Policies(Shared):
-    """A fixed number of policy snapshots."""
+    """A fixed number of snapshots of policies of one network."""
 
     def __init__(self, members: int, network: Architecture, slots: int, fd: int | None = None) -> None:
         scaling = (np.float32, (slots, members, network.sizes[0]))
@@ -140,13 +140,14 @@ class SharedState(Shared):
     it has taken for each member, and which episode is in flight in each of its environments.
     """
 
-    def __init__(self, policies: Policies, members: int, num_envs: int, actors: int, fd: int | None = None) -> None:
-        number, counts = (np.int64, (1,)), (np.int64, (members, actors + 1))
-        of_envs, stamps = (np.int64, (members, num_envs)), (np.int64, (POLICY_SLOTS, 2))
-        fields = {"version": number, "limit": number, "taken": counts, "stamps": stamps}
-        fields["stopped"] = (np.int64, (members,))
-        super().__init__({**fields, "episodes": of_envs, "bad_values": of_envs}, fd)
-        self.policies, self.handle = policies, [members, num_envs, actors, self.fd]
+    policies: Policies  # from the first that is published on
+
+    def __init__(self, members: int, num_envs: int, actors: int, fd: int | None = None) -> None:
+        shapes: dict[str, tuple[int, ...]] = {"version": (1,), "limit": (1,), "stamps": (POLICY_SLOTS, 2)}
+        shapes |= {"taken": (members, actors + 1), "stopped": (members,)}
+        shapes |= dict.fromkeys(("episodes", "bad_values"), (members, num_envs))
+        super().__init__({name: (np.int64, shape) for name, shape in shapes.items()}, fd)
+        self.handle = [members, num_envs, actors, self.fd]
         self.taken = self.arrays["taken"]  # by member and actor; the last column is from before the run was resumed
         self.episodes, self.bad_values = self.arrays["episodes"], self.arrays["bad_values"]
         self.stopped = self.arrays["stopped"]  # 1 for members that act no more
@@ -165,6 +166,8 @@ class SharedState(Shared):
     def publish(self, snapshot: PolicySnapshot, limit: int) -> None:
         """Publishes a policy, and the limit that goes with it. The previous one stays readable meanwhile."""
         version = self.version + 1
+        if version == 1:
+            self.policies = Policies(len(self.stopped), snapshot.architecture, POLICY_SLOTS)
         slot = version % POLICY_SLOTS
         self._stamps[slot, 0] = version
         self.policies.put(slot, snapshot)
@@ -180,6 +183,11 @@ class SharedState(Shared):
             copied = self.policies.get(slot).of_member(member)
             if (self._stamps[slot] == version).all():
                 return copied
+
+    def close(self) -> None:
+        if self.version:
+            self.policies.close()
+        super().close()
 
 
 class Heartbeat(Shared):

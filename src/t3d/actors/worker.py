@@ -16,13 +16,12 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from t3d.actors.checkup import Doctor
-from t3d.actors.inline import MemberActor
 from t3d.actors.shared_memory import RANDOM, Channel, Heartbeat, Policies, Ring, SharedState, Wakeup
 from t3d.config import Config, merge
 from t3d.errors import Diverged, EnvironmentFailed, OwnSignal, UserError, as_sentence
 from t3d.policy.acting import MemberPolicy
 from t3d.process import lower_priority
-from t3d.world.episode import EpisodeCounters
+from t3d.world.episode import EpisodeCounters, MemberActor
 from t3d.world.evaluate import MemberEvaluator, finish
 from t3d.world.guard import BadValue
 from t3d.world.make import env_factory
@@ -37,10 +36,8 @@ class Actor:
 
     def __init__(self, cfg: Config, task: dict[str, Any], parent: Channel, heartbeat: Heartbeat) -> None:
         self.cfg, self.parent, self.heartbeat, self.number = cfg, parent, heartbeat, task["actor"]
-        self.ring, self.shared_state = (
-            Ring(*task["ring"]),
-            SharedState(Policies.opened(*task["policies"]), *task["shared_state"]),
-        )
+        self.ring, self.shared_state = Ring(*task["ring"]), SharedState(*task["shared_state"])
+        self.shared_state.policies = Policies.opened(*task["policies"])
         self.worker_wakeup, self.learner_wakeup = Wakeup(task["worker_wakeup"]), Wakeup(task["learner_wakeup"])
         self.make_env = env_factory(cfg.env)
         self.member_actors: list[MemberActor] = []
@@ -136,7 +133,7 @@ class Evaluator:
         for member_evaluator in self.member_evaluators.values():
             member_evaluator.env_batch.close()
 
-    def _evaluate(self, member: int, step: int, policy_slot: int, first: int) -> None:
+    def _evaluate(self, member: int, policy_slot: int, first: int) -> None:
         """Reports each result as soon as it is known: after a crash only missing episodes are played again."""
         if member not in self.member_evaluators:
             self.parent.send(ready=False)
@@ -149,9 +146,9 @@ class Evaluator:
             try:
                 results = finish(member_evaluator.play(snapshot, some))
             except Diverged as error:
-                self.parent.send(member=member, diverged=error.what)
+                self.parent.send(diverged=error.what)
                 return
-            self.parent.send(member=member, step=step, first=some[0], results=results)
+            self.parent.send(results=results)
 
 
 def reported(error: Exception) -> dict[str, Any]:

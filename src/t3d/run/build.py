@@ -152,7 +152,7 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
     if cfg.actors_kind == "ray":
         return _world_on_ray(cfg, make_env, opened, checkup, log, requests.stop)
     collector = opened.enter_context(closing(LocalCollector(cfg, make_env, checkup, log)))
-    evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, checkup.spec, make_env, log)))
+    evaluator = opened.enter_context(closing(ProcessEvaluator(cfg, make_env, log)))
     return World(collector, evaluator, checkup.warnings, checkup.environment, log)
 
 

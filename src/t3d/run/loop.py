@@ -42,7 +42,7 @@ class Trainer:
             if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # the caller has stopped iterating
                 reason, text = "failed", as_sentence(error)
             if isinstance(error, BadValue):
-                fault = error.fault._replace(text=str(error), count=1)
+                fault = error.fault._replace(text=str(error), number=1)
                 saver.folder.write(self.reporter.bad_value(fault, error.member))
             error.add_note(saver.save_after_error())
             if isinstance(error, BadValue):

@@ -21,6 +21,7 @@ from t3d.events import NEW_TASK, Event, SeedStopped
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
 from t3d.modules import files_of
 from t3d.policy.acting import PolicySnapshot
+from t3d.policy.architectures import Architecture
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.contents import refuse_unlike
@@ -197,7 +198,8 @@ class Parts:
             notes = self.collector.restore(state["collector"], stop)
             if not self.collector.keeps_episodes:
                 self.memory.replay.links.end_episodes()
-            restore_evaluations(self.counters, self.evaluator, state["evaluator"])
+            architecture = self.learner.shipped.architecture
+            restore_evaluations(self.counters, self.evaluator, state["evaluator"], architecture)
             self._refuse_contradictions(state["collector"])
             if changes := differences(state.get("environment"), self.environment):  # unknown before 0.5
                 self._start_best_again(changes)
@@ -253,9 +255,9 @@ def _moved_replay(saved: State, memory: Memory) -> list[str]:
     return [f"the replay was {where[before]} and is {where[now]} now: other batches are drawn from here on"]
 
 
-def restore_evaluations(counters: Counters, evaluator: Evaluator, state: State) -> None:
+def restore_evaluations(counters: Counters, evaluator: Evaluator, state: State, architecture: Architecture) -> None:
     """Starts the saved evaluations again, which must be those that the run still waits for."""
-    pending = evaluator.restore(state)
+    pending = evaluator.restore(state, architecture)
     if max([counters.evaluated, *pending]) != counters.submitted or counters.submitted > counters.step:
         raise ValueError("its evaluations contradict each other")
 

@@ -95,7 +95,9 @@ class Reporter:
         return events
 
     def bad_value(self, fault: Fault, member: int | None) -> BadValueFound:
-        return BadValueFound(**self._about(member), handling=self.parts.cfg.env.bad_values, **fault._asdict())
+        fields = fault._asdict()
+        about = {**self._about(member), "handling": self.parts.cfg.env.bad_values, "count": fields.pop("number")}
+        return BadValueFound(**about, **fields)
 
     def _about(self, member: int | None) -> dict[str, Any]:
         """Returns what an event says of a member, which has a step of its own, or of the whole run."""

@@ -1,24 +1,26 @@
-"""The episode in progress in one environment: played, recorded, and replayed when a run is resumed."""
+"""Acting for one member: its environments and the episodes in them, played, recorded, and replayed on a resume."""
 
 from __future__ import annotations
 
 import struct
 import threading
 import zlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import Config, Member
-from t3d.errors import StoppedEarly
+from t3d.errors import Diverged, StoppedEarly
 from t3d.files import to_count
-from t3d.policy.spec import Floats, random_action
+from t3d.policy.acting import MemberPolicy
+from t3d.policy.spec import Floats, random_action, rounded
 from t3d.seeds import derive, stream
-from t3d.types import EpisodeResult, Fault, State
-from t3d.world.batch import EnvBatch
-from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, Result
-from t3d.world.noise import NOISES, Noise, scale_factor
+from t3d.types import EpisodeResult, Fault, Rollout, State, row_sizes, rows_of
+from t3d.world.batch import EnvBatch, open_batch
+from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, EnvFactory, Result
+from t3d.world.noise import NOISES, Noise, scale_at, scale_factor
 
 RECORDED_STEPS = 100_000  # of an episode in progress; a longer one restarts when the run is resumed; chosen
 MOST_FAILURES = 10  # episodes in a row that fail to start after a resume; chosen
@@ -54,9 +56,8 @@ class EpisodeRunner:
         self.total_reward, self.length = 0.0, 0
         self.actions: list[Floats] = []  # enough to replay the episode
         indices = (self.index, self.episode)
-        self.noise = NOISES[self.cfg.noise.kind](
-            self.env_batch.spec.action_size, stream(self.seed, "exploration", *indices)
-        )
+        noise, size = NOISES[self.cfg.noise.kind], self.env_batch.spec.action_size
+        self.noise = noise(size, stream(self.seed, "exploration", *indices))
         self.warm_up = stream(self.seed, "warm-up", *indices)
         self.observation = self.env_batch.reset(self.position, derive(self.seed, "environment", *indices), self.episode)
         self.trace = zlib.crc32(self.observation.tobytes())  # of everything the environment returned in this episode
@@ -70,14 +71,6 @@ class EpisodeRunner:
                 failure = error
         raise failure
 
-    def random_action(self) -> Floats:
-        return random_action(self.warm_up, self.env_batch.spec)
-
-    def noisy(self, action: Floats, scale: float) -> Floats:
-        """Adds exploration noise to the policy's action and clips it to [-1, 1]."""
-        noisy: Floats = (action + np.float32(scale * self.scale) * self.noise()).clip(-1, 1)
-        return noisy
-
     def advance(self, action: Floats, result: Result) -> EpisodeResult | None:
         """Records the result of a step; returns the episode if it ended.
 
@@ -89,8 +82,12 @@ class EpisodeRunner:
         if self.error is not None or not (result.terminated or result.truncated):
             return None
         ended = EpisodeResult(self.index, self.episode, self.total_reward, self.length, result.terminated)
+        self.fruitless = 0 if self.length else self.fruitless + 1
         try:
-            self._refuse_endless_skipping()
+            if self.fruitless == MOST_FRUITLESS:
+                text = f"{MOST_FRUITLESS} episodes in a row had a bad value in their first step, so none can be used"
+                fault = Fault(self.index, self.episode, 1, "every episode", text)
+                raise BadValue(f"environment {self.index} of {self.title}", fault)
             self.begin(self.episode + 1)
         except ENVIRONMENT_ERRORS as error:
             self.error = error
@@ -129,13 +126,6 @@ class EpisodeRunner:
         self.noise.rng.bit_generator.state = state["noise_stream"]
         self.warm_up.bit_generator.state = state["warm_up_stream"]
 
-    def _refuse_endless_skipping(self) -> None:
-        self.fruitless = 0 if self.length else self.fruitless + 1
-        if self.fruitless == MOST_FRUITLESS:
-            text = f"{MOST_FRUITLESS} episodes in a row had a bad value in their first step, so none can be used"
-            fault = Fault(self.index, self.episode, 1, "every episode", text)
-            raise BadValue(f"environment {self.index} of {self.title}", fault)
-
 
 class SavedEpisode(NamedTuple):
     """An episode in progress, as stored in a checkpoint."""
@@ -153,36 +143,149 @@ class SavedEpisode(NamedTuple):
         return cls(to_count(state["episode"]), to_count(state["length"]), to_count(state["trace"]), state["actions"])
 
 
-def replay_episodes(
-    runners: list[EpisodeRunner], saved: list[SavedEpisode], env_batch: EnvBatch, stop: threading.Event
-) -> None:
-    """Brings new environments back to where they were.
+class MemberActor:
+    """Environments of one member and the episodes that run in them."""
 
-    All are stepped together, as a VectorEnv must be, so shorter episodes start later; until then their environments
-    idle. If an episode is not the first, its environment has been reset before, as it was in the run: some
-    simulators (PyBullet) differ on the first reset only.
-    """
-    played = [state.actions if len(state.actions) == state.length else state.actions[:0] for state in saved]
-    longest = max(map(len, played))
-    starts = [longest - len(actions) for actions in played]
-    idle = np.zeros(env_batch.spec.action_size, np.float32)
-    for t in range(longest + 1):
-        for runner, state, start in zip(runners, saved, starts, strict=True):
-            if t == start and state.trace is None:
-                runner.begin_after_failure(state.episode)
-            elif t == start and not (t == 0 and runner.episode == state.episode):
-                runner.begin(state.episode)
-        if t == longest:
-            break
-        if stop.is_set():
-            raise StoppedEarly("stopped while unfinished episodes were replayed; the run is unchanged")
-        running = [t >= start for start in starts]
-        a = [actions[t - start] if t >= start else idle for actions, start in zip(played, starts, strict=True)]
-        for runner, action, result, runs in zip(runners, a, env_batch.step(np.stack(a)), running, strict=True):
-            if runs and result.error is not None:
-                raise result.error
-            if runs and result.valid:
-                runner.record(action, result)
-            ended = result.terminated or result.truncated
-            if result.error is None and ended:  # it was idle, or is not reproducible
-                runner.begin(runner.episode)
+    def __init__(
+        self,
+        cfg: Config,
+        member: int,
+        make_env: EnvFactory,
+        indices: Sequence[int],
+        counters: EpisodeCounters,
+        beat: Callable[[], object] = int,
+    ) -> None:
+        """Opens the environments with these indices, whose episodes continue after those in the counters."""
+        self.cfg, self.member, who = cfg, member, cfg.members[member]
+        self.seed, self.name, self.title = who.seed, who.name, who.title
+        self.taken = 0  # the member's transitions so far
+        self.error: Exception | None = None  # why an environment failed; there is no further step
+        self.env_batch = open_batch(make_env, cfg.env, self.title, indices, beat)
+        self.runners = [
+            EpisodeRunner(cfg, who, index, self.env_batch, position, counters) for position, index in enumerate(indices)
+        ]
+
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        """The newest episode and the bad values of each environment."""
+        return [tuple(int(counter[runner.index]) for counter in runner.counters) for runner in self.runners]  # type: ignore[misc]
+
+    def begin(self) -> None:
+        try:
+            for runner in self.runners:
+                runner.begin(int(runner.counters.episodes[runner.index]) + 1)
+        except BadValue as error:
+            error.member = self.member
+            raise
+
+    def step(self, policy: MemberPolicy) -> Rollout:
+        """Steps every environment once; none goes beyond total_steps.
+
+        If an environment fails, the transitions of the others are returned, and `error` says why.
+        """
+        runners = self.runners[: self.cfg.total_steps - self.taken]
+        s = np.array([runner.observation for runner in runners])
+        a = self._actions(policy, runners, s)
+        if not np.isfinite(a).all():  # an environment that gets NaN returns NaN, and would be blamed for it
+            runner, action = next(pair for pair in zip(runners, a, strict=True) if not np.isfinite(pair[1]).all())
+            self.error = Diverged(f"the action for environment {runner.index} of {self.title} is {action}")
+            runners, s, a = [], s[:0], a[:0]
+        results = self.env_batch.step(a) if runners else []
+        numbers = [(runner.index, runner.episode, runner.length) for runner in runners]
+        origins = np.array([(*at, result.ending) for at, result in zip(numbers, results, strict=True)], np.int32)
+        episodes = [runner.advance(*answer) for runner, *answer in zip(runners, a, results, strict=True)]
+        self.error = next((runner.error for runner in runners if runner.error is not None), self.error)
+        if isinstance(self.error, BadValue):
+            self.error.member = self.member
+        valid = [position for position, result in enumerate(results) if result.valid]
+        if len(valid) < len(results):
+            s, a, origins, results = s[valid], a[valid], origins[valid], [results[position] for position in valid]
+        self.taken += len(valid)
+        r_and_terminated = np.array([(result.reward, result.terminated) for result in results], np.float32)
+        spec = self.env_batch.spec
+        s2 = np.array([result.observation for result in results], spec.observation_dtype).reshape(s.shape)
+        rows = rows_of(spec, s, a, r_and_terminated.reshape(-1, 2), s2)
+        ended = [episode for episode in episodes if episode is not None]
+        return Rollout(self.member, rows, origins.reshape(-1, 4), row_sizes(spec)[0], ended, self._faults())
+
+    def _actions(self, policy: MemberPolicy, runners: list[EpisodeRunner], s: Floats) -> Floats:
+        """Chooses random actions for the first random_steps steps of a member, then those of the policy with noise.
+
+        Exact where one process acts; actors read each other's counts, each of which may be a step old.
+        """
+        still_random, spec = max(0, self.cfg.random_steps - self.taken), self.env_batch.spec
+        actions = [random_action(runner.warm_up, spec) for runner in runners[:still_random]]
+        acting = runners[still_random:]
+        if acting:
+            scale = scale_at(self.taken, self.cfg.noise)
+            for runner, action in zip(acting, policy(s[still_random:]), strict=True):
+                actions.append((action + np.float32(scale * runner.scale) * runner.noise()).clip(-1, 1))
+        return rounded(np.array(actions), spec)
+
+    def _faults(self) -> list[Fault]:
+        """Returns the bad values to report: each environment's first ten, then its 100th, 1,000th and so on."""
+        reported, runners = [], {runner.index: runner for runner in self.runners}
+        for fault in self.env_batch.take_faults():
+            bad_values = runners[fault.env].counters.bad_values
+            bad_values[fault.env] += 1
+            number = int(bad_values[fault.env])
+            if number <= 10 or str(number).strip("0") == "1":
+                reported.append(fault._replace(number=number))
+        return reported
+
+    def state(self) -> State:
+        return {"taken": self.taken, **{f"env-{runner.index}": runner.state() for runner in self.runners}}
+
+    def restore(self, state: State, stop: threading.Event) -> list[str]:
+        """Replays every episode in progress; says which came out different, and starts the next one there."""
+        self.taken = to_count(state["taken"])
+        states = [state[f"env-{runner.index}"] for runner in self.runners]
+        episodes = [SavedEpisode.of(saved) for saved in states]
+        self._replay(episodes, stop)
+        if any(saved.episode or saved.length for saved in episodes):
+            self.env_batch.take_faults()  # reported before
+        notes = []
+        for runner, fields, saved in zip(self.runners, states, episodes, strict=True):
+            runner.restore(fields)
+            if saved.trace is None:
+                notes.append(f"episode {saved.episode - 1} was lost ({fields['failed']}); the next one starts")
+            elif (runner.episode, runner.length, runner.trace) != saved[:3]:
+                known = saved.length == len(saved.actions)
+                why = "did not repeat" if known else f"has lost the first of {saved.length:,} steps of"
+                notes.append(
+                    f"environment {runner.index} of {self.title} {why} its episode {saved.episode}: "
+                    "the next one starts, and the run continues, but not bit for bit"
+                )
+                runner.begin(saved.episode + 1)
+        return notes
+
+    def _replay(self, saved: list[SavedEpisode], stop: threading.Event) -> None:
+        """Brings new environments back to where they were.
+
+        All are stepped together, as a VectorEnv must be, so shorter episodes start later; until then their environments
+        idle. If an episode is not the first, its environment has been reset before, as it was in the run: some
+        simulators (PyBullet) differ on the first reset only.
+        """
+        played = [state.actions if len(state.actions) == state.length else state.actions[:0] for state in saved]
+        longest = max(map(len, played))
+        starts = [longest - len(actions) for actions in played]
+        idle = np.zeros(self.env_batch.spec.action_size, np.float32)
+        for t in range(longest + 1):
+            for runner, state, start in zip(self.runners, saved, starts, strict=True):
+                if t == start and state.trace is None:
+                    runner.begin_after_failure(state.episode)
+                elif t == start and not (t == 0 and runner.episode == state.episode):
+                    runner.begin(state.episode)
+            if t == longest:
+                break
+            if stop.is_set():
+                raise StoppedEarly("stopped while unfinished episodes were replayed; the run is unchanged")
+            a = [actions[t - start] if t >= start else idle for actions, start in zip(played, starts, strict=True)]
+            results = self.env_batch.step(np.stack(a))
+            for runner, start, action, result in zip(self.runners, starts, a, results, strict=True):
+                if t >= start and result.error is not None:
+                    raise result.error
+                if t >= start and result.valid:
+                    runner.record(action, result)
+                if result.error is None and (result.terminated or result.truncated):  # idle, or not reproducible
+                    runner.begin(runner.episode)
