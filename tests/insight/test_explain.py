@@ -117,7 +117,7 @@ def test_every_number_of_the_page_is_of_the_update(update: OneUpdate) -> None:
 def test_moves_of_the_networks_are_those_of_the_agent(update: OneUpdate) -> None:
     steps = explained(update)
     for step, name in ((12, "critic"), (13, "actor"), (14, "actor_target"), (15, "critic_target")):
-        moved = steps[step - 1].details.quantities[-1]
+        moved = steps[step - 1].quantities[-1]
         assert torch.equal(moved.values, update.after[name] - update.before[name]) and moved.values.abs().max() > 0
     for name, online in (("actor_target", "actor"), ("critic_target", "critic")):
         expected = update.td3.tau * update.after[online] + (1 - update.td3.tau) * update.before[name]
@@ -126,15 +126,15 @@ def test_moves_of_the_networks_are_those_of_the_agent(update: OneUpdate) -> None
 
 def test_examples_are_sums_that_come_out(update: OneUpdate) -> None:
     steps = explained(update)
-    y, r, discount, _, terminated, v2 = map(float, re.findall(NUMBER, steps[8].details.example))
+    y, r, discount, _, terminated, v2 = map(float, re.findall(NUMBER, steps[8].example))
     assert r + discount * (1 - terminated) * v2 == pytest.approx(y, rel=2e-3)
     assert y == pytest.approx(float(update.trace.y[0]), rel=1e-3)
-    pi2, eps, low, high, a2 = map(float, re.findall(NUMBER, steps[5].details.example))
+    pi2, eps, low, high, a2 = map(float, re.findall(NUMBER, steps[5].example))
     assert min(max(pi2 + eps, low), high) == pytest.approx(a2, abs=1e-3)
-    *values, kept = map(float, re.findall(NUMBER, steps[7].details.example))
+    *values, kept = map(float, re.findall(NUMBER, steps[7].example))
     assert min(values) == kept
     for step in (14, 15):
-        tau, online, _, same, target, result = map(float, re.findall(NUMBER, steps[step - 1].details.example))
+        tau, online, _, same, target, result = map(float, re.findall(NUMBER, steps[step - 1].example))
         assert tau == same and tau * online + (1 - tau) * target == pytest.approx(result, rel=1e-2)
 
 
@@ -145,7 +145,7 @@ def numbers_in(text: str) -> list[float]:
 @pytest.mark.parametrize("settings", [{}, {"target_noise": 0.5, "target_noise_clip": 0.3}], ids=["paper", "clipped"])
 def test_figures_in_sentences_are_those_of_the_update(settings: dict[str, float]) -> None:
     update = made_up(merge(Config(), {"td3": {"batch_size": 64, **settings}}))
-    facts = [step.details.facts for step in explained(update)]
+    facts = [step.facts for step in explained(update)]
     td, sigma, clip = update.trace.td.tolist(), update.td3.target_noise, update.td3.target_noise_clip
     squares = [sum(error**2 for error in of_critic) / len(of_critic) for of_critic in td]
     assert facts[10][0].startswith("the whole loss, ") and numbers_in(facts[10][0]) == [
@@ -184,7 +184,7 @@ def test_an_update_of_a_sweep_with_several_steps_priorities_and_normalised_obser
         assert torch.allclose(trace.y, y, rtol=1e-5)
         assert batch.weight.min() < batch.weight.max() == 1
         whole = float((batch.weight * trace.td**2).mean(dim=1).sum())
-        (said,) = explained(update)[10].details.facts
+        (said,) = explained(update)[10].facts
         assert numbers_in(said) == [pytest.approx(whole, rel=1e-3)]
         assert batch.s[:, 2].abs().max() < 4, "the pendulum's speed, up to 8, in its own deviations"
     first, second = (updates[f"gamma-{gamma}-seed-0"].before["actor"] for gamma in (0.5, 0.9))
@@ -273,7 +273,7 @@ def test_formulas_say_what_the_settings_choose(choice: str) -> None:
     said = " ".join(step.text.formula for step in steps)
     plain = " ".join(text.formula for text in fifteen_texts(Config(), TD3Config()))
     assert len(steps) == 15 and (said != plain) == (choice != "min of 5")
-    *values, kept = map(float, re.findall(NUMBER, steps[7].details.example.replace("2 Q'", "")))
+    *values, kept = map(float, re.findall(NUMBER, steps[7].example.replace("2 Q'", "")))
     ordered = sorted(values)
     expected = {
         "min": [ordered[0]],

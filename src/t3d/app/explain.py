@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.padding import Padding
 from rich.rule import Rule as Line
-from rich.table import Table
 from rich.text import Text
 
 from t3d.app.console import View
 from t3d.app.flags import RootFlag, read_flags
+from t3d.app.tables import table
 from t3d.app.terminal import PlainConsole, draw_picture, handling_signals, printable
 from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
@@ -29,11 +29,10 @@ from t3d.store.reader import MARKS, Run, open_run
 from t3d.store.summary import read_summary
 
 if TYPE_CHECKING:
-    from t3d.insight.explain import Quantity, Step
+    from t3d.insight.explain import Quantity
 
 STEPS = 3_000  # of the small run that explains an environment; chosen: Pendulum is half learned after ten seconds
 INDENT = 4
-CLAIM_ENV = "Pendulum-v1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,49 +60,44 @@ class ExplainArgs(RootFlag):
 
 def main(arguments: list[str]) -> int:
     """Explains, and prints the path of the page."""
-    args = read_flags(ExplainArgs, arguments, "t3d explain")
+    args, console = read_flags(ExplainArgs, arguments, "t3d explain"), PlainConsole()
+    check_folder(args.out)
     if args.claim is not None:
-        return _claim(args.claim, args)
+        return _claim(args.claim, args, console)
     if args.what is None:
         raise UserError("name a run or an environment, e.g. t3d explain runs/<name>, or t3d explain Pendulum-v1")
-    console = PlainConsole()
-    check_folder(args.out)
     if is_run(args.what, args.root):
         run = open_run(args.what, args.root)
         try:
             with importing(args.own):
-                _explain(run, args, args.out or run.path / "explain.html", console)
+                _explain(run, args, run.path / "explain.html", console)
         except NotImported as error:
             names = " ".join(map(shlex.quote, [*args.own, error.name]))
             raise UserError(f"{error}; if you trust it: t3d explain {args.what} --own {names}") from None
         return 0
     with tempfile.TemporaryDirectory(prefix="t3d-explain-") as folder:
-        run = _train(args.what, Path(folder), args, console)
-        _explain(run, args, args.out or Path("explain.html"), console)
+        run = _train(args.what, folder, args, console)
+        _explain(run, args, Path("explain.html"), console)
     return 0
 
 
-def _claim(name: str, args: ExplainArgs) -> int:
+def _claim(name: str, args: ExplainArgs, console: PlainConsole) -> int:
     from t3d.insight.claims import CLAIMS, claim_configs, findings, plot_claim  # noqa: PLC0415 (imports matplotlib)
 
     if args.seed is not None:
         raise UserError("--claim trains several seeds and compares them all; leave --seed out")
     if args.what is not None and is_run(args.what, args.root):
         raise UserError(f"{args.what} is a run, and --claim compares two that it trains itself; name an environment")
-    check_folder(args.out)
-    console = PlainConsole()
     console.print(CLAIMS[name].says, soft_wrap=True)
-    configs = claim_configs(name, args.what or CLAIM_ENV, str(args.root))
+    configs = claim_configs(name, args.what or "Pendulum-v1", str(args.root))
     for cfg in configs:
         if exit_code := _train_claim(cfg, args.root / cfg.run.name, console):
             console.print("stopped before the end; the same command continues there", soft_wrap=True)
             return exit_code
     runs = [open_run(args.root / cfg.run.name) for cfg in configs]
-    picture = followed(args.out) if args.out else runs[-1].path / f"{name}.png"
-    console.print()
-    for line in findings(runs, name):
-        console.print(line, soft_wrap=True)
-    draw_picture(lambda: plot_claim(runs, name, picture), picture, console)
+    out = followed(args.out) if args.out else runs[-1].path / f"{name}.png"
+    console.print("\n" + "\n".join(findings(runs, name)), soft_wrap=True)
+    draw_picture(lambda: plot_claim(runs, name, out), out, console)
     return 0
 
 
@@ -138,19 +132,22 @@ def check_folder(out: Path | None) -> None:
         raise UserError(f"cannot write {out}: it is a folder; name a file")
 
 
+def write_page(content: bytes, out: Path | None, default: Path) -> Path:
+    """Writes a page where the user wants it, through links, or to its default file; returns the path."""
+    try:
+        replace(followed(out) if out else default, content)
+    except OSError as error:
+        raise UserError(f"cannot write the page {out or default}: {error_text(error)}") from None
+    return out or default
+
+
 def is_run(text: str, root: Path) -> bool:
     """Whether there is a folder of a run, or of anything else, at a path or of a name under root."""
-    places = (Path(text), root / text)
-    return any(place.is_dir() or any((place / mark).exists() for mark in MARKS) for place in places)
+    return any(path.is_dir() or any((path / mark).exists() for mark in MARKS) for path in (Path(text), root / text))
 
 
-def small_config(env_id: str, root: Path) -> Config:
-    """The run that explains an environment."""
-    changes = {"env": {"id": env_id}, "total_steps": STEPS, "run": {"root": str(root), "name": "small"}}
-    return merge(preset("quick"), changes)
-
-
-def _train(env_id: str, folder: Path, args: ExplainArgs, console: PlainConsole) -> Run:
+def _train(env_id: str, folder: str, args: ExplainArgs, console: PlainConsole) -> Run:
+    """Trains the small run that explains an environment."""
     from t3d.run.live import train  # noqa: PLC0415 (imports torch)
     from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
 
@@ -161,17 +158,18 @@ def _train(env_id: str, folder: Path, args: ExplainArgs, console: PlainConsole) 
     if args.seed is not None:
         raise UserError(f"{env_id} is an environment, of which one small run is trained; leave --seed out")
     console.print(f"training {env_id} for {STEPS:,} steps to explain an update of it ...", soft_wrap=True)
+    changes = {"env": {"id": env_id}, "total_steps": STEPS, "run": {"root": folder, "name": "small"}}
     try:
-        for event in train(small_config(env_id, folder)):
+        for event in train(merge(preset("quick"), changes)):
             if isinstance(event, Eval):
                 console.print(f"  step {event.step:,}: mean return {event.mean_return:,.1f}")
     except (EnvironmentFailed, UserError, KeyboardInterrupt) as error:
         error.__notes__ = []  # how to resume a run whose folder is deleted now
         raise
-    return open_run(folder / "small")
+    return open_run(Path(folder) / "small")
 
 
-def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> None:
+def _explain(run: Run, args: ExplainArgs, default: Path, console: PlainConsole) -> None:
     from t3d.insight.explain import explained, heading, returned  # noqa: PLC0415 (imports torch)
     from t3d.insight.explain_page import page  # noqa: PLC0415
     from t3d.insight.fifteen_steps import LETTERS  # noqa: PLC0415
@@ -183,7 +181,13 @@ def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> N
     console.print(Text(printable(heading(update)), "bold"))
     console.print(LETTERS)
     for step in steps:
-        _print_step(step, console)
+        console.print()
+        console.print(Line(Text(f"{step.number}  {step.text.title}", "bold"), align="left", style="dim"))
+        settings = f"    [{step.settings}]" if step.settings else ""
+        _print_line("", step.text.formula + settings, console, "bold cyan")
+        _print_quantities(step.quantities, console)
+        for label, sentence in step.sentences:
+            _print_line(label and f"{label} ", sentence, console)
     if others:
         console.print(f"The steps of {update.cfg.rule_title} are its own; this is what its update returned.")
         _print_quantities(others, console)
@@ -191,21 +195,8 @@ def _explain(run: Run, args: ExplainArgs, out: Path, console: PlainConsole) -> N
         text, has = page(update, steps, others), "with pictures"
     except ImportError as error:
         text, has = page(update, steps, others, pictures=False), f"without pictures, which need matplotlib ({error})"
-    try:
-        replace(followed(out) if args.out else out, text.encode())
-    except OSError as error:
-        raise UserError(f"cannot write the page {out}: {error_text(error)}") from None
+    out = write_page(text.encode(), args.out, default)
     console.print(f"\nthe same as a page, {has}: {display_path(out)}", soft_wrap=True)
-
-
-def _print_step(step: Step, console: PlainConsole) -> None:
-    settings = f"    [{step.details.settings_line}]" if step.details.settings else ""
-    console.print()
-    console.print(Line(Text(f"{step.number}  {step.text.title}", "bold"), align="left", style="dim"))
-    _print_line("", step.text.formula + settings, console, "bold cyan")
-    _print_quantities(step.details.quantities, console)
-    for label, sentence in step.sentences:
-        _print_line(label and f"{label} ", sentence, console)
 
 
 def _print_line(label: str, line: str, console: PlainConsole, style: str = "") -> None:
@@ -216,12 +207,8 @@ def _print_line(label: str, line: str, console: PlainConsole, style: str = "") -
 
 
 def _print_quantities(quantities: list[Quantity], console: PlainConsole) -> None:
-    if not quantities:
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("tensor", no_wrap=True)
-    for name in ("shape", "mean", "std", "min", "max"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=9)
-    for tensor in quantities:
-        table.add_row(tensor.symbol, tensor.shape, *tensor.statistics)
-    console.print(Padding(table, (0, 0, 0, INDENT), expand=False))
+    if quantities:
+        rows = table("", "tensor", "shape", "mean", "std", "min", "max", words=["tensor"])
+        for tensor in quantities:
+            rows.add_row(tensor.symbol, tensor.shape, *tensor.statistics)
+        console.print(Padding(rows, (0, 0, 0, INDENT), expand=False))

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import tyro
 
-from t3d.app.explain import check_folder
+from t3d.app.explain import check_folder, write_page
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.terminal import PlainConsole
 from t3d.errors import UserError
-from t3d.files import display_path, error_text, followed, replace
-from t3d.insight.comparison import Comparison, compare
+from t3d.files import display_path
+from t3d.insight.comparison import compare
 from t3d.insight.groups import read_groups, run_paths
 from t3d.insight.report import report
 from t3d.insight.wording import size_text
@@ -45,21 +45,13 @@ def main(arguments: list[str]) -> int:
     paths = [*dict.fromkeys(path for word in args.runs for path in run_paths(word, args.root))]
     if len(paths) > MOST_RUNS:
         raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
-    comparison, refused = _compared(args, several=len(paths) > 1)
-    out = args.out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
-    content = report(paths, comparison, refused).encode(errors="replace")
-    try:
-        replace(followed(out) if args.out else out, content)
-    except OSError as error:
-        raise UserError(f"cannot write the report {out}: {error_text(error)}") from None
-    console.print(f"report: {display_path(out)} ({size_text(len(content))})", soft_wrap=True)
-    return 0
-
-
-def _compared(args: ReportArgs, *, several: bool) -> tuple[Comparison | None, str]:
-    """Compares groups of runs, and the values of a sweep; or says why not."""
+    comparison, refused = None, ""
     try:
         groups = read_groups(args.runs, args.root)
-        return (compare(groups), "") if len(groups) > 1 else (None, "")
+        comparison = compare(groups) if len(groups) > 1 else None
     except UserError as error:
-        return None, str(error) if several else ""
+        refused = str(error) if len(paths) > 1 else ""
+    content = report(paths, comparison, refused).encode(errors="replace")
+    out = write_page(content, args.out, paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    console.print(f"report: {display_path(out)} ({size_text(len(content))})", soft_wrap=True)
+    return 0

@@ -31,21 +31,6 @@ from t3d.store.videos import videos_of
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
-PARTS = {5: "pi2", 6: "eps a2", 7: "q2", 8: "v2", 9: "y", 10: "q", 11: "td loss weight", 13: "pi q_pi actor_loss"}
-STEP_OF = {part: step for step, parts in PARTS.items() for part in parts.split()}  # types.UpdateTrace says the same
-SETTINGS_OF = {  # that the formula of each step is about
-    1: ["replay.capacity"],
-    2: ["td3.actor_hidden"],
-    3: ["td3.critics", "td3.critic_hidden"],
-    4: ["td3.batch_size"],
-    6: ["td3.target_noise", "td3.target_noise_clip"],
-    8: ["td3.aggregate"],
-    9: ["td3.gamma"],
-    11: ["td3.critic_loss"],
-    12: ["td3.critic_lr"],
-    13: ["td3.policy_delay", "td3.actor_lr"],
-    **{number: ["td3.policy_delay", "td3.tau"] for number in (14, 15)},
-}
 
 
 def run_list(library: Library, request: Request) -> dict[str, Any]:
@@ -243,8 +228,8 @@ def _steps(columns: Columns, member: Member) -> dict[str, Any]:
         {
             "number": number,
             **text._asdict(),
-            "values": {name: value for name, value in values.items() if STEP_OF.get(name) == number},
-            "settings": {name: settings[name] for name in SETTINGS_OF.get(number, ())},
+            "values": {name: values[name] for name in text.values if name in values},
+            "settings": {name: settings[name] for name in text.settings},
         }
         for number, text in enumerate(fifteen_texts(cfg, td3, images=_observes_images(columns, member)), 1)
     ]

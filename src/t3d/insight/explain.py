@@ -5,7 +5,7 @@ Nothing is computed again; examples are the first transition of the batch.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from t3d.insight.one_update import OneUpdate
 from t3d.policy.architectures import Architecture
 
 MOST_CRITICS = 5  # that have a row each; of more only a common one is shown
+Numbers: TypeAlias = "tuple[list[Quantity], str, tuple[str, ...]]"  # of a step, an example of them, facts
 
 
 class Quantity(NamedTuple):
@@ -37,31 +38,21 @@ class Quantity(NamedTuple):
         return [number(value) for value in (values.mean(), values.std(correction=0), values.min(), values.max())]
 
 
-class Details(NamedTuple):
-    """What is special to this update about a step."""
-
-    quantities: list[Quantity]
-    example: str = ""
-    settings: dict[str, float] = {}  # by their letters  # noqa: RUF012 (never changed)
-    facts: tuple[str, ...] = ()
-
-    @property
-    def settings_line(self) -> str:
-        return ", ".join(f"{letter} = {value:,.6g}" for letter, value in self.settings.items())
-
-
 class Step(NamedTuple):
-    """One of the fifteen steps in one update."""
+    """One of the fifteen steps in one update: what is always said of it, and its numbers."""
 
     number: int
     text: Text
-    details: Details
+    settings: str  # that the formula names, e.g. γ = 0.98
+    quantities: list[Quantity]
+    example: str = ""
+    facts: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> list[tuple[str, str]]:
         """What is said below its numbers, each with a label."""
-        facts = [("", fact) for fact in self.details.facts]
-        labelled = [("e.g.", self.details.example), ("why:", self.text.why), ("without it:", self.text.without)]
+        facts = [("", fact) for fact in self.facts]
+        labelled = [("e.g.", self.example), ("why:", self.text.why), ("without it:", self.text.without)]
         return [(label, sentence) for label, sentence in [*facts, *labelled] if sentence]
 
 
@@ -78,15 +69,25 @@ def number(value: Any) -> str:
 
 def explained(update: OneUpdate) -> list[Step]:
     """Returns the fifteen steps of an update of TD3."""
-    texts = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images))
-    details = [*_parts(update), *_target(update), *_learning(update), *_following(update)]
-    return [Step(place, *both) for place, both in enumerate(zip(texts, details, strict=True), 1)]
+    phi, theta = online_actor(update, update.after), update.after["critic"]
+    numbers = [
+        *_before(update),
+        *_target(update),
+        *_learning(update),
+        _followed(update, "φ", "actor_target", phi),
+        _followed(update, "θ", "critic_target", theta),
+    ]
+    texts, steps = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images)), []
+    for text, its_numbers in zip(texts, numbers, strict=True):
+        letters = {letter: getattr(update.td3, name[len("td3.") :]) for name, letter in text.settings.items() if letter}
+        settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in letters.items())
+        steps.append(Step(len(steps) + 1, text, settings, *its_numbers))
+    return steps
 
 
 def returned(update: OneUpdate) -> list[Quantity]:
     """Everything that an update returned by its own names, for rules whose steps are not known."""
-    trace = update.trace._asdict()
-    return [Quantity(name, f"trace.{name}", values) for name, values in trace.items() if values is not None]
+    return [_traced(update, name, name) for name, values in update.trace._asdict().items() if values is not None]
 
 
 def online_actor(update: OneUpdate, agent: dict[str, Tensor]) -> Tensor:
@@ -94,98 +95,72 @@ def online_actor(update: OneUpdate, agent: dict[str, Tensor]) -> Tensor:
     return agent["actor"] if "actor" in agent else agent["policy"][:, -agent["actor_target"].shape[1] :]
 
 
-def _parts(update: OneUpdate) -> list[Details]:
+def _before(update: OneUpdate) -> list[Numbers]:
     """Steps 1 to 4."""
-    batch, td3, cfg = update.batch, update.td3, update.cfg
+    batch, td3, cfg, before = update.batch, update.td3, update.cfg, update.before
     actor, critic = actor_architecture(update.spec, td3), critic_architecture(update.spec, td3)
-    before, phi = update.before, online_actor(update, update.before)
-    rows = [("s", "s"), ("a", "a"), ("r", "r"), ("s'", "s2"), ("terminated", "terminated")]
-    rows += [("γⁿ", "discount")] if cfg.replay.n_step > 1 else []
-    rows += [("w", "weight")] if cfg.replay.sampling == "proportional" else []
-    filled = f"{update.stored:,} transitions stored, room for {cfg.replay.capacity:,}"
+    phi, theta = online_actor(update, before), before["critic"]
+    actors = [Quantity("φ", "agent.actor", phi), Quantity("φ'", "agent.actor_target", before["actor_target"])]
+    critics = [Quantity("θ", "agent.critic", theta), Quantity("θ'", "agent.critic_target", before["critic_target"])]
+    rows = {"s": "s", "a": "a", "r": "r", "s'": "s2", "terminated": "terminated"}
+    rows |= {"γⁿ": "discount"} if cfg.replay.n_step > 1 else {}
+    rows |= {"w": "weight"} if cfg.replay.sampling == "proportional" else {}
+    columns = [Quantity(symbol, f"batch.{name}", getattr(batch, name)) for symbol, name in rows.items()]
+    example = f"s = {_vector(batch.s[0])}, a = {_vector(batch.a[0])}, r = {number(batch.r[0])}"
     return [
-        Details([], facts=(filled,)),
-        Details(
-            [Quantity("φ", "agent.actor", phi), Quantity("φ'", "agent.actor_target", before["actor_target"])],
-            facts=(_network(actor, "tanh"),),
-        ),
-        Details(
-            [
-                Quantity(letter, f"agent.{name}", before[name])
-                for letter, name in (("θ", "critic"), ("θ'", "critic_target"))
-            ],
-            facts=(f"{td3.critics} × {_network(critic)}",),
-        ),
-        Details(
-            [Quantity(symbol, f"batch.{name}", getattr(batch, name)) for symbol, name in rows],
-            f"s = {_vector(batch.s[0])}, a = {_vector(batch.a[0])}, r = {number(batch.r[0])}",
-            {"N": td3.batch_size},
-        ),
+        ([], "", (f"{update.stored:,} transitions stored, room for {cfg.replay.capacity:,}",)),
+        (actors, "", (_network(actor, ", tanh"),)),
+        (critics, "", (f"{td3.critics} × {_network(critic)}",)),
+        (columns, example, ()),
     ]
 
 
-def _target(update: OneUpdate) -> list[Details]:
+def _target(update: OneUpdate) -> list[Numbers]:
     """Steps 5 to 9."""
-    batch, trace, td3 = update.batch, update.trace, update.td3
+    batch, trace, td3, q2 = update.batch, update.trace, update.td3, update.trace.q2
     kept = AGGREGATE_IN_WORDS[td3.aggregate][1] if td3.critics > 1 else "Q'"
     pi2, eps, a2 = (number(values[0, 0]) for values in (trace.pi2, trace.eps, trace.a2))
     component = " (first component)" if update.spec.action_size > 1 else ""
     at_clip = float((trace.eps.abs() >= td3.target_noise_clip).double().mean()) if td3.target_noise else 0.0
-    values = ", ".join(map(number, trace.q2[:, 0]))
+    values = ", ".join(map(number, q2[:, 0]))
     y, r, discount, v2 = (number(column[0]) for column in (trace.y, batch.r, batch.discount, trace.v2))
+    smaller: tuple[str, ...] = ()
+    if len(q2) == 2:
+        share, apart = float((q2[0] < q2[1]).double().mean()), number((q2[0] - q2[1]).abs().mean())
+        smaller = (f"Q_θ1' is the smaller one in {share:.0%} of the batch; they differ by {apart} on average",)
     return [
-        Details([Quantity("π_φ'(s')", "trace.pi2", trace.pi2)], f"π_φ'(s') = {_vector(trace.pi2[0])}"),
-        Details(
-            [Quantity("noise", "trace.eps", trace.eps), Quantity("a'", "trace.a2", trace.a2)],
+        ([_traced(update, "π_φ'(s')", "pi2")], f"π_φ'(s') = {_vector(trace.pi2[0])}", ()),
+        (
+            [_traced(update, "noise", "eps"), _traced(update, "a'", "a2")],
             f"clamp({pi2} + {eps}, -1, 1) = {a2}{component}",
-            {"σ̃": td3.target_noise, "c": td3.target_noise_clip},
             (f"{at_clip:.1%} of the noise is at its clip",),
         ),
-        Details(_by_critic("Q_θ{}'", "trace.q2", trace.q2), f"Q' = ({values})"),
-        Details([Quantity(kept, "trace.v2", trace.v2)], f"{kept} of ({values}) = {v2}", facts=_smaller(update)),
-        Details(
-            [Quantity("y", "trace.y", trace.y)],
-            f"{y} = {r} + {discount} · (1 - {batch.terminated[0]:g}) · {v2}",
-            {"γ": td3.gamma},
-        ),
+        (_by_critic("Q_θ{}'", "trace.q2", q2), f"Q' = ({values})", ()),
+        ([_traced(update, kept, "v2")], f"{kept} of ({values}) = {v2}", smaller),
+        ([_traced(update, "y", "y")], f"{y} = {r} + {discount} · (1 - {batch.terminated[0]:g}) · {v2}", ()),
     ]
 
 
-def _learning(update: OneUpdate) -> list[Details]:
+def _learning(update: OneUpdate) -> list[Numbers]:
     """Steps 10 to 13."""
     trace, td3, before, after = update.trace, update.td3, update.before, update.after
     errors, losses = (", ".join(map(number, rows[:, 0])) for rows in (trace.td, trace.loss))
     whole = f"the whole loss, over the batch and the critics: {number(update.losses['critic'])}"
-    rate = "learning rate" if td3.lr_schedule == "constant" else "initial learning rate"
-    ascended = [
-        Quantity("π_φ(s)", "trace.pi", trace.pi),
-        Quantity(OBJECTIVE[td3.actor_objective], "trace.q_pi", trace.q_pi),
-    ]
     loss = f"actor loss, the negative mean{' and the penalty' if td3.pre_activation_penalty else ''}"
     delay = f"this is update {update.number:,}, which moves the actor"
+    ascended = [_traced(update, "π_φ(s)", "pi"), _traced(update, OBJECTIVE[td3.actor_objective], "q_pi")]
     moved, example = _moved("θ", "critic", before["critic"], after["critic"])
     actor_moved, actor_example = _moved("φ", "actor", online_actor(update, before), online_actor(update, after))
     return [
-        Details(_by_critic("Q_θ{}", "trace.q", trace.q), f"Q = ({', '.join(map(number, trace.q[:, 0]))})"),
-        Details(
-            [Quantity("Q − y", "trace.td", trace.td), Quantity("loss", "trace.loss", trace.loss)],
+        (_by_critic("Q_θ{}", "trace.q", trace.q), f"Q = ({', '.join(map(number, trace.q[:, 0]))})", ()),
+        (
+            [_traced(update, "Q − y", "td"), _traced(update, "loss", "loss")],
             f"errors ({errors}) give losses ({losses})",
-            facts=(whole,),
+            (whole,),
         ),
-        Details([moved], example, {rate: td3.critic_lr}),
-        Details(
-            [*ascended, actor_moved],
-            actor_example,
-            {rate: td3.actor_lr, "d": td3.policy_delay},
-            (f"{loss}: {number(update.losses['actor'])}", delay),
-        ),
+        ([moved], example, ()),
+        ([*ascended, actor_moved], actor_example, (f"{loss}: {number(update.losses['actor'])}", delay)),
     ]
-
-
-def _following(update: OneUpdate) -> list[Details]:
-    """Steps 14 and 15."""
-    phi, theta = online_actor(update, update.after), update.after["critic"]
-    return [_followed(update, "φ", "actor_target", phi), _followed(update, "θ", "critic_target", theta)]
 
 
 def _moved(letter: str, name: str, before: Tensor, after: Tensor) -> tuple[Quantity, str]:
@@ -196,17 +171,20 @@ def _moved(letter: str, name: str, before: Tensor, after: Tensor) -> tuple[Quant
     return Quantity(f"Δ{letter}", f"agent.{name}", change), f"the weight that moved most: {then} → {now}"
 
 
-def _followed(update: OneUpdate, letter: str, name: str, online: Tensor) -> Details:
-    before, after, tau = update.before[name], update.after[name], update.td3.tau
+def _followed(update: OneUpdate, letter: str, name: str, online: Tensor) -> Numbers:
+    before, after, tau = update.before[name], update.after[name], number(update.td3.tau)
     most = int((after - before).abs().argmax())
     ours, then, now = (number(weights.flatten()[most]) for weights in (online, before, after))
     far, near = (number((online - weights).double().norm()) for weights in (before, after))
-    return Details(
+    return (
         [Quantity(f"Δ{letter}'", f"agent.{name}", after - before)],
-        f"{number(tau)} · {ours} + (1 - {number(tau)}) · {then} = {now}",
-        {"τ": tau},
+        f"{tau} · {ours} + (1 - {tau}) · {then} = {now}",
         (f"distance |{letter} − {letter}'| over all weights: {far} → {near}",),
     )
+
+
+def _traced(update: OneUpdate, symbol: str, name: str) -> Quantity:
+    return Quantity(symbol, f"trace.{name}", getattr(update.trace, name))
 
 
 def _by_critic(symbol: str, source: str, values: Tensor) -> list[Quantity]:
@@ -216,18 +194,9 @@ def _by_critic(symbol: str, source: str, values: Tensor) -> list[Quantity]:
     return [Quantity(symbol.format(i + 1), f"{source}[{i}]", row) for i, row in enumerate(values)]
 
 
-def _smaller(update: OneUpdate) -> tuple[str, ...]:
-    """How often the first of two critics has the smaller value, and how far they are apart."""
-    q2 = update.trace.q2
-    if len(q2) != 2:
-        return ()
-    share, apart = float((q2[0] < q2[1]).double().mean()), number((q2[0] - q2[1]).abs().mean())
-    return (f"Q_θ1' is the smaller one in {share:.0%} of the batch; they differ by {apart} on average",)
-
-
 def _network(network: Architecture, output: str = "") -> str:
-    layers, ends = " → ".join(map(str, network.sizes)), output and f", {output}"
-    return f"{network.name} {layers}, {network.activation}{ends}: {network.size:,} parameters"
+    layers = " → ".join(map(str, network.sizes))
+    return f"{network.name} {layers}, {network.activation}{output}: {network.size:,} parameters"
 
 
 def _vector(values: Tensor) -> str:

@@ -18,7 +18,6 @@ from t3d.insight.one_update import OneUpdate
 
 BLUE, ORANGE = PAGE_COLOURS[:2]
 DASHED: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": "--"}
-HEADS = ("tensor", "shape", "mean", "std", "min", "max")
 INDEX = re.compile(r"_([φθ]?[i\d]?'?)")
 MOST_POINTS = 500  # of a scatter; chosen
 
@@ -39,15 +38,20 @@ def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = 
 
 
 def _section(step: Step, update: OneUpdate, *, pictures: bool) -> Html:
-    number, text, details = step
+    picture_of = PICTURES.get(step.number) if pictures else None
+    caption = picture_of.caption(update) if picture_of else ""
     return element(
         "section",
-        {"id": f"step-{number}"},
-        element("h2", None, f"{number}. {text.title}"),
-        element("p", {"class": "formula"}, _math(text.formula)),
-        element("p", {"class": "quiet"}, details.settings_line) if details.settings else None,
-        _table(details.quantities) if details.quantities else None,
-        _picture(number, update) if pictures and number in PICTURES else None,
+        {"id": f"step-{step.number}"},
+        element("h2", None, f"{step.number}. {step.text.title}"),
+        element("p", {"class": "formula"}, _math(step.text.formula)),
+        element("p", {"class": "quiet"}, step.settings) if step.settings else None,
+        _table(step.quantities) if step.quantities else None,
+        (
+            element("figure", None, picture(drawn(step.number, update), caption), element("figcaption", None, caption))
+            if caption
+            else None
+        ),
         (
             element("p", None if label else {"class": "quiet"}, element("b", None, label), " ", _math(sentence))
             for label, sentence in step.sentences
@@ -58,22 +62,15 @@ def _section(step: Step, update: OneUpdate, *, pictures: bool) -> Html:
 def _math(text: str) -> Html:
     """Sets indices lower: π_φ', Q_θ1, Σ_i."""
     pieces = INDEX.split(text)
-    return joined(element("sub", None, piece) if place % 2 else piece for place, piece in enumerate(pieces))
+    return joined(element("sub", None, piece) if number % 2 else piece for number, piece in enumerate(pieces))
 
 
 def _table(quantities: Sequence[Quantity]) -> Html:
-    return table(
-        HEADS,
-        (
-            [element("span", {"title": tensor.source}, _math(tensor.symbol)), tensor.shape, *tensor.statistics]
-            for tensor in quantities
-        ),
+    rows = (
+        [element("span", {"title": tensor.source}, _math(tensor.symbol)), tensor.shape, *tensor.statistics]
+        for tensor in quantities
     )
-
-
-def _picture(step: int, update: OneUpdate) -> Html:
-    caption = PICTURES[step].caption(update)
-    return element("figure", None, picture(drawn(step, update), caption), element("figcaption", None, caption))
+    return table(("tensor", "shape", "mean", "std", "min", "max"), rows)
 
 
 def drawn(step: int, update: OneUpdate) -> bytes:
@@ -89,14 +86,13 @@ class Picture(NamedTuple):
 
 
 def _noise(axes: Any, update: OneUpdate) -> None:
-    eps, sigma, clip = _array(update.trace.eps), update.td3.target_noise, update.td3.target_noise_clip
+    eps, sigma, clip = _array(update.trace.eps).ravel(), update.td3.target_noise, update.td3.target_noise_clip
     most = 1.15 * max(clip, float(np.abs(eps).max()), 1e-6) if clip < 4 * sigma else 4.2 * sigma or 1.0
     axes.hist(eps, bins=41, range=(-most, most), density=True, color=BLUE)
     if sigma:
         x = np.linspace(-most, most, 301)
-        axes.plot(
-            x, np.exp(-((x / sigma) ** 2) / 2) / (sigma * np.sqrt(2 * np.pi)), color=ORANGE, label="before the clip"
-        )
+        density = np.exp(-((x / sigma) ** 2) / 2) / (sigma * np.sqrt(2 * np.pi))
+        axes.plot(x, density, color=ORANGE, label="before the clip")
         axes.legend(loc="upper center")
     for limit in (-clip, clip):
         if abs(limit) < most:
@@ -105,7 +101,7 @@ def _noise(axes: Any, update: OneUpdate) -> None:
 
 
 def _critics(axes: Any, update: OneUpdate) -> None:
-    q2, v2 = _array(update.trace.q2, flat=False), _array(update.trace.v2)
+    q2, v2 = _array(update.trace.q2), _array(update.trace.v2)
     if len(q2) == 2 and update.td3.aggregate == "min":
         apart, first = q2[1] - q2[0], q2[0] < q2[1]
         axes.scatter(q2[0][first], apart[first], s=9, color=BLUE, label="Q_θ1' is kept")
@@ -114,17 +110,17 @@ def _critics(axes: Any, update: OneUpdate) -> None:
         axes.set(xlabel="Q_θ1'(s', a')", ylabel="Q_θ2' − Q_θ1'")
     else:
         order = np.argsort(v2)
-        for place, values in enumerate(q2):
-            axes.plot(values[order], ".", markersize=3, color=BLUE, label="" if place else "each critic")
+        for critic, values in enumerate(q2):
+            axes.plot(values[order], ".", markersize=3, color=BLUE, label="" if critic else "each critic")
         axes.plot(v2[order], color=ORANGE, label="kept")
         axes.set(xlabel="transitions, sorted by what is kept", ylabel="Q'(s', a')")
     axes.legend()
 
 
 def _errors(axes: Any, update: OneUpdate) -> None:
-    td, y = _array(update.trace.td, flat=False), _array(update.trace.y)
-    for place, (errors, colour) in enumerate(zip(td[:2], (BLUE, ORANGE), strict=False)):
-        axes.scatter(y, errors, s=9, color=colour, label=f"Q_θ{place + 1}")
+    td, y = _array(update.trace.td), _array(update.trace.y)
+    for number, errors, colour in zip((1, 2), td, (BLUE, ORANGE), strict=False):
+        axes.scatter(y, errors, s=9, color=colour, label=f"Q_θ{number}")
     axes.axhline(0, **DASHED)
     axes.set(xlabel="target y", ylabel="error Q(s, a) − y")
     axes.legend()
@@ -132,8 +128,9 @@ def _errors(axes: Any, update: OneUpdate) -> None:
 
 def _polyak(letter: str, online: Callable[[OneUpdate], Tensor], name: str) -> Callable[[Any, OneUpdate], None]:
     def draw(axes: Any, update: OneUpdate) -> None:
-        before, after = _array(update.before[name]), _array(update.after[name])
-        gap, moved = _array(online(update)) - before, after - before
+        weights = (online(update), update.before[name], update.after[name])
+        ahead, before, after = (_array(tensor).ravel() for tensor in weights)
+        gap, moved = ahead - before, after - before
         some = np.linspace(0, len(gap) - 1, min(MOST_POINTS, len(gap))).astype(int)
         axes.scatter(gap[some], moved[some], s=5, color=BLUE, label="each weight")
         ends = np.array([gap.min(), gap.max()])
@@ -144,9 +141,9 @@ def _polyak(letter: str, online: Callable[[OneUpdate], Tensor], name: str) -> Ca
     return draw
 
 
-def _array(values: Tensor, *, flat: bool = True) -> NDArray[np.float64]:
+def _array(values: Tensor) -> NDArray[np.float64]:
     array: NDArray[np.float64] = values.double().numpy()
-    return array.ravel() if flat else array
+    return array
 
 
 def _kept(update: OneUpdate) -> str:

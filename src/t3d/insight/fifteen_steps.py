@@ -14,9 +14,11 @@ class Text(NamedTuple):
     """What is said of a step, whatever its numbers are."""
 
     title: str
-    formula: str
+    formula: str  # in STEPS with {words} that depend on the settings
     why: str
     without: str
+    settings: dict[str, str] = {}  # that it is about, with their letters in the formula  # noqa: RUF012 (never changed)
+    values: tuple[str, ...] = ()  # of types.UpdateTrace, that it makes
 
 
 LETTERS = (
@@ -39,184 +41,169 @@ OBJECTIVE = {
     "mean": "mean_i Q_θi(s, π_φ(s))",
     "min": "min_i Q_θi(s, π_φ(s))",
 }
+STEPS = (
+    Text(
+        "Replay memory",
+        "replay memory of fixed size: append until full, then overwrite the oldest",
+        "Every transition is learned from many times, and a sample of old ones is not correlated as successive steps "
+        "are.",
+        "Learning from the newest steps alone, the critics would forget what they knew of states that the policy no "
+        "longer visits.",
+        {"replay.capacity": ""},
+    ),
+    Text(
+        "Actor and its target",
+        "the actor π_φ{encoder}, and π_φ' as a copy",
+        "The actor is the policy; its target follows slowly, so that the goal of learning does not jump with every "
+        "update.",
+        "With one network for both, every change of the policy would change the targets at once, and the critics "
+        "would chase a goal that runs away.",
+        {"td3.actor_hidden": ""},
+    ),
+    Text(
+        "Critics and their targets",
+        "the critics Q_θi, initialised independently, and Q_θi' as copies",
+        "Critics that start differently make different errors, which step 8 uses; their targets keep the goal nearly "
+        "still.",
+        "Critics that start alike stay alike forever, and are no better than one.",
+        {"td3.critics": "", "td3.critic_hidden": ""},
+    ),
+    Text(
+        "A batch",
+        "a batch of N transitions (s, a, {reward}, s', terminated){batch}",
+        "The mean over a batch evens out the chance in single transitions, and costs little more than one.",
+        "A single transition would pull the critics to and fro, and successive ones would pull all in one direction.",
+        {"td3.batch_size": "N"},
+    ),
+    Text(
+        "The next action",
+        "a' = π_φ'(s')",
+        "The value of the next state is that of the action the policy would take there.",
+        "The action that was really taken next is an older policy's, so the critics would judge a policy that is gone.",
+        values=("pi2",),
+    ),
+    Text(
+        "Target policy smoothing",
+        "{smoothing}",
+        "Similar actions should have similar values: with noise, y is a mean over the neighbourhood of a', which is "
+        "never played.",
+        "The actor would climb narrow peaks that errors of the critics make, and the targets would believe in them.",
+        {"td3.target_noise": "σ̃", "td3.target_noise_clip": "c"},
+        ("eps", "a2"),
+    ),
+    Text(
+        "The target critics' values",
+        "Q_θi'(s', a')",
+        "What follows is judged by copies that move slowly, so the goal stays nearly still between updates.",
+        "Judged by the online critics, every update would move its own goal, and values can run away.",
+        values=("q2",),
+    ),
+    Text(
+        "One value of several",
+        "{aggregate}",
+        "{why}",
+        "Errors upwards would pass from target to target and grow: t3d explain --claim overestimation shows it.",
+        {"td3.aggregate": ""},
+        ("v2",),
+    ),
+    Text(
+        "The target",
+        "y = r + {gamma} · (1 − terminated) · {kept}, without gradient",
+        "The value of an action is its reward plus the discounted value of what follows; only termination ends the "
+        "sum, a time limit does not.",
+        "If a time limit counted as termination, the states before it would look worthless; with a gradient through y, "
+        "the goal would move towards the prediction.",
+        {"td3.gamma": "γ"},
+        ("y",),
+    ),
+    Text(
+        "The critics' values",
+        "Q_θi(s, a)",
+        "What the critics say now of the action that was taken; it should come closer to y.",
+        "With π_φ(s) instead of the action that was taken, its reward would be credited to another action.",
+        values=("q",),
+    ),
+    Text(
+        "The critics' loss",
+        "critic loss: Σ_i mean {loss}",
+        "All critics are drawn to one target; their losses are added, so each learns as if it were alone.",
+        "With a target of its own, each critic would believe its own errors again, and step 8 would be in vain.",
+        {"td3.critic_loss": ""},
+        ("td", "loss", "weight"),
+    ),
+    Text(
+        "The critics learn",
+        "backpropagate, one Adam step for the critics{and_encoder}{extras}",
+        "Adam divides each weight's step by the size of its recent gradients, so that one learning rate suits all.",
+        "Plain gradient steps would be tiny where gradients are small and far too large where they are not.",
+        {"td3.critic_lr": "learning rate"},
+    ),
+    Text(
+        "The actor learns",
+        "{when}: the actor ascends {objective}{extras}",
+        "The critic's slope says how an action should change to be worth more, and backpropagation carries that to φ; "
+        "with a delay the critics learn first what the policy is worth.",
+        "An actor that moves as often as the critics follows values that are still wrong: t3d explain --claim delay "
+        "compares.",
+        {"td3.actor_lr": "learning rate", "td3.policy_delay": "d"},
+        ("pi", "q_pi", "actor_loss"),
+    ),
+    Text(
+        "The actor's target follows",
+        "{when}: φ' ← τφ + (1 − τ)φ'",
+        "The target is a running mean of the actor, so single bad steps hardly reach it.",
+        "Without a move the targets would judge the untrained policy forever; with a full copy they would jump.",
+        {"td3.policy_delay": "", "td3.tau": "τ"},
+    ),
+    Text(
+        "The critics' targets follow",
+        "{when}: θ_i' ← τθ_i + (1 − τ)θ_i'",
+        "What the critics have learned reaches the targets slowly, so that the next updates have a steady goal.",
+        "Without a move nothing would be learned beyond one step ahead; with a full copy errors would feed back at "
+        "once.",
+        {"td3.policy_delay": "", "td3.tau": "τ"},
+    ),
+)
 
 
 def fifteen_texts(cfg: Config, td3: TD3Config, *, images: bool = False) -> list[Text]:
     """Returns the text of steps 1 to 15 for a member's settings."""
-    return [
-        *_parts(images=images),
-        _batch(cfg, td3, images=images),
-        *_target(cfg, td3),
-        *_critics(cfg, td3, images),
-        *_actor(td3),
+    replay = cfg.replay
+    batch = [
+        ", chosen by their errors" if replay.sampling != "uniform" else "",
+        ", s and s' normalised" if cfg.normalise_observations else "",
+        ", r divided by the scale of returns" if cfg.scale_rewards else "",
+        f", images shifted by up to {td3.image_shift} pixels and encoded" if images else "",
     ]
-
-
-def _parts(*, images: bool) -> list[Text]:
-    """Steps 1 to 3: what there is before the first update."""
-    encoder = " behind an encoder of images, which has no target" if images else ""
-    return [
-        Text(
-            "Replay memory",
-            "replay memory of fixed size: append until full, then overwrite the oldest",
-            "Every transition is learned from many times, and a sample of old ones is not correlated as successive "
-            "steps are.",
-            "Learning from the newest steps alone, the critics would forget what they knew of states that the policy "
-            "no longer visits.",
-        ),
-        Text(
-            "Actor and its target",
-            f"the actor π_φ{encoder}, and π_φ' as a copy",
-            "The actor is the policy; its target follows slowly, so that the goal of learning does not jump with "
-            "every update.",
-            "With one network for both, every change of the policy would change the targets at once, and the critics "
-            "would chase a goal that runs away.",
-        ),
-        Text(
-            "Critics and their targets",
-            "the critics Q_θi, initialised independently, and Q_θi' as copies",
-            "Critics that start differently make different errors, which step 8 uses; their targets keep the goal "
-            "nearly still.",
-            "Critics that start alike stay alike forever, and are no better than one.",
-        ),
-    ]
-
-
-def _batch(cfg: Config, td3: TD3Config, *, images: bool) -> Text:
-    """Step 4."""
-    reward = "r" if cfg.replay.n_step == 1 else f"r summed over up to {cfg.replay.n_step} steps"
-    details = [
-        "chosen by their errors" if cfg.replay.sampling != "uniform" else "",
-        "s and s' normalised" if cfg.normalise_observations else "",
-        "r divided by the scale of returns" if cfg.scale_rewards else "",
-        f"images shifted by up to {td3.image_shift} pixels and encoded" if images else "",
-    ]
-    return Text(
-        "A batch",
-        ", ".join([f"a batch of N transitions (s, a, {reward}, s', terminated)", *filter(None, details)]),
-        "The mean over a batch evens out the chance in single transitions, and costs little more than one.",
-        "A single transition would pull the critics to and fro, and successive ones would pull all in one direction.",
-    )
-
-
-def _target(cfg: Config, td3: TD3Config) -> list[Text]:
-    """Steps 5 to 9: what the critics should have said."""
-    kept = AGGREGATE_IN_WORDS[td3.aggregate][1] if td3.critics > 1 else "Q'"
-    gamma = "γ" if cfg.replay.n_step == 1 else "γⁿ"
-    return [
-        Text(
-            "The next action",
-            "a' = π_φ'(s')",
-            "The value of the next state is that of the action the policy would take there.",
-            "The action that was really taken next is an older policy's, so the critics would judge a policy that is "
-            "gone.",
-        ),
-        _smoothing(td3),
-        Text(
-            "The target critics' values",
-            "Q_θi'(s', a')",
-            "What follows is judged by copies that move slowly, so the goal stays nearly still between updates.",
-            "Judged by the online critics, every update would move its own goal, and values can run away.",
-        ),
-        _aggregate(td3),
-        Text(
-            "The target",
-            f"y = r + {gamma} · (1 − terminated) · {kept}, without gradient",
-            "The value of an action is its reward plus the discounted value of what follows; only termination ends "
-            "the sum, a time limit does not.",
-            "If a time limit counted as termination, the states before it would look worthless; with a gradient "
-            "through y, the goal would move towards the prediction.",
-        ),
-    ]
-
-
-def _smoothing(td3: TD3Config) -> Text:
-    """Step 6."""
-    noise = "a' += clip(noise of scale σ̃, −c, c), then clamp a' to the action bounds"
-    return Text(
-        "Target policy smoothing",
-        noise if td3.target_noise and td3.target_noise_clip else "no noise on a' in this run; clamp a' to the bounds",
-        "Similar actions should have similar values: with noise, y is a mean over the neighbourhood of a', which is "
-        "never played.",
-        "The actor would climb narrow peaks that errors of the critics make, and the targets would believe in them.",
-    )
-
-
-def _aggregate(td3: TD3Config) -> Text:
-    """Step 8."""
-    happens = AGGREGATE_IN_WORDS[td3.aggregate][0].format(dropped=td3.drop_highest)
-    why = "The actor seeks out values that are too high by mistake; the low ones of several estimates seldom are."
-    if td3.aggregate == "mean":
-        why = "A mean evens out errors that the critics do not share, but is not as cautious as the paper's minimum."
-    if td3.critics == 1:
-        happens = "one critic in this run: its value is kept"
-        why = "With one critic nothing guards against values that are too high by mistake, which the actor seeks out."
-    return Text(
-        "One value of several",
-        happens,
-        why,
-        "Errors upwards would pass from target to target and grow: t3d explain --claim overestimation shows it.",
-    )
-
-
-def _critics(cfg: Config, td3: TD3Config, images: bool) -> list[Text]:
-    """Steps 10 to 12: what the critics learn."""
-    weighted = "w · " if cfg.replay.sampling == "proportional" else ""
-    return [
-        Text(
-            "The critics' values",
-            "Q_θi(s, a)",
-            "What the critics say now of the action that was taken; it should come closer to y.",
-            "With π_φ(s) instead of the action that was taken, its reward would be credited to another action.",
-        ),
-        Text(
-            "The critics' loss",
-            f"critic loss: Σ_i mean {weighted}{LOSS[td3.critic_loss]}",
-            "All critics are drawn to one target; their losses are added, so each learns as if it were alone.",
-            "With a target of its own, each critic would believe its own errors again, and step 8 would be in vain.",
-        ),
-        Text(
-            "The critics learn",
-            f"backpropagate, one Adam step for the critics{' and the encoder' if images else ''}{_extras(td3)}",
-            "Adam divides each weight's step by the size of its recent gradients, so that one learning rate suits all.",
-            "Plain gradient steps would be tiny where gradients are small and far too large where they are not.",
-        ),
-    ]
-
-
-def _actor(td3: TD3Config) -> list[Text]:
-    """Steps 13 to 15: what waits for every d-th update."""
-    when = "every update" if td3.policy_delay == 1 else "every d-th update"
-    penalised = " minus a penalty on outputs before tanh" if td3.pre_activation_penalty else ""
-    return [
-        Text(
-            "The actor learns",
-            f"{when}: the actor ascends {OBJECTIVE[td3.actor_objective]}{penalised}{_extras(td3)}",
-            "The critic's slope says how an action should change to be worth more, and backpropagation carries that to "
-            "φ; with a delay the critics learn first what the policy is worth.",
-            "An actor that moves as often as the critics follows values that are still wrong: t3d explain --claim "
-            "delay compares.",
-        ),
-        Text(
-            "The actor's target follows",
-            f"{when}: φ' ← τφ + (1 − τ)φ'",
-            "The target is a running mean of the actor, so single bad steps hardly reach it.",
-            "Without a move the targets would judge the untrained policy forever; with a full copy they would jump.",
-        ),
-        Text(
-            "The critics' targets follow",
-            f"{when}: θ_i' ← τθ_i + (1 − τ)θ_i'",
-            "What the critics have learned reaches the targets slowly, so that the next updates have a steady goal.",
-            "Without a move nothing would be learned beyond one step ahead; with a full copy errors would feed back at "
-            "once.",
-        ),
-    ]
-
-
-def _extras(td3: TD3Config) -> str:
     extras = [
         f", gradient limited to a norm of {td3.max_grad_norm:g}" if td3.max_grad_norm else "",
         f", weight decay {td3.weight_decay:g}" if td3.weight_decay else "",
         f", {td3.lr_schedule} learning-rate schedule" if td3.lr_schedule != "constant" else "",
     ]
-    return "".join(extras)
+    smoothing = "no noise on a' in this run; clamp a' to the bounds"
+    if td3.target_noise and td3.target_noise_clip:
+        smoothing = "a' += clip(noise of scale σ̃, −c, c), then clamp a' to the action bounds"
+    aggregate, kept = AGGREGATE_IN_WORDS[td3.aggregate]
+    why = "The actor seeks out values that are too high by mistake; the low ones of several estimates seldom are."
+    if td3.aggregate == "mean":
+        why = "A mean evens out errors that the critics do not share, but is not as cautious as the paper's minimum."
+    if td3.critics == 1:
+        aggregate, kept = "one critic in this run: its value is kept", "Q'"
+        why = "With one critic nothing guards against values that are too high by mistake, which the actor seeks out."
+    penalised = " minus a penalty on outputs before tanh" if td3.pre_activation_penalty else ""
+    words = {
+        "encoder": " behind an encoder of images, which has no target" if images else "",
+        "and_encoder": " and the encoder" if images else "",
+        "reward": "r" if replay.n_step == 1 else f"r summed over up to {replay.n_step} steps",
+        "batch": "".join(batch),
+        "smoothing": smoothing,
+        "aggregate": aggregate.format(dropped=td3.drop_highest),
+        "why": why,
+        "gamma": "γ" if replay.n_step == 1 else "γⁿ",
+        "kept": kept,
+        "loss": ("w · " if replay.sampling == "proportional" else "") + LOSS[td3.critic_loss],
+        "objective": OBJECTIVE[td3.actor_objective] + penalised,
+        "extras": "".join(extras),
+        "when": "every update" if td3.policy_delay == 1 else "every d-th update",
+    }
+    return [text._replace(formula=text.formula.format(**words), why=text.why.format(**words)) for text in STEPS]
