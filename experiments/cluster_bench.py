@@ -38,7 +38,7 @@ from sleeping import EPISODE
 import t3d
 from t3d.config import Config, merge
 from t3d.events import ActingEvent, Diagnosed
-from t3d.insight.plots import drawing
+from t3d.insight.drawing import drawing
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "lab" / "clusters" / "bench.json"
@@ -172,23 +172,24 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
 def picture() -> None:
     """Draws collected steps a second against actors, and the learner's time for receiving them."""
     results = json.loads(RESULTS.read_text())["scaling"]
-    with drawing() as plt:
-        figure, (speed, cost) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for milliseconds in sorted(STEP_MS):
-        rows = [row for row in results if row["step_ms"] == milliseconds]
-        actors = [row["actors"] for row in rows]
-        (line,) = speed.plot(actors, [row["steps_per_second"] for row in rows], "o-", label=f"{milliseconds} ms a step")
-        speed.plot(actors, [1000 / milliseconds * count for count in actors], ":", color=line.get_color())
-        cost.plot(actors, [100 * row["receiving"] for row in rows], "o-", color=line.get_color())
-    speed.set(xscale="log", yscale="log", xlabel="actors", ylabel="collected steps a second")
-    speed.set_title("four Ray nodes on two cores (dotted: no overhead)", fontsize=10)
-    speed.legend()
-    cost.set(xscale="log", xlabel="actors", ylabel="learner's time spent receiving (%)", ylim=(0, None))
-    for axes in (speed, cost):
-        axes.set_xticks(ACTORS, [str(count) for count in ACTORS])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    figure.savefig(PICTURE, dpi=110)
+    with drawing(PICTURE, (10, 4)) as figure:
+        speed, cost = figure.subplots(1, 2)
+        for milliseconds in sorted(STEP_MS):
+            rows = [row for row in results if row["step_ms"] == milliseconds]
+            actors = [row["actors"] for row in rows]
+            (line,) = speed.plot(
+                actors, [row["steps_per_second"] for row in rows], "o-", label=f"{milliseconds} ms a step"
+            )
+            speed.plot(actors, [1000 / milliseconds * count for count in actors], ":", color=line.get_color())
+            cost.plot(actors, [100 * row["receiving"] for row in rows], "o-", color=line.get_color())
+        speed.set(xscale="log", yscale="log", xlabel="actors", ylabel="collected steps a second")
+        speed.set_title("four Ray nodes on two cores (dotted: no overhead)", fontsize=10)
+        speed.legend()
+        cost.set(xscale="log", xlabel="actors", ylabel="learner's time spent receiving (%)", ylim=(0, None))
+        for axes in (speed, cost):
+            axes.set_xticks(ACTORS, [str(count) for count in ACTORS])
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
 
 
 if __name__ == "__main__":

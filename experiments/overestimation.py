@@ -17,7 +17,7 @@ from common import machine, train_or_resume
 
 import t3d
 from t3d.events import Diagnosed, End, Start
-from t3d.insight.plots import drawing
+from t3d.insight.drawing import drawing
 from t3d.store.log import read_events
 
 CRITICS = {1: "one critic", 2: "two critics, the smaller value"}
@@ -91,25 +91,24 @@ def last_quarter(result: dict[str, Any], name: str) -> list[float]:
 
 def draw(results: dict[int, dict[str, Any]], file: Path) -> None:
     """Draws predictions beside returns for each number of critics, and the bias of all: means, and every seed."""
-    with drawing() as pyplot:
-        figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
-    seeds = [rows for result in results.values() for rows in result["seeds"].values()]
-    highest = max(np.nanmax(column(rows, name)) for rows in seeds for name in ("q_predicted", "q_return"))
-    for axis, (critics, result), colour in zip(axes, results.items(), ("tab:red", "tab:blue"), strict=False):
-        plot(axis, result, "q_predicted", colour, "predicted by the critics")
-        plot(axis, result, "q_return", "black", "discounted return that followed")
-        axis.set(title=CRITICS[critics], ylim=(None, 1.05 * highest))
-        axis.legend(frameon=False, loc="upper left")
-        plot(axes[2], result, "q_bias", colour, CRITICS[critics])
-    axes[2].set(title="predicted minus returned")
-    axes[2].axhline(0, color="black", linewidth=0.8)
-    axes[2].legend(frameon=False, loc="upper left")
-    for axis in axes:
-        axis.set_xlabel("steps")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("value")
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=110)
+    with drawing(file, (15, 4.5)) as figure:
+        axes = figure.subplots(1, 3)
+        seeds = [rows for result in results.values() for rows in result["seeds"].values()]
+        highest = max(np.nanmax(column(rows, name)) for rows in seeds for name in ("q_predicted", "q_return"))
+        for axis, (critics, result), colour in zip(axes, results.items(), ("tab:red", "tab:blue"), strict=False):
+            plot(axis, result, "q_predicted", colour, "predicted by the critics")
+            plot(axis, result, "q_return", "black", "discounted return that followed")
+            axis.set(title=CRITICS[critics], ylim=(None, 1.05 * highest))
+            axis.legend(frameon=False, loc="upper left")
+            plot(axes[2], result, "q_bias", colour, CRITICS[critics])
+        axes[2].set(title="predicted minus returned")
+        axes[2].axhline(0, color="black", linewidth=0.8)
+        axes[2].legend(frameon=False, loc="upper left")
+        for axis in axes:
+            axis.set_xlabel("steps")
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel("value")
 
 
 def plot(axis: Any, result: dict[str, Any], name: str, colour: str, label: str) -> None:

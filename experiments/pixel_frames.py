@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from t3d.config import EnvConfig
-from t3d.insight.plots import drawing
+from t3d.insight.drawing import drawing
 from t3d.world.make import env_factory
 from t3d.world.pixels import open_env
 
@@ -26,13 +26,12 @@ def main() -> None:
             frame = env.step(np.array([2 * push], np.float32))[0]
         frames.append(frame)
     titles = [f"the agent, {back} steps ago" for back in range(STACK - 1, 0, -1)] + ["the agent, now", "people, now"]
-    with drawing() as pyplot:
-        figure, axes = pyplot.subplots(1, STACK + 1, figsize=(3 * (STACK + 1), 3.2), layout="constrained")
-    for axis, title, image in zip(axes, titles, [*frames[-STACK:], env.render()], strict=True):
-        axis.imshow(image, interpolation="nearest")
-        axis.set(title=title.replace("1 steps", "1 step"), xticks=[], yticks=[])
     PICTURE.parent.mkdir(exist_ok=True)
-    figure.savefig(PICTURE, dpi=90)
+    with drawing(PICTURE, (3 * (STACK + 1), 3.2)) as figure:
+        axes = figure.subplots(1, STACK + 1)
+        for axis, title, image in zip(axes, titles, [*frames[-STACK:], env.render()], strict=True):
+            axis.imshow(image, interpolation="nearest")
+            axis.set(title=title.replace("1 steps", "1 step"), xticks=[], yticks=[])
     env.close()
 
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import t3d
 from t3d.events import Eval
-from t3d.insight.plots import COLOURS, drawing, save
+from t3d.insight.drawing import COLOURS, drawing
 from t3d.policy.acting import LoadedPolicy
 from t3d.seeds import derive
 from t3d.types import sample_std
@@ -221,8 +221,8 @@ def write(results: list[dict[str, Any]]) -> None:
 def draw(results: list[dict[str, Any]], afterwards: dict[str, Any]) -> None:
     """Return against smoothness: a small dot for each seed, a large one for their mean."""
     about = results[0]
-    with drawing() as plt:
-        figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    with drawing(PICTURE, (7, 4.2)) as figure:
+        axes = figure.subplots()
         for result, colour in zip(results, cycle(COLOURS)):
             limit = result["limit"]
             _dots(axes, result["policies"], colour, f"limit {limit:g}" if limit else "no limit", "o")
@@ -236,8 +236,6 @@ def draw(results: list[dict[str, Any]], afterwards: dict[str, Any]) -> None:
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
-        save(figure, PICTURE)
-        plt.close(figure)
 
 
 def _dots(axes: Any, policies: list[dict[str, float]], colour: str, title: str, marker: str) -> None:

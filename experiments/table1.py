@@ -24,7 +24,7 @@ from common import machine, train_or_resume
 import t3d
 from t3d.config import diff
 from t3d.events import ActingEvent, End, Eval, Event
-from t3d.insight.plots import drawing
+from t3d.insight.drawing import drawing
 from t3d.store.reader import open_run
 from t3d.types import sample_std
 
@@ -266,26 +266,26 @@ def paper_curve(name: str) -> dict[str, list[float]]:
 
 
 def draw(results: dict[str, dict[str, Any]]) -> None:
-    with drawing() as pyplot:
-        figure, grid = pyplot.subplots(2, 4, figsize=(15, 6.5))
-    for axes, (name, task) in zip(grid.flat, TASKS.items(), strict=False):
-        authors = {key: np.array(values) for key, values in paper_curve(task.curve).items()}
-        _band(axes, authors["step"], authors["mean"], authors["std"], "the authors, v1", "tab:gray")
-        if name in results:
-            steps, returns = np.array(results[name]["steps"]), np.array(results[name]["returns"])
-            _band(axes, steps, returns.mean(0), sample_std(returns, axis=0), "T3D, v5", "tab:blue")
-        for variant, result in results.items():
-            is_whole = result["finished"] and result["steps"][-1] == WHOLE
-            if variant not in TASKS and result["env"] == name and is_whole:
-                axes.plot(result["steps"], np.mean(result["returns"], axis=0), "--", label=variant, color="tab:orange")
-                axes.legend()
-        axes.set(title=name if name in results else f"{name} (not run)", xlabel="steps")
-    grid[0, 0].set_ylabel("mean return, 10 seeds")
-    grid[0, 0].legend()
-    grid.flat[-1].axis("off")
-    figure.tight_layout()
     PICTURE.parent.mkdir(exist_ok=True)
-    figure.savefig(PICTURE, dpi=110)
+    with drawing(PICTURE, (15, 6.5)) as figure:
+        grid = figure.subplots(2, 4)
+        for axes, (name, task) in zip(grid.flat, TASKS.items(), strict=False):
+            authors = {key: np.array(values) for key, values in paper_curve(task.curve).items()}
+            _band(axes, authors["step"], authors["mean"], authors["std"], "the authors, v1", "tab:gray")
+            if name in results:
+                steps, returns = np.array(results[name]["steps"]), np.array(results[name]["returns"])
+                _band(axes, steps, returns.mean(0), sample_std(returns, axis=0), "T3D, v5", "tab:blue")
+            for variant, result in results.items():
+                is_whole = result["finished"] and result["steps"][-1] == WHOLE
+                if variant not in TASKS and result["env"] == name and is_whole:
+                    axes.plot(
+                        result["steps"], np.mean(result["returns"], axis=0), "--", label=variant, color="tab:orange"
+                    )
+                    axes.legend()
+            axes.set(title=name if name in results else f"{name} (not run)", xlabel="steps")
+        grid[0, 0].set_ylabel("mean return, 10 seeds")
+        grid[0, 0].legend()
+        grid.flat[-1].axis("off")
 
 
 def _band(axes: Any, steps: Any, mean: Any, spread: Any, label: str, colour: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from common import write_into
 from table1 import TASKS, paper_curve
 
-from t3d.insight.plots import drawing
+from t3d.insight.drawing import drawing
 from t3d.insight.statistics import Array, band, interval, mean, resample
 
 LAST = 3  # evaluations whose mean is the return at the end
@@ -163,9 +164,12 @@ def conditions(results: list[dict[str, Any]]) -> list[str]:
 def draw(report: Report, docs: Path) -> None:
     """Draws both pictures and writes them and the tables into the page, if it has a place for this study."""
     (docs / "img").mkdir(parents=True, exist_ok=True)
-    with drawing() as pyplot:
-        draw_curves(pyplot, report, docs / "img" / f"{report.study}.png")
-        draw_ends(pyplot, report.cut(), docs / "img" / f"{report.study}-ends.png")
+    with panels(docs / "img" / f"{report.study}.png", len(report.tasks), 4.0) as (figure, axes):
+        draw_curves(figure, axes, report)
+    shorter = report.cut()
+    height = 1.0 + 0.35 * len(shorter.names)
+    with panels(docs / "img" / f"{report.study}-ends.png", len(shorter.tasks), height) as (_, axes):
+        draw_ends(axes, shorter)
     images = [
         f"![Return at the end of each variant](../img/{report.study}-ends.png)",
         f"![Learning curves](../img/{report.study}.png)",
@@ -175,18 +179,17 @@ def draw(report: Report, docs: Path) -> None:
     )
 
 
-def draw_curves(pyplot: Any, report: Report, file: Path) -> None:
+def draw_curves(figure: Any, axes: list[Any], report: Report) -> None:
     """Draws means over seeds with 95 % intervals, one panel for each task."""
-    tasks, colours = report.tasks, colours_of(pyplot, report)
-    figure, axes = panels(pyplot, len(tasks), 4.0)
+    tasks, colours = report.tasks, colours_of(report)
     lines: dict[str, Any] = {}
     for task, axis in zip(tasks, axes, strict=True):
         results = report.of_task(task)
         for name in [name for name in report.names if name in results]:
             steps, curves = curves_of(results[name])
-            means = band(mean, curves)
-            (lines[name],) = axis.plot(steps, means.value, color=colours[name], linewidth=1.5)
-            axis.fill_between(steps, means.low, means.high, color=colours[name], alpha=0.12, linewidth=0)
+            middle, low, high = band(mean, curves, resamples=10_000)
+            (lines[name],) = axis.plot(steps, middle, color=colours[name], linewidth=1.5)
+            axis.fill_between(steps, low, high, color=colours[name], alpha=0.12, linewidth=0)
         axis.set_xlim(right=1.02 * max(curves_of(result)[0][-1] for result in results.values()))
         if report.beside_paper and task in TASKS:
             authors = {key: np.array(values) for key, values in paper_curve(TASKS[task].curve).items()}
@@ -198,18 +201,17 @@ def draw_curves(pyplot: Any, report: Report, file: Path) -> None:
     for axis in axes[::2]:
         axis.set_ylabel("mean return of an evaluation")
     figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=4, frameon=False)
-    figure.savefig(file, dpi=110)
-    pyplot.close(figure)
 
 
-def panels(pyplot: Any, count: int, height: float) -> tuple[Any, list[Any]]:
-    """Returns a figure and the axes of its panels, two in a row."""
+@contextmanager
+def panels(file: Path, count: int, height: float) -> Iterator[tuple[Any, list[Any]]]:
+    """Provides a figure that is then written to a file, and the axes of its panels, two in a row."""
     rows, columns = (count + 1) // 2, min(count, 2)
-    size = (6 * columns, height * rows + 0.5)
-    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    for empty in axes.flat[count:]:
-        empty.remove()
-    return figure, list(axes.flat[:count])
+    with drawing(file, (6 * columns, height * rows + 0.5)) as figure:
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for empty in axes.flat[count:]:
+            empty.remove()
+        yield figure, list(axes.flat[:count])
 
 
 def curves_of(result: dict[str, Any]) -> tuple[list[int], Array]:
@@ -220,10 +222,9 @@ def curves_of(result: dict[str, Any]) -> tuple[list[int], Array]:
     return steps, np.array(padded)
 
 
-def draw_ends(pyplot: Any, report: Report, file: Path) -> None:
+def draw_ends(axes: list[Any], report: Report) -> None:
     """Draws the return at the end of each variant with its 95 % interval and every seed, best at the top."""
-    tasks, colours = report.tasks, colours_of(pyplot, report)
-    figure, axes = panels(pyplot, len(tasks), 1.0 + 0.35 * len(report.names))
+    tasks, colours = report.tasks, colours_of(report)
     for task, axis in zip(tasks, axes, strict=True):
         results = report.of_task(task)
         for height, (name, result) in enumerate(results.items()):
@@ -238,11 +239,11 @@ def draw_ends(pyplot: Any, report: Report, file: Path) -> None:
         axis.set_ylim(len(results) - 0.5, -0.5)
         axis.set(title=task, xlabel="return at the end")
         axis.grid(alpha=0.3, axis="x")
-    figure.savefig(file, dpi=110)
-    pyplot.close(figure)
 
 
-def colours_of(pyplot: Any, report: Report) -> dict[str, Any]:
+def colours_of(report: Report) -> dict[str, Any]:
     """Returns black for what the others are compared with, and colours for these."""
-    table = pyplot.get_cmap("tab10" if len(report.names) <= 10 else "tab20")
+    from matplotlib import colormaps  # noqa: PLC0415 (only pictures need it)
+
+    table = colormaps["tab10" if len(report.names) <= 10 else "tab20"]
     return {name: "black" if name == report.base else table(number) for number, name in enumerate(report.names)}

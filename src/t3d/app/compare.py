@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,19 +14,18 @@ from rich.table import Table
 
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.json_output import write_json
-from t3d.app.tables import clean, fits, table
+from t3d.app.tables import fits, table
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.insight.comparison import Comparison, Row, compare
 from t3d.insight.comparison_plots import draw_comparison
-from t3d.insight.groups import Group, read_groups
-from t3d.insight.statistics import Estimate, Reached
-from t3d.insight.wording import estimated, number_text, signed
+from t3d.insight.groups import read_groups
+from t3d.insight.statistics import Estimate
+from t3d.insight.wording import number_text
 from t3d.store.columns import read_columns
 from t3d.store.metrics import RETURN, listing
 
-Columns = dict[str, Callable[[Row], str]]
 PIPED_WIDTH = 200  # characters, so that a file gets one line per group
 
 
@@ -62,7 +61,12 @@ def main(arguments: list[str]) -> int:
         raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
     if args.threshold is not None and not math.isfinite(args.threshold):
         raise UserError(f"--threshold {args.threshold} is no number that can be reached")
-    groups = _named(read_groups(args.groups, args.root), args.names)
+    groups = read_groups(args.groups, args.root)
+    if args.names:
+        if len(args.names) != len(groups):
+            known = ", ".join(group.name for group in groups)
+            raise UserError(f"--names gives {len(args.names)} names to {len(groups)} groups: {known}")
+        groups = [group._replace(name=name) for group, name in zip(groups, args.names, strict=True)]
     if args.metric == "help":
         console.print(listing(read_columns(groups[0].trainings[0].run.path).metrics()), soft_wrap=True)
         return 0
@@ -79,74 +83,46 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _named(groups: list[Group], names: tuple[str, ...]) -> list[Group]:
-    if not names:
-        return groups
-    if len(names) != len(groups):
-        known = ", ".join(group.name for group in groups)
-        raise UserError(f"--names gives {len(names)} names to {len(groups)} groups: {known}")
-    return [group._replace(name=name) for group, name in zip(groups, names, strict=True)]
-
-
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Prints the table, in two parts where it does not fit, what it means, and what to know about it."""
-    base, word = comparison.rows[0].name, "better" if comparison.metric == RETURN else "higher"
-    alone: Columns = {
-        "seeds": lambda row: str(len(row.scored.seeds)),
-        "mean": lambda row: estimated(row.mean),
-        "IQM": lambda row: estimated(row.iqm),
-    }
-    beside: Columns = {
-        "difference": lambda row: estimated(row.difference, signed),
-        word: lambda row: estimated(row.improvement, "{:.2f}".format),
-    }
-    tasks = comparison.tasks
+    rows, tasks = comparison.rows, comparison.tasks
+    base, word = rows[0].name, "better" if comparison.metric == RETURN else "higher"
+    heads = ("seeds", "mean", "IQM", "difference", word)[: 5 if len(rows) > 1 else 3]
     where = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks ({', '.join(tasks)})"
     title = f"{'Return' if comparison.metric == RETURN else comparison.metric} on {where}, with 95 % intervals"
-    parts = [_table(comparison, title, alone | beside if len(comparison.rows) > 1 else alone)]
-    if len(comparison.rows) > 1 and not fits(parts[0], console):
-        parts = [_table(comparison, title, alone), _table(comparison, "", beside)]
-    for part in parts:
-        console.print(part)
+    whole = _table(comparison, title, heads, lambda row: row.cells)
+    if len(rows) == 1 or fits(whole, console):
+        console.print(whole)
+    else:
+        console.print(_table(comparison, title, heads[:3], lambda row: row.cells))
+        console.print(_table(comparison, "", heads[3:], lambda row: row.cells[3:]))
     if comparison.threshold is not None:
-        _print_reached(comparison, console)
+        title = f"First at {number_text(comparison.threshold)} or above, median over seeds"
+        console.print(_table(comparison, title, ("steps", "minutes", "reached by"), _reached_cells))
+        if any(math.isinf(row.first_reached["steps"].median) for row in rows):
+            console.print("-: half of the seeds or more never did, so that the median is not known.", style="dim")
     console.print()
-    for row in comparison.rows[1:]:
-        console.print(clean(f"{row.verdict}.", "bold"), soft_wrap=True)
-    console.print(clean(comparison.score, "dim"), soft_wrap=True)
-    if len(comparison.rows) > 1:
+    for row in rows[1:]:
+        console.print(f"{row.verdict}.", style="bold", soft_wrap=True)
+    console.print(comparison.score, style="dim", soft_wrap=True)
+    if len(rows) > 1:
         text = f"Difference: of the IQMs, to {base}; {word}: how probably a seed scores higher than one of {base}."
-        console.print(clean(text, "dim"), soft_wrap=True)
+        console.print(text, style="dim", soft_wrap=True)
     for note in comparison.notes:
-        console.print(clean(note, "yellow"), soft_wrap=True)
+        console.print(note, style="yellow", soft_wrap=True)
 
 
-def _table(comparison: Comparison, title: str, columns: Columns) -> Table:
-    made = table(title, "group", *columns, words=["group"])
+def _table(comparison: Comparison, title: str, heads: Sequence[str], cells: Callable[[Row], list[str]]) -> Table:
+    rows = table(title, "group", *heads, words=["group"])
     for row in comparison.rows:
-        made.add_row(clean(row.name), *(cell(row) for cell in columns.values()))
-    return made
+        rows.add_row(row.name, *cells(row)[: len(heads)])
+    return rows
 
 
-def _print_reached(comparison: Comparison, console: Console) -> None:
-    title = f"First at {number_text(comparison.threshold)} or above, median over seeds"
-    made = table(title, "group", "steps", "minutes", "reached by", words=["group"])
-    medians = []
-    for row in comparison.rows:
-        if row.first_reached is None:
-            continue
-        steps, minutes = row.first_reached
-        medians.append(steps.median)
-        cells = [_when(steps, "{:,.0f}"), _when(minutes, "{:,.1f}")]
-        made.add_row(clean(row.name), *cells, f"{steps.reached} of {steps.seeds} seeds")
-    console.print(made)
-    if any(map(math.isinf, medians)):
-        text = "-: half of the seeds or more never did, so that the median is not known."
-        console.print(clean(text, "dim"), soft_wrap=True)
-
-
-def _when(reached: Reached, form: str) -> str:
-    return "-" if math.isinf(reached.median) else form.format(reached.median)
+def _reached_cells(row: Row) -> list[str]:
+    steps, minutes = row.first_reached["steps"], row.first_reached["minutes"]
+    medians = ["-", "-"] if math.isinf(steps.median) else [f"{steps.median:,.0f}", f"{minutes.median:,.1f}"]
+    return [*medians, f"{steps.reached} of {steps.seeds} seeds"]
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -157,28 +133,29 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "relative": comparison.relative,  # whether scores are relative to the first group's mean on each task
         "tasks": comparison.tasks,
         "threshold": comparison.threshold,
-        "groups": [_row_as_json(row, comparison) for row in comparison.rows],
+        "groups": [
+            {
+                "name": row.name,
+                "runs": list(dict.fromkeys(str(training.run.path) for training in row.scored.group.trainings)),
+                "scores": {
+                    task: {seed.name: seed.score for seed in seeds}
+                    for task, seeds in zip(comparison.tasks, row.scored.tasks, strict=True)
+                },
+                "diverged": [seed.name for seed in row.scored.seeds if seed.diverged],
+                "mean": _estimate_as_json(row.mean),
+                "iqm": _estimate_as_json(row.iqm),
+                "difference": _estimate_as_json(row.difference),
+                "probability_of_improvement": _estimate_as_json(row.improvement),
+                "first_reached": {
+                    # an infinite median becomes null
+                    unit: {"median": when.median, "seeds": when.reached, "of": when.seeds}
+                    for unit, when in row.first_reached.items()
+                },
+                "verdict": row.verdict,
+            }
+            for row in comparison.rows
+        ],
         "notes": comparison.notes,
-    }
-
-
-def _row_as_json(row: Row, comparison: Comparison) -> dict[str, Any]:
-    scored = zip(comparison.tasks, row.scored.tasks, strict=True)
-    reached = dict(zip(("steps", "minutes"), row.first_reached, strict=True)) if row.first_reached else {}
-    return {
-        "name": row.name,
-        "runs": list(dict.fromkeys(str(training.run.path) for training in row.scored.group.trainings)),
-        "scores": {task: {seed.name: seed.score for seed in seeds} for task, seeds in scored},
-        "diverged": [seed.name for seed in row.scored.seeds if seed.diverged],
-        "mean": _estimate_as_json(row.mean),
-        "iqm": _estimate_as_json(row.iqm),
-        "difference": _estimate_as_json(row.difference),
-        "probability_of_improvement": _estimate_as_json(row.improvement),
-        "first_reached": {
-            unit: {"median": None if math.isinf(when.median) else when.median, "seeds": when.reached, "of": when.seeds}
-            for unit, when in reached.items()
-        },
-        "verdict": row.verdict,
     }
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,19 +27,13 @@ from t3d.insight.statistics import (
     reached,
     relative_to,
 )
-from t3d.store.columns import Columns, read_metric
+from t3d.insight.wording import estimated, signed
+from t3d.store.columns import read_metric
 from t3d.store.metrics import RETURN, Metric, Series
 from t3d.types import sample_std
 
 LAST = 3  # evaluations whose mean is a seed's score
-
-
-class Window(NamedTuple):
-    """How far before its end each training is scored: where the one that reports most rarely has its last reports."""
-
-    before: Array  # (up to LAST,), steps
-    shortest: float  # interval between reports
-    longest: float
+FEW = 5  # seeds; with fewer, intervals are too narrow (docs/many-seeds.md)
 
 
 class Seed(NamedTuple):
@@ -56,53 +48,6 @@ class Seed(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.training.member.title} of {readable(self.training.run.path.name)}"
-
-
-def window(curves: Sequence[Series], at: int | None) -> Window:
-    """Returns the window for trainings that are compared, which may report at different intervals."""
-    used = [curve.steps[: max(1, _count(curve, at))] for curve in curves]
-    intervals = [float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0 for steps in used]
-    trained = [_trained(steps)[-LAST:] for steps in used]
-    rarest = max(range(len(used)), key=lambda number: (intervals[number], len(trained[number])))
-    known = [interval for interval in intervals if interval] or [0.0]
-    return Window(trained[rarest][-1] - trained[rarest], min(known), max(known))
-
-
-def seed_of(training: Training, curve: Series, longest: Array, window: Window, at: int | None) -> Seed:
-    """Scores a training: the mean over its end, of a diverged one the last value."""
-    stopped = training.run.stopped.get(training.member)
-    diverged = stopped is not None and (at is None or stopped.step <= at)
-    if at is not None and (at < curve.steps[0] or (at > curve.steps[-1] and stopped is None)):
-        raise UserError(
-            f"--at {at} is outside what is known of {training.member.title} in {training.run.path}, "
-            f"which is from step {curve.steps[0]:,.0f} to {curve.steps[-1]:,.0f}"
-        )
-    steps = curve.steps[: _count(curve, at)]
-    points = steps[-1] - (0 if diverged else window.before)
-    points = np.maximum(points, _trained(steps)[0])  # before training: there is nothing else
-    score = np.interp(np.unique(points), curve.steps, curve.values).mean()
-    held = _held(curve, longest) if stopped is not None else curve
-    return Seed(training, held, float(score), float(steps[-1]), diverged)
-
-
-def _count(curve: Series, at: int | None) -> int:
-    return int((curve.steps <= (np.inf if at is None else at)).sum())
-
-
-def _trained(steps: Array) -> Array:
-    """Returns the steps after step 0, if there are any."""
-    later = steps[steps > 0]
-    return later if len(later) else steps
-
-
-def _held(curve: Series, longest: Array) -> Series:
-    """Returns a diverged seed's curve as if it stayed at its last value, for as long as another went on."""
-    later = longest[longest > curve.steps[-1]]
-    values, times = (np.append(column, np.full(len(later), column[-1])) for column in (curve.values, curve.times))
-    return Series(np.append(curve.steps, later), values, times)
-
-
-FEW = 5  # seeds; with fewer, intervals are too narrow (docs/many-seeds.md)
 
 
 class Scored(NamedTuple):
@@ -120,8 +65,7 @@ class Scored(NamedTuple):
         return [seed for seeds in self.tasks for seed in seeds]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What is known of one group; the differences are to the first."""
 
     scored: Scored
@@ -129,16 +73,21 @@ class Row:
     iqm: Estimate
     difference: Estimate | None
     improvement: Estimate | None
-    first_reached: tuple[Reached, Reached] | None  # the threshold, in steps and in minutes
+    first_reached: dict[str, Reached]  # the threshold, in steps and in minutes; empty: there is none
     verdict: str
 
     @property
     def name(self) -> str:
         return self.scored.group.name
 
+    @property
+    def cells(self) -> list[str]:
+        """How many seeds, and each estimate with its interval."""
+        beside = [estimated(self.difference, signed), estimated(self.improvement, "{:.2f}".format)]
+        return [str(len(self.scored.seeds)), estimated(self.mean), estimated(self.iqm), *beside]
 
-@dataclass(frozen=True)
-class Comparison:
+
+class Comparison(NamedTuple):
     """Everything that is printed and drawn."""
 
     metric: str
@@ -159,51 +108,101 @@ def compare(
     """Compares the first group with each of the others; at: scores are those of this step instead of the end."""
     runs = {training.run.path: training.run for group in groups for training in group.trainings}
     metrics, columns = read_metric([*runs], metric)
+    compared, tasks = metrics[0], [*groups[0].tasks]
     if len(metrics) > 1:
         raise UserError(
             f"{metric} has several entries; compare one of them: {', '.join(entry.name for entry in metrics)}"
         )
-    compared = metrics[0]
-    tasks = [*groups[0].tasks]
     if threshold is not None and len(tasks) > 1:
         raise UserError(f"--threshold is for one task, and these are {len(tasks)}: {joined(tasks)}")
-    by_task = [_seeds(groups, task, columns, compared, at) for task in tasks]
-    scored = [Scored(group, [seeds[number] for seeds, _ in by_task]) for number, group in enumerate(groups)]
+    what = "evaluation" if compared.kind.event == "eval" else "report"
+    known = {path: of_run.series(compared) for path, of_run in columns.items()}
+    by_task, notes, count = [], list[str](), 0
+    for task in tasks:
+        seeds, before, intervals = _seeds([group.tasks[task] for group in groups], known, compared, at)
+        by_task.append(seeds)
+        count = max(count, len(before))
+        if differ(intervals):
+            notes.append(
+                f"{what.capitalize()}s are {min(intervals):,.0f} to {max(intervals):,.0f} steps apart; all seeds are "
+                "scored at the steps of the rarest, the others interpolated there."
+            )
+    scored = [Scored(group, [*seeds]) for group, *seeds in zip(groups, *by_task, strict=True)]
+    which = f"mean of its last {count} {what}s" if count > 1 else f"its last {what}"
+    until, of = "" if at is None else f" up to step {at:,}", "mean return" if compared.name == RETURN else compared.name
+    score = f"Score of a seed: {which}{until} ({of})"
     if len(tasks) > 1:
-        scored = [_relative(group, scored[0], tasks) for group in scored]
+        scored = _relative(scored, tasks)
+        score += f", on each of {len(tasks)} tasks relative to the mean of {groups[0].name} there: "
+        score += "1 is that mean, 2 is higher by as much again"
     rows = [_row(group, scored[0], threshold, compared.name) for group in scored]
-    windows = [shared for _, shared in by_task]
-    notes = [*_interval_notes(windows, compared), *_notes(scored)]
-    score = _score_text(tasks, compared, scored[0], max(len(shared.before) for shared in windows), at)
-    return Comparison(compared.name, score, tasks, threshold, rows, notes)
+    return Comparison(compared.name, f"{score}.", tasks, threshold, rows, [*notes, *_notes(scored)])
 
 
 def _seeds(
-    groups: Sequence[Group], task: str, columns: dict[Path, Columns], metric: Metric, at: int | None
-) -> tuple[list[list[Seed]], Window]:
-    """Scores the trainings of one task, group by group."""
-    known = {path: of_run.series(metric) for path, of_run in columns.items()}
-    trainings = [group.tasks[task] for group in groups]
-    curves = [[_series_of(training, known[training.run.path], metric) for training in ours] for ours in trainings]
-    both = [*zip(chain(*trainings), chain(*curves), strict=True)]
-    living = [curve for training, curve in both if training.member not in training.run.stopped]
-    shared = window(living or [curve for _, curve in both], at)
+    groups: list[list[Training]], known: Mapping[Path, Mapping[Member | None, Series]], metric: Metric, at: int | None
+) -> tuple[list[list[Seed]], Array, list[float]]:
+    """Scores the trainings of one task, group by group.
+
+    Also returns how many steps before its end each is scored, where the one that reports most rarely has its last
+    reports, and the intervals between reports.
+    """
+    curves = [[_curve(training, known[training.run.path], metric) for training in group] for group in groups]
+    pairs = [pair for group, of_group in zip(groups, curves, strict=True) for pair in zip(group, of_group, strict=True)]
+    living = [curve for training, curve in pairs if training.member not in training.run.stopped]
+    used = [curve.steps[: max(1, _count(curve, at))] for curve in living or [curve for _, curve in pairs]]
+    intervals = [float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0 for steps in used]
+    ends = [_trained(steps)[-LAST:] for steps in used]
+    _, _, rarest = max(zip(intervals, map(len, ends), range(len(ends)), strict=True), key=lambda each: each[:2])
+    before = ends[rarest][-1] - ends[rarest]
     seeds = []
-    for ours, mine in zip(trainings, curves, strict=True):
-        longest = max((curve.steps for curve in mine), key=lambda steps: float(steps[-1]))
-        pairs = zip(ours, mine, strict=True)
-        seeds.append([seed_of(training, curve, longest, shared, at) for training, curve in pairs])
-    return seeds, shared
+    for group, of_group in zip(groups, curves, strict=True):
+        longest = max((curve.steps for curve in of_group), key=lambda steps: float(steps[-1]))
+        both = zip(group, of_group, strict=True)
+        seeds.append([_seed(training, curve, longest, before, at) for training, curve in both])
+    return seeds, before, list(filter(None, intervals))
 
 
-def _series_of(training: Training, known: dict[Member | None, Series], metric: Metric) -> Series:
+def _curve(training: Training, known: Mapping[Member | None, Series], metric: Metric) -> Series:
     if training.member not in known:
         why = "it is one of the whole run" if None in known else "its log has none"
         raise UserError(f"{training.run.path} has no {metric.name} of {training.member.title}: {why}")
     return known[training.member]
 
 
-def _relative(scored: Scored, base: Scored, tasks: list[str]) -> Scored:
+def _seed(training: Training, curve: Series, longest: Array, before: Array, at: int | None) -> Seed:
+    """Scores a training: the mean over its end, of a diverged one the last value."""
+    stopped = training.run.stopped.get(training.member)
+    diverged = stopped is not None and (at is None or stopped.step <= at)
+    if at is not None and (at < curve.steps[0] or (at > curve.steps[-1] and stopped is None)):
+        raise UserError(
+            f"--at {at} is outside what is known of {training.member.title} in {training.run.path}, "
+            f"which is from step {curve.steps[0]:,.0f} to {curve.steps[-1]:,.0f}"
+        )
+    steps = curve.steps[: _count(curve, at)]
+    points = steps[-1] - (0 if diverged else before)
+    points = np.maximum(points, _trained(steps)[0])  # before training: there is nothing else
+    score = float(np.interp(np.unique(points), curve.steps, curve.values).mean())
+    if stopped is not None:  # it stays at its last value for as long as another seed went on
+        later = longest[longest > curve.steps[-1]]
+        held = [np.append(column, np.full(len(later), column[-1])) for column in (curve.values, curve.times)]
+        curve = Series(np.append(curve.steps, later), *held)
+    return Seed(training, curve, score, float(steps[-1]), diverged)
+
+
+def _count(curve: Series, at: int | None) -> int:
+    return int((curve.steps <= (np.inf if at is None else at)).sum())
+
+
+def _trained(steps: Array) -> Array:
+    """Returns the steps after step 0, if there are any."""
+    later = steps[steps > 0]
+    return later if len(later) else steps
+
+
+def _relative(groups: list[Scored], tasks: list[str]) -> list[Scored]:
+    """Makes scores and curves relative to the first group's means."""
+    base = groups[0]
     for task, scores in zip(tasks, base.scores, strict=True):
         middle, spread = float(scores.mean()), float(sample_std(scores))
         if abs(middle) <= spread or middle == 0:
@@ -211,33 +210,37 @@ def _relative(scored: Scored, base: Scored, tasks: list[str]) -> Scored:
                 f"{base.group.name} has a mean of {middle:.3g} on {task} with a deviation of {spread:.3g} over seeds, "
                 "too close to 0 for scores relative to it; put another group first, or compare task by task"
             )
-    relative = []
-    for seeds, scores in zip(scored.tasks, base.scores, strict=True):
-        values = [relative_to([seed.curve.values, np.array([seed.score])], [scores, scores]) for seed in seeds]
-        relative.append(
+
+    def relative(seed: Seed, scores: Array) -> Seed:
+        curve, (score,) = relative_to([seed.curve.values, np.array([seed.score])], [scores, scores])
+        return seed._replace(curve=seed.curve._replace(values=curve, spread=None), score=float(score))
+
+    return [
+        Scored(
+            scored.group,
             [
-                seed._replace(curve=seed.curve._replace(values=curve, spread=None), score=float(score[0]))
-                for seed, (curve, score) in zip(seeds, values, strict=True)
-            ]
+                [relative(seed, of_base) for seed in seeds]
+                for seeds, of_base in zip(scored.tasks, base.scores, strict=True)
+            ],
         )
-    return Scored(scored.group, relative)
+        for scored in groups
+    ]
 
 
 def _row(scored: Scored, base: Scored, threshold: float | None, metric: str) -> Row:
-    first = scored is base
-    apart = None if first else estimate(difference, scored.scores, base.scores)
-    wins = None if first else estimate(probability_of_improvement, scored.scores, base.scores)
-    when = None
+    middles = estimate(mean, scored.scores), estimate(interquartile_mean, scored.scores)
+    first_reached = {}
     if threshold is not None:
         curves = [seed.curve for seed in scored.seeds]
-        steps = reached([first_reaching(curve.steps, curve.values, threshold) for curve in curves])
-        minutes = reached(
-            [first_reaching((curve.times - curve.times[0]) / 60, curve.values, threshold) for curve in curves]
-        )
-        when = steps, minutes
-    verdict = "" if apart is None else _verdict(scored.group.name, base.group.name, apart, metric)
-    middles = estimate(mean, scored.scores), estimate(interquartile_mean, scored.scores)
-    return Row(scored, *middles, apart, wins, when, verdict)
+        minutes = [first_reaching((curve.times - curve.times[0]) / 60, curve.values, threshold) for curve in curves]
+        steps = [first_reaching(curve.steps, curve.values, threshold) for curve in curves]
+        first_reached = {"steps": reached(steps), "minutes": reached(minutes)}
+    if scored is base:
+        return Row(scored, *middles, None, None, first_reached, "")
+    apart = estimate(difference, scored.scores, base.scores)
+    wins = estimate(probability_of_improvement, scored.scores, base.scores)
+    verdict = _verdict(scored.group.name, base.group.name, apart, metric)
+    return Row(scored, *middles, apart, wins, first_reached, verdict)
 
 
 def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
@@ -249,30 +252,6 @@ def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:
     if apart.interval.high < 0:
         return f"{name} is {worse} than {base}: the whole interval of the difference lies below 0"
     return f"These seeds cannot tell {name} and {base} apart: the interval of the difference contains 0"
-
-
-def _score_text(tasks: list[str], metric: Metric, base: Scored, count: int, at: int | None) -> str:
-    what = "evaluation" if metric.kind.event == "eval" else "report"
-    of = "mean return" if metric.name == RETURN else metric.name
-    which = f"mean of its last {count} {what}s" if count > 1 else f"its last {what}"
-    until = "" if at is None else f" up to step {at:,}"
-    text = f"Score of a seed: {which}{until} ({of})"
-    if len(tasks) == 1:
-        return f"{text}."
-    return (
-        f"{text}, on each of {len(tasks)} tasks relative to the mean of {base.group.name} there: "
-        "1 is that mean, 2 is higher by as much again."
-    )
-
-
-def _interval_notes(windows: list[Window], metric: Metric) -> list[str]:
-    what = "Evaluations" if metric.kind.event == "eval" else "Reports"
-    return [
-        f"{what} are {shared.shortest:,.0f} to {shared.longest:,.0f} steps apart; all seeds are scored at the steps of "
-        "the rarest, the others interpolated there."
-        for shared in windows
-        if differ([shared.shortest, shared.longest])
-    ]
 
 
 def _notes(groups: list[Scored]) -> list[str]:

@@ -15,7 +15,6 @@ from t3d.insight.statistics import Array, band, mean, on_common_steps
 from t3d.store.columns import Columns
 from t3d.store.metrics import MEAN_RETURN, Metric, Series
 
-RESAMPLES = 2_000  # of an interval that is drawn, not quoted; chosen
 MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
 TERMINATED = Metric(EpisodeEnd, "terminated")
 
@@ -128,7 +127,7 @@ def _mean(living: Sequence[Series], metric: Metric, window: Window) -> dict[str,
     low: list[float] | None
     low = high = None
     if len(curves) > 1:
-        _, lows, highs = band(mean, values[:, kept], RESAMPLES)
+        _, lows, highs = band(mean, values[:, kept])
         low, high = lows.tolist(), highs.tolist()
     elif metric == MEAN_RETURN and curves[0].spread is not None:
         spread = np.interp(steps, curves[0].steps, curves[0].spread)[kept]

@@ -13,6 +13,8 @@ from typing import Any
 from t3d.files import replace
 
 STEPS, VALUES = "{x:,.0f}", "{x:,.6g}"  # how the numbers at axes are written
+COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
+LINES = ["-", "--", ":", "-."]  # the next one when all colours are taken
 GREY = "#7f858c"
 PAGE_COLOURS = (  # readable on white and on black; chosen
     *("#3d86cf", "#dc7526", "#2a9d5c", "#cc58a6"),
@@ -26,33 +28,37 @@ PAGE_STYLE: dict[Any, Any] = {
 PATHS, DECIMALS = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d)\d+")
 
 
+def look(index: int) -> dict[str, Any]:
+    """Returns the colour and the style of a line."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
+
+
 @contextmanager
-def drawing(style: dict[Any, Any] | None = None) -> Iterator[Any]:
-    """Provides pyplot, for files only, and without reading names that contain a $ as formulas."""
-    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    with mpl.rc_context({"text.parse_math": False, **(style or {})}):
-        yield plt
-
-
-def save(figure: Any, out: Path) -> None:
-    """Writes a figure to a file, in the format of its name."""
+def drawing(out: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """Provides a figure of a size in inches, which is then written to a file in the format of its name."""
     image = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks, e.g. in a name
-        figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
+    with _figure(size, {}) as figure:
+        yield figure
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks, e.g. in a name
+            figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
     replace(out, image.getvalue())
 
 
 def page_picture(draw: Callable[[Any], None], size: tuple[float, float] = (5.2, 3.0)) -> bytes:
     """Returns what draws into axes as a small SVG without a background, in colours that suit any page."""
-    with drawing(PAGE_STYLE) as plt:
-        figure, axes = plt.subplots(figsize=size, layout="constrained")
-        draw(axes)
-        image = io.BytesIO()
+    image = io.BytesIO()
+    with _figure(size, PAGE_STYLE) as figure:
+        draw(figure.subplots())
         figure.savefig(image, format="svg", transparent=True, metadata={"Date": None})
-        plt.close(figure)
     return PATHS.sub(lambda path: DECIMALS.sub(rb"\1", path[0]), image.getvalue())  # a tenth of a point is enough
+
+
+@contextmanager
+def _figure(size: tuple[float, float], style: dict[Any, Any]) -> Iterator[Any]:
+    """Provides a figure; names that contain a $ are not read as formulas."""
+    import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with mpl.rc_context({"text.parse_math": False, **style}):
+        yield Figure(figsize=size, layout="constrained")

@@ -26,7 +26,7 @@ from t3d.insight.report_facts import (
     verdict,
     video_in_words,
 )
-from t3d.insight.wording import IN_HEADING, env_text, estimated, members_text, number_text, signed, size_text, source_of
+from t3d.insight.wording import IN_HEADING, env_text, members_text, number_text, size_text, source_of
 from t3d.store.details import changed_settings, config_source, difference, session_of
 from t3d.store.summary import Summary
 from t3d.version import __version__
@@ -122,17 +122,7 @@ def _alarms(facts: Facts) -> Html | None:
 
 def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
     """What t3d compare says, and the settings in which runs differ."""
-    rows = [
-        [
-            row.name,
-            str(len(row.scored.seeds)),
-            estimated(row.mean),
-            estimated(row.iqm),
-            estimated(row.difference, signed),
-            estimated(row.improvement, "{:.2f}".format),
-        ]
-        for row in comparison.rows
-    ]
+    rows = [[row.name, *row.cells] for row in comparison.rows]
     base = comparison.rows[0].name
     meaning = (
         f"{comparison.score} In brackets 95 % intervals over seeds. IQM: interquartile mean. Difference: of the IQMs, "

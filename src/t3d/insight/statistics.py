@@ -16,6 +16,7 @@ Scores = Sequence[Array]  # for each task (..., seeds)
 Statistic = Callable[..., Array]  # of one or several groups' scores
 
 RESAMPLES = 10_000
+DRAWN_RESAMPLES = 2_000  # of an interval that is drawn at each of hundreds of steps, not quoted; chosen
 LEVEL = 0.95
 APART = 1.05  # ratio of steps above which they are said to differ; chosen
 
@@ -32,14 +33,6 @@ class Estimate(NamedTuple):
 
     value: float
     interval: Interval | None  # None: a task has one seed, which says nothing about others
-
-
-class Band(NamedTuple):
-    """A statistic over seeds at each step, and its bootstrap interval."""
-
-    value: Array  # (T,)
-    low: Array  # (T,)
-    high: Array  # (T,)
 
 
 class Reached(NamedTuple):
@@ -123,18 +116,18 @@ def on_common_steps(steps: Sequence[Array], values: Sequence[Array]) -> tuple[Ar
     They are the first, the last and between them those of the curve with the fewest; the others are interpolated
     linearly between their own.
     """
-    first, last = max(one[0] for one in steps), min(one[-1] for one in steps)
+    first, last = max(column[0] for column in steps), min(column[-1] for column in steps)
     fewest = min(steps, key=len)
     common = np.unique([first, *fewest[(first < fewest) & (fewest < last)], last]) if first <= last else np.empty(0)
-    return common, np.array([np.interp(common, *one) for one in zip(steps, values, strict=True)])
+    return common, np.array([np.interp(common, *curve) for curve in zip(steps, values, strict=True)])
 
 
-def band(statistic: Statistic, values: Array, resamples: int = RESAMPLES, seed: int = 0) -> Band:
-    """Returns a statistic of one task's seeds at each step, with intervals; values are (seeds, steps)."""
-    draws = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
+def band(statistic: Statistic, values: Array, resamples: int = DRAWN_RESAMPLES) -> tuple[Array, Array, Array]:
+    """Returns a statistic of values (seeds, steps) at each step, and both ends of its interval: (steps,) each."""
+    draws = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))
     ends = [interval(statistic([at_step[draws]])) for at_step in values.T]
     low, high = np.array(ends).reshape(-1, 2).T
-    return Band(np.array([statistic([at_step]) for at_step in values.T]), low, high)
+    return np.array([statistic([at_step]) for at_step in values.T]), low, high
 
 
 def first_reaching(x: Array, values: Array, threshold: float) -> float:
