@@ -77,7 +77,7 @@ def explained(update: OneUpdate) -> list[Step]:
         _followed(update, "φ", "actor_target", phi),
         _followed(update, "θ", "critic_target", theta),
     ]
-    texts, steps = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images)), []
+    texts, steps = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images)), list[Step]()
     for text, its_numbers in zip(texts, numbers, strict=True):
         letters = {letter: getattr(update.td3, name[len("td3.") :]) for name, letter in text.settings.items() if letter}
         settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in letters.items())
