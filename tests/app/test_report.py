@@ -377,7 +377,7 @@ def test_a_video_is_inside_unless_it_is_too_large() -> None:
     with (path / "video.mp4").open("wb") as file:
         file.truncate(MOST_VIDEO_BYTES + 1)
     text = said("a")
-    assert "video.mp4 has 10.0 MiB and is not in this report" in text
+    assert "video.mp4, 10.0 MiB, is not in this report" in text
 
 
 def test_the_video_is_of_the_seed_that_the_report_is_about_and_says_whose_it_is(trained: Path) -> None:

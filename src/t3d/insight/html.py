@@ -64,7 +64,11 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[Content]], kind: str = "
     """Returns a table that scrolls sideways where it does not fit; the first cell of a row is its heading."""
     named = [element("th", {"scope": "col"}, head) for head in heads]
     head = element("thead", None, element("tr", None, named)) if named else None
-    body = element("tbody", None, (_row([*cells]) for cells in rows))
+    cells = (
+        element("tr", None, element("th", {"scope": "row"}, first), (element("td", None, cell) for cell in others))
+        for first, *others in rows
+    )
+    body = element("tbody", None, cells)
     return element("div", {"class": "table"}, element("table", {"class": kind or None}, head, body))
 
 
@@ -86,8 +90,3 @@ def listed(sentences: Iterable[str]) -> Html:
 def folded(summary: str, *content: Content) -> Html:
     """Returns what is shown only when asked for."""
     return element("details", None, element("summary", None, summary), *content)
-
-
-def _row(cells: list[Content]) -> Html:
-    first = element("th", {"scope": "row"}, cells[0])
-    return element("tr", None, first, (element("td", None, cell) for cell in cells[1:]))

@@ -11,29 +11,21 @@ from typing import Any
 from t3d.config import plain
 from t3d.config.sweeps import swept
 from t3d.files import readable
+from t3d.insight.best_member import Choice
 from t3d.insight.comparison import Comparison
 from t3d.insight.curves import DrawnRun
-from t3d.insight.html import Content, Html, document, element, folded, joined, listed, section, table
+from t3d.insight.html import Html, document, element, folded, joined, listed, section, table
 from t3d.insight.ranges import range_rows
 from t3d.insight.report_charts import charts
-from t3d.insight.report_facts import (
-    MOST_VIDEO_BYTES,
-    Best,
-    Facts,
-    card,
-    fresh_mean,
-    gather,
-    verdict,
-    video_in_words,
-)
+from t3d.insight.report_facts import MOST_VIDEO_BYTES, Best, Facts, Video, card, fresh_mean, gather, verdict
 from t3d.insight.wording import IN_HEADING, env_text, members_text, number_text, size_text, source_of
+from t3d.store.best import Fresh
 from t3d.store.details import changed_settings, config_source, difference, session_of
 from t3d.store.summary import Summary
 from t3d.version import __version__
 
 MOST_ROWS = 30  # of ranges that are shown at once; more are folded away
 MOST_SAID = 8  # verdicts and notes of a comparison that are shown at once; chosen
-RANGES = ("", "training from", "to", "fresh episodes from", "to")
 
 
 def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -> str:
@@ -45,7 +37,9 @@ def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -
         runs.append(gather(path, title, video_bytes))
         video = runs[-1].video
         video_bytes -= len(video.content) if video and video.content else 0
-    footer = element("footer", None, _written())
+    written = f"Written by T3D {__version__} on {datetime.now().astimezone():%Y-%m-%d at %H:%M %Z}."
+    complete = " This file is complete: it runs no script and loads nothing from anywhere."
+    footer = element("footer", None, written + complete)
     compared = None if comparison is None else _comparison(comparison, runs)
     if len(runs) == 1:
         return document(f"{runs[0].name}: report", _run(runs[0], 0, compared, _curves(runs)), footer)
@@ -64,14 +58,6 @@ def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -
     )
 
 
-def _written() -> str:
-    when = datetime.now().astimezone()
-    return (
-        f"Written by T3D {__version__} on {when:%Y-%m-%d at %H:%M %Z}. This file is complete: it runs no script and "
-        "loads nothing from anywhere."
-    )
-
-
 def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None) -> Html:
     """What is said of one run; comparison: of the values of a sweep."""
     summary, best = facts.summary, facts.best
@@ -80,44 +66,33 @@ def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None
         seeds = f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {seeds}"
     about = f"{facts.run.cfg.rule_title} on {env_text(summary.env)}, {seeds}, preset {summary.preset}"
     badge = element("span", {"class": f"badge {summary.status}"}, summary.status)
+    tags, note = summary.notes
+    noted = [*([f"Tags: {', '.join(tags)}."] if tags else []), *note.splitlines()]
+    alarms = [element("li", {"class": "bad"}, line[0].upper() + line[1:]) for line in facts.alarms]
+    alarms += [element("li", None, text) for text in facts.notes]
     terms = (joined(element("dt", None, term), element("dd", None, text)) for term, text in card(facts))
     return element(
         "article",
         {"id": f"run-{number}"},
         element("h1", None, facts.name),
         element("p", {"class": "quiet"}, about, ", ", badge, f" started {summary.started:%Y-%m-%d %H:%M}"),
-        _notes(summary),
+        (element("p", None, line) for line in noted),
         element(
             "div",
             {"class": "verdict alarmed" if facts.alarms or facts.run.stopped else "verdict"},
             element("h2", None, "Verdict"),
             listed(verdict(facts)),
         ),
-        _alarms(facts),
+        section("Alarms and notes", element("ul", None, alarms)) if alarms else None,
         comparison,
         section("Model card", element("dl", None, terms)),
-        _fresh(best) if best else None,
-        _video(facts),
+        _fresh(best.fresh, best.choice) if best and best.fresh else None,
+        _video(facts.video) if facts.video else None,
         curves,
         _ranges(best) if best and (best.ranges or best.fresh_ranges) else None,
         _configuration(facts),
         _machine(summary),
     )
-
-
-def _notes(summary: Summary) -> list[Html]:
-    """What people noted about the run."""
-    tags, note = summary.notes
-    lines = [f"Tags: {', '.join(tags)}."] if tags else []
-    return [element("p", None, line) for line in [*lines, *note.splitlines()]]
-
-
-def _alarms(facts: Facts) -> Html | None:
-    if not facts.alarms and not facts.notes:
-        return None
-    alarms = (element("li", {"class": "bad"}, line[0].upper() + line[1:]) for line in facts.alarms)
-    notes = (element("li", None, note) for note in facts.notes)
-    return section("Alarms and notes", element("ul", None, alarms, notes))
 
 
 def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
@@ -143,12 +118,9 @@ def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
     )
 
 
-def _fresh(best: Best) -> Html | None:
-    fresh, choice = best.fresh, best.choice
-    if fresh is None:
-        return None
-    heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length")
+def _fresh(fresh: Fresh, choice: Choice | None) -> Html:
     numbers = [number_text(value) for value in (fresh.std, fresh.lowest, fresh.highest, fresh.mean_length)]
+    heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length")
     meaning = (
         "In brackets the 95 % interval of the mean over episodes of this one policy; training again would give another "
         "policy."
@@ -163,18 +135,14 @@ def _fresh(best: Best) -> Html | None:
     return section("Returns on fresh episodes", *parts)
 
 
-def _video(facts: Facts) -> Html | None:
-    video = facts.video
-    if video is None:
-        return None
+def _video(video: Video) -> Html:
     if video.content is None:
-        size = f"{video.file} has {size_text(video.size)} and is not in this report"
-        most = f"{size}, which holds {size_text(MOST_VIDEO_BYTES)} of video at most."
-        return section("Video", element("p", None, most))
+        most = f"which holds {size_text(MOST_VIDEO_BYTES)} of video at most"
+        return section("Video", element("p", None, f"{video.name}, is not in this report, {most}."))
     data = f"data:video/mp4;base64,{base64.b64encode(video.content).decode()}"
     player = element("video", {"controls": "", "loop": "", "muted": "", "playsinline": "", "src": data})
-    about = f"{video.file}, {size_text(video.size)}. {video_in_words(facts, video)}"
-    return element("div", {"class": "only-screen"}, section("Video", player, element("p", {"class": "quiet"}, about)))
+    about = element("p", {"class": "quiet"}, f"{video.name}. {video.about}")
+    return element("div", {"class": "only-screen"}, section("Video", player, about))
 
 
 def _curves(runs: Sequence[Facts]) -> Html:
@@ -184,20 +152,19 @@ def _curves(runs: Sequence[Facts]) -> Html:
         groups = charts(drawn, alarms)
     except ImportError as error:
         return section("Curves", element("p", None, f"There are no pictures without matplotlib ({error})."))
-    about = ""
-    if any(len(facts.summary.seeds) > 1 for facts in runs):
-        about = (
-            "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
-        )
-    if not groups:
-        about = "Nothing has been reported yet."
+    means = "Lines are means over seeds, bands their 95 % intervals (bootstrap over seeds), thin lines single seeds."
+    about = means if any(len(facts.summary.seeds) > 1 for facts in runs) else ""
+    about = about if groups else "Nothing has been reported yet."
     return section("Curves", element("p", {"class": "quiet"}, about), *groups)
 
 
 def _ranges(best: Best) -> Html:
     rows = range_rows(best.ranges, best.fresh_ranges, best.policy.spec)
-    cells = ([row.name, *(_marked(cell, row.is_beyond) for cell in row.cells)] for row in rows)
-    ranges = table(RANGES, cells)
+    cells = []
+    for row in rows:
+        beyond = {"class": "bad" if row.is_beyond else None}
+        cells.append([row.name, *(element("span", beyond, cell) for cell in row.cells)])
+    ranges = table(("", "training from", "to", "fresh episodes from", "to"), cells)
     about = [
         "Training: what the replay of the newest checkpoint holds, exploration noise included." if best.ranges else "",
         "Fresh: the episodes above." if best.fresh_ranges else "",
@@ -209,10 +176,6 @@ def _ranges(best: Best) -> Html:
         element("p", {"class": "quiet"}, " ".join(filter(None, about))),
         folded(f"All {len(rows)} ranges", ranges) if len(rows) > MOST_ROWS else ranges,
     )
-
-
-def _marked(cell: str, is_beyond: bool) -> Content:
-    return element("span", {"class": "bad"}, cell) if is_beyond else cell
 
 
 def _configuration(facts: Facts) -> Html:

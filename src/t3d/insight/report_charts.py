@@ -61,13 +61,11 @@ def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
 
 def _each_metric(panel: dict[str, Any]) -> list[dict[str, Any]]:
     """Splits a panel, because several runs have a line each; metrics with several entries would have too many."""
-    if "bars" in panel:
-        return []
+    named = {metric: label for metric, label in panel["metrics"].items() if label and "bars" not in panel}
     several = len(panel["metrics"]) > 1
     return [
         {**panel, "metrics": {metric: label}, "title": f"{panel['title']}: {label}" if several else panel["title"]}
-        for metric, label in panel["metrics"].items()
-        if label
+        for metric, label in named.items()
     ]
 
 
@@ -83,13 +81,16 @@ def _chart(panel: dict[str, Any], pools: Sequence[Pool], sounded: Sequence[int])
     ]
     if not known:
         return None
-    highest = sorted(range(len(known)), key=lambda place: float(known[place].main["y"][-1]), reverse=True)
-    drawn = [known[place] for place in sorted(highest[:MOST_LINES])]
+    highest = sorted(range(len(known)), key=lambda index: float(known[index].main["y"][-1]), reverse=True)
+    drawn = [known[index] for index in sorted(highest[:MOST_LINES])]
     notes = [f"The {MOST_LINES} of {len(known)} that end highest."] if len(known) > len(drawn) else []
     notes += ["Dashed in red: an alarm about this."] if sounded else []
-    newest = _newest(drawn)
     svg = page_picture(partial(draw_lines, drawn=drawn, sounded=sounded), SIZE)
-    return _card(panel, newest, svg, _legend(drawn), [*notes, panel["note"]])
+    colours = [{"class": "key", "style": f"background: {look['color']}"} for look in map(_look, range(len(drawn)))]
+    keys = zip(colours, drawn, strict=True)
+    items = (element("li", None, element("span", colour), labelled.label) for colour, labelled in keys)
+    legend = element("ul", {"class": "legend"}, items) if len(drawn) > 1 else None
+    return _card(panel, _newest(drawn), svg, legend, [*notes, panel["note"]])
 
 
 def _card(panel: dict[str, Any], newest: str, svg: bytes, legend: Html | None, notes: Sequence[str]) -> Html:
@@ -106,28 +107,32 @@ def _card(panel: dict[str, Any], newest: str, svg: bytes, legend: Html | None, n
 
 def _label(panel: dict[str, Any], name: str, metric: Metric, line: dict[str, Any], *, several: bool) -> str:
     """Says what a line is, where there are others beside it."""
-    whose = [joined(line["runs"])] if several else []
-    values = [f"{short(field)}={value_text(value)}" for field, value in line["values"].items()]
-    is_alone = len(panel["metrics"]) == 1 and metric.name == name
-    what = panel["metrics"][name] or panel.get("entries", {}).get(metric.entry) or metric.entry or metric.name
-    return " · ".join([*whose, *values, *([] if is_alone and (whose or values) else [what])])
+    parts = [joined(line["runs"])] if several else []
+    parts += [f"{short(field)}={value_text(value)}" for field, value in line["values"].items()]
+    if not parts or len(panel["metrics"]) > 1 or metric.name != name:
+        entry = panel.get("entries", {}).get(metric.entry) or metric.entry or metric.name
+        parts.append(panel["metrics"][name] or entry)
+    return " · ".join(parts)
+
+
+def _look(index: int) -> dict[str, str]:
+    return {"color": PAGE_COLOURS[index % len(PAGE_COLOURS)]}
 
 
 def draw_lines(axes: Any, drawn: Sequence[Labelled], sounded: Sequence[int] = ()) -> None:
     """Draws means with their bands, the seeds of a single line, and members that diverged, dotted."""
-    for place, (_, line) in enumerate(drawn):
-        mean, main = line["mean"], drawn[place].main
-        look = {"color": PAGE_COLOURS[place % len(PAGE_COLOURS)]}
-        living = [member for member in line["members"] if not member["diverged"]]
+    for index, labelled in enumerate(drawn):
+        mean, main, look = labelled.line["mean"], labelled.main, _look(index)
+        living = [member for member in labelled.line["members"] if not member["diverged"]]
         if mean is not None and mean["low"] is not None and len(drawn) <= MOST_BANDED:
             axes.fill_between(mean["steps"], mean["low"], mean["high"], **look, alpha=0.2, linewidth=0)
-        for member in living if len(drawn) == 1 and len(living) > 1 else []:
-            axes.plot(member["steps"], member["y"], **look, linewidth=0.6, alpha=0.6)
-        for member in line["members"]:
+        for member in labelled.line["members"]:
             if member["diverged"]:
                 axes.plot(member["steps"], member["y"], ":", **look, linewidth=1)
+            elif len(drawn) == 1 and len(living) > 1:
+                axes.plot(member["steps"], member["y"], **look, linewidth=0.6, alpha=0.6)
         marker = "o" if len(main["y"]) == 1 else ""  # a line of one point cannot be seen
-        axes.plot(main["steps"], main["y"], **look, linewidth=1.6, marker=marker, markersize=4, gid=f"line-{place}")
+        axes.plot(main["steps"], main["y"], **look, linewidth=1.6, marker=marker, markersize=4, gid=f"line-{index}")
     for step in sounded:
         axes.axvline(step, color=RED, linewidth=1, linestyle="--")
     _finish(axes, "steps")
@@ -152,18 +157,6 @@ def _newest(drawn: Sequence[Labelled]) -> str:
         newest.append(f"{name}{number_text(main['y'][-1])}{within}")
     last = max(labelled.main["steps"][-1] for labelled in drawn)
     return f"{'; '.join(newest)} at step {last:,}" if newest else ""
-
-
-def _legend(drawn: Sequence[Labelled]) -> Html | None:
-    if len(drawn) == 1:
-        return None
-    colours = [PAGE_COLOURS[place % len(PAGE_COLOURS)] for place in range(len(drawn))]
-    keys = [element("span", {"class": "key", "style": f"background: {colour}"}) for colour in colours]
-    return element(
-        "ul",
-        {"class": "legend"},
-        (element("li", None, key, labelled.label) for key, labelled in zip(keys, drawn, strict=True)),
-    )
 
 
 def _bars(panel: dict[str, Any], pool: Pool, metrics: Sequence[Metric]) -> Html | None:
