@@ -42,13 +42,18 @@ class Opened(NamedTuple):
 
 def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str | None, console: Console) -> Opened:
     """Opens a policy of a run, or the one in a policy file; first says how its environment has changed."""
-    file = _policy_file(name, root)
+    stem = name.removesuffix(".safetensors").removesuffix(".json")
+    places = (Path(stem), root / stem)
+    file = next((place for place in places if os.path.isfile(f"{place}.safetensors")), None)  # noqa: PTH113
     if file is not None and seed is not None:
         raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
     run = open_run(name, root) if file is None else _run_of(file)
+    folder = run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
     env = run.env(env_id)
-    _find_code(run, env if env_id is None else EnvConfig())  # one that the user has named may be anywhere
-    notes = _differences(run, env)
+    own_env = env if env_id is None else EnvConfig()  # one that the user has named may be anywhere
+    needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.td3.actor_network))
+    find_again(own_names(needed), remembered_files(folder), folder)
+    notes = _differences(newest_session(folder) or {}, env)
     for text in notes:
         console.print(labelled("note:", "yellow", text), soft_wrap=True)
     if file is None:
@@ -58,13 +63,6 @@ def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str
     values = policy.about.get("values")
     member = Member(policy.about["seed"], tuple(values.items()) if isinstance(values, dict) else ())
     return Opened(run, member, policy, env, notes)
-
-
-def _policy_file(name: str, root: Path) -> Path | None:
-    """Returns the path of a policy file without its suffix, if the name is of one."""
-    stem = name.removesuffix(".safetensors").removesuffix(".json")
-    places = (Path(stem), root / stem)
-    return next((place for place in places if os.path.isfile(f"{place}.safetensors")), None)  # noqa: PTH113
 
 
 def _run_of(file: Path) -> Run:
@@ -80,26 +78,14 @@ def _run_of(file: Path) -> Run:
     return Run(file, merge(Config(), {"env": env}), {})
 
 
-def _folder(run: Run) -> Path:
-    return run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
-
-
-def _find_code(run: Run, env: EnvConfig) -> None:
-    """Lets the modules be found that the run names and that playing needs."""
-    needed = Config(env=env, td3=TD3Config(actor_network=run.cfg.td3.actor_network))
-    find_again(own_names(needed), remembered_files(_folder(run)), _folder(run))
-
-
-def _differences(run: Run, env: EnvConfig) -> list[str]:
-    """Says how an environment differs from the one that the run was trained on, as far as its folder knows that."""
-    make_env, trained_in = env_factory(env), newest_session(_folder(run)) or {}
-    then: Any = trained_in.get("environment")
-    then_versions, now_versions = trained_in.get("versions"), versions()
-    known = then_versions if isinstance(then_versions, dict) else {}
+def _differences(session: dict[str, Any], env: EnvConfig) -> list[str]:
+    """Says how an environment differs from the one trained on, as far as the session that trained knows that."""
+    make_env, then = env_factory(env), session.get("environment")
+    known, now = session.get("versions"), versions()
     changed = [
-        f"{name} {known[name]!s:.40} -> {now_versions.get(name, 'none')}"
-        for name in SIMULATORS
-        if name in known and known[name] != now_versions.get(name)
+        f"{name} {known[name]!s:.40} -> {now.get(name, 'none')}"
+        for name in (SIMULATORS if isinstance(known, dict) else ())
+        if name in known and known[name] != now.get(name)
     ]
     texts = differences(then, fingerprint(make_env, env)) if then else []
     if texts:
@@ -137,12 +123,11 @@ def best_member(
 
 def chosen_member(run: Run, console: Console) -> Member:
     """Returns the best member as far as the folder says, for commands that play nothing."""
-    several, choice = len(run.contenders) > 1, known_choice(run)
-    if several and choice is None:
+    choice, what = known_choice(run), _in_words(run.contenders)
+    if len(run.contenders) > 1:
         play = f"t3d eval {run.path} chooses on fresh episodes"
-        _say(f"{run.best_member().title} of {_in_words(run.contenders)} has the best evaluation; {play}", console)
-    elif several and choice is not None:
-        _say(_result(choice, _in_words(run.contenders), run), console)
+        unknown = f"{run.best_member().title} of {what} has the best evaluation; {play}"
+        _say(unknown if choice is None else _result(choice, what, run), console)
     return run.best_member() if choice is None else choice.member
 
 
@@ -157,17 +142,13 @@ def _in_words(members: Sequence[Member]) -> str:
 def _result(choice: Choice, what: str, run: Run) -> Text:
     """Says what the best one returned, and the others."""
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
-    others = [mean for other, mean in choice.mean_returns.items() if other != member]
+    others = [number_text(mean) for mean in sorted(choice.mean_returns.values())[:-1]]
     known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
     if fresh and fresh.episodes == choice.episodes:
         known = returned(fresh)
     if not others:
         return Text.assemble(f"{member.title}: ", (f"mean return {known}", "bold"))
-    among = (
-        f"the other: {number_text(others[0])}"
-        if len(others) == 1
-        else f"the others: {number_text(min(others))} to {number_text(max(others))}"
-    )
+    among = f"the others: {others[0]} to {others[-1]}" if len(others) > 1 else f"the other: {others[0]}"
     return Text.assemble(f"{member.title} is the best of {what}: ", (f"mean return {known}", "bold"), f" ({among})")
 
 

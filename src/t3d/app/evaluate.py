@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import tyro
-from rich.table import Table
 
 from t3d.app.best_member import open_policy
 from t3d.app.flags import PolicyFlags, read_flags
 from t3d.app.json_output import member_fields, write_json
+from t3d.app.tables import table
 from t3d.app.terminal import PlainConsole, standard_output
 from t3d.errors import UserError
 from t3d.insight.best_member import fresh_episodes, play, save_played
@@ -43,18 +43,25 @@ def main(arguments: list[str]) -> int:
         title, result = _evaluate(args, PlainConsole(stderr=args.json))
         if args.json:
             write_json(result, output)
-        else:
-            PlainConsole().print(_table(title, result))
+            return 0
+    returns = result["returns"]
+    numbers = [result["mean"], result["std"], min(returns), max(returns), np.mean(result["lengths"])]
+    row = table("", "episodes", "mean return", "std", "min", "max", "mean length")
+    row.add_row(str(args.episodes), *(f"{number:,.2f}" for number in numbers))
+    console = PlainConsole()
+    console.print(title, style="bold", soft_wrap=True)
+    console.print(row)
     return 0
 
 
 def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any]]:
     """Returns a title, and the result as docs/output.md describes it."""
     run, member, policy, env, notes = open_policy(args.run, args.root, args.seed, args.policy, args.env, console)
-    played = play(run, {member: policy}, "test", args.episodes, env=env)[member]
+    played = play(run, {member: policy}, "test", args.episodes, env=env)
     enough = run.path.is_dir() and args.episodes >= fresh_episodes(run)
     if args.env is None and not notes and enough:  # in the environment it was trained in
-        save_played(run, {member: (policy, played)})
+        save_played(run, played)
+    returns, lengths = played[member].returns, played[member].lengths
     name, kind, step = args.env or run.cfg.env.title, policy.about.get("kind", args.policy), policy.about["step"]
     return f"{name}, {member.title}, {kind} policy (step {step:,})", {
         "run": str(run.path),
@@ -63,21 +70,11 @@ def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any
         "step": step,
         "env": name,
         "episodes": args.episodes,
-        "returns": played.returns.tolist(),
-        "lengths": played.lengths.tolist(),
-        "mean": float(played.returns.mean()),
-        "std": float(sample_std(played.returns)),
-        "interval": estimate(mean, [played.returns]).interval,
+        "returns": returns.tolist(),
+        "lengths": lengths.tolist(),
+        "mean": float(returns.mean()),
+        "std": float(sample_std(returns)),
+        "interval": estimate(mean, [returns]).interval,
         "notes": notes,
         "versions": versions(),
     }
-
-
-def _table(title: str, result: dict[str, Any]) -> Table:
-    returns = result["returns"]
-    numbers = [result["mean"], result["std"], min(returns), max(returns), np.mean(result["lengths"])]
-    table = Table(title=title)
-    for name in ("episodes", "mean return", "std", "min", "max", "mean length"):
-        table.add_column(name, justify="right")
-    table.add_row(str(result["episodes"]), *(f"{number:,.2f}" for number in numbers))
-    return table

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from t3d.app.best_member import chosen_member
 from t3d.app.flags import RunFlags, read_flags
 from t3d.app.terminal import PlainConsole
-from t3d.config import Member
 from t3d.files import readable
 from t3d.insight.wording import size_text
-from t3d.ship.export import Exported, export_policy, refuse_own_network, refuse_place
+from t3d.ship.export import export_policy, refuse_own_network, refuse_place
 from t3d.ship.parity import OBSERVATIONS
-from t3d.store.reader import Run, open_run
+from t3d.store.reader import open_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,28 +44,19 @@ def main(arguments: list[str]) -> int:
     refuse_place(out)
     member = chosen_member(run, console) if args.seed is None else run.member(args.seed)
     policy = run.policy(member, args.policy)
-    exported = export_policy(policy, out, args.format, _training(run, member, policy.about))
-    console.print(_in_words(exported), soft_wrap=True, highlight=False, markup=False)
-    return 0
-
-
-def _training(run: Run, member: Member, about: dict[str, Any]) -> dict[str, Any]:
-    """What the file says about the run."""
-    return {
+    training = {  # what the file says about the run
         "run": readable(run.path.name),
         "rule": run.cfg.rule,
         "preset": run.cfg.preset,
         "total_steps": run.cfg.total_steps,
-        "updates": about["updates"],
+        "updates": policy.about["updates"],
         "evaluations": run.compared_evals(member),
-        "trained_by": f"t3d {about.get('t3d', '')}".strip(),
+        "trained_by": f"t3d {policy.about.get('t3d', '')}".strip(),
     }
-
-
-def _in_words(exported: Exported) -> str:
-    if exported.difference is None:
-        compared = "not compared with the policy, because there is no C compiler here"
-    else:
+    exported = export_policy(policy, out, args.format, training)
+    compared = "not compared with the policy, because there is no C compiler here"
+    if exported.difference is not None:
         most = f"at most {exported.difference:.1e} of the range of actions"
         compared = f"on {OBSERVATIONS:,} observations it differs from the policy by {most}"
-    return f"exported: {exported.path} ({size_text(exported.bytes)}; {compared})"
+    console.print(f"exported: {exported.path} ({size_text(exported.bytes)}; {compared})", soft_wrap=True)
+    return 0

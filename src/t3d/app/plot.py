@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -54,17 +54,14 @@ def main(arguments: list[str]) -> int:
         return 0
     for run in runs if args.metric == RETURN else ():
         run.best_member()  # raises if there is nothing to plot
-    out = args.out or (runs[0].path / _file(args.metric) if len(runs) == 1 else Path("curves.png"))
-    how: dict[str, Any] = {"seed": args.seed, "x": args.x, "smooth": args.smooth, "pool": args.pool}
+    name = "curve.png" if args.metric == RETURN else f"curve-{args.metric}.png"
+    out = args.out or (runs[0].path / name if len(runs) == 1 else Path("curves.png"))
+    file = followed(args.out) if args.out else out
     try:
-        plot_curves(runs, followed(args.out) if args.out else out, metric=args.metric, **how)
+        plot_curves(runs, file, seed=args.seed, x=args.x, smooth=args.smooth, metric=args.metric, pool=args.pool)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the image {out}: {error_text(error)}") from None
     except ImportError as error:
         raise UserError(f"plots need matplotlib ({error}); pip install matplotlib") from None
     PlainConsole().print(f"plotted: {out}", soft_wrap=True)
     return 0
-
-
-def _file(metric: str) -> str:
-    return "curve.png" if metric == RETURN else f"curve-{metric}.png"

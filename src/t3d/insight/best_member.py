@@ -6,7 +6,7 @@ The learning curves cannot tell, because each one's highest evaluation is the lu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from t3d.process import StandardStreams
 from t3d.seeds import derive
 from t3d.store.best import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run
-from t3d.types import EpisodeResult, sample_std
+from t3d.types import sample_std
 from t3d.world.evaluate import Stopped, finish, open_for_evaluation, play_episodes
 from t3d.world.fingerprint import check_fits
 from t3d.world.make import env_factory
@@ -34,16 +34,10 @@ WHERE = {"choice": "the choice between seeds", "test": "the test"}
 class Played(NamedTuple):
     """The fresh episodes of one policy."""
 
-    episodes: list[EpisodeResult]
+    policy: SavedPolicy
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
     seen: InputRanges | None
-
-    @property
-    def returns(self) -> NDArray[np.float64]:
-        return np.array([episode.total_reward for episode in self.episodes])
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        return np.array([episode.length for episode in self.episodes])
 
 
 class Choice(NamedTuple):
@@ -69,13 +63,12 @@ def known_choice(run: Run) -> Choice | None:
         fresh = read_fresh(run.path).by_member.get(run.contenders[0].name)
         return Choice(fresh.episodes, {run.contenders[0]: fresh.mean}) if fresh else None
     choice = read_fresh(run.path).choice
-    if choice.get("basis") != _basis(run, _policies(run)):
+    if choice.get("basis") != _basis(run, {member: run.policy(member) for member in run.contenders}):
         return None
-    try:
+    with suppress(*CORRUPT_ERRORS):
         means = to_fields(choice["mean_returns"])
         return Choice(fresh_episodes(run), {member: to_number(means[member.name]) for member in run.contenders})
-    except CORRUPT_ERRORS:
-        return None
+    return None
 
 
 def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
@@ -83,17 +76,18 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
 
     A single one plays those that t3d eval plays.
     """
-    policies, several = _policies(run), len(run.contenders) > 1
+    policies = {member: run.policy(member) for member in run.contenders}
+    purpose: Literal["choice", "test"] = "choice" if len(policies) > 1 else "test"
     try:
-        played = play(run, policies, "choice" if several else "test", fresh_episodes(run), before_a_step)
+        played = play(run, policies, purpose, fresh_episodes(run), before_a_step)
     except (UserError, Stopped):
         raise
     except Exception as error:  # an environment may raise anything
         raise UserError(f"{run.cfg.env.id} failed: {error}") from error
     choice = Choice(fresh_episodes(run), {member: float(fresh.returns.mean()) for member, fresh in played.items()})
     means = {member.name: mean_return for member, mean_return in choice.mean_returns.items()}
-    kept = {"basis": _basis(run, policies), "mean_returns": means} if several else None
-    save_played(run, {member: (policies[member], fresh) for member, fresh in played.items()}, choice.member, kept)
+    kept = {"basis": _basis(run, policies), "mean_returns": means} if purpose == "choice" else None
+    save_played(run, played, choice.member, kept)
     return choice
 
 
@@ -106,7 +100,7 @@ def play(
     env: EnvConfig | None = None,
 ) -> dict[Member, Played]:
     """Plays the same fresh episodes with each policy; those of a choice are not those of a test."""
-    env, results = env or run.env(None), dict[Member, Played]()
+    env, played = env or run.env(None), dict[Member, Played]()
     starts = [derive(run.cfg.eval.seed, purpose, episode) for episode in range(episodes)]
     streams = StandardStreams()
     try:
@@ -115,40 +109,36 @@ def play(
                 check_fits(policy, env_batch.spec, env.id)
                 watched = RangeRecorder(policy.actor, policy.spec)
                 playing = play_episodes(watched, env_batch, starts, run.cfg.eval.max_steps)
-                results[member] = Played(finish(playing, episodes, before_a_step), watched.ranges)
+                results = finish(playing, episodes, before_a_step)
+                returns = np.array([episode.total_reward for episode in results])
+                lengths = np.array([episode.length for episode in results])
+                played[member] = Played(policy, returns, lengths, watched.ranges)
     finally:
         streams.close()
-    return results
+    return played
 
 
 def save_played(
-    run: Run,
-    played: Mapping[Member, tuple[SavedPolicy, Played]],
-    chosen: Member | None = None,
-    choice: Mapping[str, Any] | None = None,
+    run: Run, played: Mapping[Member, Played], chosen: Member | None = None, choice: Mapping[str, Any] | None = None
 ) -> None:
     """Records what best policies returned, for lists, reports and the dashboard; of the chosen one also what it saw."""
     results = {}
-    for member, (policy, fresh) in played.items():
-        returned = estimate(mean, [fresh.returns])
+    for member, (policy, returns, lengths, seen) in played.items():
+        value, interval = estimate(mean, [returns])
         results[member.name] = Fresh(
             policy=policy.sha256,
-            episodes=len(fresh.returns),
-            mean=returned.value,
-            std=float(sample_std(fresh.returns)),
-            low=returned.interval and returned.interval.low,
-            high=returned.interval and returned.interval.high,
-            lowest=float(fresh.returns.min()),
-            highest=float(fresh.returns.max()),
-            mean_length=float(fresh.lengths.mean()),
+            episodes=len(returns),
+            mean=value,
+            std=float(sample_std(returns)),
+            low=interval and interval.low,
+            high=interval and interval.high,
+            lowest=float(returns.min()),
+            highest=float(returns.max()),
+            mean_length=float(lengths.mean()),
             of=len(played),
-            seen=fresh.seen.to_dict() if fresh.seen and chosen in (None, member) else None,
+            seen=seen.to_dict() if seen and chosen in (None, member) else None,
         )
     write_fresh(run.path, results, chosen.name if chosen else "", choice)
-
-
-def _policies(run: Run) -> dict[Member, SavedPolicy]:
-    return {member: run.policy(member) for member in run.contenders}
 
 
 def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:

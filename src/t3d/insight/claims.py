@@ -17,7 +17,7 @@ from t3d.errors import UserError
 from t3d.events import Diagnosed, Eval
 from t3d.insight.comparison import FEW
 from t3d.insight.drawing import STEPS, drawing
-from t3d.insight.statistics import Array, Scores, estimate, mean
+from t3d.insight.statistics import Array, estimate, mean
 from t3d.store.columns import read_columns
 from t3d.store.metrics import Metric
 from t3d.store.reader import Run
@@ -39,11 +39,6 @@ class Claim(NamedTuple):
     names: tuple[str, str]
     of_size: bool = False  # values are wrong, whether too high or too low; else they are too high
 
-    def measure(self, bias: Array) -> Array:
-        """Returns what is compared; bias (seeds,) is what critics predict minus the returns that followed."""
-        size: Array = np.abs(bias)
-        return size if self.of_size else bias
-
 
 CLAIMS = {
     "overestimation": Claim(
@@ -60,23 +55,6 @@ CLAIMS = {
         of_size=True,
     ),
 }
-
-
-class SeedCurves(NamedTuple):
-    """A metric of a run's seeds over training, at the steps that all of them have."""
-
-    steps: Array  # (T,)
-    values: Array  # (seeds, T)
-
-    def end(self, total: int) -> SeedCurves:
-        """The end of training; before it, the returns are those of policies that are gone."""
-        late = self.steps >= LATE * total
-        return SeedCurves(self.steps[late], self.values[:, late])
-
-    def late(self, total: int) -> Array:
-        """Each seed's mean over the end of training."""
-        means: Array = self.end(total).values.mean(axis=1)
-        return means
 
 
 def claim_configs(name: str, env_id: str, root: str) -> list[Config]:
@@ -96,8 +74,11 @@ def claim_configs(name: str, env_id: str, root: str) -> list[Config]:
     ]
 
 
-def seed_curves(run: Run, name: str) -> SeedCurves:
-    """Reads a metric of the diagnostics or, for mean_return, of the evaluations."""
+def seed_curves(run: Run, name: str, since: float = 0.0) -> tuple[Array, Array]:
+    """Returns the steps (T,) and values (seeds, T) of a metric of the diagnostics or, for mean_return, the evaluations.
+
+    They are those that all seeds have, from a share of the training on.
+    """
     metric = Metric(Eval if name == "mean_return" else Diagnosed, name)
     series = read_columns(run.path, [metric.kind]).series(metric)
     living = [member for member in run.cfg.members if member not in run.stopped]
@@ -109,20 +90,21 @@ def seed_curves(run: Run, name: str) -> SeedCurves:
     steps = reduce(np.intersect1d, [curve.steps for curve in known])
     if len(known) < len(living) or not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
         raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} continues it")
-    return SeedCurves(steps, np.array([np.interp(steps, curve.steps, curve.values) for curve in known]))
+    steps = steps[steps >= since * run.cfg.total_steps]
+    return steps, np.array([np.interp(steps, curve.steps, curve.values) for curve in known])
 
 
 def findings(runs: Sequence[Run], name: str) -> list[str]:
     """What both runs came to, and whether they show the claim."""
-    claim, total = CLAIMS[name], runs[0].cfg.total_steps
-    biases = [seed_curves(run, "q_bias").late(total) for run in runs]
-    returns = [seed_curves(run, "mean_return").late(total) for run in runs]
-    lines = [f"From step {round(LATE * total):,} on:"]
-    for kind, bias, reached in zip(claim.names, biases, returns, strict=True):
+    claim, biases = CLAIMS[name], list[Array]()
+    lines = [f"From step {round(LATE * runs[0].cfg.total_steps):,} on:"]
+    for kind, run in zip(claim.names, runs, strict=True):
+        bias, returns = (seed_curves(run, metric, LATE)[1].mean(axis=1) for metric in ("q_bias", "mean_return"))
+        biases.append(bias)
         side = "above" if bias.mean() > 0 else "below"
         lines.append(
             f"  {kind}: values are {abs(bias.mean()):.1f} {side} the returns that followed ({bias.min():+.1f} to "
-            f"{bias.max():+.1f} over {counted(len(bias), 'seed')}); mean return in evaluation {reached.mean():,.1f}"
+            f"{bias.max():+.1f} over {counted(len(bias), 'seed')}); mean return in evaluation {returns.mean():,.1f}"
         )
     return [*lines, verdict(claim, runs[0].cfg.env.title, *biases)]
 
@@ -131,7 +113,8 @@ def verdict(claim: Claim, env: str, first: Array, second: Array) -> str:
     """Whether the biases of both runs, with a value for each seed, show the claim by more than chance."""
     if (fewest := min(len(first), len(second))) < FEW:
         return f"That decides nothing: {counted(fewest, 'seed')} of a kind left, and it takes {FEW} of each."
-    value, interval = estimate(_mean_difference, [claim.measure(first)], [claim.measure(second)])
+    sizes = [np.abs(bias) if claim.of_size else bias for bias in (first, second)]
+    value, interval = estimate(lambda x, y: mean(x) - mean(y), *([size] for size in sizes))
     low, high = interval or (-np.inf, np.inf)
     answer, lies = f"The claim is not seen on {env}", "contains 0"
     if low > 0:
@@ -143,10 +126,6 @@ def verdict(claim: Claim, env: str, first: Array, second: Array) -> str:
     return f"{answer}: {compared} is {value:+.3g}, and its 95 % interval [{low:+.3g}, {high:+.3g}] {lies}."
 
 
-def _mean_difference(x: Scores, y: Scores) -> Array:
-    return mean(x) - mean(y)
-
-
 def plot_claim(runs: Sequence[Run], name: str, out: Path) -> None:
     """Draws both runs: means over seeds, with bands from the lowest to the highest seed."""
     names, cfg = CLAIMS[name].names, runs[0].cfg
@@ -155,7 +134,7 @@ def plot_claim(runs: Sequence[Run], name: str, out: Path) -> None:
         _plot(values, [seed_curves(run, "q_predicted") for run in runs], names, suffix=": predicted")
         _plot(values, [seed_curves(run, "q_return") for run in runs], names, "--", ": followed")
         values.set(title="Values of visited states and actions", ylabel="predicted value, discounted return")
-        _plot(bias, [seed_curves(run, "q_bias").end(cfg.total_steps) for run in runs], names)
+        _plot(bias, [seed_curves(run, "q_bias", LATE) for run in runs], names)
         bias.axhline(0, color="#888888", linewidth=1, linestyle="--")
         bias.set(title="Predicted minus followed, at the end", ylabel="above 0: values are too high")
         _plot(evaluations, [seed_curves(run, "mean_return") for run in runs], names)
@@ -169,7 +148,9 @@ def plot_claim(runs: Sequence[Run], name: str, out: Path) -> None:
         figure.suptitle(title[0].upper() + title[1:])
 
 
-def _plot(axes: Any, runs: list[SeedCurves], names: tuple[str, str], style: str = "-", suffix: str = "") -> None:
+def _plot(
+    axes: Any, runs: list[tuple[Array, Array]], names: tuple[str, str], style: str = "-", suffix: str = ""
+) -> None:
     for (steps, values), name, colour in zip(runs, names, COLOURS, strict=True):
         axes.plot(steps, values.mean(axis=0), style, color=colour, linewidth=2, label=name + suffix)
         if style == "-":

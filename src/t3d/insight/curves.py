@@ -59,10 +59,8 @@ def find(runs: Iterable[DrawnRun], name: str) -> list[Metric]:
 
 def member_curves(run: DrawnRun, metric: Metric, every: int = 0) -> list[MemberCurve]:
     """Returns what each member of a run reported, or its averages over windows of so many steps."""
-    return [
-        MemberCurve(run, member, series._replace(times=series.times - run.started))
-        for member, series in run.data.series(metric, every).items()
-    ]
+    series = run.data.series(metric, every).items()
+    return [MemberCurve(run, member, of._replace(times=of.times - run.started)) for member, of in series]
 
 
 def lines(pool: Sequence[DrawnRun], metric: Metric, window: Window) -> list[dict[str, Any]]:
@@ -115,7 +113,7 @@ def _member(curve: MemberCurve, window: Window) -> dict[str, Any]:
 
 
 def _mean(living: Sequence[Series], metric: Metric, window: Window) -> dict[str, Any] | None:
-    """Returns the mean over seeds at steps that all have reached, with its interval."""
+    """Returns the mean over seeds at steps that all have reached, with its interval; None: there are none."""
     curves = [_cut(series, window) for series in living]
     if not curves:
         return None

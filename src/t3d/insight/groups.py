@@ -6,13 +6,14 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from t3d.config import Config, Member, flat, plain
 from t3d.config.fields import settings_where
 from t3d.config.sweeps import short
 from t3d.errors import UserError
 from t3d.files import readable
+from t3d.insight.curves import DrawnRun
 from t3d.store.reader import MARKS, Run, locate, open_run
 
 # May differ between runs whose seeds are pooled; the title of the environment stands for its id and name.
@@ -53,14 +54,7 @@ def settings_of(cfg: Config) -> dict[str, Any]:
     return {key: value for key, value in known.items() if key not in NOT_LEARNING}
 
 
-class HasConfig(Protocol):
-    """Whatever stands for a run."""
-
-    @property
-    def cfg(self) -> Config: ...
-
-
-R = TypeVar("R", bound=HasConfig)
+R = TypeVar("R", Run, DrawnRun)
 
 
 def pooled(runs: Sequence[R]) -> list[list[R]]:
@@ -88,7 +82,6 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
     groups = [group for word in words for group in _groups(word, root, alone=len(words) == 1)]
     first = groups[0]
     for number, group in enumerate(groups):
-        _refuse_twice(group)
         if group in groups[:number]:
             raise UserError(f"{group.name} is named twice; name each group once")
         if {*group.tasks} != {*first.tasks}:
@@ -97,7 +90,7 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
                 f"{' and '.join(group.tasks)}; groups are compared on the same environments, so give every group runs "
                 "of each, joined by commas"
             )
-        _refuse_shared(group, groups[:number])
+        _refuse_repeated(group, groups[:number])
     return groups
 
 
@@ -109,33 +102,24 @@ def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
     for run in runs:
         run.best_member()  # raises if it has no evaluation
     trainings = [Training(run, member) for run in runs for member in run.evals]
-    if all(len(_by_settings(mine)) == 1 for mine in _by_task(trainings).values()):
-        return [Group(_name(word, runs), _by_task(trainings))]
-    by_settings = _by_settings(trainings)
-    values = [mine[0].settings for mine in by_settings]
+    by_task, by_settings = _grouped(trainings, "task"), _grouped(trainings, "settings")
+    word_name = runs[0].path.resolve().name if len(runs) == 1 else word.rstrip("/").rpartition("/")[2] or word
+    if all(len(_grouped(of_task, "settings")) == 1 for of_task in by_task.values()):
+        return [Group(readable(word_name), by_task)]
+    values = [of_group[0].settings for of_group in by_settings.values()]
     keys = dict.fromkeys(key for settings in values for key in settings)  # arguments of environments may differ
     differing = [key for key in keys if len({plain(settings.get(key)) for settings in values}) > 1]
     names = [joined([f"{short(key)}={plain(settings.get(key))}" for key in differing]) for settings in values]
-    prefix = "" if alone else f"{_name(word, runs)}: "
-    return [Group(prefix + name, _by_task(mine)) for name, mine in zip(names, by_settings, strict=True)]
+    prefix = "" if alone else f"{readable(word_name)}: "
+    both = zip(names, by_settings.values(), strict=True)
+    return [Group(prefix + name, _grouped(of_group, "task")) for name, of_group in both]
 
 
-def _by_settings(trainings: Sequence[Training]) -> list[list[Training]]:
+def _grouped(trainings: Sequence[Training], what: Literal["task", "settings"]) -> dict[str, list[Training]]:
     groups: dict[str, list[Training]] = {}
     for training in trainings:
-        groups.setdefault(str(training.settings), []).append(training)
-    return [*groups.values()]
-
-
-def _by_task(trainings: Sequence[Training]) -> dict[str, list[Training]]:
-    tasks: dict[str, list[Training]] = {}
-    for training in trainings:
-        tasks.setdefault(training.task, []).append(training)
-    return tasks
-
-
-def _name(word: str, runs: Sequence[Run]) -> str:
-    return readable(runs[0].path.resolve().name if len(runs) == 1 else word.rstrip("/").rpartition("/")[2] or word)
+        groups.setdefault(str(getattr(training, what)), []).append(training)
+    return groups
 
 
 def run_paths(word: str, root: Path) -> list[Path]:
@@ -162,25 +146,18 @@ def _is_run(path: Path) -> bool:
     return any(os.path.lexists(path / mark) for mark in MARKS)
 
 
-def _refuse_twice(group: Group) -> None:
-    """Refuses the same seed twice: it would be counted as if it were another."""
+def _refuse_repeated(group: Group, others: Sequence[Group]) -> None:
+    """Refuses a seed that would be counted twice, and a training that would be compared with itself."""
     for task, trainings in group.tasks.items():
-        seen: dict[int, Run] = {}
+        runs: dict[int, Run] = {}
         for run, member in trainings:
-            other = seen.setdefault(member.seed, run)
+            other = runs.setdefault(member.seed, run)
             if other is not run:
                 raise UserError(
                     f"{other.path} and {run.path} both have seed {member.seed} on {task} with the same settings, and "
                     f"{group.name} would count it twice; leave one out, or name them as groups of their own"
                 )
-
-
-def _refuse_shared(group: Group, others: Sequence[Group]) -> None:
-    """Refuses a training in two groups, which would be compared with itself."""
-    for other in others:
-        theirs = {(training.run.path.resolve(), training.member) for training in other.trainings}
-        for run, member in group.trainings:
-            if (run.path.resolve(), member) in theirs:
-                raise UserError(
-                    f"{member.title} of {run.path} is in both {other.name} and {group.name}; leave it out of one"
-                )
+    owners = {(run.path.resolve(), member): other.name for other in others for run, member in other.trainings}
+    for run, member in group.trainings:
+        if owner := owners.get((run.path.resolve(), member)):
+            raise UserError(f"{member.title} of {run.path} is in both {owner} and {group.name}; leave it out of one")

@@ -62,21 +62,24 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, wanted: str | None) -> OneU
     state = checkpoint.state()
     cfg = merge(Config(), to_fields(state["config"]))
     cfg = replace(cfg, device="cpu", run=replace(cfg.run, root=tempfile.gettempdir()))
-    place = _place(run, cfg, wanted, {stored_name(name) for name in to_fields(state.get("stopped", {}))})
-    member = cfg.members[place]
-    spec = run.policy(member, "last").spec
+    diverged = {stored_name(name) for name in to_fields(state.get("stopped", {}))}
+    living = [member for member in cfg.members if member.name not in diverged]
+    member = run.member(wanted) if wanted is not None else (living or cfg.members)[0]
+    if member not in living:
+        other = f"choose another {noun(cfg.members)} with --seed"
+        raise UserError(f"{member.title} of {run.path} has diverged; {other}")
+    index, spec = cfg.members.index(member), run.policy(member, "last").spec
     if changed := difference(state["spec"], outline(spec)):
         raise UserError(f"the policy and the checkpoint in {run.path} are of different environments: {changed}")
     learner, memory = _restored(cfg, spec, state, checkpoint)
-    if not memory.added[place]:
+    if not memory.added[index]:
         raise UserError(f"{checkpoint.path} holds no transitions of {member.title} to learn from")
     if learner.updates_to_full_trace > 1:
         learner.run(learner.updates_to_full_trace - 1)
     batch, draws = memory.sample(), learner.draw()
-    before = _copied(learner, place)
+    before = _copied(learner, index)
     trace = learner.update(batch, draws)
-    losses = {name: float(values[place]) for name, values in trace.losses.items()}
-    first, stop = memory.replay.kept(place)
+    first, stop = memory.replay.kept(index)
     return OneUpdate(
         title=readable(run.path.name),
         cfg=cfg,
@@ -86,25 +89,13 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, wanted: str | None) -> OneU
         step=checkpoint.step,
         number=learner.updates,
         stored=stop - first,
-        batch=_of_member(batch, place),
-        draws=_of_member(draws, place),
-        trace=_of_member(trace, place),
-        losses=losses,
+        batch=_of_member(batch, index),
+        draws=_of_member(draws, index),
+        trace=_of_member(trace, index),
+        losses={name: float(values[index]) for name, values in trace.losses.items()},
         before=before,
-        after=_copied(learner, place),
+        after=_copied(learner, index),
     )
-
-
-def _place(run: Run, cfg: Config, wanted: str | None, diverged: set[str]) -> int:
-    """The index of the wanted member, or of the first that has not diverged."""
-    living = [place for place, member in enumerate(cfg.members) if member.name not in diverged]
-    if wanted is None and living:
-        return living[0]
-    place = 0 if wanted is None else cfg.members.index(run.member(wanted))
-    if place not in living:
-        other = f"choose another {noun(cfg.members)} with --seed"
-        raise UserError(f"{cfg.members[place].title} of {run.path} has diverged; {other}")
-    return place
 
 
 def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> tuple[Learner, Memory]:
@@ -116,18 +107,18 @@ def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> 
     refuse_unlike(state, {"learner": learner.state(), "memory": memory.state()})
     learner.restore(state["learner"])
     memory.restore(state["memory"])
-    for place, member in enumerate(cfg.members):
-        checkpoint.fill(memory.replay, place, member.name)
+    for index, member in enumerate(cfg.members):
+        checkpoint.fill(memory.replay, index, member.name)
     return learner, memory
 
 
-def _of_member(values: Any, place: int) -> Any:
-    return type(values)(*(None if value is None else value[place].clone() for value in values))
+def _of_member(values: Any, index: int) -> Any:
+    return type(values)(*(None if value is None else value[index].clone() for value in values))
 
 
-def _copied(learner: Learner, place: int) -> dict[str, Tensor]:
+def _copied(learner: Learner, index: int) -> dict[str, Tensor]:
     """Copies one member's part of the agent; Adam's step count belongs to all."""
     return {
-        name: tensor.view(learner.members, -1, *tensor.shape[1:])[place].clone() if tensor.ndim else tensor.clone()
+        name: tensor.view(learner.members, -1, *tensor.shape[1:])[index].clone() if tensor.ndim else tensor.clone()
         for name, tensor in named_tensors(learner.agent)
     }

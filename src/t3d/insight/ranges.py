@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ class Range(NamedTuple):
 
     def exceeded_by(self, other: Range) -> list[int]:
         """Returns the components in which another range goes beyond this one."""
-        return [int(place) for place in np.flatnonzero((other.low < self.low) | (other.high > self.high))]
+        return np.flatnonzero((other.low < self.low) | (other.high > self.high)).tolist()
 
 
 NO_RANGE = Range(np.empty(0), np.empty(0))
@@ -83,41 +84,43 @@ class RangeRecorder:
         self.ranges: InputRanges | None = None
 
     def __call__(self, observations: NDArray[Any]) -> Floats:
-        actions = self.actor(observations)
-        new = InputRanges(len(actions), _range(self._vectors(observations)), _action_range(actions, self.spec))
+        actions, vectors = self.actor(observations), observations
+        if self.spec.images:  # their bytes follow those of the vector
+            vectors = observations[:, : 4 * self.spec.observation_size].copy().view(np.float32)
+        new = InputRanges(len(actions), _range(vectors.astype(np.float64)), _action_range(actions, self.spec))
         self.ranges = new if self.ranges is None else self.ranges.union(new)
         return actions
-
-    def _vectors(self, observations: NDArray[Any]) -> Array:
-        """Returns observations without their images, whose bytes follow those of the vector."""
-        if self.spec.images:
-            observations = observations[:, : 4 * self.spec.observation_size].copy().view(np.float32)
-        return observations.astype(np.float64)
 
 
 def ranges_in_training(run: Run, member: Member, spec: Spec) -> InputRanges | None:
     """Reads the replay of the newest checkpoint that has it whole; None if there is none, as in a copy without them."""
     for path in folders(run.path / "checkpoints"):
-        try:
+        with suppress(*CORRUPT_ERRORS):
             checkpoint = open_checkpoint(path)
-            ranges: InputRanges | None = None
-            for segment in checkpoint.segments:
-                if segment.member == member.name:
-                    new = _ranges_of_rows(checkpoint.read_rows(segment), spec)
-                    ranges = new if ranges is None else ranges.union(new)
-            if ranges is not None:
-                return ranges
-        except CORRUPT_ERRORS:
-            continue
+            segments = [segment for segment in checkpoint.segments if segment.member == member.name]
+            if segments:
+                ranges = (_ranges_of_rows(checkpoint.read_rows(segment), spec) for segment in segments)
+                return reduce(InputRanges.union, ranges)
     return None
 
 
 def range_rows(training: InputRanges | None, fresh: InputRanges | None, spec: Spec) -> list[RangeRow]:
     """Returns the range of each component of observations, of actions, and of rewards."""
-    actions = [f"action {place}" for place in range(spec.action_size)]
-    rows = _rows(_component_names(spec), training and training.observations, fresh and fresh.observations)
-    rows += _rows(actions, training and training.actions, fresh and fresh.actions)
-    return rows + _rows(["reward"], training and training.rewards, None)
+    components = {
+        "observations": _component_names(spec),
+        "actions": [f"action {number}" for number in range(spec.action_size)],
+        "rewards": ["reward"],
+    }
+    rows = []
+    for kind, names in components.items():
+        before, after = (known and getattr(known, kind) for known in (training, fresh))
+        before, after = (known if known and len(known.low) else None for known in (before, after))
+        beyond = before.exceeded_by(after) if before and after else []
+        for index, name in enumerate(names if before or after else ()):
+            edges = [*(before or ("", "")), *(after or ("", ""))]
+            cells = [number_text(float(edge[index])) if len(edge) else "" for edge in edges]
+            rows.append(RangeRow(name, cells, index in beyond))
+    return rows
 
 
 def _component_names(spec: Spec) -> list[str]:
@@ -126,21 +129,8 @@ def _component_names(spec: Spec) -> list[str]:
     for part in spec.observation:
         label = part.name.removeprefix("observation") or "observation"
         count = part.stop - part.start
-        names += [label if count == 1 and part.path else f"{label} {place}" for place in range(count)]
-    return names + [f"previous action {place}" for place in range(spec.observation_size - spec.own_size)]
-
-
-def _rows(names: Sequence[str], training: Range | None, fresh: Range | None) -> list[RangeRow]:
-    beyond = training.exceeded_by(fresh) if training and fresh else []
-    known = training or fresh
-    return [
-        RangeRow(name, [*_edges(training, place), *_edges(fresh, place)], place in beyond)
-        for place, name in enumerate(names if known and len(known.low) else ())
-    ]
-
-
-def _edges(edges: Range | None, place: int) -> list[str]:
-    return ["", ""] if edges is None else [number_text(float(edge[place])) for edge in edges]
+        names += [label if count == 1 and part.path else f"{label} {index}" for index in range(count)]
+    return names + [f"previous action {index}" for index in range(spec.observation_size - spec.own_size)]
 
 
 def _ranges_of_rows(rows: Floats, spec: Spec) -> InputRanges:

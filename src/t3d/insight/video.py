@@ -46,15 +46,11 @@ def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episode
     try:
         check_fits(policy, env.guard.spec, cfg.id)
         seeds = [derive(seed, "video", episode) for episode in range(episodes)]
-        _write(out, _frames(policy, env, seeds, steps, returns), _frames_per_second(env))
+        fps = int(env.gym.metadata.get("render_fps") or DEFAULT_FPS) // env.action_repeat  # a frame for all repetitions
+        _write(out, _frames(policy, env, seeds, steps, returns), max(1, fps))
     finally:
         close_quietly(env, env.guard.where)
     return float(np.mean(returns))
-
-
-def _frames_per_second(env: Environment) -> int:
-    """Returns the environment's own frame rate; one frame stands for all repetitions of an action."""
-    return max(1, int(env.gym.metadata.get("render_fps") or DEFAULT_FPS) // env.action_repeat)
 
 
 def open_renderable(cfg: EnvConfig) -> Any:
@@ -134,14 +130,13 @@ def _in_colour(image: Frame) -> Frame:
 
 def _render(env: Environment) -> Frame:
     try:
-        rendered: Any = env.gym.render()
+        frame = np.asarray(env.gym.render())
     except Exception as error:
         raise UserError(f"the environment cannot be rendered here: {error}{graphics_hint()}") from error
-    frame = np.asarray(rendered)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
         raise UserError(
-            f"render() must return an image (height, width, 3) of uint8; it returned {type(rendered).__name__} "
-            f"of shape {frame.shape} and type {frame.dtype}"
+            "render() must return an image (height, width, 3) of uint8; it returned one of shape "
+            f"{frame.shape} and type {frame.dtype}"
         )
     return frame
 
@@ -155,7 +150,11 @@ def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
     size = (first.shape[1], first.shape[0])
     unfinished = out.with_name(f".unfinished-{out.name}")  # a folder: out itself is only ever a complete video
     try:
-        _make_private(unfinished)
+        # ffmpeg opens files by name: nobody can have put a link into a new folder
+        if unfinished.is_symlink() or unfinished.is_file():
+            unfinished.unlink()
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a recording that was killed
+        unfinished.mkdir(mode=0o700)
         writer = imageio_ffmpeg.write_frames(
             str(unfinished / out.name), size, fps=fps, macro_block_size=2, ffmpeg_log_level="error"
         )
@@ -169,14 +168,6 @@ def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
         raise UserError(f"cannot record into {out}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _make_private(folder: Path) -> None:
-    """Creates a folder for ffmpeg, which opens files by name: nobody can have put a link into a new one."""
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)  # of a recording that was killed
-    folder.mkdir(mode=0o700)
 
 
 def main() -> int:

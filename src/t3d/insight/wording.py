@@ -15,7 +15,6 @@ from t3d.store.best import Fresh
 from t3d.store.summary import Summary
 
 IN_HEADING = settings_where(Config, lambda about: about.get("in_heading", False))
-UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
 def number_text(value: float | None) -> str:
@@ -57,11 +56,10 @@ def env_text(name: str) -> str:
 
 def members_text(run: Summary) -> str:
     """Formats what a run trains: its seeds, or of a sweep how many members those and its values make."""
-    combinations, fields = len(by_values(run.members)), swept(run.members)
+    combinations, fields, seeds = len(by_values(run.members)), swept(run.members), counted(len(run.seeds), "seed")
     what = "values" if len(fields) == 1 else "combinations"
-    seeds = counted(len(run.seeds), "seed")
-    said = f"{len(run.members)} = {combinations} {what} x {seeds}" if fields else seeds_text(run.seeds)
-    return said + (f"; {len(run.diverged)} diverged" if run.diverged else "")
+    text = f"{len(run.members)} = {combinations} {what} x {seeds}" if fields else seeds_text(run.seeds)
+    return text + (f"; {len(run.diverged)} diverged" if run.diverged else "")
 
 
 def seeds_text(seeds: tuple[int, ...]) -> str:
@@ -82,8 +80,7 @@ def steps_text(steps: int) -> str:
 
 def when_text(started: datetime) -> str:
     """Formats when a run started: with the time of day if that was this year."""
-    same_year = started.year == datetime.now().year
-    return f"{started:%d %b %H:%M}" if same_year else f"{started:%d %b %Y}"
+    return f"{started:%d %b %H:%M}" if started.year == datetime.now().year else f"{started:%d %b %Y}"
 
 
 def duration_text(took: timedelta) -> str:
@@ -94,7 +91,7 @@ def duration_text(took: timedelta) -> str:
 
 def size_text(size: int) -> str:
     """Formats a number of bytes."""
-    for unit, many in UNITS.items():
-        if size >= many:
-            return f"{size / many:,.1f} {unit}"
+    for unit, count in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= count:
+            return f"{size / count:,.1f} {unit}"
     return f"{size} B"
