@@ -55,8 +55,8 @@ class Watch:
     stopped: set[int | None] = field(default_factory=set)  # members that have diverged
 
     def __post_init__(self) -> None:
-        self._td3: dict[int | None, TD3Config] = {None: self.cfg.td3}
-        self._td3.update((place, self.cfg.td3_of(member)) for place, member in enumerate(self.cfg.members))
+        of_members = {index: self.cfg.td3_of(member) for index, member in enumerate(self.cfg.members)}
+        self._td3: dict[int | None, TD3Config] = {None: self.cfg.td3, **of_members}
 
     def with_alarms(self, events: Iterable[Event]) -> list[Event]:
         """Returns the events, each followed by the alarms that it sets off."""
@@ -77,7 +77,8 @@ class Watch:
         """Looks for one symptom; the environment's own in one member only, because all have the same environment."""
         member, seed = event.member, event.seed
         if symptom.of_environment:
-            if event.member not in (None, self._first_living()):
+            living = (index for index in range(len(self.cfg.members)) if index not in self.stopped)
+            if event.member not in (None, next(living, None)):
                 return []
             member, seed = None, None
         finding = symptom.find(event, history, self.cfg, self._td3[event.member])
@@ -89,9 +90,6 @@ class Watch:
             return [Note(step=event.step, member=member, seed=seed, text=f"{text} {advice}")]
         advice = f"{advice} {symptom.then}"
         return [Alarm(step=event.step, member=member, seed=seed, kind=symptom.kind, text=text, advice=advice)]
-
-    def _first_living(self) -> int | None:
-        return next((member for member in range(len(self.cfg.members)) if member not in self.stopped), None)
 
 
 def watch_over(cfg: Config, path: Path) -> Watch:

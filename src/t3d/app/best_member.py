@@ -80,11 +80,11 @@ def _run_of(file: Path) -> Run:
 
 def _differences(session: dict[str, Any], env: EnvConfig) -> list[str]:
     """Says how an environment differs from the one trained on, as far as the session that trained knows that."""
-    make_env, then = env_factory(env), session.get("environment")
-    known, now = session.get("versions"), versions()
+    make_env, then, stored, now = env_factory(env), session.get("environment"), session.get("versions"), versions()
+    known = stored if isinstance(stored, dict) else {}
     changed = [
         f"{name} {known[name]!s:.40} -> {now.get(name, 'none')}"
-        for name in (SIMULATORS if isinstance(known, dict) else ())
+        for name in SIMULATORS
         if name in known and known[name] != now.get(name)
     ]
     texts = differences(then, fingerprint(make_env, env)) if then else []

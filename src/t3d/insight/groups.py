@@ -54,7 +54,7 @@ def settings_of(cfg: Config) -> dict[str, Any]:
     return {key: value for key, value in known.items() if key not in NOT_LEARNING}
 
 
-R = TypeVar("R", Run, DrawnRun)
+R = TypeVar("R", bound=Run | DrawnRun)
 
 
 def pooled(runs: Sequence[R]) -> list[list[R]]:
