@@ -15,8 +15,8 @@ import helpers
 import t3d
 from faults import rewrite_policy
 from helpers import small_config
-from t3d.app.best_member import best_member
 from t3d.app.cli import main
+from t3d.app.play import best_member
 from t3d.app.terminal import PlainConsole
 from t3d.config import Member
 from t3d.files import sealed, unsealed

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from t3d.alarms.history import NEWEST, History, or_nan
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 
+NEWEST = 4  # events of a kind that are remembered: enough to see growth in spite of noise; chosen
 # Healthy runs and stored curves that these limits were checked on: docs/lab/watching.md
 STUCK = 0.5  # of the action's components: a healthy policy may hold one of many joints at its limit
 TOO_HIGH = 0.5  # of the largest return or reward known
@@ -34,6 +37,51 @@ ONLY_SLOWER = "This run learns the same without, only more slowly; to change it,
 RESUMED = "A resumed run can have fewer actors; for the others, start again with t3d train."
 
 
+Kind = TypeVar("Kind", bound=Event)
+
+
+@dataclass
+class History:
+    """What is remembered of one member."""
+
+    events: dict[type[Event], deque[Event]] = field(default_factory=dict)
+    first: Eval | None = None
+    best: Eval | None = None
+    means: list[float] = field(default_factory=list)  # of the first evaluation and of all after updates
+    largest_return: float = 0.0  # discounted, that critics were compared with
+    largest_reward: float = 0.0  # of all rewards until the newest look
+    never_changed: set[int] | None = None  # components of the observation, in all those batches; None: before the first
+    longest_episode: int = 0  # in steps, of training and of evaluations
+    last_length: int = 0
+    terminated_alike: int = 0  # newest episodes in a row that were terminated after the same number of steps
+
+    def add(self, event: Event) -> None:
+        self.events.setdefault(type(event), deque(maxlen=NEWEST)).append(event)
+        if isinstance(event, EpisodeEnd):
+            is_alike = event.terminated and event.length == self.last_length
+            self.terminated_alike = self.terminated_alike + 1 if is_alike else int(event.terminated)
+            self.last_length, self.longest_episode = event.length, max(self.longest_episode, event.length)
+        if isinstance(event, Eval):
+            self.longest_episode = max([self.longest_episode, *event.lengths])
+            if self.first is None or event.updates:
+                self.means.append(event.mean_return)
+            self.first = self.first or event
+            self.best = event if self.best is None or event.mean_return > self.best.mean_return else self.best
+        if isinstance(event, Diagnosed):
+            self.largest_return = max(self.largest_return, abs(_or_nan(event.q_return)))
+            constant = set(event.constant_observations)
+            self.never_changed = constant if self.never_changed is None else self.never_changed & constant
+            self.largest_reward = event.largest_reward or 0.0  # its scale may change, so only the newest counts
+
+    @property
+    def usual_change(self) -> float:
+        """The median change of the mean return from one evaluation to the next."""
+        return median(abs(new - old) for old, new in pairwise(self.means)) if len(self.means) > 1 else 0.0
+
+    def newest(self, kind: type[Kind]) -> list[Kind]:
+        return [event for event in self.events.get(kind, ()) if isinstance(event, kind)]
+
+
 class Finding(NamedTuple):
     """What looks wrong, in a sentence or two, and what to try."""
 
@@ -55,7 +103,7 @@ class Symptom(NamedTuple):
 
 def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
-    if not or_nan(event.stuck_actions) > STUCK:
+    if not _or_nan(event.stuck_actions) > STUCK:
         return None
     is_fast = td3.actor_lr > HIGH_RATE  # then nothing else is to blame
     advice = _options(
@@ -73,7 +121,7 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
 def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config) -> Finding | None:
     """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
     looks = history.newest(Diagnosed)
-    predicted, biases = [or_nan(look.q_predicted) for look in looks], [or_nan(look.q_bias) for look in looks]
+    predicted, biases = [_or_nan(look.q_predicted) for look in looks], [_or_nan(look.q_bias) for look in looks]
     scale = max(history.largest_return, history.largest_reward) if history.largest_return else float("inf")
     is_high = biases[-1] > TOO_HIGH * scale and biases[-1] > biases[0] + GROWN * scale
     if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
@@ -86,7 +134,7 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
         advice = "the smallest of the critics' values, --td3.aggregate min."
     return Finding(
         f"the critics overestimate, more and more: they predict returns of {_number(predicted[-1])} where "
-        f"{_number(or_nan(event.q_return))} followed, too high by {_number(biases[-1])} ({NEWEST - 1} looks ago by "
+        f"{_number(_or_nan(event.q_return))} followed, too high by {_number(biases[-1])} ({NEWEST - 1} looks ago by "
         f"{_number(biases[0])}). The actor then prefers actions that only look good.",
         advice,
     )
@@ -98,34 +146,30 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
     if not (largest > 0 and td3.gamma < 1):
         return None
     limit = largest / (1 - td3.gamma)
-    errors = [or_nan(update.td_abs_mean) for update in history.newest(Update)]
-    advice = f"{_lower_rates(td3)}; then a lower --td3.gamma."
-    if abs(or_nan(event.q_mean)) > limit:
-        return Finding(
+    errors, text = [_or_nan(update.td_abs_mean) for update in history.newest(Update)], ""
+    if abs(_or_nan(event.q_mean)) > limit:
+        text = (
             f"the critics diverge: their mean value is {_number(event.q_mean)}, and no return can be beyond "
-            f"{_number(limit)} (the largest reward so far, {_number(largest)}, / (1 - gamma)).",
-            advice,
+            f"{_number(limit)} (the largest reward so far, {_number(largest)}, / (1 - gamma))."
         )
-    if len(errors) == NEWEST and errors[-1] > largest and errors[-1] > 2 * errors[0]:
-        return Finding(
+    elif len(errors) == NEWEST and errors[-1] > largest and errors[-1] > 2 * errors[0]:
+        text = (
             f"the critics diverge: their mean error has grown from {_number(errors[0])} to {_number(errors[-1])} "
-            f"within {NEWEST} reports and is larger than any reward ({_number(largest)}).",
-            advice,
+            f"within {NEWEST} reports and is larger than any reward ({_number(largest)})."
         )
-    return None
+    return Finding(text, f"{_lower_rates(td3)}; then a lower --td3.gamma.") if text else None
 
 
 def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
     """Most of a network's hidden units pass nothing, whatever the input."""
-    name, share = max(event.dead_units.items(), key=lambda pair: or_nan(pair[1]), default=("", 0.0))
-    if not or_nan(share) >= MOSTLY_DEAD:
+    name, share = max(event.dead_units.items(), key=lambda pair: _or_nan(pair[1]), default=("", 0.0))
+    if not _or_nan(share) >= MOSTLY_DEAD:
         return None
-    is_actor = "actor" in name
-    network, flag = (td3.actor_network, "actor") if is_actor else (td3.critic_network, "critic")
+    which: Literal["actor", "critic"] = "actor" if "actor" in name else "critic"
     advice = _options(
-        (True, _lower_rate(td3, "actor" if is_actor else "critic")),
+        (True, _lower_rate(td3, which)),
         (_can_normalise(event, cfg), "--normalise-observations"),
-        (network == "mlp", f"--td3.{flag}-network layer_norm"),
+        (getattr(td3, f"{which}_network") == "mlp", f"--td3.{which}-network layer_norm"),
     )
     return Finding(
         f"{share:.0%} of the hidden units of the {name} are dead: they pass 0 for every state of a batch and get no "
@@ -162,8 +206,8 @@ def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Con
 
 def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Config) -> Finding | None:
     """The learner makes far more, or far fewer, updates for each step than asked for, again and again."""
-    wanted, ratio = cfg.updates_per_step, or_nan(event.ratio)
-    ratios = [or_nan(report.ratio) for report in history.newest(ActingEvent)]
+    wanted, ratio = cfg.updates_per_step, _or_nan(event.ratio)
+    ratios = [_or_nan(report.ratio) for report in history.newest(ActingEvent)]
     one_way = all(known > RATIO * wanted for known in ratios) or all(known < wanted / RATIO for known in ratios)
     if event.summary or not wanted or not one_way:
         return None
@@ -179,15 +223,18 @@ def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Confi
 
 def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __: TD3Config) -> Finding | None:
     """Learning mostly waits for the environment."""
-    share = or_nan(event.learner_waited if isinstance(event, ActingEvent) else event.acting_share)
+    share = _or_nan(event.learner_waited if isinstance(event, ActingEvent) else event.acting_share)
     if not share > SLOW:
         return None
     if cfg.async_actors:
-        text = f"the learner waits for transitions {share:.0%} of its time: the environments are the bottleneck."
-        more = f"--actors {cfg.actors_kind}:{2 * cfg.async_actors}"
-        return Finding(text, f"more actors, if there are cores for them: {more}.")
-    text = f"{share:.0%} of the time goes into acting, so the environment is much slower than learning from it."
-    return Finding(text, "processes that act while this one learns, as many as there are cores: --actors local:4.")
+        return Finding(
+            f"the learner waits for transitions {share:.0%} of its time: the environments are the bottleneck.",
+            f"more actors, if there are cores for them: --actors {cfg.actors_kind}:{2 * cfg.async_actors}.",
+        )
+    return Finding(
+        f"{share:.0%} of the time goes into acting, so the environment is much slower than learning from it.",
+        "processes that act while this one learns, as many as there are cores: --actors local:4.",
+    )
 
 
 def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Config) -> Finding | None:
@@ -206,15 +253,13 @@ def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Con
 
 def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config) -> Finding | None:
     """Rewards are so large that the critics' values and gradients are out of proportion to the learning rates."""
-    mean = or_nan(event.total_reward) / max(1, event.length)
+    mean = _or_nan(event.total_reward) / max(1, event.length)
     if cfg.scale_rewards or not (abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD):
         return None
-    seen = f"{_number(mean)} a step on average" + (
-        f", and up to {_number(history.largest_reward)} in magnitude" if history.largest_reward else ""
-    )
+    largest = f", and up to {_number(history.largest_reward)} in magnitude" if history.largest_reward else ""
     return Finding(
-        f"rewards are very large: {seen}. The learning rates are made for rewards of about 1; with these the critics' "
-        "values and errors are so large that learning is slow or fails.",
+        f"rewards are very large: {_number(mean)} a step on average{largest}. The learning rates are made for rewards "
+        "of about 1; with these the critics' values and errors are so large that learning is slow or fails.",
         "--scale-rewards (divides them by the spread of the returns), or smaller rewards in the environment.",
     )
 
@@ -230,6 +275,11 @@ def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD
         "let step() return truncated=True and terminated=False at the time limit (gymnasium.wrappers.TimeLimit does). "
         "If the deadline is part of the task, put the remaining time into the observation.",
     )
+
+
+def _or_nan(value: float | None) -> float:
+    """Returns a number, or NaN, which is neither above nor below anything, if there is none."""
+    return float("nan") if value is None else value
 
 
 def _rise(values: list[float]) -> float:
@@ -248,14 +298,12 @@ def _options(*each: tuple[bool, str]) -> str:
 
 
 def _lower_rate(td3: TD3Config, which: Literal["actor", "critic"]) -> str:
-    """Names the flag that lowers a learning rate, and what it is now."""
-    rate = td3.actor_lr if which == "actor" else td3.critic_lr
+    rate: float = getattr(td3, f"{which}_lr")
     too_high = ", which is far too high" if rate > HIGH_RATE else ""
     return f"a lower learning rate, --td3.{which}-lr {_lower(rate)} (now {rate:g}{too_high})"
 
 
 def _lower_rates(td3: TD3Config) -> str:
-    """Names the flags that lower both learning rates, and what they are now."""
     flags = f"--td3.actor-lr {_lower(td3.actor_lr)} --td3.critic-lr {_lower(td3.critic_lr)}"
     return f"lower learning rates, {flags} (now {td3.actor_lr:g} and {td3.critic_lr:g})"
 

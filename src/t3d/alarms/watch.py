@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t3d.alarms.history import History
-from t3d.alarms.symptoms import NEVER_CHANGED, SYMPTOMS, Symptom
+from t3d.alarms.symptoms import NEVER_CHANGED, SYMPTOMS, History, Symptom
 from t3d.config import Config, Member, TD3Config
 from t3d.config.sweeps import noun
 from t3d.events import ActorEvent, Alarm, Event, Note, SeedStopped
@@ -63,7 +62,6 @@ class Watch:
         return [shown for event in events for shown in (event, *self.see(event))]
 
     def see(self, event: Event) -> list[Alarm | Note]:
-        """Takes note of an event; returns the alarms that it sets off, and notes."""
         if isinstance(event, SeedStopped):
             self.stopped.add(event.member)
         symptoms = [symptom for symptom in SYMPTOMS if isinstance(event, symptom.looks_at)]

@@ -42,11 +42,11 @@ COMMANDS = {
         "resume RUN", "continue a stopped or killed run exactly where it was", "config", "t3d.app.train:resume_run"
     ),
     "eval": Command(
-        "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config", "t3d.app.evaluate:main"
+        "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config", "t3d.app.play:evaluate"
     ),
     "plot": Command("plot RUN...", "plot the learning curves of one or more runs"),
     "compare": Command("compare A B...", "compare groups of runs: means, intervals, differences"),
-    "record": Command("record RUN", "record a video of a run's best policy (mp4)", "config"),
+    "record": Command("record RUN", "record a video of a run's best policy (mp4)", "config", "t3d.app.play:record"),
     "export": Command("export RUN", "write a run's best policy as one ONNX or C file"),
     "serve": Command("serve FILE", "serve a policy over HTTP and WebSocket"),
     "explain": Command("explain RUN|ENV", "take one real update apart into the fifteen steps of TD3", "typed"),

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from t3d.app.best_member import chosen_member
 from t3d.app.flags import RunFlags, read_flags
+from t3d.app.play import chosen_member
 from t3d.app.terminal import PlainConsole
 from t3d.files import readable
 from t3d.insight.wording import size_text

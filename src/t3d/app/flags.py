@@ -50,18 +50,6 @@ class RunFlags(RootFlag):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyFlags(RootFlag):
-    """What commands that play a policy share."""
-
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
-    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
-    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
-    policy: Literal["best", "last"] = "best"
-    """The best policy of the run, or the last one."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShowFlags:
     """How a run is shown while it trains and afterwards."""
 

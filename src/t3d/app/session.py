@@ -196,7 +196,7 @@ def _plot(run: Run, console: PlainConsole) -> None:
 
 
 def _best_member(run: Run, end: End, console: PlainConsole, stop: threading.Event) -> Member:
-    from t3d.app.best_member import best_member  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.app.play import best_member  # noqa: PLC0415 (imports Gymnasium)
     from t3d.world.evaluate import Stopped  # noqa: PLC0415
 
     def check_stop() -> None:

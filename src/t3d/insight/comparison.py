@@ -201,7 +201,6 @@ def _trained(steps: Array) -> Array:
 
 
 def _relative(groups: list[Scored], tasks: list[str]) -> list[Scored]:
-    """Makes scores and curves relative to the first group's means."""
     base = groups[0]
     for task, scores in zip(tasks, base.scores, strict=True):
         middle, spread = float(scores.mean()), float(sample_std(scores))

@@ -66,7 +66,6 @@ def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
 
 
 def _draw_scores(axes: Any, comparison: Comparison, score: str) -> None:
-    """Draws the interquartile means with their intervals, and every seed."""
     for height, row in enumerate(comparison.rows):
         colour = look(height)["color"]
         if row.iqm.interval is not None:
@@ -85,7 +84,6 @@ def _draw_scores(axes: Any, comparison: Comparison, score: str) -> None:
 
 
 def _draw_profiles(axes: Any, comparison: Comparison, score: str) -> None:
-    """Draws which share of the seeds scores at least so much."""
     scores = np.concatenate([of_task for row in comparison.rows for of_task in row.scored.scores])
     margin = 0.05 * (scores.max() - scores.min()) or 1.0
     levels = np.linspace(scores.min() - margin, scores.max() + margin, LEVELS)

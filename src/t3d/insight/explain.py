@@ -164,7 +164,6 @@ def _learning(update: OneUpdate) -> list[Numbers]:
 
 
 def _moved(letter: str, name: str, before: Tensor, after: Tensor) -> tuple[Quantity, str]:
-    """How a step has changed weights, with an example."""
     change = after - before
     most = int(change.abs().argmax())
     then, now = (number(weights.flatten()[most]) for weights in (before, after))

@@ -133,7 +133,6 @@ def _line(
 
 
 def _legend_title(pools: Sequence[Sequence[Run]], *, banded: bool) -> str | None:
-    """Says what the lines of sweeps are."""
     grids = dict.fromkeys(", ".join(map(short, swept(pool[0].cfg.members))) for pool in pools)
     counts = _seed_counts(pools)
     if not counts:

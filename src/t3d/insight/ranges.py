@@ -26,7 +26,6 @@ class Range(NamedTuple):
     high: Array
 
     def union(self, other: Range) -> Range:
-        """Returns the range that covers both."""
         return Range(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
 
     def exceeded_by(self, other: Range) -> list[int]:
@@ -46,7 +45,6 @@ class InputRanges(NamedTuple):
     rewards: Range = NO_RANGE  # one component; a policy itself sees none
 
     def union(self, other: InputRanges) -> InputRanges:
-        """Returns the ranges of both together."""
         pairs = zip(self[1:], other[1:], strict=True)
         return InputRanges(self.transitions + other.transitions, *(ours.union(theirs) for ours, theirs in pairs))
 
@@ -124,7 +122,6 @@ def range_rows(training: InputRanges | None, fresh: InputRanges | None, spec: Sp
 
 
 def _component_names(spec: Spec) -> list[str]:
-    """Names the components of an observation vector."""
     names: list[str] = []
     for part in spec.observation:
         label = part.name.removeprefix("observation") or "observation"

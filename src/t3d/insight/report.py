@@ -96,7 +96,6 @@ def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None
 
 
 def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
-    """What t3d compare says, and the settings in which runs differ."""
     rows = [[row.name, *row.cells] for row in comparison.rows]
     base = comparison.rows[0].name
     meaning = (

@@ -147,7 +147,6 @@ def _finish(axes: Any, x_label: str) -> None:
 
 
 def _newest(drawn: Sequence[Labelled]) -> str:
-    """Says the last value of each of a few lines."""
     newest = []
     for labelled in drawn if len(drawn) <= 4 else ():
         main = labelled.main

@@ -148,7 +148,6 @@ def verdict(facts: Facts) -> list[str]:
 
 
 def _learned(run: Run, row: Row) -> str:
-    """Compares the end of training with the policy before it."""
     seeds, after = row.scored.seeds, row.mean
     evals = [run.evals[seed.training.member] for seed in seeds]
     before = fmean(mine[0].mean_return for mine in evals)
@@ -234,7 +233,6 @@ def card(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _limits(ranges: InputRanges | None, fresh: InputRanges | None) -> str:
-    """Says what the policy has seen in training, and whether fresh episodes went beyond it."""
     if ranges is None:
         unknown = "What it saw in training is not known: the folder has no checkpoint with its replay."
         return f"{unknown} The ranges below are of the fresh episodes." if fresh else unknown

@@ -1,20 +1,29 @@
-"""Opens the policy that a command plays, and the environment to play it in; prints what there is to know of both."""
+"""`t3d eval RUN` and `t3d record RUN`: open a policy and its environment, choose the best seed, and play."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import tyro
 from rich.console import Console
 from rich.text import Text
 
-from t3d.app.terminal import labelled, printable
+from t3d.app.flags import RootFlag, read_flags
+from t3d.app.json_output import member_fields, write_json
+from t3d.app.tables import table
+from t3d.app.terminal import PlainConsole, labelled, printable, standard_output
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError
-from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
+from t3d.files import followed
+from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play, play_choice, save_played
+from t3d.insight.statistics import estimate, mean
 from t3d.insight.wording import number_text, returned
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
@@ -23,25 +32,127 @@ from t3d.store.best import read_fresh
 from t3d.store.folder import versions
 from t3d.store.journal import newest_session, remembered_files
 from t3d.store.reader import Run, open_run
+from t3d.store.videos import describe_video
+from t3d.types import sample_std
 from t3d.world.evaluate import Stopped
 from t3d.world.fingerprint import differences, fingerprint
 from t3d.world.make import env_factory, own_names
+from t3d.world.simulators import choose_graphics
 
+STEPS_PER_EPISODE = 1000  # of a video; longer ones are cut; chosen
 SIMULATORS = ("gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")  # whose versions are compared
 
 
-class Opened(NamedTuple):
-    """A policy, and the environment to play it in."""
+@dataclass(frozen=True, kw_only=True)
+class PolicyFlags(RootFlag):
+    """What commands that play a policy share."""
 
-    run: Run
-    member: Member
-    policy: SavedPolicy
-    env: EnvConfig
-    notes: list[str]  # how that differs from the environment it was trained on
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run's folder, its name under --root, or a policy file such as RUN/best/seed-0.safetensors."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
+    """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that does best on fresh episodes."""
+    policy: Literal["best", "last"] = "best"
+    """The best policy of the run, or the last one."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """The environment to play in; default: the one the run was trained on."""
 
 
-def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str | None, console: Console) -> Opened:
-    """Opens a policy of a run, or the one in a policy file; first says how its environment has changed."""
+@dataclass(frozen=True, kw_only=True)
+class EvalArgs(PolicyFlags):
+    """Evaluate a policy of RUN without noise, on episodes that training never saw."""
+
+    episodes: int = 10
+    """Episodes to run."""
+    json: bool = False
+    """Print the result as one JSON object; all messages go to standard error."""
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Evaluates the policy and prints a table or JSON."""
+    args = read_flags(EvalArgs, arguments, "t3d eval")
+    if args.episodes < 1:
+        raise UserError(f"episodes={args.episodes} is too few; run at least 1")
+    output = standard_output()
+    with output.alone() if args.json else nullcontext():
+        title, result = _evaluate(args, PlainConsole(stderr=args.json))
+        if args.json:
+            write_json(result, output)
+            return 0
+    returns = result["returns"]
+    numbers = [result["mean"], result["std"], min(returns), max(returns), np.mean(result["lengths"])]
+    row = table("", "episodes", "mean return", "std", "min", "max", "mean length")
+    row.add_row(str(args.episodes), *(f"{number:,.2f}" for number in numbers))
+    console = PlainConsole()
+    console.print(title, style="bold", soft_wrap=True)
+    console.print(row)
+    return 0
+
+
+def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any]]:
+    """Returns a title, and the result as docs/output.md describes it."""
+    run, member, policy, env, notes = open_policy(args, console)
+    played = play(run, {member: policy}, "test", args.episodes, env=env)
+    enough = run.path.is_dir() and args.episodes >= fresh_episodes(run)
+    if args.env is None and not notes and enough:  # in the environment it was trained in
+        save_played(run, played)
+    returns, lengths = played[member].returns, played[member].lengths
+    name, kind, step = args.env or run.cfg.env.title, policy.about.get("kind", args.policy), policy.about["step"]
+    return f"{name}, {member.title}, {kind} policy (step {step:,})", {
+        "run": str(run.path),
+        **member_fields(member),
+        "policy": kind,
+        "step": step,
+        "env": name,
+        "episodes": args.episodes,
+        "returns": returns.tolist(),
+        "lengths": lengths.tolist(),
+        "mean": float(returns.mean()),
+        "std": float(sample_std(returns)),
+        "interval": estimate(mean, [returns]).interval,
+        "notes": notes,
+        "versions": versions(),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordArgs(PolicyFlags):
+    """Record a video of a policy of RUN."""
+
+    episodes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Episodes to record; default: 1, or as many as --steps needs."""
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Steps to record in total; default: 1,000 per episode."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
+    """Video file; default: video.mp4 in the run's folder."""
+
+
+def record(arguments: list[str]) -> int:
+    """Records the video and prints the file's path."""
+    args = read_flags(RecordArgs, arguments, "t3d record")
+    episodes = args.episodes if args.episodes is not None else args.steps if args.steps is not None else 1
+    steps = STEPS_PER_EPISODE * episodes if args.steps is None else args.steps
+    if episodes < 1 or steps < 1:
+        raise UserError(f"{episodes} episodes and {steps} steps are too few; record at least 1")
+    choose_graphics()
+    from t3d.insight import video  # noqa: PLC0415 (only after the graphics are chosen)
+
+    console = PlainConsole()
+    run, member, policy, env, _ = open_policy(args, console)
+    out = args.out or (run.path if run.path.is_dir() else Path()) / "video.mp4"
+    target = followed(args.out) if args.out else out
+    mean_return = video.record(policy, env, target, seed=member.seed, episodes=episodes, steps=steps)
+    if args.out is None:
+        describe_video(run.path, member.name, policy.about["step"])
+    console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
+    return 0
+
+
+def open_policy(args: PolicyFlags, console: Console) -> tuple[Run, Member, SavedPolicy, EnvConfig, list[str]]:
+    """Opens a policy of a run, or the one in a policy file; also returns the environment to play in, and notes.
+
+    The notes, which are printed too, say how that differs from the environment it was trained on.
+    """
+    name, root, seed, which, env_id = args.run, args.root, args.seed, args.policy, args.env
     stem = name.removesuffix(".safetensors").removesuffix(".json")
     places = (Path(stem), root / stem)
     file = next((place for place in places if os.path.isfile(f"{place}.safetensors")), None)  # noqa: PTH113
@@ -58,11 +169,11 @@ def open_policy(name: str, root: Path, seed: str | None, which: str, env_id: str
         console.print(labelled("note:", "yellow", text), soft_wrap=True)
     if file is None:
         member = best_member(run, console) if seed is None else run.member(seed)
-        return Opened(run, member, run.policy(member, which), env, notes)
+        return run, member, run.policy(member, which), env, notes
     policy = run.load(file)
     values = policy.about.get("values")
     member = Member(policy.about["seed"], tuple(values.items()) if isinstance(values, dict) else ())
-    return Opened(run, member, policy, env, notes)
+    return run, member, policy, env, notes
 
 
 def _run_of(file: Path) -> Run:
@@ -140,7 +251,6 @@ def _in_words(members: Sequence[Member]) -> str:
 
 
 def _result(choice: Choice, what: str, run: Run) -> Text:
-    """Says what the best one returned, and the others."""
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
     others = [number_text(mean) for mean in sorted(choice.mean_returns.values())[:-1]]
     known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
