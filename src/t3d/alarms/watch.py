@@ -54,8 +54,8 @@ class Watch:
     stopped: set[int | None] = field(default_factory=set)  # members that have diverged
 
     def __post_init__(self) -> None:
-        of_members = {index: self.cfg.td3_of(member) for index, member in enumerate(self.cfg.members)}
-        self._td3: dict[int | None, TD3Config] = {None: self.cfg.td3, **of_members}
+        self._td3: dict[int | None, TD3Config] = {None: self.cfg.td3}
+        self._td3.update((index, self.cfg.td3_of(member)) for index, member in enumerate(self.cfg.members))
 
     def with_alarms(self, events: Iterable[Event]) -> list[Event]:
         """Returns the events, each followed by the alarms that it sets off."""
