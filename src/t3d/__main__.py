@@ -2,10 +2,8 @@
 
 import sys
 
-if not sys.flags.safe_path:
-    del sys.path[
-        0
-    ]  # python -m has put the folder there: a file that is called like a library would be run in its place
+if not sys.flags.safe_path:  # python -m has put the folder first: a file named like a library would run in its place
+    del sys.path[0]
 
 from t3d.app.cli import main
 

@@ -1,8 +1,4 @@
-"""Writes files atomically, and opens them without trusting what it finds.
-
-A run folder may come from anywhere. So links are not followed, and pipes and devices are not touched: anything that is
-not a regular file is refused before a byte of it is read or written.
-"""
+"""Writes files atomically; anything in a run folder but a regular file is refused, even a link: it may be anyone's."""
 
 from __future__ import annotations
 

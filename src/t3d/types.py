@@ -80,23 +80,19 @@ class Rollout(NamedTuple):
         return self.rows[:, : self.s_size]
 
     @property
-    def a(self) -> Floats:
-        """(T, action_size), in [-1, 1]."""
+    def a(self) -> Floats:  # (T, action_size), in [-1, 1]
         return floats_in(self.rows[:, self.s_size : -self.s_size])[:, :-2]
 
     @property
-    def r(self) -> Floats:
-        """(T,)."""
+    def r(self) -> Floats:  # (T,)
         return floats_in(self.rows[:, self.s_size : -self.s_size])[:, -2]
 
     @property
-    def terminated(self) -> Floats:
-        """(T,): 1 stops the bootstrap; a time limit does not."""
+    def terminated(self) -> Floats:  # (T,): 1 stops the bootstrap; a time limit does not
         return floats_in(self.rows[:, self.s_size : -self.s_size])[:, -1]
 
     @property
-    def s2(self) -> NDArray[Any]:
-        """(T, s_size): the true next state, also where an episode ends."""
+    def s2(self) -> NDArray[Any]:  # (T, s_size): the true next state, also where an episode ends
         return self.rows[:, -self.s_size :]
 
 
@@ -181,8 +177,7 @@ class Evaluation(NamedTuple):
     episodes: list[EpisodeResult]
 
     @property
-    def returns(self) -> NDArray[np.float64]:
-        """(E,)."""
+    def returns(self) -> NDArray[np.float64]:  # (E,)
         return np.array([episode.total_reward for episode in self.episodes])
 
 
@@ -193,20 +188,6 @@ class ActorNews(NamedTuple):
     what: str  # lost | back | given-up | warning
     text: str
     restarts: int  # of this actor so far
-
-
-class Acting(NamedTuple):
-    """How well acting and learning keep pace over some span of a run; events.ActingEvent explains each field."""
-
-    age_median: int
-    age_p99: int
-    ring_fill: float | None
-    actors_waited: float
-    learner_waited: float
-    actors: int
-    restarts: int
-    bytes_per_step: float | None = None
-    bytes_per_version: float | None = None
 
 
 class Requests(NamedTuple):

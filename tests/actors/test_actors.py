@@ -82,7 +82,7 @@ def test_a_full_ring_holds_an_actor_back() -> None:
         assert ring.waiting == ring.capacity
         before = collector.totals()
         rows = [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll().rollouts]
-        assert collector.totals().since(before).ring_fill == 1.0, "that it was full is told"
+        assert collector.totals().since(before)["ring_fill"] == 1.0, "that it was full is told"
         while sum(map(len, rows)) < steps:
             rows += [np.column_stack([rollout.s, rollout.s2]) for rollout in collector.poll().rollouts]
         told = np.concatenate(rows)

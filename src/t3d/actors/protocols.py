@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
 from t3d.policy.spec import Spec
-from t3d.types import Acting, ActorNews, Evaluation, Rollout, State
+from t3d.types import ActorNews, Evaluation, Rollout, State
 
 OLDEST = 100_000  # updates; older policies count as this old
 
@@ -59,23 +59,23 @@ class ActingTotals:
         new[: len(self.ages)] += self.ages
         self.ages = new
 
-    def since(self, before: ActingTotals) -> Acting:
-        """Describes the span from the earlier totals to these."""
+    def since(self, before: ActingTotals) -> dict[str, Any]:
+        """Fields of the ActingEvent about the span from the earlier totals to these."""
         ages = self.ages.copy()
         ages[: len(before.ages)] -= before.ages
         looks, lived = self.looks - before.looks, self.actors_lived - before.actors_lived
         steps, step_bytes, versions, version_bytes = self.traffic - before.traffic
-        return Acting(
-            age_median=_age(ages, 0.5),
-            age_p99=_age(ages, 0.99),
-            ring_fill=None if self.traffic.any() else (self.fills - before.fills) / max(looks, 1),
-            actors_waited=min(1.0, (self.actors_waited - before.actors_waited) / max(lived, 1e-9)),
-            learner_waited=min(1.0, (self.learner_waited - before.learner_waited) / max(self.at - before.at, 1e-9)),
-            actors=self.actors,
-            restarts=self.restarts,
-            bytes_per_step=float(step_bytes / steps) if steps else None,
-            bytes_per_version=float(version_bytes / versions) if versions else None,
-        )
+        return {
+            "age_median": _age(ages, 0.5),
+            "age_p99": _age(ages, 0.99),
+            "ring_fill": None if self.traffic.any() else (self.fills - before.fills) / max(looks, 1),
+            "actors_waited": min(1.0, (self.actors_waited - before.actors_waited) / max(lived, 1e-9)),
+            "learner_waited": min(1.0, (self.learner_waited - before.learner_waited) / max(self.at - before.at, 1e-9)),
+            "actors": self.actors,
+            "restarts": self.restarts,
+            "bytes_per_step": float(step_bytes / steps) if steps else None,
+            "bytes_per_version": float(version_bytes / versions) if versions else None,
+        }
 
 
 def _age(ages: NDArray[np.int64], share: float) -> int:

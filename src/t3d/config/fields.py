@@ -33,7 +33,7 @@ class About(TypedDict, total=False):
     """What may be known about a setting, besides its type, its default and its description."""
 
     between: tuple[float, float]  # its lowest and highest value; of a list, those of each item
-    used_with: tuple[str, ...]  # (owner, *values): used only if owner, of its section, has one of these values
+    used_with: tuple[str, ...]  # (owner, *values): used only if owner, of its section, has one of these values, or any
     extreme: Any  # a value that changes what is learned beyond doubt, for tests and checks to try
     sweep: bool  # whether the members of a run may differ in it
     no_effect_without: str  # another setting of its section: where that is 0, this one changes nothing
@@ -76,11 +76,12 @@ class Section:
             # It is frozen from here on.
             object.__setattr__(self, field.name, float(value) if hint is float else value)
         for field in dataclasses.fields(self):
-            owner, *values = field.metadata.get("used_with", ("",))
-            value = getattr(self, field.name)
-            if owner and value != field.default and getattr(self, owner) not in values:
-                needed = f"{self.prefix}{owner}={' or '.join(values)}"
-                raise UserError(f"{self.prefix}{field.name}={value} is used only with {needed}")
+            if "used_with" in field.metadata and getattr(self, field.name) != field.default:
+                owner, *values = field.metadata["used_with"]
+                if not (getattr(self, owner) in values if values else getattr(self, owner)):
+                    needed = f"{self.prefix}{owner}" + (f"={' or '.join(values)}" if values else "")
+                    value = getattr(self, field.name)
+                    raise UserError(f"{self.prefix}{field.name}={value} is used only with {needed}")
 
 
 def known_settings(kind: type[Section]) -> dict[str, Mapping[str, Any]]:

@@ -16,41 +16,34 @@ from t3d.files import read, readable
 
 Settings = TypeVar("Settings")
 MOST_TOML_BYTES = 2**20
-OTHER_NAMES = {  # in Stable-Baselines3, in CleanRL, in the authors' code or on lips: our settings
-    "action_noise": "noise.kind noise.exploration_noise",
-    "buffer_size": "replay.capacity",
-    "capture_video": "record_every",
-    "cuda": "device=cuda",
-    "discount": "td3.gamma",
-    "env": "env.id",
-    "env_id": "env.id",
-    "eval_freq": "eval.every_steps",
-    "exp_name": "run.name",
-    "expl_noise": "noise.exploration_noise",
-    "gradient_steps": "updates_per_step",
-    "learning_rate": "td3.actor_lr td3.critic_lr",
-    "learning_starts": "random_steps",
-    "lr": "td3.actor_lr td3.critic_lr",
-    "max_timesteps": "total_steps",
-    "n_envs": "env.num_envs",
-    "n_eval_episodes": "eval.episodes",
-    "n_steps": "replay.n_step",
-    "net_arch": "td3.actor_hidden td3.critic_hidden",
-    "noise": "noise.kind",
-    "noise_clip": "td3.target_noise_clip",
-    "policy_freq": "td3.policy_delay",
-    "policy_frequency": "td3.policy_delay",
-    "policy_kwargs": "td3.actor_hidden td3.critic_hidden",
-    "policy_noise": "td3.target_noise",
-    "seed": "seeds",
-    "start_timesteps": "random_steps",
-    "target_policy_noise": "td3.target_noise",
-    "tensorboard_log": "sinks=tensorboard",
-    "total_timesteps": "total_steps",
-    "track": "sinks=wandb",
-    "train_freq": "updates_per_step",
-    "verbose": "quiet",
+THEIR_NAMES = {  # our settings: their names in Stable-Baselines3, in CleanRL, in the authors' code or on lips
+    "device=cuda": "cuda",
+    "env.id": "env env_id",
+    "env.num_envs": "n_envs",
+    "eval.episodes": "n_eval_episodes",
+    "eval.every_steps": "eval_freq",
+    "noise.exploration_noise": "expl_noise",
+    "noise.kind": "noise",
+    "noise.kind noise.exploration_noise": "action_noise",
+    "quiet": "verbose",
+    "random_steps": "learning_starts start_timesteps",
+    "record_every": "capture_video",
+    "replay.capacity": "buffer_size",
+    "replay.n_step": "n_steps",
+    "run.name": "exp_name",
+    "seeds": "seed",
+    "sinks=tensorboard": "tensorboard_log",
+    "sinks=wandb": "track",
+    "td3.actor_hidden td3.critic_hidden": "net_arch policy_kwargs",
+    "td3.actor_lr td3.critic_lr": "learning_rate lr",
+    "td3.gamma": "discount",
+    "td3.policy_delay": "policy_freq policy_frequency",
+    "td3.target_noise": "policy_noise target_policy_noise",
+    "td3.target_noise_clip": "noise_clip",
+    "total_steps": "max_timesteps total_timesteps",
+    "updates_per_step": "gradient_steps train_freq",
 }
+OTHER_NAMES = {name: ours.split() for ours, theirs in THEIR_NAMES.items() for name in theirs.split()}
 
 
 def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Settings:
@@ -109,7 +102,7 @@ def our_names(theirs: str, known: Collection[str]) -> list[str]:
     """Returns our settings for another library's name, or for one of ours in another section, if all are known here."""
     last = theirs.rpartition(".")[2].replace("-", "_")
     same = [name for name in known if name.rpartition(".")[2] == last]
-    names = OTHER_NAMES[last].split() if last in OTHER_NAMES else same if len(same) == 1 else []
+    names = OTHER_NAMES.get(last) or (same if len(same) == 1 else [])
     return names if all(name.partition("=")[0] in known for name in names) else []
 
 

@@ -18,7 +18,6 @@ class Preset(NamedTuple):
 
 
 def _networks(first: int, second: int, lr: float) -> dict[str, Any]:
-    """Sizes and learning rates that actor and critics share."""
     sizes = [first, second]
     return {"actor_hidden": sizes, "critic_hidden": sizes, "actor_lr": lr, "critic_lr": lr}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,19 +30,12 @@ class NoiseConfig(Section, prefix="noise."):
     """The noise process; independent for every environment."""
     exploration_noise: float = setting(0.1, between=(0, 10), extreme=0.3)
     """Its scale, as a fraction of half the action range (σ)."""
-    final_noise: float = setting(0.0, between=(0, 10), extreme=0.3)
+    final_noise: float = setting(0.0, between=(0, 10), used_with=("decay_steps",), extreme=0.3)
     """Final noise scale of the linear schedule (used if decay_steps > 0)."""
     decay_steps: int = setting(0, between=(0, 10**12), extreme=200)
     """Steps until final_noise is reached; 0 keeps the scale constant."""
     per_env: bool = False
     """Give each seed's environments different scales, from 0.25 to 4 times the noise scale."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.final_noise and not self.decay_steps:
-            raise UserError(
-                f"noise.final_noise={self.final_noise} needs noise.decay_steps, the steps until it is reached"
-            )
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class EnvConfig(Section, prefix="env."):
     """Environments per seed; the ratio of updates to steps does not depend on it. 0: one, or one for each actor."""
     pixels: int = setting(0, between=(0, 128))
     """Observe rendered images of this many pixels each way instead of the environment's own observations; 0: off."""
-    camera: str = ""
+    camera: str = setting("", used_with=("pixels",))
     """Camera of those images, by its name or number, where the environment has several."""
     frame_stack: int = setting(1, between=(1, 16))
     """Frames in an observation with images, the newest and the ones before it, so that motion can be seen."""
@@ -75,12 +69,9 @@ class EnvConfig(Section, prefix="env."):
         super().__post_init__()
         if 0 < self.pixels < 32:
             raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
-        if self.camera and not self.pixels:
-            raise UserError(f"env.camera={self.camera} is used only with env.pixels")
 
     @property
     def title(self) -> str:
-        """The name to show, with its arguments."""
         return with_args(self.label, self.args)
 
     @property
@@ -243,7 +234,6 @@ class Config(Section):
         _ = self.members  # raises if they are too many
 
     def _check_together(self) -> None:
-        """Refuses settings that contradict each other."""
         if self.random_steps >= self.total_steps:
             or_else = " or train longer" if self.preset == "quick" else ", train longer, or use --preset quick"
             raise UserError(
@@ -255,15 +245,10 @@ class Config(Section):
                 f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
                 "raise capacity or lower the batch size"
             )
-        if self.replay.sampling == "lap" and self.td3.critic_loss != "huber":
+        if self.replay.sampling == "lap" and (self.td3.critic_loss != "huber" or self.scale_rewards):
             raise UserError(
-                f"replay.sampling=lap is made for td3.critic_loss=huber, not {self.td3.critic_loss}: sampling makes up "
-                "for what that loss leaves out; use --td3.critic-loss huber, or --replay.sampling proportional"
-            )
-        if self.replay.sampling == "lap" and self.scale_rewards:
-            raise UserError(
-                "replay.sampling=lap treats errors below 1 alike, and --scale-rewards makes nearly all of them "
-                "smaller; use --replay.sampling proportional"
+                "replay.sampling=lap makes up for what td3.critic_loss=huber leaves out, and treats errors below 1 "
+                "alike; use it with --td3.critic-loss huber and without --scale-rewards, or use proportional"
             )
 
     @cached_property
@@ -284,19 +269,16 @@ class Config(Section):
         return [member.name for member in self.members]
 
     def td3_of(self, member: Member) -> TD3Config:
-        """The settings of the algorithm with a member's values."""
         changes: dict[str, Any] = {name.removeprefix("td3."): value for name, value in member.values}
         counts = [name for name, value in changes.items() if type(getattr(self.td3, name)) is int and value % 1 == 0]
         return replace(self.td3, **changes | {name: int(changes[name]) for name in counts})
 
     @property
     def rule_title(self) -> str:
-        """The name of the algorithm to show."""
         return Path(self.rule).name if is_own(self.rule) else self.rule.upper()
 
     @property
     def actors_kind(self) -> str:
-        """Where actors run: inline, local or ray."""
         return self.actors.partition(":")[0]
 
     @property
@@ -318,6 +300,5 @@ class Config(Section):
     @property
     def async_actors(self) -> int:
         """The actors outside the learner's process: the N of local:N and ray:N; 0 for inline."""
-        count = self.actors.partition(":")[2]
-        known = self.actors_kind in ("local", "ray")
-        return int(count) if known and count.isascii() and count.isdigit() and len(count) < 9 else 0
+        match = re.fullmatch(r"(?:local|ray):([0-9]{1,8})", self.actors)
+        return int(match[1]) if match else 0

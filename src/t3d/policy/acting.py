@@ -188,7 +188,6 @@ class LoadedPolicy:
 
 
 def _starts(starts: Any, rows: int) -> NDArray[np.bool_]:
-    """Whether an episode starts, for each row."""
     try:
         return np.broadcast_to(np.asarray(starts, bool).reshape(-1), rows)
     except ValueError:

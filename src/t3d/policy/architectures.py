@@ -64,7 +64,6 @@ class Architecture(NamedTuple):
 
     @property
     def layout(self) -> list[Parameter]:
-        """Its parameters, in order."""
         encoder = self.encoder
         if encoder is None:
             return self.kind.layout(self.sizes)
@@ -88,7 +87,6 @@ class Architecture(NamedTuple):
 
     @property
     def convolutions(self) -> Architecture:
-        """Its encoder alone."""
         encoder = self.encoder
         assert encoder is not None  # noqa: S101 (only networks with images are asked)
         return Architecture("encoder", Kind(lambda _: encoder_layout(encoder), encoder.forward), ())
@@ -109,7 +107,6 @@ class Architecture(NamedTuple):
         return views
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, which from_dict reads."""
         encoder = {} if self.encoder is None else {"encoder": self.encoder._asdict()}
         return {"name": self.name, "sizes": self.sizes, "activation": self.activation, **encoder}
 

@@ -34,7 +34,6 @@ class Encoder(NamedTuple):
 
     @property
     def frame_size(self) -> int:
-        """Bytes of one frame."""
         return sum(map(prod, self.images))
 
     @property
@@ -78,7 +77,6 @@ class Encoder(NamedTuple):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Encoder:
-        """Reverses _asdict; raises an error for values that describe none."""
         images = []
         for shape in to_list(fields["images"]):
             channels, height, width = (to_count(size, least=1) for size in to_list(shape))

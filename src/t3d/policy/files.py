@@ -113,13 +113,11 @@ def policy_of(snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) -> Sa
 
 
 def _tensors(snapshot: PolicySnapshot, member: int) -> dict[str, NDArray[Any]]:
-    """The numbers of one member's policy, by the names that they have in a file."""
     tensors, scaling = {"actor": snapshot.flat[member]}, snapshot.scaling
     return tensors if scaling is None else {**tensors, "mean": scaling.mean[member], "std": scaling.std[member]}
 
 
 def _description(snapshot: PolicySnapshot, spec: Spec, about: dict[str, Any]) -> dict[str, Any]:
-    """Everything about a policy but its numbers, as plain values."""
     network = snapshot.architecture.to_dict()
     return {"format": FORMAT, "network": network, **spec.to_dict(), "updates": snapshot.updates, **about}
 
@@ -190,7 +188,6 @@ def _checked_description(stem: Path, content: bytes, tensors: dict[str, NDArray[
 
 
 def _hash(tensors: dict[str, NDArray[Any]]) -> str:
-    """The SHA-256 of tensors, with their names, types and shapes."""
     digest = hashlib.sha256()
     for name, array in sorted(tensors.items()):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

@@ -119,7 +119,6 @@ def numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
 
 
 def _part(observation: Any, part: Part) -> Floats:
-    """Copies a part, whose numbers must be sane, into a vector."""
     value = inside(observation, part)
     if type(value) is np.ndarray and value.dtype.kind == "f" and value.shape == part.shape:
         flat = value.reshape(-1)
@@ -185,7 +184,6 @@ def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
 
 
 def _to_bytes(image: Image, pixels: NDArray[Any]) -> NDArray[Any]:
-    """Pixels from 0 to 255; those of floats must lie between 0 and 1."""
     if not image.is_float:
         return pixels
     valid = (pixels >= 0) & (pixels <= 1)  # False for NaN too

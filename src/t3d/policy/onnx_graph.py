@@ -53,7 +53,6 @@ class Value(NamedTuple):
         return self.graph.add("Slice", [self, *(np.array([end], np.int64) for end in (start, stop, -1))], stop - start)
 
     def to(self, element_type: int) -> Value:
-        """Converts its numbers."""
         return self.graph.add("Cast", [self], self.width, to=element_type)
 
     def clipped(self, low: Any, high: Any) -> Value:
@@ -84,7 +83,14 @@ class Graph:
 
 def model_of(snapshot: PolicySnapshot, spec: Spec, metadata: dict[str, str]) -> onnx.ModelProto:
     """The model of one policy: normaliser, image preprocessing, network and rescaling of actions."""
-    graph, inputs = Graph(), inputs_of(spec)
+    graph = Graph()
+    inputs: dict[str, tuple[int, list[Any]]] = {}  # type and shape; images as the environment returns them
+    if spec.own_size:
+        inputs["observation"] = (TensorProto.FLOAT, [BATCH, spec.own_size])
+    if spec.max_action_change:
+        inputs[PREVIOUS] = (_element_type(spec), [BATCH, *spec.action_shape])
+    for name, image in zip(_image_names(spec), spec.images, strict=True):
+        inputs[name] = (TensorProto.UINT8, [BATCH, spec.stack, *image.own_shape])
     values = {name: Value(graph, name, spec.own_size) for name in inputs}
     previous = _valid_previous(values.pop(PREVIOUS), spec) if spec.max_action_change else None
     if previous is not None:
@@ -103,18 +109,6 @@ def model_of(snapshot: PolicySnapshot, spec: Spec, metadata: dict[str, str]) -> 
     helper.set_model_props(model, metadata)
     onnx.checker.check_model(model, full_check=True)
     return model
-
-
-def inputs_of(spec: Spec) -> dict[str, tuple[int, list[Any]]]:
-    """Type and shape of each input: the vector, and each image as the environment returns it, frames oldest first."""
-    inputs: dict[str, tuple[int, list[Any]]] = {}
-    if spec.own_size:
-        inputs["observation"] = (TensorProto.FLOAT, [BATCH, spec.own_size])
-    if spec.max_action_change:
-        inputs[PREVIOUS] = (_element_type(spec), [BATCH, *spec.action_shape])
-    for name, image in zip(_image_names(spec), spec.images, strict=True):
-        inputs[name] = (TensorProto.UINT8, [BATCH, spec.stack, *image.own_shape])
-    return inputs
 
 
 def split_inputs(flat: NDArray[Any], previous: NDArray[Any] | None, spec: Spec) -> dict[str, NDArray[Any]]:
@@ -137,62 +131,52 @@ def _image_names(spec: Spec) -> list[str]:
 
 def _forward(graph: Graph, snapshot: PolicySnapshot, spec: Spec, inputs: dict[str, Value]) -> Value:
     """Actions (batch, action_size) in [-1, 1]."""
-    network, x = snapshot.architecture, inputs.get("observation")
+    network, encoder, x = snapshot.architecture, snapshot.architecture.encoder, inputs.get("observation")
     parameters = [stack[0] for stack in network.parameters(snapshot.flat[:1])]
-    ops, split = operations(graph, network.activation), 0
-    if network.encoder is not None:
-        split = 2 * len(network.encoder.layers)
-        pieces = _encoded(snapshot, spec, inputs, parameters[:split], ops)
+    ops = operations(graph, network.activation)
+    if encoder is not None:
+        layers, pieces = iter(parameters), []
+        for name, image in zip(
+            _image_names(spec), spec.images, strict=True
+        ):  # as Encoder.forward computes it from bytes
+            channels, height, width = image.shape
+            value = inputs[name]
+            if image.channels_last:
+                value = graph.add("Transpose", [value], perm=[0, 1, 4, 2, 3])
+            shape = np.array([0, spec.stack * channels, height, width], np.int64)  # 0 keeps the batch
+            value = ops.pixels(graph.add("Reshape", [value, shape]), None)
+            for stride in encoder.strides:
+                value = ops.convolve(value, next(layers), next(layers), stride)
+            pieces.append(ops.flattened(value)._replace(width=encoder._replace(images=(image.shape,)).outputs))
         x = ops.join(pieces if x is None else [*pieces, x])
-        x, split = project(network.encoder, parameters[split : split + 4], x, ops), split + 4
+        x, parameters = project(encoder, [next(layers) for _ in range(4)], x, ops), [*layers]
     elif snapshot.scaling is not None:
         mean, std = snapshot.scaling
         scaled = (inputs["observation"] - mean[0]) / std[0]
         x = graph.add("Clip", [scaled, -SCALED_LIMIT, SCALED_LIMIT], scaled.width)
-    action: Value = ops.tanh(network.kind.forward(parameters[split:], x, ops))
+    action: Value = ops.tanh(network.kind.forward(parameters, x, ops))
     return action
 
 
-def _encoded(
-    snapshot: PolicySnapshot, spec: Spec, inputs: dict[str, Value], parameters: list[Floats], ops: Operations
-) -> list[Value]:
-    """What the convolutions make of each image, as Encoder.forward computes it from bytes."""
-    encoder, layers, pieces = snapshot.architecture.encoder, iter(parameters), []
-    assert encoder is not None  # noqa: S101 (the caller has one)
-    for name, image in zip(_image_names(spec), spec.images, strict=True):
-        channels, height, width = image.shape
-        value = inputs[name]
-        if image.channels_last:
-            value = value.graph.add("Transpose", [value], perm=[0, 1, 4, 2, 3])
-        shape = np.array([0, spec.stack * channels, height, width], np.int64)  # 0 keeps the batch
-        value = ops.pixels(value.graph.add("Reshape", [value, shape]), None)
-        for stride in encoder.strides:
-            value = ops.convolve(value, next(layers), next(layers), stride)
-        pieces.append(ops.flattened(value)._replace(width=encoder._replace(images=(image.shape,)).outputs))
-    return pieces
-
-
-def _precision(spec: Spec) -> type[np.float32 | np.float64]:
-    """The type in which actions are rescaled: double unless they are float32 or less."""
-    return np.float32 if spec.action_dtype in ("float32", "float16") else np.float64
-
-
-def _bounds(spec: Spec) -> tuple[NDArray[Any], NDArray[Any]]:
-    return bounds_inside(spec) if _precision(spec) is np.float32 else (spec.action_low, spec.action_high)
+def _bounds(spec: Spec) -> tuple[NDArray[Any], NDArray[Any], type[np.float32 | np.float64]]:
+    """Low, high and the type in which actions are rescaled: double unless they are float32 or less."""
+    if spec.action_dtype in ("float32", "float16"):
+        return *bounds_inside(spec), np.float32
+    return spec.action_low, spec.action_high, np.float64
 
 
 def _valid_previous(value: Value, spec: Spec) -> Value:
-    """The previous actions (batch, action_size), within the bounds."""
+    low, high, kind = _bounds(spec)
     if len(spec.action_shape) != 1:
         value = value.graph.add("Reshape", [value, np.array([-1, spec.action_size], np.int64)])
-    if spec.action_dtype != np.dtype(_precision(spec)).name:
+    if spec.action_dtype != np.dtype(kind).name:
         value = value.to(TensorProto.FLOAT)
-    return value.clipped(*_bounds(spec))
+    return value.clipped(low, high)
 
 
 def _with_previous(graph: Graph, vector: Value | None, previous: Value, spec: Spec) -> Value:
     """The vector of an observation, which ends with the previous action, scaled to [-1, 1]."""
-    kind, size = _precision(spec), spec.action_size
+    (*_, kind), size = _bounds(spec), spec.action_size
     low, span = (graph.constant(array.astype(kind)) for array in (spec.action_low, spec.action_high - spec.action_low))
     one, two = (graph.constant(np.array(number, kind)) for number in (1, 2))
     scaled = ((previous - low) / span * two - one)._replace(width=size)
@@ -203,8 +187,7 @@ def _with_previous(graph: Graph, vector: Value | None, previous: Value, spec: Sp
 
 def _rescaled(action: Value, spec: Spec, previous: Value | None) -> Value:
     """Actions in the environment's bounds, type and shape, within reach of the previous ones if these are given."""
-    kind, span = _precision(spec), spec.action_high - spec.action_low
-    low, high = _bounds(spec)
+    (low, high, kind), span = _bounds(spec), spec.action_high - spec.action_low
     value = action if kind is np.float32 else action.to(TensorProto.DOUBLE)
     value = (value + np.array(1, kind)) / np.array(2, kind) * span.astype(kind) + low
     if spec.has_integer_actions:
@@ -239,7 +222,6 @@ def operations(graph: Graph, activation: str) -> Operations:
         return pieces[0] if len(pieces) == 1 else graph.add("Concat", pieces, width, axis=-1)
 
     def pixels(image: Value, like: object) -> Value:
-        """Bytes as floats from -0.5 to 0.5."""
         return image.to(TensorProto.FLOAT) / BRIGHTEST - MIDDLE
 
     def convolve(image: Value, weight: Floats, bias: Floats, stride: int) -> Value:

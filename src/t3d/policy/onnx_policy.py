@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, read, to_count, to_fields, unsealed
+from t3d.files import CHANGED, CORRUPT_ERRORS, Refused, followed, read, to_count, to_fields, unsealed
 from t3d.policy.acting import LoadedPolicy, PolicySnapshot, Scaling
 from t3d.policy.architectures import Architecture
 from t3d.policy.onnx_graph import model_of, split_inputs
@@ -21,7 +20,6 @@ from t3d.policy.spec import Spec
 
 DESCRIPTION = "t3d"  # the metadata that holds the policy's description
 MOST_BYTES = 2**31  # what protobuf allows
-ONLY_ERRORS = 3  # of onnxruntime's levels of messages
 
 
 class OnnxPolicy(LoadedPolicy):
@@ -31,11 +29,10 @@ class OnnxPolicy(LoadedPolicy):
         super().__init__(spec, about, str(about["tensors_sha256"]))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = ONLY_ERRORS
+        options.log_severity_level = 3  # errors alone
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
-        """As the base class says."""
         if flat.ndim == 1:
             (action,) = self.actions(flat[None], None if previous is None else previous[None])
             return np.asarray(action)
@@ -48,7 +45,7 @@ class OnnxPolicy(LoadedPolicy):
 def load(path: Path) -> OnnxPolicy:
     """Loads a file that `t3d export` wrote; refuses one that was changed, or that holds anything else."""
     try:
-        content = read(Path(os.path.realpath(path, strict=True)), MOST_BYTES)
+        content = read(followed(path), MOST_BYTES)
         about, spec = _description(content)
         for name in ("seed", "step", "updates"):
             to_count(about[name])

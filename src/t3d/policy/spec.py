@@ -30,7 +30,6 @@ class Part(NamedTuple):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Part:
-        """Reverses _asdict; raises an error for values that describe none."""
         choice = None if fields["first_choice"] is None else to_count(fields["first_choice"], least=-(2**62))
         shape = tuple(map(to_count, to_list(fields["shape"])))
         part = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]), choice)
@@ -61,7 +60,6 @@ class Image(NamedTuple):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Image:
-        """Reverses _asdict; raises an error for values that describe none."""
         channels, height, width = (to_count(size, least=1) for size in to_list(fields["shape"]))
         shape, flags = (channels, height, width), (fields["channels_last"], fields["is_float"])
         image = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]), *flags)
@@ -95,12 +93,10 @@ class Spec(NamedTuple):
 
     @property
     def observation_size(self) -> int:
-        """Values of the vector."""
         return self.own_size + self.action_size if self.max_action_change else self.own_size
 
     @property
     def frame_size(self) -> int:
-        """Bytes of one frame."""
         return self.images[-1].stop if self.images else 0
 
     @property
@@ -110,7 +106,6 @@ class Spec(NamedTuple):
 
     @property
     def observation_width(self) -> int:
-        """Elements of an observation, floats or bytes."""
         return self.newest_width + (self.stack - 1) * self.frame_size
 
     @property

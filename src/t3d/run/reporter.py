@@ -118,10 +118,9 @@ class Reporter:
         totals = parts.collector.totals()
         if totals is None or before is None:
             return []
-        acting = totals.since(before)
         step, new_updates = parts.counters.step, parts.learner.updates - updates
         ratio = new_updates / max(1, step - max(since, parts.cfg.random_steps))
-        return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **acting._asdict())]
+        return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **totals.since(before))]
 
 
 def in_host_memory(trace: Any) -> Any:
