@@ -17,7 +17,7 @@ from shipped_policies import of_vectors, vector_spec
 from t3d.bench.updates import Case, update_rows
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture
-from t3d.data.frames import FrameReplay, Frames
+from t3d.data.frames import FrameReplay
 from t3d.data.priorities import SumTree
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 
@@ -101,7 +101,7 @@ def test_a_batch_of_images_is_assembled_in_less_than_ten_milliseconds() -> None:
         for vector in (0, 6):
             spec = image_rollouts.image_spec(vector, 1, 3, (3, 84, 84))
             replay, player = (
-                FrameReplay(Frames(spec, 10_000, 1)),
+                FrameReplay(spec, 10_000, 1),
                 image_rollouts.Player(np.random.default_rng(0), spec, 0, 1, (50, 50)),
             )
             for _ in range(20):
@@ -117,11 +117,11 @@ def test_a_batch_of_images_is_assembled_in_less_than_ten_milliseconds() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_batch_of_images_is_assembled_in_less_than_a_hundred_microseconds_on_a_gpu() -> None:
     spec = image_rollouts.image_spec(6, 1, 3, (3, 84, 84))
-    replay = FrameReplay(Frames(spec, 50_000, 1, "cuda"))
-    replay.frames.numbers[0] = np.arange(50_000)[:, None] + np.arange(4)
-    replay.frames.written[0] = 50_003
-    replay.frames.rebuild(0, 50_000)
+    replay = FrameReplay(spec, 50_000, 1, "cuda")
+    replay.numbers[0] = np.arange(50_000)[:, None] + np.arange(4)
+    replay.written[0] = 50_003
     replay.set_added([50_000])
+    replay.rebuild(0, 0, 50_000)
     index = torch.randint(0, 50_000, (1, 256), device="cuda")
     replay.gather(index)
     graph = torch.cuda.CUDAGraph()

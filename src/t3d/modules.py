@@ -91,28 +91,21 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     """
     if _allowed is not None and name not in _allowed and (is_path(where) or not where.startswith("t3d.")):
         raise NotImported(name, what)
-    if not is_path(where):
-        _look_first_in(Path.cwd())
-        _announce(what, name, where, find_module(where))
-        return import_module(where, name, what)
-    file = file_of(where)
-    folder, module_name = file.parent, "" if file.name == "__init__.py" else file.stem
-    if "." in module_name:
-        raise UserError(f"{file} cannot be imported, because its name has a dot in it; rename it")
-    while (folder / "__init__.py").is_file():  # the file is part of a package, and may import the rest of it
-        folder, module_name = folder.parent, f"{folder.name}.{module_name}".rstrip(".")
+    folder, module_name, file = Path.cwd(), where, file_of(where) if is_path(where) else None
+    if file is not None:
+        folder, module_name = file.parent, "" if file.name == "__init__.py" else file.stem
+        if "." in module_name:
+            raise UserError(f"{file} cannot be imported, because its name has a dot in it; rename it")
+        while (folder / "__init__.py").is_file():  # the file is part of a package, and may import the rest of it
+            folder, module_name = folder.parent, f"{folder.name}.{module_name}".rstrip(".")
     _look_first_in(folder)
-    _announce(what, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), module_name, file)
+    source = file or find_module(where)
+    if source is not None and module_name not in sys.modules:  # commands print which code of the user's is run next
+        LOG.info("%s %s from %s", what, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), source)
     module = import_module(module_name, name, what)
-    if not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
+    if file is not None and not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
         raise UserError(f"{file} cannot be imported, because there is another module {module_name}; rename the file")
     return module
-
-
-def _announce(what: str, name: str, module_name: str, file: Path | None) -> None:
-    """Says which code of the user's is run next, unless it has run before; commands print what is logged here."""
-    if file is not None and module_name not in sys.modules:
-        LOG.info("%s %s from %s", what, name, file)
 
 
 def find_module(where: str) -> Path | None:
@@ -140,11 +133,9 @@ class RunFolders:
     Whoever sends a run must not send code with it.
     """
 
-    def __init__(self) -> None:
-        self.folders: set[str] = set()
+    folders: frozenset[str] = frozenset()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Returns what the other finders find, unless that is in one of the folders."""
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         origins = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
@@ -161,7 +152,7 @@ _run_folders = RunFolders()
 def find_again(names: Iterable[str], files: Mapping[str, str], run: Path) -> None:
     """Makes the modules that a run names importable from where they were when it was trained, if they are not here."""
     names = [*names]
-    _run_folders.folders = {os.path.abspath(run), os.path.realpath(run)} if names else set()  # noqa: PTH100
+    _run_folders.folders = frozenset({os.path.abspath(run), os.path.realpath(run)} if names else ())  # noqa: PTH100
     if _run_folders not in sys.meta_path:
         sys.meta_path.insert(0, _run_folders)
     for name in names:
@@ -195,8 +186,10 @@ def import_module(module_name: str, name: str, what: str = "environment") -> Mod
         return importlib.import_module(module_name)
     except UserError:
         raise
-    except ModuleNotFoundError as error:
-        if not error.name:
+    except SyntaxError as error:
+        raise UserError(f"{error.filename} does not parse: {error.msg} in line {error.lineno}") from None
+    except (Exception, SystemExit) as error:
+        if not isinstance(error, ModuleNotFoundError) or not error.name:
             raise UserError(f"importing {name} failed in {where_it_failed(error)}") from error
         if error.name in EXTRAS:
             hint = f'install it with: pip install "t3d[{EXTRAS[error.name]}]"'
@@ -207,10 +200,6 @@ def import_module(module_name: str, name: str, what: str = "environment") -> Mod
         else:
             hint = f"install it with: pip install {error.name}"
         raise UserError(f"cannot import {error.name} for the {what} {name}; {hint}") from None
-    except SyntaxError as error:
-        raise UserError(f"{error.filename} does not parse: {error.msg} in line {error.lineno}") from None
-    except (Exception, SystemExit) as error:
-        raise UserError(f"importing {name} failed in {where_it_failed(error)}") from error
 
 
 def is_own(name: str) -> bool:
@@ -285,5 +274,4 @@ def is_editable(file: str) -> bool:
 
 
 def _is_in(file: str, folder: str) -> bool:
-    """Whether a file is in a folder, whatever links lead there."""
     return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))

@@ -19,7 +19,7 @@ from t3d.algo.engines.verify import FixedBatch, exact_products, mismatch, random
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.rules import PIXELS
 from t3d.config import Config, TD3Config
-from t3d.data.frames import FrameReplay, Frames
+from t3d.data.frames import FrameReplay
 from t3d.data.memory import Memory
 from t3d.events import End, Resumed, Start
 from t3d.policy.spec import Spec
@@ -169,7 +169,7 @@ def test_the_preset_passes_the_check_at_its_own_size() -> None:
 def test_batches_assembled_on_the_gpu_are_the_cpus_to_the_last_bit(vector: int, shape: tuple[int, int, int]) -> None:
     spec, rng = image_spec(vector, 1, 3, shape), np.random.default_rng(0)
     players = [Player(rng, spec, member, 2, (1, 30)) for member in range(2)]
-    there, here = (FrameReplay(Frames(spec, 300, 2, device, 2)) for device in ("cuda", "cpu"))
+    there, here = (FrameReplay(spec, 300, 2, device, 2) for device in ("cuda", "cpu"))
     for _ in range(12):
         blocks = [player.play(int(rng.integers(1, 80))) for player in players]
         there.add(*blocks)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import helpers
 from image_rollouts import Player, image_spec
 from t3d.config import Config, TD3Config, merge
-from t3d.data.frames import FrameReplay, Frames
+from t3d.data.frames import FrameReplay
 from t3d.data.memory import Memory, bytes_needed
 from t3d.data.samplers import UniformSampler, n_step_batch
 from t3d.errors import FramesNotWritten, UserError
@@ -67,18 +67,14 @@ def wrong(replay: FrameReplay, players: list[Player], n: int) -> list[str]:
 
 def resumed(replay: FrameReplay, spec: Spec, capacity: int, envs: int, folder: Path | None = None) -> FrameReplay:
     """Another replay with the same contents, which come in segments that overlap what is kept."""
-    new = FrameReplay(Frames(spec, capacity, len(replay.added), replay.rows.device, envs, folder))
-    new.frames.restore(replay.frames.state(), replay.added)
+    new = FrameReplay(spec, capacity, len(replay.added), replay.rows.device, envs, folder)
+    new.restore(replay.state(), replay.added)
     new.set_added(replay.added)
     for member in range(len(replay.added)):
         first, stop = replay.kept(member)
         for start in reversed(range(first, stop, 37)):
             contents = replay.contents(member, start, min(stop, start + 37))
-            new.frames.put(member, contents["numbers"], contents["frames"])
-            gone = max(0, new.kept(member)[0] - start)
-            rows, origins, numbers = (contents[name][gone:] for name in ("rows", "origins", "numbers"))
-            new.put(member, start + gone, rows, origins)
-            new.frames.put_numbers(member, start + gone, numbers)
+            new.put(member, start, contents, gone=max(0, new.kept(member)[0] - start))
         new.rebuild(member, *new.kept(member))
     return new
 
@@ -120,7 +116,7 @@ def test_lean_is_naive(
     vector, images, shape = layout
     spec = image_spec(vector, images, stack, shape)
     players = [Player(rng, spec, member, envs, (1, longest)) for member in range(members)]
-    replay = FrameReplay(Frames(spec, capacity, members, device, envs))
+    replay = FrameReplay(spec, capacity, members, device, envs)
     for one in ["block", *what]:
         if one == "resume":
             replay = resumed(replay, spec, capacity, envs)
@@ -145,7 +141,7 @@ def test_a_hundred_thousand_episodes() -> None:
         spec = image_spec(int(rng.integers(3)), int(rng.integers(1, 3)), int(rng.integers(1, 5)), (1, 2, 2))
         envs, capacity, longest = int(rng.integers(1, 7)), int(rng.integers(100, 4000)), int(rng.integers(1, 81))
         player = Player(rng, spec, 0, envs, (1, longest), cut=float(rng.choice([0, 0.05, 0.5])))
-        replay = FrameReplay(Frames(spec, capacity, 1, "cpu", envs))
+        replay = FrameReplay(spec, capacity, 1, "cpu", envs)
         for _ in range(int(rng.integers(1, 12))):
             for _ in range(int(rng.integers(1, 40))):
                 replay.add(player.play(int(rng.integers(1, 200)), int(rng.integers(1, 9))))
@@ -163,7 +159,7 @@ def test_a_transition_takes_at_most_1_05_frames(stack: int, envs: int) -> None:
     """With episodes of 50 steps, environments in turn: everything that rows have room for is kept."""
     spec, capacity = image_spec(0, 1, stack), 20_000
     replay, player = (
-        FrameReplay(Frames(spec, capacity, 1, "cpu", envs)),
+        FrameReplay(spec, capacity, 1, "cpu", envs),
         Player(np.random.default_rng(0), spec, 0, envs, (50, 50), 0),
     )
     blocks = 0
@@ -171,8 +167,8 @@ def test_a_transition_takes_at_most_1_05_frames(stack: int, envs: int) -> None:
         replay.add(player.play(777, 1))
         blocks += 1
     assert replay.kept(0) == (replay.added[0] - capacity, replay.added[0])
-    assert replay.frames.ring.words.nbytes / spec.frame_size / capacity <= 1.05
-    assert replay.frames.written[0] / replay.added[0] < 1.021, "one frame a step, and one for the start of an episode"
+    assert replay.ring.words.nbytes / spec.frame_size / capacity <= 1.05
+    assert replay.written[0] / replay.added[0] < 1.021, "one frame a step, and one for the start of an episode"
 
 
 def test_short_episodes_leave_early_and_are_not_drawn() -> None:
@@ -212,24 +208,24 @@ def test_what_is_kept_does_not_depend_on_how_long_a_run_will_be(
     seed: int, stack: int, envs: int, capacity: int, steps: int, lengths: tuple[int, int], runs: int
 ) -> None:
     spec, rng = image_spec(0, 1, stack), np.random.default_rng(seed)
-    short, long = (FrameReplay(Frames(spec, capacity, 1, "cpu", envs, None, most)) for most in (steps, None))
+    short, long = (FrameReplay(spec, capacity, 1, "cpu", envs, None, most) for most in (steps, None))
     player = Player(rng, spec, 0, envs, lengths)
     while short.added[0] < steps:
         block = player.play(min(int(rng.integers(1, 90)), steps - short.added[0]), runs)
         short.add(block)
         long.add(block)
         first, stop = short.kept(0)
-        assert (first, stop) == long.kept(0) and short.frames.state()["written"] == long.frames.state()["written"]
+        assert (first, stop) == long.kept(0) and short.state()["written"] == long.state()["written"]
         ours, theirs = (one.gather(torch.arange(first, stop).unsqueeze(0) % one.capacity) for one in (short, long))
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-    assert short.frames.ring.capacity <= long.frames.ring.capacity
-    assert short.frames.ring.words.nbytes <= (stack + 1) * 2 * steps * spec.frame_size
+    assert short.ring.capacity <= long.ring.capacity
+    assert short.ring.words.nbytes <= (stack + 1) * 2 * steps * spec.frame_size
 
 
 def test_all_that_is_kept_is_drawn_equally_often() -> None:
     spec = image_spec(0, 1, 2)
     player = Player(np.random.default_rng(0), spec, 0, 1, (1, 1), 0)
-    replay = FrameReplay(Frames(spec, 100, 1))
+    replay = FrameReplay(spec, 100, 1)
     replay.add(player.play(333))
     first, stop = replay.kept(0)
     sampler = UniformSampler(replay, TD3Config(batch_size=500), [7])
@@ -246,7 +242,7 @@ def test_an_environment_that_was_silent_while_the_ring_went_round_goes_on_with_i
     spec = image_spec(0, 1, 3)
     rng = np.random.default_rng(0)
     slow, fast = (Player(rng, spec, 0, 1, (10, 10), 0) for _ in range(2))
-    replay = FrameReplay(Frames(spec, 50, 1, "cpu", 2))
+    replay = FrameReplay(spec, 50, 1, "cpu", 2)
     block = slow.play(4)
     replay.add(block)
     block.rows[:] = 0  # whoever made it may use the memory again
@@ -263,7 +259,7 @@ def test_an_environment_that_was_silent_while_the_ring_went_round_goes_on_with_i
 def test_a_transition_whose_predecessor_is_missing_begins_a_stack() -> None:
     spec = image_spec(0, 1, 3)
     player = Player(np.random.default_rng(0), spec, 0, 1, (10, 10), 0)
-    block, replay = player.play(6), FrameReplay(Frames(spec, 50, 1))
+    block, replay = player.play(6), FrameReplay(spec, 50, 1)
     there = [0, 1, 3, 4]
     replay.add(block._replace(rows=block.rows[there], origins=block.origins[there]))
     s, *_, s2 = (states[0].numpy() for states in replay.gather(torch.arange(4).unsqueeze(0)))
@@ -277,7 +273,7 @@ def test_a_transition_whose_predecessor_is_missing_begins_a_stack() -> None:
 def test_contents_put_back_are_the_same_also_in_a_replay_of_another_capacity(capacity: int) -> None:
     spec, rng = image_spec(2, 1, 3), np.random.default_rng(1)
     players = [Player(rng, spec, member, 3, (1, 12)) for member in range(2)]
-    replay = FrameReplay(Frames(spec, 300, 2, "cpu", 3))
+    replay = FrameReplay(spec, 300, 2, "cpu", 3)
     for _ in range(12):
         replay.add(*(player.play(70) for player in players))
     new = resumed(replay, spec, capacity, 3)
@@ -288,11 +284,8 @@ def test_contents_put_back_are_the_same_also_in_a_replay_of_another_capacity(cap
             blocks = [player.play(70) for player in players]
             replay.add(*blocks)
             new.add(*blocks)
-        assert (
-            np.array_equal(replay.frames.numbers, new.frames.numbers)
-            and replay.frames.oldest_complete_row == new.frames.oldest_complete_row
-        )
-        assert torch.equal(replay.frames.ring.words, new.frames.ring.words)
+        assert np.array_equal(replay.numbers, new.numbers) and replay.oldest_complete_row == new.oldest_complete_row
+        assert torch.equal(replay.ring.words, new.ring.words)
     assert wrong(new, players, 3) == []
 
 
@@ -302,19 +295,20 @@ def test_contents_put_back_are_the_same_also_in_a_replay_of_another_capacity(cap
     ids=["not written", "negative", "order", "too few"],
 )
 def test_numbers_of_frames_that_cannot_be_are_refused(numbers: list[list[int]]) -> None:
-    replay = FrameReplay(Frames(image_spec(0, 1, 2), 10, 1))
-    nothing = replay.frames.state()["seen"]
-    replay.frames.restore({"written": [5], "first": [0], "seen": nothing}, [1])
+    replay = FrameReplay(image_spec(0, 1, 2), 10, 1)
+    nothing = replay.state()["seen"]
+    replay.restore({"written": [5], "first": [0], "seen": nothing}, [1])
     with pytest.raises(ValueError, match="numbers of frames"):
-        replay.frames.put(0, np.array(numbers, np.int64), np.zeros((3, 4), np.uint8))
+        contents = replay.contents(0, 0, 1)
+        replay.put(0, 0, {**contents, "numbers": np.array(numbers), "frames": np.zeros((3, 4), np.uint8)})
     with pytest.raises(ValueError, match="begin after"):
-        replay.frames.restore({"written": [5], "first": [1], "seen": nothing}, [1])
+        replay.restore({"written": [5], "first": [1], "seen": nothing}, [1])
 
 
 def test_a_file_is_memory(tmp_path: Path) -> None:
     spec, rng = image_spec(3, 2, 3), np.random.default_rng(2)
     player = Player(rng, spec, 0, 2, (1, 30))
-    replays = [FrameReplay(Frames(spec, 200, 1, "cpu", 2, folder)) for folder in (None, tmp_path / "not there yet")]
+    replays = [FrameReplay(spec, 200, 1, "cpu", 2, folder) for folder in (None, tmp_path / "not there yet")]
     for _ in range(40):
         block = player.play(int(rng.integers(1, 60)))
         for replay in replays:
@@ -332,13 +326,13 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         r"images of the replay need .* GiB and the disk of .* GiB free; replay.capacity=(\d+) would fit there, or use"
     )
     with pytest.raises(UserError, match=words) as refused:
-        FrameReplay(Frames(spec, 10**6, 2, "cpu", 3, tmp_path))
+        FrameReplay(spec, 10**6, 2, "cpu", 3, tmp_path)
     fits = int(str(refused.value).partition("replay.capacity=")[2].split()[0])
-    ring = FrameReplay(Frames(spec, fits, 2, "cpu", 3, tmp_path)).frames.ring
+    ring = FrameReplay(spec, fits, 2, "cpu", 3, tmp_path).ring
     assert 0.89 * 10**6 < ring.words.nbytes <= 0.9 * 10**6
     with pytest.raises(UserError, match=r"GiB free; use another run.root"):
-        FrameReplay(Frames(image_spec(0, 1, 3, (1, 10**3, 10**3)), 10**5, 1, folder=tmp_path))
-    replay = FrameReplay(Frames(spec, 10, 1, folder=tmp_path))
+        FrameReplay(image_spec(0, 1, 3, (1, 10**3, 10**3)), 10**5, 1, folder=tmp_path)
+    replay = FrameReplay(spec, 10, 1, folder=tmp_path)
 
     def full(*arguments: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -360,10 +354,10 @@ def test_memory_is_counted_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -
     spec = image_spec(2, 2, 3, (3, 32, 32))
     cfg = helpers.small_config(total_steps=5000, seeds=[0, 1], env={"num_envs": 4}, replay={"capacity": 1000})
     replay = Memory(spec, cfg, "cpu").replay
-    assert replay.frames is not None
-    links, frames = replay.links, replay.frames
-    host = links.origins.nbytes + links.next.nbytes + links.previous.nbytes + frames.numbers.nbytes
-    assert bytes_needed(spec, cfg) == replay.rows.nbytes + host + frames.ring.words.nbytes
+    assert isinstance(replay, FrameReplay)
+    links = replay.links
+    host = links.origins.nbytes + links.next.nbytes + links.previous.nbytes + replay.numbers.nbytes
+    assert bytes_needed(spec, cfg) == replay.rows.nbytes + host + replay.ring.words.nbytes
     on_disk = merge(cfg, {"replay": {"frames_on_disk": True}})
     assert bytes_needed(spec, on_disk) == replay.rows.nbytes + host
     monkeypatch.setattr("t3d.run.placement._free_bytes", lambda device: 2**28)  # of which updates need a part
@@ -434,9 +428,8 @@ def test_what_is_compiled_for_a_gpu_can_be_traced_whole(
     monkeypatch.setattr("t3d.data.samplers.open_streams", Counted)
     spec = image_spec(vector, 1, 3, (3, 32, 32))
     memory = Memory(spec, helpers.small_config(**changes), "cpu")
-    frames = memory.replay.frames
-    assert frames is not None
-    frames.ring.in_place = False  # as on a GPU
+    assert isinstance(memory.replay, FrameReplay)
+    memory.replay.ring.in_place = False  # as on a GPU
     memory.add(Player(np.random.default_rng(0), spec, 0, 1, (5, 50)).play(200))
     state = memory.state()
     plain = [part.clone() for part in memory.sample()]

@@ -222,8 +222,7 @@ def give(before: Memory, after: Memory) -> None:
     after.restore(before.state())
     for member in range(2):
         first, stop = after.replay.kept(member)
-        rows = before.replay.read(member, first, stop), before.replay.origins(member, first, stop)
-        after.replay.put(member, first, *rows)
+        after.replay.put(member, first, before.replay.contents(member, first, stop))
 
 
 @pytest.mark.parametrize(

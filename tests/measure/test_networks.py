@@ -17,7 +17,7 @@ from t3d.algo.pixels import pixels_init, pixels_update
 from t3d.algo.rules import TD3
 from t3d.algo.td3 import coefficients_of
 from t3d.config import TD3Config
-from t3d.measure.metrics import dead_units, first_moments, gradient, networks, norms, record_activations
+from t3d.measure import dead_units, first_moments, gradient, networks, norms, record_activations
 
 SPEC = helpers.make_spec()
 CFG = TD3Config(batch_size=32, actor_hidden=(16, 16), critic_hidden=(16, 16), encoder_channels=4)

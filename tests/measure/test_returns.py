@@ -11,9 +11,9 @@ from hypothesis import strategies as some
 
 import helpers
 from image_rollouts import image_spec
-from t3d.data.frames import FrameReplay, Frames
+from t3d.data.frames import FrameReplay
 from t3d.data.replay import Replay
-from t3d.measure.returns import MOST_OWN, NO_RETURNS, as_batch, discounted, newest_returns
+from t3d.measure import MOST_OWN, NO_RETURNS, as_batch, discounted, newest_returns
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Origins, Rollout, rows_of
 
 SPEC = helpers.make_spec(2, 1)
@@ -100,7 +100,7 @@ def test_an_episode_that_goes_on_or_never_ended_has_no_return() -> None:
 def test_transitions_whose_images_are_gone_are_left_out() -> None:
     """Many episodes of one step need more frames than there is room for."""
     spec = image_spec()
-    replay = FrameReplay(Frames(spec, 40, 1))
+    replay = FrameReplay(spec, 40, 1)
     width = spec.observation_width
     for episode in range(60):
         s = np.full((1, width), episode, np.uint8)

@@ -23,7 +23,7 @@ from t3d.algo.networks import Critic, layers_of
 from t3d.config import Config, merge
 from t3d.data.memory import Memory
 from t3d.events import Diagnosed, Update
-from t3d.measure.returns import MOST_OWN
+from t3d.measure import MOST_OWN
 from t3d.run.build import Training, assemble
 from t3d.run.parts import Counters
 from t3d.run.placement import resolve

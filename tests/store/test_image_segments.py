@@ -11,7 +11,7 @@ import safetensors.numpy
 import torch
 
 from image_rollouts import Player, image_spec
-from t3d.data.frames import FrameReplay, Frames
+from t3d.data.frames import FrameReplay
 from t3d.files import CORRUPT_ERRORS, Refused
 from t3d.store import checkpoint as checkpoints
 from t3d.store import contents
@@ -27,18 +27,18 @@ SPEC, CAPACITY, ENVS = image_spec(2, 1, 3), 240, 2
 def saved(root: Path, longest: int = 30, savings: int = 9) -> tuple[Checkpoint, FrameReplay, Player]:
     """A replay that has gone round, saved again and again."""
     player = Player(np.random.default_rng(0), SPEC, 0, ENVS, (1, longest))
-    replay, before = FrameReplay(Frames(SPEC, CAPACITY, 1, "cpu", ENVS)), None
+    replay, before = FrameReplay(SPEC, CAPACITY, 1, "cpu", ENVS), None
     for number in range(1, savings + 1):
         replay.add(player.play(70, 3))
-        state = {"members": ["seed-0"], "added": list(replay.added), "frames": replay.frames.state()}
+        state = {"members": ["seed-0"], "added": list(replay.added), "frames": replay.state()}
         before, _ = checkpoints.save(root, number, state, replay, before)
     assert before is not None
     return before, replay, player
 
 
 def filled(checkpoint: Checkpoint, capacity: int = CAPACITY) -> FrameReplay:
-    replay, state = FrameReplay(Frames(SPEC, capacity, 1, "cpu", ENVS)), checkpoint.state()
-    replay.frames.restore(state["frames"], state["added"])
+    replay, state = FrameReplay(SPEC, capacity, 1, "cpu", ENVS), checkpoint.state()
+    replay.restore(state["frames"], state["added"])
     replay.set_added(state["added"])
     checkpoint.fill(replay, 0, "seed-0")
     return replay
@@ -66,7 +66,7 @@ def test_a_replay_comes_back_and_goes_on_as_if_nothing_had_happened(
         replay.add(block)
         new.add(block)
     if capacity == CAPACITY:
-        assert replay.kept(0) == new.kept(0) and np.array_equal(replay.frames.numbers, new.frames.numbers)
+        assert replay.kept(0) == new.kept(0) and np.array_equal(replay.numbers, new.numbers)
         assert torch.equal(replay.links.next, new.links.next) and torch.equal(replay._oldest, new._oldest)
 
 
@@ -83,7 +83,7 @@ def test_segments_are_shared_and_hold_each_frame_once_but_for_their_first_stacks
 def test_the_space_it_needs_is_what_it_takes(tmp_path: Path) -> None:
     player, replay = (
         Player(np.random.default_rng(0), SPEC, 0, ENVS, (1, 9)),
-        FrameReplay(Frames(SPEC, CAPACITY, 1, "cpu", ENVS)),
+        FrameReplay(SPEC, CAPACITY, 1, "cpu", ENVS),
     )
     replay.add(player.play(211))
     written: list[Path] = []
@@ -94,7 +94,7 @@ def test_the_space_it_needs_is_what_it_takes(tmp_path: Path) -> None:
 
 
 def test_large_frames_make_shorter_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = FrameReplay(Frames(SPEC, CAPACITY, 1))
+    replay = FrameReplay(SPEC, CAPACITY, 1)
     assert contents.rows_of(replay) == contents.SEGMENT_ROWS
     monkeypatch.setattr(contents, "SEGMENT_FRAME_BYTES", 10 * SPEC.frame_size)
     assert contents.rows_of(replay) == 10

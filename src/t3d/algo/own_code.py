@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from t3d.algo.adam import AdamState
 from t3d.algo.coefficients import for_members
-from t3d.algo.engines.verify import random_batch
+from t3d.algo.engines.verify import FixedBatch, random_batch
 from t3d.algo.learner import Learner, named_tensors
 from t3d.algo.networks import ImageActor, Stack, initial
-from t3d.algo.rules import Rule
+from t3d.algo.rules import Rule, coefficients_of_members
 from t3d.config import Config, TD3Config
 from t3d.config.fields import known_settings, settings_where
 from t3d.config.networks import actor_architecture, critic_architecture
@@ -25,6 +25,7 @@ from t3d.errors import UserError
 from t3d.modules import is_own, where_it_failed
 from t3d.policy.architectures import KINDS, Architecture, numpy_operations
 from t3d.policy.spec import Spec
+from t3d.types import Batch
 
 TOLERANCE = 1e-4  # of the largest output; float32 in another order differs by 1e-6
 SEEDS = (0, 1)
@@ -36,7 +37,7 @@ class Wrong(Exception):
 
 
 def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
-    """Raises a UserError if a network or a rule of the user's own cannot be used."""
+    """Raises a UserError if a network or a rule of the user's own cannot be used, or not in this sweep."""
     actor = actor_architecture(spec, cfg.td3)
     for network, acts in ((actor, True), (critic_architecture(spec, cfg.td3), False)):
         if is_own(network.name):
@@ -48,13 +49,9 @@ def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
             _refuse_ignored(rule, spec, cfg)
             for acting in {learner.acting, learner.shipped}:
                 _check_acting(acting.architecture, actor, needs_settings=cfg.async_actors > 0)
-
-
-def check_own_sweep(cfg: Config, spec: Spec, rule: Rule) -> None:
-    """Raises a UserError if a rule of the user's own mixes up numbers that differ between members."""
-    if is_own(cfg.rule) and swept(cfg.members):
-        with _blamed(f"the rule {cfg.rule}"):
-            _try_sweep(rule, spec, cfg)
+            coefficients_of_members(cfg, rule)  # refuses what cannot be swept
+            if swept(cfg.members):
+                _try_sweep(rule, spec, cfg)
 
 
 @contextmanager
@@ -83,6 +80,12 @@ def _small(cfg: TD3Config) -> TD3Config:
     return replace(cfg, batch_size=min(cfg.batch_size, MOST_IN_BATCH))
 
 
+def _learner(
+    rule: Rule, spec: Spec, cfg: TD3Config, batch: Batch, seeds: Sequence[int] = SEEDS, coefficients: Any = None
+) -> Learner:
+    return Learner(spec, cfg, seeds, rule=rule, coefficients=coefficients, source=FixedBatch(batch))
+
+
 def _try_network(network: Architecture, *, acts: bool) -> None:
     """Compares torch, K networks at once, with NumPy, with which policies act."""
     generator = torch.Generator().manual_seed(0)
@@ -105,16 +108,21 @@ def _try_network(network: Architecture, *, acts: bool) -> None:
 
 
 def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
-    """Makes one cycle of updates and every periodic operation once, on an agent of its own."""
+    """Performs one cycle of updates and every periodic operation once, on an agent of its own."""
     _require(len(rule.phases(cfg)) > 0, "it has no phases")
-    _require(
-        all(operation.every >= 1 for operation in rule.periodic),
-        "a periodic operation must come after one or more updates",
-    )
-    learner = Learner(spec, cfg, SEEDS, rule=rule)
+    is_periodic = all(operation.every >= 1 for operation in rule.periodic)
+    _require(is_periodic, "a periodic operation must come after one or more updates")
+    learner, batch = Learner(spec, cfg, SEEDS, rule=rule), random_batch(spec, cfg, len(SEEDS), "cpu")
     _check_agent(learner)
     _require(hasattr(learner.coefficients, "gamma"), "its coefficients have no gamma")
-    trace = _cycle(learner, random_batch(spec, cfg, len(SEEDS), "cpu"))
+    try:
+        for _ in learner.phases:
+            trace = learner.update(batch, learner.draw())
+    except Exception:
+        if spec.images and not any(isinstance(part, ImageActor) for part in learner.agent):
+            wrong = "its networks are for vectors, and the observations have images"
+            raise Wrong(f"{wrong}; base it on PIXELS of t3d.algo.rules") from None
+        raise
     for operation in rule.periodic:
         operation.run(learner.agent, cfg)
     larger = replace(cfg, batch_size=cfg.batch_size + 1)  # as diagnostics have
@@ -125,29 +133,16 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
     return learner
 
 
-def _cycle(learner: Learner, batch: Any, draws: Any = None) -> Any:
-    try:
-        for _ in learner.phases:
-            trace = learner.update(batch, learner.draw() if draws is None else draws)
-    except Exception:
-        if learner.spec.images and not any(isinstance(part, ImageActor) for part in learner.agent):
-            wrong = "its networks are for vectors, and the observations have images"
-            raise Wrong(f"{wrong}; base it on PIXELS of t3d.algo.rules") from None
-        raise
-    return trace
-
-
 def _check_trace(trace: Any, cfg: TD3Config) -> None:
     missing = [name for name in ("q", "y", "td", "losses") if getattr(trace, name, None) is None]
     missing += [f"losses[{name!r}]" for name in ("critic", "actor") if not missing and name not in trace.losses]
     _require(not missing, f"the trace of its last phase lacks {', '.join(missing)}")
-    shape = tuple(trace.td.shape)
-    has_axes = len(shape) == 3 and (shape[0], shape[2]) == (len(SEEDS), cfg.batch_size)
+    shape, expected = tuple(trace.td.shape), (len(SEEDS), cfg.batch_size)
+    has_axes = len(shape) == 3 and shape[::2] == expected
     _require(has_axes, f"td of its trace has shape {shape}, not (seeds, critics, batch)")
-    _require_shape("q of its trace", trace.q, shape)
-    _require_shape("y of its trace", trace.y, (len(SEEDS), cfg.batch_size))
-    for name, loss in trace.losses.items():
-        _require_shape(f"losses[{name!r}] of its trace", loss, (len(SEEDS),))
+    losses = [(f"losses[{name!r}]", loss, expected[:1]) for name, loss in trace.losses.items()]
+    for name, part, axes in (("q", trace.q, shape), ("y", trace.y, expected), *losses):
+        _require_shape(f"{name} of its trace", part, axes)
 
 
 def _check_agent(learner: Learner) -> None:
@@ -161,10 +156,8 @@ def _check_agent(learner: Learner) -> None:
         is_shared = tensor.is_floating_point() and tensor.ndim and len(tensor) % learner.members
         _require(not is_shared, f"{name} of its agent has shape {tuple(tensor.shape)}, without an axis for seeds")
     declared = learner.rule.parameters(learner.spec, learner.cfg)
-    learned = sum(part.mean.numel() // learner.members for part in learner.agent if isinstance(part, AdamState))
-    _require(
-        learned == declared, f"its parameters() are {declared:,}, but its optimisers move {learned:,} for each seed"
-    )
+    moved = sum(part.mean.numel() // learner.members for part in learner.agent if isinstance(part, AdamState))
+    _require(moved == declared, f"its parameters() are {declared:,}, but its optimisers move {moved:,} for each seed")
 
 
 def _check_acting(network: Architecture, actor: Architecture, *, needs_settings: bool) -> None:
@@ -177,49 +170,41 @@ def _check_acting(network: Architecture, actor: Architecture, *, needs_settings:
 
 def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
     """Refuses settings that a rule takes no notice of: two cycles of updates are the same without them."""
-    small = _small(cfg.td3)
+    small, known = _small(cfg.td3), known_settings(TD3Config)
     batch = random_batch(spec, small, len(SEEDS), "cpu")
 
     def learned(changed: TD3Config, weight: Tensor) -> Tensor:
-        learner = Learner(spec, changed, SEEDS, rule=rule)
-        for _ in range(2):
-            _cycle(learner, batch._replace(weight=weight))
+        learner = _learner(rule, spec, changed, batch._replace(weight=weight))
+        learner.run(2 * len(learner.phases))
         return torch.cat([tensor.flatten().double() for _, tensor in named_tensors(learner.agent)])
 
-    known = known_settings(type(small))
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(small)}
-    for name in settings_where(type(small), lambda about: about.get("optional", False)):
-        belonging = (name, *(other for other in known if known[other].get("used_with", ("",))[0] == name))
-        plain = replace(small, **{other: defaults[other] for other in belonging})
+    def refuse_same(one: Tensor, other: Tensor, setting: str) -> None:
+        _require(not torch.equal(one, other), f"it takes no notice of {setting}")
+
+    for name in settings_where(TD3Config, lambda about: about.get("optional", False)):
+        belonging = [name, *(other for other, about in known.items() if about.get("used_with", ("",))[0] == name)]
+        plain = replace(small, **{other: getattr(TD3Config, other) for other in belonging})
         if plain != small:
-            extreme = replace(small, **({name: known[name]["extreme"]} if "extreme" in known[name] else {}))
-            is_ignored = torch.equal(learned(extreme, batch.weight), learned(plain, batch.weight))
-            _require(not is_ignored, f"it takes no notice of td3.{name}")
+            extreme = replace(small, **{name: known[name].get("extreme", getattr(small, name))})
+            refuse_same(learned(extreme, batch.weight), learned(plain, batch.weight), f"td3.{name}")
     if cfg.replay.sampling == "proportional":
-        is_ignored = torch.equal(learned(small, batch.weight), learned(small, batch.weight.flip(1)))
         weights = "the weights of transitions, which replay.sampling=proportional needs"
-        _require(not is_ignored, f"it takes no notice of {weights}")
+        refuse_same(learned(small, batch.weight), learned(small, batch.weight.flip(1)), weights)
 
 
 def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:
     """Compares two members that differ as in the sweep with each of them alone."""
     each = [_small(cfg.td3_of(member)) for member in (cfg.members[0], cfg.members[-1])]
     coefficients = for_members([rule.coefficients(settings) for settings in each])
-    together = Learner(spec, each[0], SEEDS, rule=rule, coefficients=coefficients)
-    batch, draws = random_batch(spec, each[0], len(SEEDS), "cpu"), together.draw()
-    _cycle(together, batch, draws)
+    batch = random_batch(spec, each[0], len(SEEDS), "cpu")
+    together = _learner(rule, spec, each[0], batch, coefficients=coefficients)
+    together.run(len(together.phases))
     ours = dict(named_tensors(together.agent))
     for member, (settings, seed) in enumerate(zip(each, SEEDS, strict=True)):
-        alone = Learner(spec, settings, (seed,), rule=rule)
-        _cycle(alone, _member_of(batch, member), _member_of(draws, member))
+        alone = _learner(rule, spec, settings, Batch(*(part[member : member + 1] for part in batch)), (seed,))
+        alone.run(len(alone.phases))
         for name, expected in named_tensors(alone.agent):
-            if not expected.ndim:  # one number for all members, which cannot be compared with one member's
-                continue
-            is_same = torch.allclose(
-                ours[name].view(len(SEEDS), -1)[member].view_as(expected), expected, atol=TOLERANCE
-            )
-            _require(is_same, f"with numbers that differ between members, {name} is not what a member learns alone")
-
-
-def _member_of(values: Any, member: int) -> Any:
-    return type(values)(*(None if part is None else part[member : member + 1] for part in values))
+            if expected.ndim:  # without axes it is one number for all members, which cannot be compared
+                given = ours[name].view(len(SEEDS), -1)[member].view_as(expected)
+                is_same = torch.allclose(given, expected, atol=TOLERANCE)
+                _require(is_same, f"with numbers that differ between members, {name} is not what a member learns alone")

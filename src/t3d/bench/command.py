@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from t3d.app.flags import read_flags
 from t3d.app.terminal import PlainConsole
+from t3d.store.folder import versions
 
 PIPED_WIDTH = 140
 COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics")
@@ -51,8 +53,6 @@ class BenchArgs:
     """How many turns of 500 steps train gives each engine."""
     tf32: bool = False
     """Let the GPU round the inputs of matrix products (TF32)."""
-    inductor: bool = True
-    """Let Inductor fuse the graph engine's kernels."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write machine, versions and rows to this file."""
 
@@ -63,23 +63,23 @@ def main(arguments: list[str]) -> int:
     console = PlainConsole()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
-    from t3d.bench.measure import machine, rows  # noqa: PLC0415 (imports torch)
+    import torch  # noqa: PLC0415 (takes a second)
 
+    from t3d.bench.measure import rows  # noqa: PLC0415
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    machine = {"system": platform.platform(), "gpu": gpu, "tf32": args.tf32}
     measured = []
     for row in rows(args, lambda text: console.print(text, style="dim")):
         measured.append(row)
         if args.json:
-            args.json.write_text(json.dumps({**machine(args), "rows": measured}, indent=1), encoding="utf-8")
-    console.print(table(measured))
-    return 0
-
-
-def table(rows: list[dict[str, Any]]) -> Table:
-    """Formats the rows as a table."""
+            report = {"machine": machine, "versions": versions(), "rows": measured}
+            args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
     columns = Table(*COLUMNS, "best", "median", "times as fast")
-    for row, speeds in compared(rows):
+    for row, speeds in compared(measured):
         columns.add_row(*(plain(row[key]) for key in COLUMNS), *speeds)
-    return columns
+    console.print(columns)
+    return 0
 
 
 def compared(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], tuple[str, str, str]]]:

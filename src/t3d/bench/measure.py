@@ -6,7 +6,6 @@ An engine's name may say who collects: fused is fused@inline, fused@local:1 has 
 from __future__ import annotations
 
 import importlib.util
-import platform
 import statistics
 import tempfile
 import time
@@ -30,7 +29,6 @@ from t3d.errors import UserError, did_you_mean
 from t3d.events import Start, Update
 from t3d.run.live import train
 from t3d.run.placement import resolve, set_tf32_for_process
-from t3d.store.folder import versions
 
 UPDATE_ENGINES = {
     "cpu": ["oracle", "eager", "fused", "floor"],
@@ -50,23 +48,23 @@ Turn = Callable[[], int]  # trains for one turn and returns how many steps that 
 
 def rows(args: BenchArgs, report: Callable[[str], object]) -> Iterator[dict[str, Any]]:
     """Yields a row for everything requested, as it is measured."""
-    _check(args)
+    known = {engine for engines in (*UPDATE_ENGINES.values(), *TRAIN_ENGINES.values()) for engine in engines}
+    for engine in args.engines:
+        if engine not in known:
+            raise UserError(
+                f"unknown engine {engine}{did_you_mean(engine, known)} (engines: {', '.join(sorted(known))})"
+            )
+    if min(args.threads, default=1) < 1 or args.turns < 1:
+        raise UserError("--threads and --turns must be at least 1")
     set_tf32_for_process(args.tf32)
     device = resolve(Config(device=args.device, tf32=args.tf32)).device
-    torch.compiler.set_stance("default" if args.inductor else "force_eager")
-    default = torch.get_num_threads()
+    default, td3 = torch.get_num_threads(), preset(args.preset).td3
+    sizes: dict[str, Any] = {"batch": args.batch or td3.batch_size, "hidden": args.hidden or td3.critic_hidden, "seeds": args.seeds}
     for threads in args.threads or ((1, default) if device == "cpu" and default > 1 else (default,)):
-        case = _case(device, threads, args)
+        case = Case(device, threads, **sizes, critics=args.critics or td3.critics, preset=args.preset)
         for part in ("update", "train") if args.what == "all" else (args.what,):
             report(f"measuring {part}, threads {threads} ...")
             yield from _measure(part, case, args)
-
-
-def _case(device: str, threads: int, args: BenchArgs) -> Case:
-    td3 = preset(args.preset).td3
-    batch = td3.batch_size if args.batch is None else args.batch
-    critics = td3.critics if args.critics is None else args.critics
-    return Case(device, threads, batch, args.hidden or td3.critic_hidden, args.seeds, critics, args.preset)
 
 
 def _measure(part: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]]:
@@ -95,26 +93,6 @@ def _chosen(measurable: Sequence[str], case: Case, args: BenchArgs) -> list[str]
     if not chosen:
         raise UserError(f"--engines {' '.join(args.engines)}: only {', '.join(possible)} can be measured here")
     return chosen
-
-
-def machine(args: BenchArgs) -> dict[str, Any]:
-    """Describes the machine and the versions."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "machine": {"system": platform.platform(), "gpu": gpu, "tf32": args.tf32, "inductor": args.inductor},
-        "versions": versions(),
-    }
-
-
-def _check(args: BenchArgs) -> None:
-    known = {engine for engines in (*UPDATE_ENGINES.values(), *TRAIN_ENGINES.values()) for engine in engines}
-    for engine in args.engines:
-        if engine not in known:
-            raise UserError(
-                f"unknown engine {engine}{did_you_mean(engine, known)} (engines: {', '.join(sorted(known))})"
-            )
-    if min(args.threads, default=1) < 1 or args.turns < 1:
-        raise UserError("--threads and --turns must be at least 1")
 
 
 def train_rows(case: Case, env_id: str, engines: list[str], turns: int) -> Iterator[dict[str, Any]]:

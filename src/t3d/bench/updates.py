@@ -54,7 +54,7 @@ class Case:
 
 
 def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict[str, Any]]:
-    """Yields a row for each engine, timed in turns for about the given seconds each."""
+    """Yields a row for each engine, timed in turns."""
     torch.set_num_threads(case.threads)
     runs = {engine: _runner(engine, case) for engine in engines}
     for engine, times in timed_in_turns(runs, seconds, case.device).items():
@@ -63,7 +63,10 @@ def update_rows(case: Case, engines: list[str], seconds: float) -> Iterator[dict
 
 def timed_in_turns(runs: Mapping[str, Run], seconds: float, device: str) -> dict[str, dict[str, float]]:
     """Returns the best and the median time of one repetition of each, timed in turns for about the given seconds."""
-    each = {name: _repetitions_within(run, 0.05, device) for name, run in runs.items()}
+    each = {}  # an even number of repetitions that takes about 50 ms
+    for name, run in runs.items():
+        _seconds(run, 10, device)  # warms up
+        each[name] = max(2, int(0.05 / (_seconds(run, 10, device) / 10)) // 2 * 2)
     times: dict[str, list[float]] = {name: [] for name in runs}
     until = time.monotonic() + seconds * len(runs)
     while time.monotonic() < until or min(map(len, times.values())) < 3:
@@ -92,13 +95,18 @@ def _runner(engine: str, case: Case) -> Run:
     batch = random_batch(HALF_CHEETAH, case.cfg, case.seeds, case.device)
     if engine == "oracle":
         return repeated(_oracles(batch, case))
-    source = _full_memory(case) if ENGINES[engine].is_recorded else None  # a graph includes the sampling
-    learner = Learner(HALF_CHEETAH, case.cfg, range(case.seeds), case.device, engine=engine, source=source)
-    if source is not None:
-        learner.record()
-        return learner.run
-    draws = learner.draw()
-    return repeated(lambda: learner.update(batch, draws))
+    seeds = tuple(range(case.seeds))
+    if not ENGINES[engine].is_recorded:
+        learner = Learner(HALF_CHEETAH, case.cfg, seeds, case.device, engine=engine)
+        draws = learner.draw()
+        return repeated(lambda: learner.update(batch, draws))
+    cfg = Config(total_steps=REPLAY_ROWS, td3=case.cfg, seeds=seeds, normalise_observations=case.normalised)
+    memory = Memory(HALF_CHEETAH, cfg, case.device)  # a graph includes the sampling
+    memory.replay.rows.uniform_(-1, 1)
+    memory.replay.set_added([REPLAY_ROWS] * case.seeds)
+    learner = Learner(HALF_CHEETAH, case.cfg, seeds, case.device, engine=engine, source=memory)
+    learner.record()
+    return learner.run
 
 
 def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
@@ -118,15 +126,6 @@ def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
     return update
 
 
-def _full_memory(case: Case) -> Memory:
-    seeds = tuple(range(case.seeds))
-    cfg = Config(total_steps=REPLAY_ROWS, td3=case.cfg, seeds=seeds, normalise_observations=case.normalised)
-    memory = Memory(HALF_CHEETAH, cfg, case.device)
-    memory.replay.rows.uniform_(-1, 1)
-    memory.replay.set_added([REPLAY_ROWS] * case.seeds)
-    return memory
-
-
 def repeated(function: Callable[[], object]) -> Run:
     """Returns what calls a function the given number of times."""
 
@@ -135,12 +134,6 @@ def repeated(function: Callable[[], object]) -> Run:
             function()
 
     return run
-
-
-def _repetitions_within(run: Run, seconds: float, device: str) -> int:
-    """Returns an even number of repetitions that takes about the given time; warms up on the way."""
-    _seconds(run, 10, device)
-    return max(2, int(seconds / (_seconds(run, 10, device) / 10)) // 2 * 2)
 
 
 def _seconds(run: Run, n: int, device: str) -> float:
@@ -166,24 +159,21 @@ class Floor:
         self.delayed += self._inputs(members, actor[1:])
 
     def __call__(self) -> None:
-        """Computes the products of one update."""
         self.updates += 1
         for multiply in self.every if self.updates % self.policy_delay else self.every + self.delayed:
             multiply()
 
     def _forward(self, count: int, sizes: Sizes) -> list[Product]:
-        return [self._product(self._new(count, self.batch, i), self._new(count, i, o)) for i, o in pairwise(sizes)]
+        return [self._product((count, self.batch, i), (count, i, o)) for i, o in pairwise(sizes)]
 
     def _weights(self, count: int, sizes: Sizes) -> list[Product]:
-        layers = pairwise(sizes)
-        return [self._product(self._new(count, self.batch, i).mT, self._new(count, self.batch, o)) for i, o in layers]
+        return [self._product((count, self.batch, i), (count, self.batch, o), turned=0) for i, o in pairwise(sizes)]
 
     def _inputs(self, count: int, sizes: Sizes) -> list[Product]:
-        return [self._product(self._new(count, self.batch, o), self._new(count, i, o).mT) for i, o in pairwise(sizes)]
+        return [self._product((count, self.batch, o), (count, i, o), turned=1) for i, o in pairwise(sizes)]
 
-    def _new(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=self.device)
-
-    def _product(self, left: torch.Tensor, right: torch.Tensor) -> Product:
+    def _product(self, *shapes: Sizes, turned: int | None = None) -> Product:
+        left, right = (torch.randn(shape, device=self.device) for shape in shapes)
+        left, right = left.mT if turned == 0 else left, right.mT if turned == 1 else right
         out = torch.empty(left.shape[0], left.shape[1], right.shape[2], device=self.device)
         return lambda: torch.bmm(left, right, out=out)

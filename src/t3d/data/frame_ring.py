@@ -97,17 +97,13 @@ def frames_needed(spec: Spec, rows: int, envs: int, steps: int | None = None) ->
     a longer run would still have.
     """
     full = rows + ceil(SPARE * rows) + (envs + 1) * (spec.stack + 1)
-    return full if steps is None else min(full, most_frames(spec, rows, envs, steps))
-
-
-def most_frames(spec: Spec, rows: int, envs: int, steps: int) -> int:
-    """The most frames that so many steps write: two each, if each begins an episode, and those that are stored again.
-
-    An environment's stack is stored again when it is older than oldest_shared, so at most once in that many frames. Of
-    these, then, at most envs * stack are repetitions, and 2 * steps are the rest of all.
-    """
+    if steps is None:
+        return full
+    # The most frames that so many steps write: two each, if each begins an episode, and those that are stored again.
+    # An environment's stack is stored again when it is older than oldest_shared, so at most once in that many frames.
+    # Of these, then, at most envs * stack are repetitions, and 2 * steps are the rest of all.
     frames = oldest_shared(spec, rows, envs)
-    return -(-2 * steps * frames // (frames - envs * spec.stack))
+    return min(full, -(-2 * steps * frames // (frames - envs * spec.stack)))
 
 
 def oldest_shared(spec: Spec, rows: int, envs: int) -> int:

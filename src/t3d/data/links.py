@@ -30,16 +30,7 @@ class Links:
         self._newest: list[dict[int, tuple[int, int, int]]] = [{} for _ in range(members)]  # env: number, episode, step
         shared = torch.from_numpy(self._links)
         self._on_device = shared if torch.device(device).type == "cpu" else shared.to(device)
-
-    @property
-    def next(self) -> torch.Tensor:
-        """(M, capacity) int32: the row of the next transition."""
-        return self._on_device[..., 0]
-
-    @property
-    def previous(self) -> torch.Tensor:
-        """(M, capacity) int32: the row of the previous transition."""
-        return self._on_device[..., 1]
+        self.next, self.previous = self._on_device.unbind(-1)  # (M, capacity) int32 each: views
 
     def back(self, member: int, row: int, most: int) -> list[int]:
         """Returns a row and those before it in its episode, at most so many, latest first."""

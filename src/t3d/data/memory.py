@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from t3d.config import Config
-from t3d.data import frames, priorities, replay
-from t3d.data.frames import FrameReplay, Frames
+from t3d.data import priorities, replay
+from t3d.data.frame_ring import frames_needed
+from t3d.data.frames import FrameReplay
 from t3d.data.replay import Replay
 from t3d.data.samplers import SAMPLERS
 from t3d.data.scaling import Normaliser, RewardScaler
@@ -26,16 +27,12 @@ class Memory:
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
         seeds = cfg.member_seeds
         self.replay = _replay(spec, cfg, device)
+        self.added, self.device = self.replay.added, self.replay.rows.device  # transitions ever added, per member
         self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
         self._largest = [0.0] * len(seeds)
         gamma = cfg.td3.gamma if gamma is None else gamma
         self.reward_scaler = RewardScaler(len(seeds), gamma, device) if cfg.scale_rewards else None
-
-    @property
-    def added(self) -> list[int]:
-        """Transitions ever added, per member."""
-        return self.replay.added
 
     def add(self, *rollouts: Rollout) -> None:
         """Stores blocks of transitions, at most one per member; they may be empty."""
@@ -61,17 +58,11 @@ class Memory:
         return [largest / scale for largest, scale in zip(self._largest, scales, strict=True)]
 
     @property
-    def device(self) -> torch.device:
-        """Where batches are."""
-        return self.replay.rows.device
-
-    @property
     def capture_safe(self) -> bool:
         """Whether CUDA graphs may record sampling and feedback."""
         return self.sampler.capture_safe and self.device.type == "cuda"
 
     def sample(self) -> Batch:
-        """Samples a batch for one update (step 4)."""
         return self.prepare(self.sampler.sample())
 
     def prepare(self, batch: Batch) -> Batch:
@@ -81,18 +72,16 @@ class Memory:
         return batch if self.reward_scaler is None else self.reward_scaler.scaled(batch)
 
     def feedback(self, index: torch.Tensor, td: torch.Tensor) -> None:
-        """Tells the sampler the errors (M, C, B) of rows index (M, B)."""
         self.sampler.feedback(index, td)
 
     def scaled(self, snapshot: PolicySnapshot) -> PolicySnapshot:
-        """Adds the current observation scaling to a snapshot."""
         return snapshot if self.normaliser is None else self.normaliser.put_into(snapshot)
 
     def state(self) -> State:
         """Everything except the rows and frames of the replay, which are saved in segments."""
         parts = {"sampler": self.sampler, "normaliser": self.normaliser, "reward_scaler": self.reward_scaler}
         return {
-            **({} if self.replay.frames is None else {"frames": self.replay.frames.state()}),
+            **({"frames": self.replay.state()} if isinstance(self.replay, FrameReplay) else {}),
             "device": self.device.type,
             "added": list(self.added),
             "largest_rewards": list(self._largest),
@@ -104,8 +93,8 @@ class Memory:
         if len(state["added"]) != len(self.added):
             raise ValueError(f"it holds {len(state['added'])} members")
         added = [to_count(count) for count in state["added"]]
-        if self.replay.frames is not None:
-            self.replay.frames.restore(state["frames"], added)
+        if isinstance(self.replay, FrameReplay):
+            self.replay.restore(state["frames"], added)
         self.replay.set_added(added)
         largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
         self._largest = [to_number(reward) for reward, _ in zip(largest, added, strict=True)]
@@ -129,17 +118,17 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
         )
     folder = Path(cfg.run.root) if cfg.replay.frames_on_disk else None
     capacity, members, envs = cfg.replay.capacity, len(cfg.members), cfg.num_envs
-    return FrameReplay(Frames(spec, capacity, members, device, envs, folder, cfg.total_steps))
+    return FrameReplay(spec, capacity, members, device, envs, folder, cfg.total_steps)
 
 
 def bytes_needed(spec: Spec, cfg: Config, capacity: int | None = None) -> int:
     """The memory that the replay takes, or would with another capacity, with priorities and frames if there are any."""
     capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.num_envs
     rows = min(capacity, cfg.total_steps)
-    needed = replay.bytes_needed(spec._replace(images=()), rows, members)
+    needed = replay.bytes_needed(spec, rows, members)
     if cfg.replay.sampling != "uniform":
         needed += priorities.bytes_needed(members, rows)
     if spec.images:
-        on_disk = cfg.replay.frames_on_disk
-        needed += frames.bytes_needed(spec, capacity, members, envs, cfg.total_steps, on_disk=on_disk)
+        in_memory = 0 if cfg.replay.frames_on_disk else frames_needed(spec, capacity, envs, cfg.total_steps)
+        needed += members * (in_memory * spec.frame_size + rows * (spec.stack + 1) * 8)
     return needed

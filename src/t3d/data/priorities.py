@@ -30,7 +30,6 @@ class SumTree:
 
     @property
     def priorities(self) -> Tensor:
-        """(M, rows), a view."""
         return self._levels[-1].flatten(1)[:, : self.rows]
 
     def find(self, u: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ A transition is one row of floats [s, a, r, terminated, s2], so adding is one wr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,20 +17,15 @@ from t3d.policy.spec import Floats, Spec
 from t3d.tensors import send, send_rows
 from t3d.types import Origins, Rollout, row_sizes
 
-if TYPE_CHECKING:
-    from t3d.data.frames import Frames
-
 BYTES_PER_VALUE = 4  # float32
 
 
 class Replay:
     """Ring buffers (M, capacity, width) of float32, allocated once. Observations are stored unscaled."""
 
-    frames: Frames | None = None  # what FrameReplay keeps beside the rows
-
     def __init__(self, spec: Spec, capacity: int, members: int, device: torch.device | str = "cpu") -> None:
-        self.capacity = capacity
-        self.columns = row_sizes(spec)
+        self.spec, self.capacity = spec, capacity
+        self.columns = row_sizes(spec._replace(images=()))  # whose frames FrameReplay keeps beside the rows
         self.rows = torch.empty(members, capacity, sum(self.columns), device=device, dtype=torch.float32)
         self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # first row of each member
         self.added = [0] * members  # transitions ever added
@@ -55,7 +50,7 @@ class Replay:
         return max(0, self.added[member] - self.capacity), self.added[member]
 
     def pick(self, u: Tensor) -> Tensor:
-        """Turns uniform draws (M, B) from [0, 1) into rows of the transitions kept."""
+        """Turns uniform draws u (M, B) from [0, 1) into rows of the transitions kept."""
         return (u * self.size.unsqueeze(1)).long()
 
     def read(self, member: int, first: int, stop: int) -> Floats:
@@ -65,7 +60,6 @@ class Replay:
         return rows
 
     def origins(self, member: int, first: int, stop: int) -> Origins:
-        """Returns where transitions first to stop come from."""
         origins: Origins = self.links.origins[member, np.arange(first, stop) % self.capacity]
         return origins
 
@@ -74,18 +68,20 @@ class Replay:
         return {"rows": self.read(member, first, stop), "origins": self.origins(member, first, stop)}
 
     def content_bytes(self, member: int, first: int, stop: int) -> int:
-        """The bytes of contents."""
         return (stop - first) * (self.rows[member, :1].nbytes + self.links.origins[member, :1].nbytes)
 
-    def put(self, member: int, first: int, rows: Floats, origins: Origins) -> None:
-        """Writes back what read returned, into a replay of this or another capacity; links are derived afterwards."""
-        index = np.arange(first, first + len(rows)) % self.capacity
+    def put(self, member: int, first: int, contents: dict[str, NDArray[Any]], gone: int = 0) -> None:
+        """Writes back what contents returned of transitions from first on, but for so many that are gone by now.
+
+        It may come from a replay of another capacity; links are derived afterwards.
+        """
+        rows = contents["rows"][gone:]
+        index = np.arange(first + gone, first + gone + len(rows)) % self.capacity
         on_device = torch.from_numpy(index).to(self.rows.device)
         self.rows[member].index_copy_(0, on_device, torch.from_numpy(rows.copy()).to(self.rows.device))
-        self.links.origins[member, index] = origins
+        self.links.origins[member, index] = contents["origins"][gone:]
 
     def set_added(self, added: list[int]) -> None:
-        """Sets the number of transitions ever added, per member."""
         self.added[:] = added
         self._set_size()
 
@@ -94,11 +90,9 @@ class Replay:
         self.links.rebuild(member, first, stop)
 
     def rewards(self, index: Tensor) -> Tensor:
-        """Gathers the rewards of rows index (M, B)."""
         return self.rows[..., sum(self.columns[:2])].gather(1, index)
 
     def rewards_of(self, member: int, rows: NDArray[np.int64]) -> list[float]:
-        """Reads the rewards of some rows (K,) of a member."""
         index = torch.from_numpy(rows).to(self.rows.device)
         rewards: list[float] = self.rows[member, :, sum(self.columns[:2])].index_select(0, index).tolist()
         return rewards
@@ -122,4 +116,4 @@ class Replay:
 
 def bytes_needed(spec: Spec, capacity: int, members: int) -> int:
     """The memory that a replay of this size takes."""
-    return members * capacity * (sum(row_sizes(spec)) * BYTES_PER_VALUE + BYTES_PER_ROW)
+    return members * capacity * (sum(row_sizes(spec._replace(images=()))) * BYTES_PER_VALUE + BYTES_PER_ROW)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,22 +21,13 @@ LOWEST, HIGHEST = 1e-30, 1e30  # of priorities: above zero, and a million add up
 FIND_HIGHEST_EVERY = 250  # transitions of a member; TD7's number, there of updates
 
 
-class Sampler(Protocol):
-    """Chooses rows of a replay; priorities follow what is added and fed back."""
-
-    capture_safe: bool  # whether CUDA graphs may record sample and feedback
-
-    def sample(self) -> Batch: ...
-    def added(self, *blocks: tuple[int, int, int]) -> None: ...  # member, and its transitions first to stop of the run
-    def feedback(self, index: Tensor, td: Tensor, /) -> None: ...
-    def state(self) -> State: ...
-    def restore(self, state: State, /) -> None: ...
-
-
 class UniformSampler:
-    """Samples stored transitions uniformly; each member draws from its own random stream."""
+    """Samples stored transitions uniformly; each member draws from its own random stream.
 
-    capture_safe = True
+    Samplers of other kinds override its methods: they may follow what is added and how well it was predicted.
+    """
+
+    capture_safe = True  # whether CUDA graphs may record sample and feedback
 
     def __init__(
         self,
@@ -50,7 +40,10 @@ class UniformSampler:
         self.replay, self.n_step = replay, (replay_cfg or ReplayConfig()).n_step
         shape, device = (len(seeds), cfg.batch_size), replay.rows.device
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
-        self._gamma = gamma_for_each(cfg.gamma if gamma is None else gamma, shape, device)
+        if isinstance(gamma, Tensor):
+            self._gamma = gamma.to(device, torch.float32).unsqueeze(1).expand(shape)
+        else:
+            self._gamma = torch.full(shape, cfg.gamma if gamma is None else gamma, device=device, dtype=torch.float32)
         self._weight = torch.ones(shape, device=device, dtype=torch.float32)
 
     def sample(self) -> Batch:
@@ -58,7 +51,7 @@ class UniformSampler:
         index = self.replay.pick(self._streams.uniform())  # (M, B)
         return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
 
-    def added(self, *blocks: tuple[int, int, int]) -> None: ...
+    def added(self, *blocks: tuple[int, int, int]) -> None: ...  # member, and its transitions first to stop of the run
 
     def feedback(self, index: Tensor, td: Tensor) -> None: ...
 
@@ -67,13 +60,6 @@ class UniformSampler:
 
     def restore(self, state: State) -> None:
         restore_streams(self._streams, state["streams"])
-
-
-def gamma_for_each(gamma: Coefficient, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Returns gamma for every row of a batch (M, B)."""
-    if isinstance(gamma, Tensor):
-        return gamma.to(device, torch.float32).unsqueeze(1).expand(shape)
-    return torch.full(shape, gamma, device=device, dtype=torch.float32)
 
 
 def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n: int) -> Batch:
@@ -96,16 +82,9 @@ def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n
     return Batch(s, a, r, s2, terminated, discount, weight, index)
 
 
-class Priorities(NamedTuple):
-    """How errors become priorities, and whether importance weights correct for them."""
-
-    priority: Callable[[Tensor, float], Tensor]
-    weighted: bool
-
-
-PRIORITIES = {
-    "proportional": Priorities(lambda error, alpha: (error + SMALLEST_ERROR) ** alpha, weighted=True),
-    "lap": Priorities(lambda error, alpha: error.clamp(min=1) ** alpha, weighted=False),
+PRIORITIES: dict[str, Callable[[Tensor, float], Tensor]] = {  # of errors (M, B), with an exponent
+    "proportional": lambda error, alpha: (error + SMALLEST_ERROR) ** alpha,
+    "lap": lambda error, alpha: error.clamp(min=1) ** alpha,
 }
 
 
@@ -122,7 +101,6 @@ class PrioritisedSampler(UniformSampler):
     ) -> None:
         super().__init__(replay, cfg, seeds, gamma, replay_cfg)
         self._cfg = replay_cfg or ReplayConfig(sampling="proportional")
-        self._kind = PRIORITIES[self._cfg.sampling]
         members, device = len(seeds), replay.rows.device
         self.tree = SumTree(members, replay.capacity, device)
         self.highest = torch.ones(members, device=device, dtype=torch.float32)  # priority of new transitions
@@ -131,9 +109,8 @@ class PrioritisedSampler(UniformSampler):
         self._oldest = [0] * members  # the first transition of each member that has a priority
 
     def sample(self) -> Batch:
-        """Draws rows by priority, and from each as many steps as its episode has, at most n_step."""
         index = self.tree.find(self._streams.uniform())
-        weight = self._importance(index) if self._kind.weighted else self._weight
+        weight = self._importance(index) if self._cfg.sampling == "proportional" else self._weight
         return n_step_batch(self.replay, index, self._gamma, weight, self.n_step)
 
     def added(self, *blocks: tuple[int, int, int]) -> None:
@@ -155,7 +132,7 @@ class PrioritisedSampler(UniformSampler):
         """Sets priorities by the largest error of any critic; of n-step returns they are the first row's."""
         device = self.highest.device
         error = td.abs().amax(dim=1).double()  # (M, B); powers of float32 depend on a value's place in the batch
-        priority = self._kind.priority(error, self._cfg.priority_exponent).clamp(LOWEST, HIGHEST)
+        priority = PRIORITIES[self._cfg.sampling](error, self._cfg.priority_exponent).clamp(LOWEST, HIGHEST)
         priority = priority.to(device, torch.float32)
         self.tree.set(self._member, index.to(device), priority)
         self.highest.copy_(self.highest.maximum(priority.amax(dim=1)))
@@ -211,7 +188,7 @@ class PrioritisedSampler(UniformSampler):
         return ((priority.amin(dim=1, keepdim=True) / priority) ** beta).float()
 
 
-SAMPLERS: dict[str, Callable[..., Sampler]] = {
+SAMPLERS: dict[str, Callable[..., UniformSampler]] = {
     "uniform": UniformSampler,
     "proportional": PrioritisedSampler,  # Schaul and others, 2016
     "lap": PrioritisedSampler,  # loss-adjusted: Fujimoto and others, 2020

@@ -27,8 +27,7 @@ class RunningMoments:
         self.mean = np.zeros((members, size))
         self.m2 = np.zeros((members, size))
 
-    def add(self, m: int, block: NDArray[np.float64]) -> None:
-        """Adds a block (T, size) of one member's values."""
+    def add(self, m: int, block: NDArray[np.float64]) -> None:  # (T, size), of one member
         total = self.count[m] + len(block)
         shift = block.mean(axis=0) - self.mean[m]
         self.m2[m] += ((block - block.mean(axis=0)) ** 2).sum(axis=0) + shift**2 * self.count[m] * len(block) / total
@@ -61,7 +60,6 @@ class Normaliser:
         self._std = torch.ones(shape, device=device, dtype=torch.float32)
 
     def add(self, rollout: Rollout) -> None:
-        """Updates the statistics with a block of one member's observations."""
         self.moments.add(rollout.member, rollout.s.astype(np.float64))
         self._update_scaling(rollout.member)
 
@@ -71,12 +69,10 @@ class Normaliser:
         return np.where(self.moments.count < 2, 1.0, np.sqrt(self.moments.variance + EPSILON))
 
     def normalised(self, batch: Batch) -> Batch:
-        """Scales the observations of a batch for the networks."""
         s, a, r, s2, *rest = batch  # Dynamo of torch 2.11 cannot compile _replace
         return Batch(self._scaled(s), a, r, self._scaled(s2), *rest)
 
     def put_into(self, snapshot: PolicySnapshot) -> PolicySnapshot:
-        """Adds the current statistics to a snapshot, so that acting scales as learning does."""
         return snapshot._replace(scaling=Scaling(self.moments.mean.astype(np.float32), self.std.astype(np.float32)))
 
     def state(self) -> State:
@@ -111,7 +107,6 @@ class RewardScaler:
         self._scale = torch.ones(members, 1, device=device, dtype=torch.float32)
 
     def add(self, *rollouts: Rollout) -> None:
-        """Updates the statistics with the returns of blocks of transitions, at most one per member."""
         for rollout in rollouts:
             self.moments.add(rollout.member, np.array(self._returns(rollout))[:, None])
         self._update_scale()

@@ -16,7 +16,7 @@ from t3d.actors.protocols import Collector, Evaluator
 from t3d.actors.supervisor import WorkerLog, for_workers
 from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
-from t3d.algo.own_code import check_own_code, check_own_sweep
+from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
@@ -108,7 +108,6 @@ def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]
     rule = rule_of(cfg.rule, spec)
     check_own_code(cfg, spec, rule)
     coefficients = coefficients_of_members(cfg, rule)
-    check_own_sweep(cfg, spec, rule)
     engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
     threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
     cfg = replace(cfg, engine=engine, threads=threads)

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from t3d import measure
 from t3d.algo.learner import Learner, named_tensors
 from t3d.config import TD3Config
 from t3d.events import Diagnosed, Event
-from t3d.measure import metrics
-from t3d.measure.metrics import dead_units, first_moments, gradient, networks, norms, record_activations
-from t3d.measure.returns import NO_RETURNS, as_batch, newest_returns
+from t3d.measure import NO_RETURNS, gradient, networks, norms
 from t3d.run.parts import Parts
 from t3d.types import Batch
 
@@ -75,28 +74,28 @@ class Diagnostics:
         stored = memory.replay.rewards(batch.index.to(memory.device))
         rewards = stored.nan_to_num().cpu().numpy()  # a member that stopped at once has stored none
         ranges = [[float(row.min()), float(row.max())] for row in rewards]
-        ages = metrics.ages(batch.index.cpu(), memory.added, memory.replay.capacity)
+        ages = measure.ages(batch.index.cpu(), memory.added, memory.replay.capacity)
         vectors = batch.s
         if learner.spec.images:
             vectors = batch.s[..., : 4 * learner.spec.observation_size].contiguous().view(torch.float32)
         return {
-            "disagreement": metrics.disagreement(trace.q).tolist(),
-            "saturated": metrics.saturated(pi).tolist(),
-            "stuck_actions": metrics.stuck_actions(pi).tolist(),
-            "td_quantiles": metrics.quantiles(trace.td, OF_TD),
-            "sampled_age": metrics.quantiles(ages, OF_AGE),
-            "action_counts": [metrics.histogram(actions, -1, 1) for actions in batch.a.cpu().numpy()],
-            "reward_counts": [metrics.histogram(row, *limits) for row, limits in zip(rewards, ranges, strict=True)],
+            "disagreement": measure.disagreement(trace.q).tolist(),
+            "saturated": measure.saturated(pi).tolist(),
+            "stuck_actions": measure.stuck_actions(pi).tolist(),
+            "td_quantiles": measure.quantiles(trace.td, OF_TD),
+            "sampled_age": measure.quantiles(ages, OF_AGE),
+            "action_counts": [measure.histogram(actions, -1, 1) for actions in batch.a.cpu().numpy()],
+            "reward_counts": [measure.histogram(row, *limits) for row, limits in zip(rewards, ranges, strict=True)],
             "reward_range": ranges,
             "largest_reward": memory.largest_rewards,
-            "constant_observations": metrics.constant_observations(vectors),
+            "constant_observations": measure.constant_observations(vectors),
         }
 
     def _of_networks(self, copy: AgentCopy) -> Metrics:
         """What the newest update would do to the agent now."""
         learner, members = self.parts.learner, self.parts.learner.members
         copy.update(*read_by_newest(learner))
-        before, after = first_moments(learner.agent), first_moments(copy.agent)
+        before, after = measure.first_moments(learner.agent), measure.first_moments(copy.agent)
         gradients = {name: norms(gradient(moment, after[name]), members) for name, moment in before.items()}
         weights = {name: norms(network.flat, members) for name, network in networks(learner.agent).items()}
         return {
@@ -114,11 +113,11 @@ class Diagnostics:
         parts, learner, memory = self.parts, self.parts.learner, self.parts.memory
         gammas = for_each(learner.coefficients.gamma, learner.members)
         returns = [
-            newest_returns(memory.replay, member, gamma, self._rows) if member in parts.living else NO_RETURNS
+            measure.newest_returns(memory.replay, member, gamma, self._rows) if member in parts.living else NO_RETURNS
             for member, gamma in enumerate(gammas)
         ]
         rows = [len(member.rows) for member in returns]
-        batch = memory.prepare(as_batch(memory.replay, returns, self._rows))
+        batch = memory.prepare(measure.as_batch(memory.replay, returns, self._rows))
         batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
         trace = copy.predict(batch._replace(r=torch.zeros_like(batch.r)))
         predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
@@ -139,7 +138,7 @@ class AgentCopy:
         self.agent = rule.init(learner.spec, learner.cfg, seeds, like.device, like.dtype)
         self._networks = networks(self.agent)
         relu = {name: network for name, network in self._networks.items() if network.architecture.activation == "relu"}
-        self._forwards = {name: record_activations(network) for name, network in relu.items()}
+        self._forwards = {name: measure.record_activations(network) for name, network in relu.items()}
         self._cfg = replace(learner.cfg, batch_size=rows)
         shapes = rule.draws(learner.spec, self._cfg)
         zeros = (None if shape is None else like.new_zeros(learner.members, *shape) for shape in shapes)
@@ -167,7 +166,7 @@ class AgentCopy:
         for name, forwards in self._forwards.items():
             whole = [layers for layers in forwards if layers and len(layers[0]) == len(self._networks[name].flat)]
             if whole:
-                shares[name] = dead_units(whole[0], self.learner.members)
+                shares[name] = measure.dead_units(whole[0], self.learner.members)
         return shares
 
 

@@ -10,7 +10,7 @@ from t3d.errors import UserError
 from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot
 from t3d.policy.architectures import Operations
 from t3d.policy.observations import ABSURD
-from t3d.policy.spec import Floats, Part, Spec, bounds_inside, middle
+from t3d.policy.spec import Floats, Spec, bounds_inside, middle
 
 PER_LINE = 8  # numbers
 NEXT_BUFFER = {"b0": "b1", "b1": "b2", "b2": "b1"}  # of what is computed from this one
@@ -74,7 +74,7 @@ static void scale(const float *x, int size, const float *mean, const float *std,
 """,
 }
 FUNCTION = """\
-{signature}
+int t3d_act(const float observation[{inputs}], {previous}float action[{outputs}])
 {{
 {buffers}
     for (int i = 0; i < {inputs}; i++)
@@ -146,25 +146,32 @@ class Program:
         self.calls.append(f"    {helper}({', '.join(map(str, words))});")
         return output
 
-    def operations(self) -> Operations:
-        """What forward passes call; networks of images are not written in C."""
+    def forward(self, snapshot: PolicySnapshot, spec: Spec) -> Value:
+        """Adds the calls from the observation to the actions before their tanh, and returns these."""
+
+        def after(x: Value, width: int) -> Value:
+            return Value(self, NEXT_BUFFER.get(x.buffer, "b0"), width)
 
         def linear(x: Value, weight: Floats, bias: Floats) -> Value:
-            return self.call("linear", [x], self._after(x, weight.shape[1]), weight.T, bias[0])
+            return self.call("linear", [x], after(x, weight.shape[1]), weight.T, bias[0])
 
         def layer_norm(x: Value, scale: Floats, shift: Floats) -> Value:
-            return self.call("layer_norm", [x], self._after(x, x.width), scale[0], shift[0])
+            return self.call("layer_norm", [x], after(x, x.width), scale[0], shift[0])
 
         def activate(x: Value) -> Value:
             return self.call("activate", [x], x)
 
-        def refuse(*_: Any) -> Any:
-            raise NotImplementedError("images")
-
-        return Operations(linear, layer_norm, activate, *[refuse] * 6)
-
-    def _after(self, x: Value, width: int) -> Value:
-        return Value(self, NEXT_BUFFER.get(x.buffer, "b0"), width)
+        for_images: list[Any] = [None] * 6  # networks of images are not written in C
+        network, size = snapshot.architecture, spec.observation_size
+        x = Value(self, "input" if spec.max_action_change else "observation", size)
+        if spec.max_action_change:
+            self.sizes["input"] = size  # the observation is copied there, with the previous action
+        if snapshot.scaling is not None:
+            scaling = snapshot.scaling
+            x = self.call("scale", [x], Value(self, "input", size), scaling.mean[0], scaling.std[0])
+        parameters = [stack[0] for stack in network.parameters(snapshot.flat[:1])]
+        output: Value = network.forward(parameters, x, Operations(linear, layer_norm, activate, *for_images))
+        return output
 
 
 def c_source(snapshot: PolicySnapshot, spec: Spec, comment: list[str]) -> str:
@@ -172,97 +179,61 @@ def c_source(snapshot: PolicySnapshot, spec: Spec, comment: list[str]) -> str:
     if spec.images:
         raise UserError("policies of images cannot be exported to C; export them with --format onnx")
     program, is_limited = Program(), bool(spec.max_action_change)
-    output = _forward(program, snapshot, spec)
+    output = program.forward(snapshot, spec)
     span = spec.action_high - spec.action_low
     tables = {**program.tables, **dict(zip(("action_low", "action_high"), bounds_inside(spec), strict=True))}
     tables["action_span"] = span.astype(np.float32)
     if is_limited:
         tables["action_change"] = (spec.max_action_change * span).astype(np.float32)
-    words = {"ACTIVATION": ACTIVATIONS[snapshot.architecture.activation], "LIMIT": _number(SCALED_LIMIT)}
     helpers = "\n".join(text for name, text in HELPERS.items() if name in program.helpers)
-    for word, replacement in words.items():
-        helpers = helpers.replace(word, replacement)
+    helpers = helpers.replace("ACTIVATION", ACTIVATIONS[snapshot.architecture.activation])
+    counts = {"inputs": spec.own_size, "outputs": spec.action_size, "absurd": _number(ABSURD)}
+    function = FUNCTION.format(
+        **counts,
+        previous=f"const float previous_action[{spec.action_size}], " if is_limited else "",
+        buffers="\n".join(f"    float {name}[{size}];" for name, size in program.sizes.items()),
+        calls=(OBSERVE_PREVIOUS.format(**counts) if is_limited else "") + "\n".join(program.calls),
+        output=output.buffer,
+        rounding="        v = rintf(v);\n" if spec.has_integer_actions else "",
+        limiting=LIMITING if is_limited else "",
+    )
     pieces = [
         _comment([*comment, *_how_to_call(spec, program.sizes)]),
         "#include <math.h>\n",
         *(_table(name, array) for name, array in tables.items()),
-        helpers,
+        helpers.replace("LIMIT", _number(SCALED_LIMIT)),
         *([INSIDE] if is_limited else []),
-        f"{_signature(spec)};\n",
-        _function(program, output, spec),
+        function,
     ]
     return "\n".join(pieces)
 
 
-def _forward(program: Program, snapshot: PolicySnapshot, spec: Spec) -> Value:
-    """Adds the calls from the observation to the actions before their tanh."""
-    network, size = snapshot.architecture, spec.observation_size
-    input_ = Value(program, "input", size)
-    if spec.max_action_change:
-        program.sizes["input"] = size  # the observation is copied there, with the previous action
-    x = input_ if spec.max_action_change else Value(program, "observation", size)
-    if snapshot.scaling is not None:
-        x = program.call("scale", [x], input_, snapshot.scaling.mean[0], snapshot.scaling.std[0])
-    parameters = [stack[0] for stack in network.parameters(snapshot.flat[:1])]
-    output: Value = network.forward(parameters, x, program.operations())
-    return output
-
-
-def _signature(spec: Spec) -> str:
-    previous = f"const float previous_action[{spec.action_size}], " if spec.max_action_change else ""
-    return f"int t3d_act(const float observation[{spec.own_size}], {previous}float action[{spec.action_size}])"
-
-
-def _function(program: Program, output: Value, spec: Spec) -> str:
-    counts = {"inputs": spec.own_size, "outputs": spec.action_size, "absurd": _number(ABSURD)}
-    calls = "\n".join(program.calls)
-    return FUNCTION.format(
-        **counts,
-        signature=_signature(spec),
-        buffers="\n".join(f"    float {name}[{size}];" for name, size in program.sizes.items()),
-        calls=OBSERVE_PREVIOUS.format(**counts) + calls if spec.max_action_change else calls,
-        output=output.buffer,
-        rounding="        v = rintf(v);\n" if spec.has_integer_actions else "",
-        limiting=LIMITING if spec.max_action_change else "",
-    )
-
-
 def _how_to_call(spec: Spec, sizes: dict[str, int]) -> list[str]:
-    stack = 4 * sum(sizes.values()) + 200
-    given = "an observation or a previous action" if spec.max_action_change else "an observation"
+    change, stack = spec.max_action_change, 4 * sum(sizes.values()) + 200
+    first = f" = {{{', '.join(map(_number, middle(spec).reshape(-1).tolist()))}}}" if change else ""
+    inputs = "an observation or a previous action" if change else "an observation"
     lines = [
-        *_example(spec),
+        f"    float observation[{spec.own_size}], action[{spec.action_size}]{first};",
+        f"    int ok = t3d_act(observation, {'action, ' if change else ''}action);",
         "",
-        f"It returns 0, and leaves the action as it is, if {given} is not finite or beyond {ABSURD:g}.",
+        f"It returns 0, and leaves the action as it is, if {inputs} is not finite or beyond {ABSURD:g}.",
         "The observation is not yet normalised; the action is within the environment's bounds.",
         f"It takes about {stack:,} bytes of stack, allocates nothing, and any thread may call it.",
         "Compile it as C99 without -ffast-math, and link with -lm.",
         "",
-        *(f"observation[{part.start}..{part.stop - 1}]: {_part(part)}" for part in spec.observation),
     ]
+    if change:
+        lines[3:3] = [
+            "The second argument is the previous action, here replaced by the next one. It is as above when an episode",
+            f"begins; each action then changes by at most {change:g} of its range per step.",
+            "",
+        ]
+    for part in spec.observation:
+        choice = part.first_choice
+        content = f" of shape {part.shape}" if choice is None else f", one-hot from choice {choice}"
+        lines.append(f"observation[{part.start}..{part.stop - 1}]: {part.name}{content}")
     bounds = zip(spec.action_low.tolist(), spec.action_high.tolist(), strict=True)
     return lines + [f"action[{index}]: {low:g} to {high:g}" for index, (low, high) in enumerate(bounds)]
-
-
-def _example(spec: Spec) -> list[str]:
-    if not spec.max_action_change:
-        return [
-            f"    float observation[{spec.own_size}], action[{spec.action_size}];",
-            "    int ok = t3d_act(observation, action);",
-        ]
-    first = ", ".join(_number(value) for value in middle(spec).reshape(-1).tolist())
-    return [
-        f"    float observation[{spec.own_size}], action[{spec.action_size}] = {{{first}}};",
-        "    int ok = t3d_act(observation, action, action);",
-        "",
-        "The second argument is the previous action, here replaced by the next one. It is as above when an episode",
-        f"begins; each action then changes by at most {spec.max_action_change:g} of its range per step.",
-    ]
-
-
-def _part(part: Part) -> str:
-    choice = part.first_choice
-    return f"{part.name} of shape {part.shape}" if choice is None else f"{part.name}, one-hot from choice {choice}"
 
 
 def _comment(lines: list[str]) -> str:

@@ -12,7 +12,7 @@ from t3d.policy.acting import SavedPolicy
 from t3d.policy.architectures import KINDS
 from t3d.policy.spec import middle
 from t3d.ship.c_source import c_source
-from t3d.ship.parity import compiled, compiler, largest_difference, refuse_difference
+from t3d.ship.parity import TOLERANCE, compiled, compiler, largest_difference
 from t3d.version import __version__
 
 
@@ -48,8 +48,11 @@ def export_policy(policy: SavedPolicy, out: Path, kind: str, training: dict[str,
     refuse_own_network(policy.snapshot.architecture.name)
     refuse_place(out)
     content, difference = {"onnx": _onnx, "c": _c}[kind](policy, training, _facts(policy, training))
-    if difference is not None:
-        refuse_difference(difference)
+    if difference is not None and not difference <= TOLERANCE:
+        raise UserError(
+            f"the exported policy differs from the policy by {difference:.1e} of the range of actions, and at most "
+            f"{TOLERANCE:g} is allowed; nothing was written"
+        )
     try:
         replace(followed(out), content)
     except OSError as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from t3d.algo.learner import named_tensors
 from t3d.algo.rules import rule_of
-from t3d.config import Config, Member, merge
+from t3d.config import Config, merge
 from t3d.config.sweeps import noun
 from t3d.data.scaling import Normaliser
 from t3d.errors import UserError
@@ -23,6 +22,8 @@ from t3d.tensors import put
 from t3d.types import State
 from t3d.world.fingerprint import difference, outline
 
+AS_IN_LAST = ("env", "env_args", "pixels", "camera", "action_repeat", "values", "t3d")  # what its policies say of it
+
 
 def load(path: Path, seed: int | str | None) -> SavedPolicy:
     """Loads one member's policy; the run's last/ says what exactly the environment's spaces are."""
@@ -30,26 +31,22 @@ def load(path: Path, seed: int | str | None) -> SavedPolicy:
         checkpoint = open_checkpoint(path)
         state = checkpoint.state()
         cfg = merge(Config(), to_fields(state["config"]))
-        _refuse_own_code(cfg, path)
+        for name in filter(is_own, (cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network)):
+            raise UserError(
+                f"{path} was trained with {name}, your own code, and a file never chooses what code runs; load "
+                f"a policy file instead: load_policy({str(path.parents[1] / 'last' / 'seed-N')!r}, network=...)"
+            )
         index = _index(cfg, seed, path)
         member = cfg.members[index]
         last = read_policy(path.parents[1] / "last" / member.name)
         if changed := difference(state["spec"], outline(last.spec)):
             raise UserError(f"the policies and the checkpoints of {path.parents[1]} are of different runs: {changed}")
         shipped = _shipped(cfg, last.spec, state).of_member(index)
-        return policy_of(shipped, last.spec, _about(last.about, member, checkpoint.step))
+        about = {name: last.about[name] for name in AS_IN_LAST if name in last.about}
+        about |= {"kind": "checkpoint", "seed": member.seed, "step": checkpoint.step}
+        return policy_of(shipped, last.spec, about)
     except CORRUPT_ERRORS as error:
         raise UserError(f"{path} is not a checkpoint that T3D can use: {error}") from None
-
-
-def _refuse_own_code(cfg: Config, path: Path) -> None:
-    """A file must not choose what code runs."""
-    for name in (cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network):
-        if is_own(name):
-            raise UserError(
-                f"{path} was trained with {name}, your own code, and a file never chooses what code runs; load "
-                f"a policy file instead: load_policy({str(path.parents[1] / 'last' / 'seed-N')!r}, network=...)"
-            )
 
 
 def _index(cfg: Config, seed: int | str | None, path: Path) -> int:
@@ -77,14 +74,3 @@ def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
     normaliser = Normaliser(len(cfg.members), spec.observation_size)
     normaliser.restore(to_fields(memory["normaliser"]))
     return normaliser.put_into(snapshot)
-
-
-def _about(last: dict[str, Any], member: Member, step: int) -> dict[str, Any]:
-    """As RunFolder says of its policies, with the kind and the step of this one."""
-    kept = ("env", "env_args", "pixels", "camera", "action_repeat", "values", "t3d")
-    return {
-        **{name: last[name] for name in kept if name in last},
-        "kind": "checkpoint",
-        "seed": member.seed,
-        "step": step,
-    }

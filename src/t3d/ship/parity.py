@@ -53,15 +53,6 @@ def largest_difference(policy: SavedPolicy, other: Actions) -> float:
     return largest
 
 
-def refuse_difference(difference: float) -> None:
-    """Raises if a policy must not be written."""
-    if not difference <= TOLERANCE:
-        raise UserError(
-            f"the exported policy differs from the policy by {difference:.1e} of the range of actions, and at most "
-            f"{TOLERANCE:g} is allowed; nothing was written"
-        )
-
-
 def observations(spec: Spec, scaling: Scaling | None, count: int, rng: np.random.Generator) -> NDArray[Any]:
     """Flat observations (count, observation_width): ordinary ones of several sizes, and extremes."""
     vectors = _vectors(spec.observation_size, scaling, count, rng)

@@ -80,20 +80,15 @@ class Checkpoint(NamedTuple):
         intact: dict[str, NDArray[Any]] = {}
         for segment in sorted(own, key=lambda segment: segment.file.name in self.damaged):
             count = segment.stop - segment.first
-            origins = np.full((count, 4), UNKNOWN, np.int32)
             if segment.file.name not in self.damaged:
-                intact = contents_of(segment, self._read(segment.file), replay)
-                origins = intact.get("origins", origins)  # added in the course of format 2
-                if replay.frames is not None:
-                    replay.frames.put(index, intact["numbers"], intact["frames"])
-            if not intact:
+                contents = intact = contents_of(segment, self._read(segment.file), replay)
+            elif intact:
+                names = intact.keys() - {"frames"}  # which are there already
+                contents = {name: np.resize(intact[name], (count, *intact[name].shape[1:])) for name in names}
+                contents["origins"] = np.full((count, 4), UNKNOWN, np.int32)
+            else:
                 raise Refused(f"no intact segment of the replay of {member} is left")
-            gone = max(0, first - segment.first)  # overwritten by now
-            rows = np.resize(intact["rows"], (count, replay.rows.shape[2]))
-            replay.put(index, segment.first + gone, rows[gone:], origins[gone:])
-            if replay.frames is not None:
-                numbers = np.resize(intact["numbers"], (count, replay.frames.stack + 1))
-                replay.frames.put_numbers(index, segment.first + gone, numbers[gone:])
+            replay.put(index, segment.first, contents, gone=max(0, first - segment.first))
         replay.rebuild(index, first, stop)
 
     def read_rows(self, segment: Segment) -> Floats:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from t3d.errors import UserError
 from t3d.files import Refused, read, sealed, to_count, to_fields, to_list, to_number, unsealed, write_new
 from t3d.store.members import stored_name
-from t3d.types import State
+from t3d.types import UNKNOWN, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
     from t3d.data.replay import Replay
@@ -111,11 +111,11 @@ def contents_of(segment: Segment, content: bytes, replay: Replay) -> dict[str, N
     """Returns the arrays of a segment; their shapes and types must fit the replay."""
     arrays, count = safetensors.numpy.load(content), segment.stop - segment.first
     expected = {"rows": ("float32", (count, replay.rows.shape[2]))}
-    if "origins" in arrays:  # added in the course of format 2
-        expected["origins"] = "int32", (count, 4)
-    if replay.frames is not None:
-        expected["numbers"] = "int64", (count, replay.frames.stack + 1)
-        expected["frames"] = "uint8", (len(arrays["frames"]), replay.frames.frame_size)
+    arrays.setdefault("origins", np.full((count, 4), UNKNOWN, np.int32))  # added in the course of format 2
+    expected["origins"] = "int32", (count, 4)
+    if replay.spec.images:
+        expected["numbers"] = "int64", (count, replay.spec.stack + 1)
+        expected["frames"] = "uint8", (len(arrays["frames"]), replay.spec.frame_size)
     for name, (dtype, shape) in expected.items():
         array = arrays[name]
         if array.shape != shape or str(array.dtype) != dtype:
@@ -125,9 +125,7 @@ def contents_of(segment: Segment, content: bytes, replay: Replay) -> dict[str, N
 
 def rows_of(replay: Replay) -> int:
     """Returns how many rows a full segment has."""
-    if replay.frames is None:
-        return SEGMENT_ROWS
-    return min(SEGMENT_ROWS, max(1, SEGMENT_FRAME_BYTES // replay.frames.frame_size))
+    return min(SEGMENT_ROWS, max(1, SEGMENT_FRAME_BYTES // max(1, replay.spec.frame_size)))
 
 
 def shared_segments(folder: Path, before: Sequence[Segment], rows: int) -> list[Segment]:

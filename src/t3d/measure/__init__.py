@@ -1,1 +1,0 @@
-"""Metrics of learning: pure functions over tensors and arrays."""
