@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from t3d.random_streams import Counted, Generators, restore_streams
+from t3d.random_streams import Counted, Generators
 from t3d.seeds import derive, derive_wide, stream
 
 PATHS = [path for length in range(4) for path in itertools.product((0, 1, 7), repeat=length)]
@@ -57,9 +57,9 @@ def test_a_uniform_number_is_below_one(monkeypatch: pytest.MonkeyPatch, dtype: t
 def test_streams_of_another_device_start_again_and_their_own_continue(saved: type, now: type) -> None:
     before, fresh, again, own = (kind((1, 2), "sampling", torch.empty(2, 4)) for kind in (saved, now, now, saved))
     before.uniform()
-    restore_streams(again, before.state())
+    again.restore(before.state())
     assert torch.equal(again.uniform(), fresh.uniform())
-    restore_streams(own, before.state())
+    own.restore(before.state())
     assert torch.equal(own.uniform(), before.uniform())
     with pytest.raises(KeyError):
-        restore_streams(again, {"other": 1})
+        again.restore({"other": 1})

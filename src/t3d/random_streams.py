@@ -7,7 +7,6 @@ compilers can fuse, and which draws for all members in one operation where gener
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,29 +19,20 @@ from t3d.types import State
 GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # SplitMix64's, as signed ints
 
 
-class Streams(Protocol):
-    """Every call continues where the last one ended; the next call overwrites what it returned."""
-
-    def uniform(self) -> Tensor: ...  # in [0, 1)
-    def normal(self) -> Tensor: ...  # mean zero, standard deviation one
-    def state(self) -> State: ...
-    def restore(self, state: State) -> None: ...
-
-
 class Generators:
-    """A torch generator for each seed."""
+    """A torch generator for each seed; the next draw overwrites the last one."""
 
     def __init__(self, seeds: Sequence[int], purpose: str, out: Tensor) -> None:
         keys = [derive_wide(seed, purpose) for seed in seeds]  # of their 63 bits torch uses 32 on the CPU
         self._generators = [torch.Generator(out.device).manual_seed(key) for key in keys]
         self._out = out  # (M, ...)
 
-    def uniform(self) -> Tensor:
+    def uniform(self) -> Tensor:  # in [0, 1)
         for row, generator in zip(self._out, self._generators, strict=True):
             row.uniform_(generator=generator)
         return self._out
 
-    def normal(self) -> Tensor:
+    def normal(self) -> Tensor:  # mean zero, standard deviation one
         for row, generator in zip(self._out, self._generators, strict=True):
             row.normal_(generator=generator)
         return self._out
@@ -51,6 +41,8 @@ class Generators:
         return {"generators": np.stack([generator.get_state().numpy() for generator in self._generators])}
 
     def restore(self, state: State) -> None:
+        if state.keys() == {"drawn"}:
+            return  # streams that were saved on a GPU cannot be continued here, and start again
         saved, current = state["generators"], self.state()["generators"]
         if (saved.dtype, saved.shape) != (current.dtype, current.shape):
             raise ValueError(f"the states of its random streams are {saved.dtype} {saved.shape}")
@@ -81,7 +73,8 @@ class Counted:
         return {"drawn": int(self.drawn)}
 
     def restore(self, state: State) -> None:
-        self.drawn.fill_(to_count(state["drawn"]))
+        if state.keys() != {"generators"}:  # which cannot be continued here
+            self.drawn.fill_(to_count(state["drawn"]))
 
     def _bits(self, bits: int) -> Tensor:
         """(M, draws per call), each of the given number of random bits."""
@@ -93,17 +86,13 @@ class Counted:
         return _shifted(z, 64 - bits)
 
 
+Streams = Generators | Counted
+
+
 def open_streams(seeds: Sequence[int], purpose: str, out: Tensor) -> Streams:
     """Opens streams that return tensors like out (M, ...), one row for each seed."""
     kind = Generators if out.device.type == "cpu" else Counted
     return kind(seeds, purpose, out)
-
-
-def restore_streams(streams: Streams, state: State) -> None:
-    """Restores streams; those that were saved on another kind of device cannot be continued, and start again."""
-    another = {"drawn"} if isinstance(streams, Generators) else {"generators"}
-    if state.keys() != another:
-        streams.restore(state)
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:

@@ -6,13 +6,12 @@ M members, C critics each, B transitions; outputs has one value per critic, or t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from t3d.algo.networks import Critic, only_output
+from t3d.algo.networks import Critic
 from t3d.config import TD3Config
 from t3d.types import Draws
 
@@ -73,11 +72,6 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, TD3Config], Tensor]] = {  # 
     "huber": huber,
     "categorical": categorical,
 }
-
-
-def value_function(cfg: TD3Config) -> Callable[[Tensor], Tensor]:
-    """What turns outputs (..., outputs) of a critic into values (...)."""
-    return partial(expectation, cfg=cfg) if cfg.critic_loss == "categorical" else only_output
 
 
 def expectation(outputs: Tensor, cfg: TD3Config) -> Tensor:

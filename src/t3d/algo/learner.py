@@ -17,7 +17,7 @@ from t3d.config import TD3Config
 from t3d.files import to_count
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
-from t3d.random_streams import Streams, open_streams, restore_streams
+from t3d.random_streams import Streams, open_streams
 from t3d.tensors import put
 from t3d.types import Batch, Source, State
 
@@ -48,7 +48,8 @@ class Learner:
         self.last_update_inputs: tuple[Batch, Any] | None = None  # of run: batch and draws, valid until the next update
         self._update = ENGINES[engine].create(rule, self.agent, cfg, self.coefficients)
         self._graphs: Graphs | None = None
-        self._source, self._staged = source, None
+        self._source: Any = source  # None if only update is called
+        self._staged: Staged | None = None
         if source is not None and source.device.type != torch.device(device).type:
             self._staged = Staged(source, device)
         self._draws = rule.draws(spec, cfg)  # shapes, or None
@@ -74,10 +75,10 @@ class Learner:
         return trace
 
     def _update_once(self) -> Any:
-        batch = self._given_source.sample() if self._staged is None else self._staged.refill()
+        batch = self._source.sample() if self._staged is None else self._staged.refill()
         self.last_update_inputs = batch, self.draw()
         trace = self.update(*self.last_update_inputs)
-        self._given_source.feedback(batch.index, trace.td)
+        self._source.feedback(batch.index, trace.td)
         return trace
 
     def _launch(self, graphs: Graphs, most: int) -> Any:
@@ -91,7 +92,7 @@ class Learner:
         batch, draws, trace = graphs.launch(length, phase)
         self.last_update_inputs = batch, draws
         if self._staged is not None:
-            self._given_source.feedback(self._staged.batch.index, trace.td)
+            self._source.feedback(self._staged.batch.index, trace.td)
         return trace
 
     def record(self) -> None:
@@ -99,7 +100,7 @@ class Learner:
 
         If the source cannot be recorded, its batches are copied to where the graphs read them, one update at a time.
         """
-        source = self._given_source
+        source = self._source
         if not source.capture_safe and self._staged is None:
             self._staged = Staged(source, source.device)
         torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
@@ -118,12 +119,6 @@ class Learner:
         self._graphs = Graphs(step, self.phases, blocks=staged is None)
         self.restore(state)
         source.restore(source_state)
-
-    @property
-    def _given_source(self) -> Source:
-        if self._source is None:
-            raise ValueError("a learner without a source can only be updated batch by batch, with update")
-        return self._source
 
     def update(self, batch: Batch, draws: Any) -> Any:
         """Performs one update on what is handed in, without periodic operations."""
@@ -171,7 +166,7 @@ class Learner:
         for name, tensor in tensors.items():
             put(tensor, state[name], name)
         for name, stream in self._streams.items():
-            restore_streams(stream, state[name])
+            stream.restore(state[name])
         self.updates = to_count(state["updates"])
 
     def non_finite(self) -> list[tuple[str, int]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
-
-from torch import Tensor
+from typing import Any, NamedTuple
 
 from t3d.algo.coefficients import for_members
 from t3d.algo.networks import Actor
@@ -17,19 +15,6 @@ from t3d.modules import named_or_own
 from t3d.policy.spec import Spec
 
 Agent = Any  # a NamedTuple of stacks, AdamStates and tensors, which updates change in place
-
-
-class Trace(Protocol):
-    """What an update produced: a NamedTuple of tensors (M, ...), of which these are reported by name."""
-
-    q: Tensor  # (M, C, B)
-    y: Tensor  # (M, B)
-    td: Tensor  # (M, C, B)
-
-    @property
-    def losses(self) -> dict[str, Tensor]: ...  # (M,) each; complete ones have critic and actor
-
-    def _asdict(self) -> dict[str, Tensor | None]: ...
 
 
 class PeriodicOperation(NamedTuple):
@@ -47,7 +32,9 @@ class Rule(NamedTuple):
     """
 
     init: Callable[..., Agent]  # (spec, cfg, seeds, device, dtype)
-    update: Callable[..., Any]  # (agent, batch, draws, cfg, coefficients, phase) -> Trace; changes the agent in place
+    # (agent, batch, draws, cfg, coefficients, phase) -> trace; changes the agent in place. A trace is a NamedTuple of
+    # tensors (M, ...) with q and td (M, C, B), y (M, B), and losses (M,) by name; complete ones have critic and actor.
+    update: Callable[..., Any]
     coefficients: Callable[[TD3Config], Any] = coefficients_of  # a NamedTuple of floats, one of them gamma
     phases: Callable[[TD3Config], Sequence[Hashable]] = td3_phases  # taken in turn; the last one's trace is complete
     # A NamedTuple of shapes (or None); updates get normal draws of these.

@@ -9,6 +9,7 @@ and share nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from t3d.algo.adam import AdamState, adam_init, adam_step, clipped, decay, scheduled
 from t3d.algo.coefficients import is_zero, rowwise
-from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, value_function
-from t3d.algo.networks import Actor, Critic, Stack, initial
+from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, expectation
+from t3d.algo.networks import Actor, Critic, Stack, initial, only_output
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.policy.spec import Spec
@@ -78,7 +79,8 @@ def new_critics(
     """Creates each member's critics, none like another."""
     network = critic_architecture(spec, cfg)
     critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in range(cfg.critics)]
-    return Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds), value_function(cfg))
+    value = partial(expectation, cfg=cfg) if cfg.critic_loss == "categorical" else only_output
+    return Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds), value)
 
 
 def td3_update(

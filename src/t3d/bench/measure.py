@@ -59,9 +59,9 @@ def rows(args: BenchArgs, report: Callable[[str], object]) -> Iterator[dict[str,
     set_tf32_for_process(args.tf32)
     device = resolve(Config(device=args.device, tf32=args.tf32)).device
     default, td3 = torch.get_num_threads(), preset(args.preset).td3
-    sizes: dict[str, Any] = {"batch": args.batch or td3.batch_size, "hidden": args.hidden or td3.critic_hidden, "seeds": args.seeds}
+    batch, hidden = args.batch or td3.batch_size, args.hidden or td3.critic_hidden
     for threads in args.threads or ((1, default) if device == "cpu" and default > 1 else (default,)):
-        case = Case(device, threads, **sizes, critics=args.critics or td3.critics, preset=args.preset)
+        case = Case(device, threads, batch, hidden, args.seeds, args.critics or td3.critics, args.preset)
         for part in ("update", "train") if args.what == "all" else (args.what,):
             report(f"measuring {part}, threads {threads} ...")
             yield from _measure(part, case, args)

@@ -12,7 +12,7 @@ from t3d.config import ReplayConfig, TD3Config
 from t3d.data.priorities import SumTree
 from t3d.data.replay import Replay
 from t3d.files import to_count
-from t3d.random_streams import open_streams, restore_streams
+from t3d.random_streams import open_streams
 from t3d.tensors import put, sendable
 from t3d.types import Batch, Coefficient, State
 
@@ -59,7 +59,7 @@ class UniformSampler:
         return {"streams": self._streams.state()}
 
     def restore(self, state: State) -> None:
-        restore_streams(self._streams, state["streams"])
+        self._streams.restore(state["streams"])
 
 
 def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n: int) -> Batch:

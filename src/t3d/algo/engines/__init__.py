@@ -9,7 +9,8 @@ graph    gradients by hand, compiled, in CUDA graphs (graph.py); TD3 with ReLU p
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -38,57 +39,36 @@ class Engine(NamedTuple):
     is_recorded: bool = False  # its updates run as CUDA graphs
 
 
-def create_readable(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
-    """The readable update, which is the reference."""
-    return lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase)
-
-
-def create_graph(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
-    """graph.update, its kernels fused by Inductor where possible."""
-    update = compiled_if_possible(graph.update)
-    return torch.no_grad()(lambda batch, draws, phase: update(agent, batch, draws, cfg, coefficients, phase))
-
-
 def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles the function; returns it unchanged without Triton, which Inductor needs to compile for a GPU."""
     return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
 
-def graph_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
-    """Refuses what gradients by hand were not derived for."""
-    return _refuses_rule(rule) or _refuses_networks(cfg, *graph.HIDDEN) or _refuses_settings("graph", cfg, coefficients)
+def _create_readable(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
+    """The readable update, which is the reference."""
+    return lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase)
 
 
-def fused_refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
-    """Refuses also what differs between members or changes, and whatever would need memory in every update."""
-    computed = ("gamma", "tau")  # gamma is in the batch's discount
-    moving = [
-        name for name, value in coefficients._asdict().items() if isinstance(value, Tensor) and name not in computed
-    ]
-    return (
-        _refuses_rule(rule)
-        or _refuses_networks(cfg, "mlp")
-        or (f"computes with one {moving[0]} for all seeds" if moving else "")
-        or _refuses_settings("fused", cfg, coefficients)
-    )
+def _create_graph(_: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
+    update = compiled_if_possible(graph.update)
+    return torch.no_grad()(lambda batch, draws, phase: update(agent, batch, draws, cfg, coefficients, phase))
 
 
-def _refuses_rule(rule: Rule) -> str:
+def _refuses(engine: str, kinds: Sequence[str], rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+    """Refuses what gradients by hand, in an engine for these kinds of networks, were not derived for."""
     if rule.update is pixels_update:
         return "computes no convolutions, and the observations have images"
-    return "" if (rule.init, rule.update) == (td3_init, td3_update) else "computes TD3 only"
-
-
-def _refuses_networks(cfg: TD3Config, *kinds: str) -> str:
+    if (rule.init, rule.update) != (td3_init, td3_update):
+        return "computes TD3 only"
     for owner in ("actor", "critic"):
         network, activation = getattr(cfg, f"{owner}_network"), getattr(cfg, f"{owner}_activation")
         if network not in kinds or activation != "relu":
             computed = f"computes {' and '.join(kinds)} networks with relu only"
             return f"{computed}, and the {owner}'s network is {network} with {activation}"
-    return ""
-
-
-def _refuses_settings(engine: str, cfg: TD3Config, coefficients: Coefficients) -> str:
+    if engine == "fused":  # in preallocated memory, with Python's floats
+        for name, value in coefficients._asdict().items():
+            if isinstance(value, Tensor) and name not in ("gamma", "tau"):  # gamma is in the batch's discount
+                return f"computes with one {name} for all seeds"
     for name in settings_where(type(cfg), lambda about: engine not in about.get("computed_by", HAND_WRITTEN)):
         value, plain = getattr(coefficients, name, getattr(cfg, name)), getattr(type(cfg), name)
         if isinstance(value, Tensor) or value != plain:
@@ -97,9 +77,9 @@ def _refuses_settings(engine: str, cfg: TD3Config, coefficients: Coefficients) -
 
 
 ENGINES: dict[str, Engine] = {
-    "eager": Engine(("cpu", "cuda"), create_readable),
-    "fused": Engine(("cpu",), lambda _, *of: Fused(*of), fused_refuses),
-    "capture": Engine(("cuda",), create_readable, is_recorded=True),
-    "graph": Engine(("cuda",), create_graph, graph_refuses, is_recorded=True),
+    "eager": Engine(("cpu", "cuda"), _create_readable),
+    "fused": Engine(("cpu",), lambda _, *of: Fused(*of), partial(_refuses, "fused", ["mlp"])),
+    "capture": Engine(("cuda",), _create_readable, is_recorded=True),
+    "graph": Engine(("cuda",), _create_graph, partial(_refuses, "graph", [*graph.HIDDEN]), is_recorded=True),
 }
 FASTEST_FIRST: dict[str, tuple[EngineName, ...]] = {"cpu": ("fused", "eager"), "cuda": ("graph", "capture", "eager")}

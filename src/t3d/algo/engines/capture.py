@@ -25,7 +25,12 @@ class Graphs:
     """Recorded updates: one of each phase, and a block of several cycles through all phases."""
 
     def __init__(self, step: Step, phases: Sequence[Hashable], *, blocks: bool) -> None:
-        _warm_up(step, phases)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # as autograd requires for what is recorded later
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for phase in list(dict.fromkeys(phases)) * WARM_UP_CALLS:  # which compile, and allocate memory
+                step(phase)
+        torch.cuda.current_stream().wait_stream(stream)
         self.block = block_length(phases) if blocks else 0
         self._singles = {phase: _recorded(step, [phase]) for phase in dict.fromkeys(phases)}
         self._block = _recorded(step, list(phases) * CYCLES_PER_BLOCK) if self.block else None
@@ -44,16 +49,6 @@ def _recorded(step: Step, phases: Sequence[Hashable]) -> tuple[torch.cuda.CUDAGr
         for phase in phases:
             result = step(phase)
     return graph, result
-
-
-def _warm_up(step: Step, phases: Sequence[Hashable]) -> None:
-    """Compiles and allocates what the first calls of a function need, on a stream of its own as autograd requires."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for phase in list(dict.fromkeys(phases)) * WARM_UP_CALLS:
-            step(phase)
-    torch.cuda.current_stream().wait_stream(stream)
 
 
 def block_length(phases: Sequence[Hashable]) -> int:

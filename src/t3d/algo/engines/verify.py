@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -90,13 +91,15 @@ def mismatch(
                 for name in ("eager", engine)
             )
             for learner in (truth, candidate):
-                _set_apart(learner.agent)
+                for name, value in learner.agent._asdict().items():
+                    if isinstance(value, Actor) and name.endswith("_target"):
+                        value.flat.mul_(4)  # so that actions reach their bounds, and targets visibly move
             before = {name: tensor.clone() for name, tensor in named_tensors(truth.agent)}
             if ENGINES[engine].is_recorded:
                 candidate.record()
             cycle = len(truth.phases)
-            expected, given = (learner.run(cycle) for learner in (truth, candidate))
-            doubt = _different_steps(expected, given) or _different_moments(truth, candidate)
+            expected, given = ({**learner.run(cycle)._asdict(), **_moments(learner)} for learner in (truth, candidate))
+            doubt = _different_steps(expected, given)
             for learner in (truth, candidate):
                 for operation in rule.periodic:
                     operation.run(learner.agent, cfg)
@@ -106,32 +109,24 @@ def mismatch(
         return f"{type(error).__name__}: {(str(error).strip() or 'no reason given').splitlines()[0]:.200}"
 
 
-def _set_apart(agent: Any) -> None:
-    """Scales targets, so that actions reach their bounds and targets visibly move towards the online networks."""
-    for name, value in agent._asdict().items():
-        if isinstance(value, Actor) and name.endswith("_target"):
-            value.flat.mul_(4)
+def _moments(learner: Learner) -> dict[str, Tensor]:
+    """Adam's moments by their descriptions."""
+    return {
+        f"the {name} of the {owner.removesuffix('_adam').replace('_', ' ')}'s gradients": getattr(adam, name)
+        for owner, adam in learner.agent._asdict().items()
+        if isinstance(adam, AdamState)
+        for name in ("mean", "square")
+    }
 
 
-def _different_steps(expected: Any, given: Any) -> str:
-    for name, right in expected._asdict().items():
-        other = getattr(given, name)
-        if right is None and other is None:
-            continue
+def _different_steps(expected: dict[str, Tensor | None], given: dict[str, Tensor | None]) -> str:
+    for name, right in expected.items():
+        other = given[name]
         if right is None or other is None or other.shape != right.shape:
-            return f"{name} is missing or of another shape"
-        if _odd_share(other, right, TOLERANCE * float(right.abs().max())) > ODD_SHARE:
+            if right is not other:
+                return f"{name} is missing or of another shape"
+        elif _odd_share(other, right, TOLERANCE * float(right.abs().max())) > ODD_SHARE:
             return f"{name} differs from eager's in the first complete update"
-    return ""
-
-
-def _different_moments(truth: Learner, candidate: Learner) -> str:
-    for owner, right in truth.agent._asdict().items():
-        for name in ("mean", "square") if isinstance(right, AdamState) else ():
-            expected, given = getattr(right, name), getattr(getattr(candidate.agent, owner), name)
-            if _odd_share(given, expected, TOLERANCE * float(expected.abs().max())) > ODD_SHARE:
-                network = owner.removesuffix("_adam").replace("_", " ")
-                return f"the {name} of the {network}'s gradients differs from eager's"
     return ""
 
 
@@ -154,8 +149,7 @@ def faster_threads(
     engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], rule: Rule = TD3, coefficients: Any = None
 ) -> int:
     """Returns 1, or torch's default number of threads if that is not slower; measures both alternately."""
-    usual = torch.get_num_threads()
-    if usual == 1:
+    if (usual := torch.get_num_threads()) == 1:
         return 1
     source = FixedBatch(random_batch(spec, cfg, len(seeds), "cpu"))
     learner = Learner(spec, cfg, seeds, engine=engine, rule=rule, coefficients=coefficients, source=source)
@@ -163,9 +157,7 @@ def faster_threads(
     best = {1: float("inf"), usual: float("inf")}
     began = time.perf_counter()
     try:
-        for _ in range(ROUNDS):
-            if time.perf_counter() - began > ENOUGH_SECONDS:
-                break
+        for _ in takewhile(lambda _: time.perf_counter() - began < ENOUGH_SECONDS, range(ROUNDS)):
             for threads in (1, usual):
                 torch.set_num_threads(threads)
                 learner.run(cycle)  # threads wake up
@@ -181,10 +173,10 @@ def random_batch(spec: Spec, cfg: TD3Config, members: int, device: str) -> Batch
     """Draws a plausible batch from its own random stream."""
     generator = torch.Generator().manual_seed(0)
 
-    def normal(*shape: int) -> torch.Tensor:
+    def normal(*shape: int) -> Tensor:
         return torch.randn(members, cfg.batch_size, *shape, generator=generator, dtype=torch.float32).to(device)
 
-    def observations() -> torch.Tensor:
+    def observations() -> Tensor:
         vector = normal(spec.observation_size)
         if not spec.images:
             return vector
