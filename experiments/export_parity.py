@@ -25,8 +25,7 @@ from t3d.policy import files
 from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot, SavedPolicy, Scaling
 from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture
 from t3d.policy.spec import Image, Part, Spec, limited, to_bounds
-from t3d.ship.export import export_policy
-from t3d.ship.parity import largest_difference
+from t3d.ship.export import export_policy, largest_difference
 
 NOISE = 0.02
 ABOUT = {"env": "", "kind": "best", "seed": 0, "step": 0}

@@ -18,8 +18,8 @@ from t3d.actors.checkup import Checkup
 from t3d.actors.local import LocalCollector
 from t3d.actors.supervisor import WorkerLog
 from t3d.config import Config, merge
-from t3d.data.links import NONE
 from t3d.data.memory import Memory
+from t3d.data.replay import NONE
 from t3d.events import Event
 from t3d.policy.acting import PolicySnapshot
 from t3d.run.live import resume, train
@@ -63,7 +63,7 @@ def check_rows(memory: Memory, cfg: Config, *, crashes: int = 0) -> None:
     spread, cut = getattr(actor_worlds, cfg.env.id.rpartition(":")[2]).spread, 0
     places = seeds_of(cfg, int(1.1 * cfg.total_steps / (2 + spread / 2)) + 50)  # if one took nearly all the steps
     for member in range(len(cfg.seeds)):
-        rows = memory.replay.read(member, 0, cfg.total_steps)
+        rows = memory.replay.contents(member, 0, cfg.total_steps)["rows"]
         s, a, r, terminated, s2 = np.split(rows, np.cumsum(memory.replay.columns)[:-1], axis=1)
         seeds = s[:, 0].astype(np.int64) * 2**16 + s[:, 1].astype(np.int64)
         t, length = s[:, 2], 3 + seeds % spread

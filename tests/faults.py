@@ -310,7 +310,7 @@ def saved_number(checkpoint: Checkpoint) -> int:
     checkpoint.fill(replay, 0, "seed-0")
     first, stop = replay.kept(0)
     expected = np.arange(first, stop)[:, None] // ROWS_A_SAVE + 1
-    assert (replay.read(0, first, stop) == expected).all()
+    assert (replay.contents(0, first, stop)["rows"] == expected).all()
     return int(number)
 
 

@@ -89,12 +89,12 @@ def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actor
     first = stopped_at(cfg, 500)
     step = of_kind(first, Saved)[-1].step
     assert 300 <= step < 4000 and of_kind(first, End)[0].reason == "stopped"
-    rows = [memories[0].replay.read(member, 0, memories[0].added[member]) for member in range(2)]
+    rows = [memories[0].replay.contents(member, 0, memories[0].added[member])["rows"] for member in range(2)]
     again = list(resume(tmp_path / "a", actors=actors))
     assert of_kind(again, Resumed)[0].step == step and of_kind(again, End)[0].reason == "finished"
     assert of_kind(again, ActingEvent)[-1].actors == int((actors or cfg.actors)[-1])
     for member in range(2):
-        assert np.array_equal(memories[1].replay.read(member, 0, len(rows[member])), rows[member])
+        assert np.array_equal(memories[1].replay.contents(member, 0, len(rows[member]))["rows"], rows[member])
     check_rows(memories[1], cfg, crashes=4)
     assert of_kind(again, End)[0].updates == 390
     assert of_kind(again, ActingEvent)[-1].since == step, "the summary says where this process began"

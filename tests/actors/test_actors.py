@@ -97,6 +97,6 @@ def test_a_vector_environment_is_stepped_by_one_actor(tmp_path: Path, memories: 
     events = list(train(actor_config(tmp_path, "make_vector", env={"num_envs": 3}, eval={"every_steps": 300})))
     assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 2
     for member in (0, 1):
-        s, s2 = np.split(memories[-1].replay.read(member, 0, 300)[:, [0, 1, 2, -3, -2, -1]], 2, axis=1)
+        s, s2 = np.split(memories[-1].replay.contents(member, 0, 300)["rows"][:, [0, 1, 2, -3, -2, -1]], 2, axis=1)
         assert np.array_equal(s2[:, 2], s[:, 2] + 1) and np.array_equal(s2[:, :2], s[:, :2])
         assert len({(high, low) for high, low in s[:3, :2]}) == 3, "three environments, each with a seed of its own"

@@ -23,7 +23,7 @@ from t3d.actors.local import LocalCollector
 from t3d.actors.protocols import Collector, Evaluator
 from t3d.actors.supervisor import WorkerLog
 from t3d.config import Config
-from t3d.data.links import Links
+from t3d.data.replay import Links
 from t3d.events import End
 from t3d.policy.acting import PolicySnapshot
 from t3d.run import build

@@ -180,7 +180,7 @@ def test_ranges_in_training_are_those_of_the_whole_replay(trained: Path) -> None
     memory = Memory(policy.spec, run.cfg, "cpu", run.cfg.td3.gamma)
     memory.restore(checkpoint.state()["memory"])
     checkpoint.fill(memory.replay, 1, "seed-4")
-    rows = memory.replay.read(1, *memory.replay.kept(1))
+    rows = memory.replay.contents(1, *memory.replay.kept(1))["rows"]
     seen = ranges_in_training(run, Member(4), policy.spec)
     assert seen is not None and seen.transitions == len(rows) == 300
     states = np.concatenate([rows[:, :3], rows[:, -3:]])

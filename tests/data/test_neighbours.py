@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import helpers
-from t3d.data.links import NONE, NOT_YET, OVERWRITTEN, Links
+from t3d.data.replay import NONE, NOT_YET, OVERWRITTEN, Links
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, UNKNOWN, Origins
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
@@ -166,7 +166,7 @@ def test_a_rollout_says_where_its_rows_come_from(tmp_path: Any, monkeypatch: pyt
     cfg = helpers.small_config(device="cpu", env={"id": "", "num_envs": 3}, run={"root": str(tmp_path)})
     list(train(cfg, make_env=helpers.CountingEnv))
     replay = memories[-1].replay
-    rows, origins = replay.read(0, 0, 300), replay.origins(0, 0, 300)
+    rows, origins = replay.contents(0, 0, 300)["rows"], replay.origins(0, 0, 300)
     s2, terminated = rows[:, -3:], rows[:, -4]
     assert np.array_equal(origins[:, 2] + 1, s2[:, 2]), "the step"
     assert len({(int(env), int(number)) for env, number in zip(origins[:, 0], s2[:, 0], strict=True)}) == 3

@@ -108,7 +108,7 @@ def test_sampled_rewards_are_divided_and_stored_ones_are_not(n_step: int) -> Non
         batches.append(memory.sample())
         after = memory.state()["reward_scaler"]
         assert all(np.array_equal(before[name], after[name]) for name in before), "sampling changes nothing"
-        assert np.array_equal(memory.replay.read(1, 0, 50), blocks[1].rows)
+        assert np.array_equal(memory.replay.contents(1, 0, 50)["rows"], blocks[1].rows)
         if memory.reward_scaler is not None:
             scale = torch.from_numpy(memory.reward_scaler.scale)
     assert scale.shape == (2, 1) and (scale > 5).all() and scale[0] != scale[1]

@@ -265,7 +265,7 @@ def test_the_bias_of_different_linear_critics_is_that_by_hand(tmp_path: Path) ->
             make_linear(critic)
         agent.actor_target.flat.zero_()
         (event,) = diagnosed(training.reporter.diagnostics.diagnose(trace))
-    rows, s = torch.from_numpy(memory.replay.read(0, 0, 180)), slice(0, 2)
+    rows, s = torch.from_numpy(memory.replay.contents(0, 0, 180)["rows"]), slice(0, 2)
     mean, std = rows.new_tensor(rows_seen(memory)[0]), rows.new_tensor(rows_seen(memory)[1])
     found = []
     for number, row in enumerate(rows):
@@ -286,7 +286,7 @@ def test_the_bias_of_different_linear_critics_is_that_by_hand(tmp_path: Path) ->
 
 def rows_seen(memory: Memory) -> tuple[Any, Any]:
     """Mean and deviation of all observations stored, computed at once."""
-    seen = memory.replay.read(0, 0, memory.added[0])[:, :2].astype(np.float64)
+    seen = memory.replay.contents(0, 0, memory.added[0])["rows"][:, :2].astype(np.float64)
     return seen.mean(axis=0), seen.std(axis=0)
 
 

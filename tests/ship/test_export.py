@@ -18,10 +18,9 @@ from shipped_policies import of_images, of_vectors, vector_spec
 from t3d.app.cli import main
 from t3d.errors import UserError
 from t3d.files import sealed, unsealed
-from t3d.ship import parity
+from t3d.ship import export
 from t3d.ship.c_source import c_source
-from t3d.ship.export import export_policy
-from t3d.ship.parity import compiler
+from t3d.ship.export import compiler, export_policy
 
 WITH_COMPILER = pytest.mark.skipif(compiler() is None, reason="there is no C compiler here")
 
@@ -207,7 +206,7 @@ def test_without_the_extra_a_sentence_says_what_to_install(run: Path, tmp_path: 
 def test_without_a_compiler_c_is_written_and_says_that_it_was_not_compared(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(parity, "COMPILERS", ())
+    monkeypatch.setattr(export, "COMPILERS", ())
     assert main(["export", str(run), "--seed", "0", "--format", "c", "--out", str(tmp_path / "policy.c")]) == 0
     assert "not compared with the policy, because there is no C compiler here" in capsys.readouterr().out
 

@@ -17,10 +17,9 @@ from t3d.errors import UserError
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.observations import ABSURD
 from t3d.policy.spec import Part, Spec
-from t3d.ship import parity
+from t3d.ship import export
 from t3d.ship.c_source import c_source
-from t3d.ship.export import export_policy
-from t3d.ship.parity import TOLERANCE, compiled, compiler, largest_difference, observations
+from t3d.ship.export import TOLERANCE, compiled, compiler, export_policy, largest_difference, observations
 
 NAMES = [f"{kind}-{activation}" for kind, activation in ALL_NETWORKS]
 WITH_COMPILER = pytest.mark.skipif(compiler() is None, reason="there is no C compiler here")
@@ -59,7 +58,7 @@ def test_c(kind: str, activation: str, hidden: tuple[int, int]) -> None:
 @pytest.mark.parametrize(("kind", "activation"), [("mlp", "relu"), ("layer_norm", "elu"), ("residual", "silu")])
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, activation: str, count: int) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(parity, "OBSERVATIONS", count)
+    monkeypatch.setattr(export, "OBSERVATIONS", count)
     policy, file = of_images(kind, activation), tmp_path / "policy.onnx"
     export_policy(policy, file, "onnx", {})
     for other in (t3d.load_policy(file).actions, torch_actions(policy)):
@@ -79,7 +78,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_reloaded_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str) -> None:
-    monkeypatch.setattr(parity, "OBSERVATIONS", 1000 if run == "images" else 10_000)
+    monkeypatch.setattr(export, "OBSERVATIONS", 1000 if run == "images" else 10_000)
     cfg = helpers.small_config(run={"root": str(tmp_path), "name": "run"}, seeds=[4, 5])
     list(t3d.train(t3d.merge(cfg, RUNS[run])))
     newest = max((tmp_path / "run" / "checkpoints").glob("0*"))

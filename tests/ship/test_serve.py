@@ -17,7 +17,7 @@ from shipped_policies import IMAGES, bounded, made, of_images, of_vectors, vecto
 from t3d.config.networks import actor_architecture
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.spec import Image, Spec
-from t3d.ship import parity
+from t3d.ship import export
 from t3d.ship.serve import Application
 from t3d.ship.serve_messages import LEAST_BYTES, MOST_BYTES, Messages
 
@@ -28,7 +28,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 def observed(policy: SavedPolicy, count: int) -> Any:
     """Observations as R18 compares them, extremes included."""
-    return parity.observations(policy.spec, policy.snapshot.scaling, count, np.random.default_rng(0))
+    return export.observations(policy.spec, policy.snapshot.scaling, count, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("scaled", [False, True])

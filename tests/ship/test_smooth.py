@@ -28,10 +28,17 @@ from t3d.policy.acting import LoadedPolicy, SavedPolicy
 from t3d.policy.files import read_policy, save_policy
 from t3d.policy.spec import Spec, to_bounds
 from t3d.seeds import derive
-from t3d.ship import parity
+from t3d.ship import export
 from t3d.ship.c_source import c_source
-from t3d.ship.export import export_policy
-from t3d.ship.parity import TOLERANCE, compiled, compiler, largest_difference, observations, put_previous_actions
+from t3d.ship.export import (
+    TOLERANCE,
+    compiled,
+    compiler,
+    export_policy,
+    largest_difference,
+    observations,
+    put_previous_actions,
+)
 from t3d.store.checkpoint import newest
 
 LIMIT = 0.2
@@ -324,7 +331,7 @@ def test_half_of_the_compared_actions_are_the_choice_of_the_network() -> None:
 
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(parity, "OBSERVATIONS", 500)
+    monkeypatch.setattr(export, "OBSERVATIONS", 500)
     policy, file = of_images(max_action_change=LIMIT), tmp_path / "policy.onnx"
     export_policy(policy, file, "onnx", {})
     for other in (t3d.load_policy(file).actions, torch_actions(policy)):

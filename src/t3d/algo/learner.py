@@ -127,7 +127,6 @@ class Learner:
         return self._update(batch, draws, phase)
 
     def draw(self) -> Any:
-        """Draws the randomness of one update, each member's from its own stream."""
         names, streams = self._draws._fields, self._streams
         return type(self._draws)(*(streams[name].normal() if name in streams else None for name in names))
 
@@ -148,7 +147,6 @@ class Learner:
         return PolicySnapshot(self.updates, actor.architecture, flat)
 
     def state(self) -> State:
-        """Everything that learning changes, by name, as arrays that later updates do not change."""
         arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in named_tensors(self.agent)}
         streams = {name: stream.state() for name, stream in self._streams.items()}
         return {"updates": self.updates, **streams, **arrays}

@@ -64,7 +64,6 @@ class Actor(Stack):
         return self.forward(s).tanh()
 
     def copy(self) -> Actor:
-        """Returns a second object with the same parameters, as a target starts."""
         return Actor(self.architecture, self.flat.clone())
 
 
@@ -98,8 +97,7 @@ class Critic(Stack):
         self.value = value  # turns outputs (..., outputs) into values (...)
 
     def __call__(self, s: Tensor, a: Tensor) -> Tensor:
-        """Returns the Q-values of all critics, (M, C, B)."""
-        return self.value(self.outputs(s, a))
+        return self.value(self.outputs(s, a))  # (M, C, B)
 
     def outputs(self, s: Tensor, a: Tensor) -> Tensor:
         """Returns the outputs of all critics, (M, C, B, outputs)."""

@@ -13,8 +13,7 @@ from t3d.app.play import chosen_member
 from t3d.app.terminal import PlainConsole
 from t3d.files import readable
 from t3d.insight.wording import size_text
-from t3d.ship.export import export_policy, refuse_own_network, refuse_place
-from t3d.ship.parity import OBSERVATIONS
+from t3d.ship.export import OBSERVATIONS, export_policy, refuse_own_network, refuse_place
 from t3d.store.reader import open_run
 
 

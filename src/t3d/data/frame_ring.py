@@ -55,7 +55,6 @@ class FrameRing:
             self.words = torch.from_numpy(array).view(self.word)
 
     def slots(self, member: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where a member's frames of these numbers are."""
         return member * self.capacity + numbers % self.capacity
 
     def write(self, slots: NDArray[np.int64], frames: Sequence[Bytes] | Bytes) -> None:
@@ -74,7 +73,6 @@ class FrameRing:
                 _write(self._file, slot * len(frame), frame)
 
     def read(self, slots: NDArray[np.int64]) -> Bytes:
-        """Reads the frames in some slots."""
         where = torch.from_numpy(slots).to(self.words.device)
         frames: Bytes = self.words.index_select(0, where).cpu().view(torch.uint8).numpy()
         return frames

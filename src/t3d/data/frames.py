@@ -122,7 +122,6 @@ class FrameReplay(Replay):
         self.numbers[member, np.arange(first + gone, first + len(numbers)) % self.capacity] = numbers[gone:]
 
     def rebuild(self, member: int, first: int, stop: int) -> None:
-        """Derives a member's links and which rows have all their frames from what was put back."""
         super().rebuild(member, first, stop)
         self._lose_rows(member, stop)
         self._on_device[member].copy_(torch.from_numpy(self.numbers[member]))
@@ -169,7 +168,6 @@ class FrameReplay(Replay):
         }
 
     def restore(self, state: State, added: list[int]) -> None:
-        """Restores what state() returned; contents are put back separately."""
         written, first = ([to_count(count) for count in state[name]] for name in ("written", "first"))
         if len(written) != len(added) or len(first) != len(added):
             raise ValueError(f"it holds the frames of {len(written)} members")

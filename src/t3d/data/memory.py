@@ -59,14 +59,12 @@ class Memory:
 
     @property
     def capture_safe(self) -> bool:
-        """Whether CUDA graphs may record sampling and feedback."""
         return self.sampler.capture_safe and self.device.type == "cuda"
 
     def sample(self) -> Batch:
         return self.prepare(self.sampler.sample())
 
     def prepare(self, batch: Batch) -> Batch:
-        """Scales stored transitions for the networks."""
         if self.normaliser is not None:
             batch = self.normaliser.normalised(batch)
         return batch if self.reward_scaler is None else self.reward_scaler.scaled(batch)
@@ -89,7 +87,6 @@ class Memory:
         }
 
     def restore(self, state: State) -> None:
-        """Restores what state() returned; the rows of the replay are put back separately."""
         if len(state["added"]) != len(self.added):
             raise ValueError(f"it holds {len(state['added'])} members")
         added = [to_count(count) for count in state["added"]]

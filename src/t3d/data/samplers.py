@@ -139,7 +139,6 @@ class PrioritisedSampler(UniformSampler):
         self.updates.add_(1)
 
     def state(self) -> State:
-        """Streams, counter and the priorities of each member's transitions, in the order they arrived."""
         return {
             **super().state(),
             "updates": int(self.updates),
@@ -176,7 +175,6 @@ class PrioritisedSampler(UniformSampler):
             self.tree.set(self._member[member], rows, torch.zeros_like(rows, dtype=torch.float32))
 
     def _rows(self, member: int) -> Tensor:
-        """The rows of a member's transitions, in the order they arrived."""
         return torch.arange(*self.replay.kept(member), device=self.highest.device) % self.replay.capacity
 
     def _importance(self, index: Tensor) -> Tensor:

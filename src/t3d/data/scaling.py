@@ -109,7 +109,7 @@ class RewardScaler:
     def add(self, *rollouts: Rollout) -> None:
         for rollout in rollouts:
             self.moments.add(rollout.member, np.array(self._returns(rollout))[:, None])
-        self._update_scale()
+        send(self._scale, self.scale.astype(np.float32))
 
     def _returns(self, rollout: Rollout) -> list[float]:
         newest, gamma, returns = self._newest[rollout.member], self._gamma[rollout.member], []
@@ -145,7 +145,4 @@ class RewardScaler:
             newest.clear()
         for m, env, episode, step, g in rows.tolist():
             self._newest[int(m)][int(env)] = int(episode), int(step), g
-        self._update_scale()
-
-    def _update_scale(self) -> None:
         send(self._scale, self.scale.astype(np.float32))

@@ -1,19 +1,42 @@
-"""Exports a policy to one file, after comparing what that file computes with the policy itself."""
+"""Exports a policy to one file, after comparing what that file computes with the policy itself.
+
+They are compared on many observations, extremes among them.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from t3d.errors import UserError
 from t3d.files import error_text, followed, replace, sealed
-from t3d.policy.acting import SavedPolicy
+from t3d.policy.acting import SavedPolicy, Scaling
 from t3d.policy.architectures import KINDS
-from t3d.policy.spec import middle
+from t3d.policy.observations import ABSURD
+from t3d.policy.spec import Floats, Spec, middle, put_previous
 from t3d.ship.c_source import c_source
-from t3d.ship.parity import TOLERANCE, compiled, compiler, largest_difference
 from t3d.version import __version__
+
+OBSERVATIONS = 10_000
+CHUNK = 100  # observations with images compared at once, for memory; chosen
+TOLERANCE = 1e-5  # of the range of each action
+TINIEST = 1e-30  # of the extremes
+COMPILERS = ("cc", "gcc", "clang")
+COMPILER_FLAGS = ("-std=c99", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+COMPILE_SECONDS = 300
+
+
+Actions = Callable[[NDArray[Any], NDArray[Any] | None], NDArray[Any]]  # as LoadedPolicy.actions
 
 
 class Exported(NamedTuple):
@@ -107,3 +130,116 @@ def _facts(policy: SavedPolicy, training: dict[str, Any]) -> dict[str, str]:
         "exported_by": f"t3d {__version__}",
         **{name: str(value) for name, value in training.items()},
     }
+
+
+def largest_difference(policy: SavedPolicy, other: Actions) -> float:
+    """The largest difference of two policies' actions, as a share of their range; actions must be within bounds."""
+    spec, rng = policy.spec, np.random.default_rng(0)
+    largest = 0.0
+    chunk = CHUNK if spec.images else OBSERVATIONS
+    for _ in range(0, OBSERVATIONS, chunk):
+        flat = observations(spec, policy.snapshot.scaling, chunk, rng)
+        previous = put_previous_actions(policy, flat, rng) if spec.max_action_change else None
+        wanted, exported = (
+            actions(flat, previous).reshape(chunk, -1).astype(np.float64) for actions in (policy.actions, other)
+        )
+        if not ((exported >= spec.action_low) & (exported <= spec.action_high)).all():
+            raise UserError(
+                "the exported policy returns actions outside of the environment's bounds; this is a bug of T3D"
+            )
+        shares = np.abs(exported - wanted) / (spec.action_high - spec.action_low)
+        if spec.has_integer_actions:
+            shares = np.where(_is_near_half(policy, flat), 0, shares)
+        largest = max(largest, float(shares.max()))
+    return largest
+
+
+def observations(spec: Spec, scaling: Scaling | None, count: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Flat observations (count, observation_width): ordinary ones of several sizes, and extremes."""
+    vectors = _vectors(spec.observation_size, scaling, count, rng)
+    if not spec.images:
+        return vectors
+    pixels = rng.integers(0, 256, (count, spec.stack * spec.frame_size), dtype=np.uint8)
+    pixels[0::8], pixels[1::8] = 0, 255  # black and white
+    pixels[2::8] = np.where(pixels[2::8] < 128, 0, 255)
+    pixels[3::8] = pixels[3::8, :1]  # one grey each
+    return np.concatenate([vectors.view(np.uint8), pixels], axis=1)
+
+
+def put_previous_actions(policy: SavedPolicy, flat: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Previous actions (count, *action_shape) for flat observations, into which they are written.
+
+    Some are anywhere within the bounds, some at the bounds or in the middle. Half are near what the policy chooses:
+    from further away the limit decides alone, and hides what the network says.
+    """
+    spec, count = policy.spec, len(flat)
+    share = rng.random((count, spec.action_size))
+    share[0::8], share[2::8] = 0, 1
+    share[4::16] = 0.5
+    share[12::16] = rng.integers(0, 2, share[12::16].shape)  # some at one bound, some at the other
+    beside = spec.max_action_change / 2 * rng.uniform(-1, 1, share.shape)
+    put_previous(flat, _action(share, spec), spec)
+    share[1::2] = (policy.actor(flat[1::2]) + 1) / 2 + beside[1::2]
+    previous = _action(share, spec)
+    put_previous(flat, previous, spec)
+    return previous
+
+
+def _action(share: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    """Actions (count, *action_shape) at these shares of the range, 0 to 1."""
+    inside = np.clip(spec.action_low + share * (spec.action_high - spec.action_low), spec.action_low, spec.action_high)
+    return inside.astype(spec.action_dtype).reshape(len(share), *spec.action_shape)
+
+
+def _vectors(size: int, scaling: Scaling | None, count: int, rng: np.random.Generator) -> Floats:
+    vectors = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-3, 0.5, (count, 1))
+    if scaling is not None:
+        vectors = scaling.mean[0] + scaling.std[0] * vectors
+    signs = rng.choice([-ABSURD, ABSURD], (count, size))
+    vectors[0::8] = signs[0::8]
+    vectors[1::8] = np.where(rng.random((len(vectors[1::8]), size)) < 1 / max(size, 1), signs[1::8], vectors[1::8])
+    vectors[2::16] = 0
+    vectors[10::16] *= TINIEST
+    if scaling is not None:  # around where scaled observations are clipped
+        vectors[3::8] = scaling.mean[0] + scaling.std[0] * rng.uniform(-20, 20, (len(vectors[3::8]), size))
+    return np.clip(vectors, -ABSURD, ABSURD).astype(np.float32).reshape(count, size)
+
+
+def _is_near_half(policy: SavedPolicy, flat: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where an action that is rounded to whole numbers lies so near a half that either neighbour is right."""
+    spec = policy.spec
+    span = spec.action_high - spec.action_low
+    exact = spec.action_low + (policy.actor(flat).astype(np.float64) + 1) / 2 * span
+    return np.abs(exact - np.floor(exact) - 0.5) <= TOLERANCE * span
+
+
+def compiler() -> str | None:
+    """The path of a C compiler, if there is one."""
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
+@contextmanager
+def compiled(source: str, spec: Spec) -> Iterator[Actions]:
+    """Compiles an exported C file with the system's compiler and calls it."""
+    with tempfile.TemporaryDirectory(prefix="t3d-c-") as folder:
+        file, library = Path(folder, "policy.c"), Path(folder, "policy.so")
+        file.write_text(source, encoding="ascii")
+        command = [compiler() or "cc", *COMPILER_FLAGS, "-o", str(library), str(file), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UserError(f"the exported C code could not be compiled: {error}") from None
+        if done.returncode:
+            raise UserError(f"the exported C code does not compile with {command[0]}: {done.stderr.strip():.300}")
+        act: Any = ctypes.CDLL(str(library)).t3d_act
+
+        def actions(flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
+            outputs = np.empty((len(flat), spec.action_size), np.float32)
+            before = [] if previous is None else [previous.reshape(outputs.shape)]
+            inputs = (np.ascontiguousarray(array, np.float32) for array in (flat[:, : spec.own_size], *before))
+            for row in zip(*inputs, outputs, strict=True):
+                if not act(*(ctypes.c_void_p(array.ctypes.data) for array in row)):
+                    raise UserError("the exported C code refuses an observation that the policy accepts")
+            return outputs
+
+        yield actions

@@ -43,7 +43,6 @@ class Graphs:
 
 
 def _recorded(step: Step, phases: Sequence[Hashable]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A CUDA graph of some updates, and what the last one returned."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for phase in phases:

@@ -56,7 +56,6 @@ class Pass:
         return torch.baddbmm(*self._output, out=self.output)
 
     def backward(self) -> None:
-        """Computes d_hidden from d_output."""
         for (above, weight), g, h in self._backward:
             torch.bmm(above, weight, out=g)
             torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)  # ReLU': zero where h is zero
@@ -147,7 +146,6 @@ class Fused:
 
     @torch.inference_mode()  # 1 to 2 % faster than no_grad; the buffers are ordinary tensors all the same
     def __call__(self, batch: Batch, draws: Draws, update_actor: bool) -> UpdateTrace:
-        """Performs one update: steps 4 to 15 of td3_update."""
         clip = self.coefficients.target_noise_clip
         # Step 4: a batch of transitions, to where the networks read it.
         self.s.copy_(batch.s.unsqueeze(1))

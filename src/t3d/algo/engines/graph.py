@@ -12,7 +12,6 @@ the reference for what the networks compute, autograd for their gradients.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -63,7 +62,7 @@ def _update_actor(
     online = network(agent.actor)
     passed = forward(online, batch.s)
     pi = output(passed).tanh()
-    q_pi, d_x = OBJECTIVES[cfg.actor_objective](agent.critic, torch.cat([batch.s, pi], dim=-1), cfg.critics)
+    q_pi, d_x = objective(agent.critic, torch.cat([batch.s, pi], dim=-1), cfg)
     d_output = d_x[..., batch.s.shape[-1] :] * (1 - pi * pi)  # tanh' = 1 - tanh²
     gradient = parameter_gradient(passed, backward(online, passed, d_output))
     rate = scheduled(coefficients.actor_lr, agent.actor_adam.steps, cfg, every=cfg.policy_delay)
@@ -79,22 +78,12 @@ def for_each_critic(x: Tensor, critics: int) -> Tensor:
     return x.unsqueeze(1).expand(-1, critics, -1, -1).flatten(0, 1)
 
 
-def first(critic: Critic, x: Tensor, critics: int) -> tuple[Tensor, Tensor]:
-    """What the first critic predicts for x (M, B, in): q_pi (M, B), and d -mean(q_pi) / d x."""
-    online = network(critic, every=critics)
-    passed = forward(online, x)
-    q = output(passed)
-    d_q = torch.full_like(q, -1 / q.shape[1])
-    return q.squeeze(-1), input_gradient(online, passed, d_q)
-
-
-def of_all(
-    critic: Critic, x: Tensor, critics: int, combine: Callable[[Tensor], tuple[Tensor, Tensor]]
-) -> tuple[Tensor, Tensor]:
-    """As first, for a combination of all critics."""
-    online = network(critic)
+def objective(critic: Critic, x: Tensor, cfg: TD3Config) -> tuple[Tensor, Tensor]:
+    """What the critics predict for x (M, B, in): q_pi (M, B), and d -mean(q_pi) / d x."""
+    critics = 1 if cfg.actor_objective == "first" else cfg.critics
+    online = network(critic, every=cfg.critics // critics)
     passed = forward(online, for_each_critic(x, critics))
-    q_pi, share = combine(output(passed).view(-1, critics, x.shape[1]))
+    q_pi, share = OBJECTIVES[cfg.actor_objective](output(passed).view(-1, critics, x.shape[1]))
     d_q = (share * (-1 / x.shape[1])).view_as(output(passed))
     d_x = input_gradient(online, passed, d_q)  # (M * C, B, in)
     return q_pi, d_x.view(-1, critics, *x.shape[1:]).sum(dim=1)
@@ -112,11 +101,7 @@ def smallest(q: Tensor) -> tuple[Tensor, Tensor]:
     return least, chosen / chosen.sum(dim=1, keepdim=True)
 
 
-OBJECTIVES: dict[str, Callable[[Critic, Tensor, int], tuple[Tensor, Tensor]]] = {  # step 13, as in algo/critics.py
-    "first": first,
-    "mean": partial(of_all, combine=mean),
-    "min": partial(of_all, combine=smallest),
-}
+OBJECTIVES = {"first": mean, "mean": mean, "min": smallest}  # step 13, as in algo/critics.py; the first alone is a mean
 
 
 class Hidden(NamedTuple):
