@@ -16,16 +16,6 @@ from t3d.config import TD3Config
 from t3d.types import Draws
 
 
-def smallest(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
-    """Clipped double Q-learning, for any number of critics."""
-    return q2.amin(dim=1)
-
-
-def mean(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
-    """The mean over critics."""
-    return q2.mean(dim=1)
-
-
 def min_of_random_2(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
     """The smaller value of two critics, chosen anew in every update (Chen and others, 2021, REDQ)."""
     assert draws.critic_choice is not None  # noqa: S101 (td3_draws asks for it)
@@ -33,16 +23,12 @@ def min_of_random_2(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
     return q2.gather(1, chosen.unsqueeze(-1).expand(-1, -1, q2.shape[-1])).amin(dim=1)
 
 
-def truncated(q2: Tensor, draws: Draws, cfg: TD3Config) -> Tensor:
-    """The mean over critics without the highest values of each transition."""
-    return q2.sort(dim=1).values[:, : -cfg.drop_highest].mean(dim=1)
-
-
 AGGREGATES: dict[str, Callable[[Tensor, Draws, TD3Config], Tensor]] = {  # step 8: q2 (M, C, B) -> (M, B)
-    "min": smallest,
-    "mean": mean,
+    "min": lambda q2, draws, cfg: q2.amin(dim=1),  # clipped double Q-learning, for any number of critics
+    "mean": lambda q2, draws, cfg: q2.mean(dim=1),
     "min_of_random_2": min_of_random_2,
-    "truncated": truncated,
+    # The mean without the highest values of each transition.
+    "truncated": lambda q2, draws, cfg: q2.sort(dim=1).values[:, : -cfg.drop_highest].mean(dim=1),
 }
 
 OBJECTIVES: dict[str, Callable[[Critic, Tensor, Tensor], Tensor]] = {  # step 13: critics, s, pi -> (M, B)
@@ -52,24 +38,15 @@ OBJECTIVES: dict[str, Callable[[Critic, Tensor, Tensor], Tensor]] = {  # step 13
 }
 
 
-def squared(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
-    """The squared error."""
-    return td.square()
-
-
-def huber(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
-    """Half the square up to an error of 1, linear beyond."""
-    return functional.huber_loss(td, torch.zeros_like(td), reduction="none")
-
-
 def categorical(outputs: Tensor, td: Tensor, y: Tensor, cfg: TD3Config) -> Tensor:
     """Cross-entropy of the predicted distribution with the target, spread over its two neighbouring values."""
     return -(two_hot(y, cfg).unsqueeze(1) * outputs.log_softmax(dim=-1)).sum(dim=-1)
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, TD3Config], Tensor]] = {  # step 11: -> (M, C, B)
-    "squared": squared,
-    "huber": huber,
+    "squared": lambda outputs, td, y, cfg: td.square(),
+    # Half the square up to an error of 1, linear beyond.
+    "huber": lambda outputs, td, y, cfg: functional.huber_loss(td, torch.zeros_like(td), reduction="none"),
     "categorical": categorical,
 }
 

@@ -30,7 +30,7 @@ class Learner:
         spec: Spec,
         cfg: TD3Config,
         seeds: Sequence[int],
-        device: torch.device | str = "cpu",
+        device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         engine: str = "eager",
         rule: Rule = TD3,

@@ -25,9 +25,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-Layers = list[tuple[Tensor, Tensor]]
-
-
 class Stack:
     """K independent networks of one architecture, of which every member has K / members."""
 
@@ -36,8 +33,7 @@ class Stack:
         self.flat = flat  # (K, P)
         self.members = len(flat)
         self.parameters: list[Tensor] = [view.detach().requires_grad_() for view in architecture.parameters(flat)]
-        for_images = (torch.tanh, _join, _floats, _pixels, _convolve, _flattened)
-        self._ops = Operations(_linear, _layer_norm, ACTIVATIONS[architecture.activation], *for_images)
+        self._ops = OPERATIONS._replace(activate=ACTIVATIONS[architecture.activation])
 
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d flat, (K, P); no other network's gradient is touched."""
@@ -132,22 +128,14 @@ def initial(architecture: Architecture, seeds: Sequence[int], dtype: torch.dtype
     return flat
 
 
-def layers_of(architecture: Architecture, flat: Tensor) -> Layers:
+def layers_of(architecture: Architecture, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Views of K perceptrons in flat (K, P): per layer a weight (K, in, out) and a bias (K, 1, out)."""
     parameters = architecture.parameters(flat)
     return list(zip(parameters[::2], parameters[1::2], strict=True))
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.baddbmm(bias, x, weight)
-
-
 def _layer_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON), scale)
-
-
-def _join(pieces: Sequence[Tensor]) -> Tensor:
-    return torch.cat(list(pieces), dim=-1)
 
 
 def _floats(values: Tensor, like: Tensor) -> Tensor:
@@ -172,5 +160,14 @@ def _convolve(images: list[Tensor], weight: Tensor, bias: Tensor, stride: int) -
     return [functional.conv2d(x, kernel, shift, stride).relu_() for x, kernel, shift in each]
 
 
-def _flattened(images: list[Tensor]) -> Tensor:
-    return torch.stack([image.flatten(1) for image in images])
+OPERATIONS = Operations(
+    lambda x, weight, bias: torch.baddbmm(bias, x, weight),
+    _layer_norm,
+    torch.relu,  # which each stack replaces by its own
+    torch.tanh,
+    lambda pieces: torch.cat(list(pieces), dim=-1),
+    _floats,
+    _pixels,
+    _convolve,
+    lambda images: torch.stack([image.flatten(1) for image in images]),
+)

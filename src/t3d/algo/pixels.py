@@ -39,11 +39,7 @@ class PixelAgent(NamedTuple):
 
 
 def pixels_init(
-    spec: Spec,
-    cfg: TD3Config,
-    seeds: Sequence[int],
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> PixelAgent:
     """Creates networks and optimisers, one member per seed."""
     # Step 2: the actor with its encoder, and the target of the actor alone.

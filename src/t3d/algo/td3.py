@@ -57,11 +57,7 @@ def coefficients_of(cfg: TD3Config) -> Coefficients:
 
 
 def td3_init(
-    spec: Spec,
-    cfg: TD3Config,
-    seeds: Sequence[int],
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Agent:
     """Creates networks and optimisers, one member per seed."""
     # Step 2: the actor, and its target: a second object that starts as a copy.
@@ -73,9 +69,7 @@ def td3_init(
     return Agent(actor, actor.copy(), critic, critic.copy(), adam_init(actor.flat), adam_init(critic.flat))
 
 
-def new_critics(
-    spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: torch.device | str, dtype: torch.dtype
-) -> Critic:
+def new_critics(spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: str, dtype: torch.dtype) -> Critic:
     """Creates each member's critics, none like another."""
     network = critic_architecture(spec, cfg)
     critic_seeds = [derive(seed, "critic", which) for seed in seeds for which in range(cfg.critics)]

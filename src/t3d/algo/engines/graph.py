@@ -33,21 +33,21 @@ def update(
     """Performs steps 5 to 15 like td3_update."""
     members, critics = len(agent.actor.flat), cfg.critics
     # Steps 5 and 6
-    pi2 = output(forward(network(agent.actor_target), batch.s2)).tanh()
+    pi2 = forward(network(agent.actor_target), batch.s2)[-1][0].tanh()
     sigma, clip = rowwise(coefficients.target_noise, pi2), rowwise(coefficients.target_noise_clip, pi2)
     eps = (draws.target_noise * sigma).clamp(-clip, clip)
     a2 = (pi2 + eps).clamp(-1, 1)
     # Steps 7 to 9
     x2 = for_each_critic(torch.cat([batch.s2, a2], dim=-1), critics)
-    q2 = output(forward(network(agent.critic_target), x2)).view(members, critics, -1)
+    q2 = forward(network(agent.critic_target), x2)[-1][0].view(members, critics, -1)
     v2 = AGGREGATES[cfg.aggregate](q2, draws, cfg)
     y = batch.r + batch.discount * (1 - batch.terminated) * v2
     # Steps 10 to 12
     online = network(agent.critic)
     passed = forward(online, for_each_critic(torch.cat([batch.s, batch.a], dim=-1), critics))
-    q = output(passed).view(members, critics, -1)
+    q = passed[-1][0].view(members, critics, -1)
     td = q - y.unsqueeze(1)
-    d_q = (batch.weight.unsqueeze(1) * td * (2 / td.shape[-1])).view_as(output(passed))
+    d_q = (batch.weight.unsqueeze(1) * td * (2 / td.shape[-1])).view_as(passed[-1][0])
     gradient = parameter_gradient(passed, backward(online, passed, d_q))
     rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
     optimise(agent.critic, agent.critic_adam, gradient, rate, coefficients)
@@ -61,7 +61,7 @@ def _update_actor(
     # Step 13
     online = network(agent.actor)
     passed = forward(online, batch.s)
-    pi = output(passed).tanh()
+    pi = passed[-1][0].tanh()
     q_pi, d_x = objective(agent.critic, torch.cat([batch.s, pi], dim=-1), cfg)
     d_output = d_x[..., batch.s.shape[-1] :] * (1 - pi * pi)  # tanh' = 1 - tanh²
     gradient = parameter_gradient(passed, backward(online, passed, d_output))
@@ -83,15 +83,10 @@ def objective(critic: Critic, x: Tensor, cfg: TD3Config) -> tuple[Tensor, Tensor
     critics = 1 if cfg.actor_objective == "first" else cfg.critics
     online = network(critic, every=cfg.critics // critics)
     passed = forward(online, for_each_critic(x, critics))
-    q_pi, share = OBJECTIVES[cfg.actor_objective](output(passed).view(-1, critics, x.shape[1]))
-    d_q = (share * (-1 / x.shape[1])).view_as(output(passed))
+    q_pi, share = OBJECTIVES[cfg.actor_objective](passed[-1][0].view(-1, critics, x.shape[1]))
+    d_q = (share * (-1 / x.shape[1])).view_as(passed[-1][0])
     d_x = input_gradient(online, passed, d_q)  # (M * C, B, in)
     return q_pi, d_x.view(-1, critics, *x.shape[1:]).sum(dim=1)
-
-
-def mean(q: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of q (M, C, B) over critics, and its gradient."""
-    return q.mean(dim=1), torch.full_like(q, 1 / q.shape[1])
 
 
 def smallest(q: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,6 +94,11 @@ def smallest(q: Tensor) -> tuple[Tensor, Tensor]:
     least = q.amin(dim=1)
     chosen = (q == least.unsqueeze(1)).to(q.dtype)
     return least, chosen / chosen.sum(dim=1, keepdim=True)
+
+
+def mean(q: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of q (M, C, B) over critics, and its gradient."""
+    return q.mean(dim=1), torch.full_like(q, 1 / q.shape[1])
 
 
 OBJECTIVES = {"first": mean, "mean": mean, "min": smallest}  # step 13, as in algo/critics.py; the first alone is a mean
@@ -110,16 +110,6 @@ class Hidden(NamedTuple):
     parameters: int  # besides weight and bias, each (K, 1, size)
     forward: Callable[..., list[Tensor]]  # z, parameters -> the layer's output, then whatever else backward needs
     backward: Callable[..., list[Tensor]]  # d output, parameters, what forward returned -> d z, d each parameter
-
-
-def relu(z: Tensor) -> list[Tensor]:
-    """ReLU alone."""
-    return [z.relu()]  # compiled, this and adding the bias are one kernel
-
-
-def relu_backward(d_h: Tensor, h: Tensor) -> list[Tensor]:
-    """The gradient of relu."""
-    return [d_h * (h > 0)]
 
 
 def norm_relu(z: Tensor, scale: Tensor, shift: Tensor) -> list[Tensor]:
@@ -141,7 +131,10 @@ def norm_relu_backward(
     return [(d_normal - moves - stretches) * per_deviation, d_shift * normal, d_shift]
 
 
-HIDDEN = {"mlp": Hidden(0, relu, relu_backward), "layer_norm": Hidden(2, norm_relu, norm_relu_backward)}
+HIDDEN = {
+    "mlp": Hidden(0, lambda z: [z.relu()], lambda d_h, h: [d_h * (h > 0)]),  # one kernel with adding the bias
+    "layer_norm": Hidden(2, norm_relu, norm_relu_backward),
+}
 
 
 class Network(NamedTuple):
@@ -168,11 +161,6 @@ def forward(network: Network, x: Tensor) -> list[list[Tensor]]:
         passed.append(network.hidden.forward(z, *others))
     weight, bias = network.layers[-1]
     return [*passed, [torch.bmm(passed[-1][0], weight) + bias]]
-
-
-def output(passed: list[list[Tensor]]) -> Tensor:
-    """The networks' output, (K, B, out)."""
-    return passed[-1][0]
 
 
 def backward(network: Network, passed: list[list[Tensor]], d_output: Tensor) -> list[list[Tensor]]:
