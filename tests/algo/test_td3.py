@@ -75,23 +75,23 @@ MUTATIONS = [
     ("10: next state in the critics", "agent.critic.outputs(s, a)", "agent.critic.outputs(s2, a)"),
     ("10: policy's action for the one taken", "agent.critic.outputs(s, a)", "agent.critic.outputs(s, pi2)"),
     ("11: absolute error", "LOSSES[cfg.critic_loss](outputs, td, y, cfg)", "td.abs()"),
-    ("11: mean over critics", ".mean(dim=-1).sum()\n    # Step 12", ".mean()\n    # Step 12"),
-    ("11: sum over the batch", ".mean(dim=-1).sum()\n    # Step 12", ".sum()\n    # Step 12"),
+    ("11: mean over critics", ".mean(dim=-1).sum()\n    return", ".mean()\n    return"),
+    ("11: sum over the batch", ".mean(dim=-1).sum()\n    return", ".sum()\n    return"),
     ("12: the actor's rate", "coefficients.critic_lr", "coefficients.actor_lr"),
     ("12: critics never step", "optimise(agent.critic, agent", "(lambda *_: None)(agent.critic, agent"),
     ("13: actor descends", "actor_loss = -q_pi", "actor_loss = q_pi"),
     ("13: actor on Q2", "OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)", "agent.critic(s, pi)[:, 1]"),
     ("13: actor on the target critic", "OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)", "agent.critic_target.q1(s, pi)"),
     ("13: actor on the minimum", "OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)", "agent.critic(s, pi).amin(1)"),
-    ("13: undelayed actor", "if not update_actor:", "if False:"),
+    ("13: undelayed actor", " if update_actor else trace", ""),
     ("13: the critics' rate", "coefficients.actor_lr", "coefficients.critic_lr"),
     ("14: actor target never moves", "polyak(agent.actor_target, agent.actor, coefficients.tau)", "pass"),
     ("14: actor target copied", "polyak(agent.actor_target, agent.actor, coefficients.tau)", "polyak(agent.actor_target, agent.actor, 1.0)"),
     ("15: critic targets never move", "polyak(agent.critic_target, agent.critic, coefficients.tau)", "pass"),
     ("15: tau the other way round", "polyak(agent.critic_target, agent.critic, coefficients.tau)", "polyak(agent.critic_target, agent.critic, 1 - coefficients.tau)"),
-    ("14, 15: undelayed Polyak", "    if not update_actor:\n        return trace\n",
+    ("14, 15: undelayed Polyak", "    return improve(",
      "    if not update_actor:\n        polyak(agent.actor_target, agent.actor, coefficients.tau)\n"
-     "        polyak(agent.critic_target, agent.critic, coefficients.tau)\n        return trace\n"),
+     "        polyak(agent.critic_target, agent.critic, coefficients.tau)\n    return improve("),
 ]  # fmt: skip
 
 

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from t3d.algo.adam import AdamState, adam_init, scheduled
-from t3d.algo.coefficients import rowwise
-from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES
 from t3d.algo.networks import Actor, Critic, ImageActor, gradients, initial
-from t3d.algo.td3 import Coefficients, new_critics, optimise, penalty, polyak, td3_draws
+from t3d.algo.td3 import Agent, Coefficients, improve, judge, new_critics, optimise, td3_draws
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture
 from t3d.policy.encoders import Encoder
@@ -55,62 +53,29 @@ def pixels_init(
 def pixels_update(
     agent: PixelAgent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Coefficients, update_actor: bool
 ) -> UpdateTrace:
-    """Performs one iteration of the paper's loop, steps 4 to 15; steps 13 to 15 only if update_actor."""
-    encoder, actor = agent.policy.encoder, agent.policy.actor
+    """Performs td3_update, steps 4 to 15, on what the encoder sees."""
+    policy, critic, adam = agent.policy, agent.critic, agent.critic_adam
+    beyond = Agent(policy.actor, agent.actor_target, critic, agent.critic_target, agent.actor_adam, adam)
     # Step 4: a batch of transitions, whose images are shifted.
-    s, a, r, s2, terminated, discount, weight, _ = batch
-    s, s2 = randomly_shifted(agent.policy, s, s2, draws, cfg)
-
+    s, s2 = randomly_shifted(policy, batch.s, batch.s2, draws, cfg)
     with torch.no_grad():
-        # Step 5: the next state as the encoder sees it, and the target actor's action in it.
-        s2 = agent.policy.encode(s2)
-        pi2 = agent.actor_target(s2)  # (M, B, action)
-        # Step 6: target policy smoothing.
-        sigma, clip = rowwise(coefficients.target_noise, pi2), rowwise(coefficients.target_noise_clip, pi2)
-        eps = (sigma * draws.target_noise).clamp(-clip, clip)
-        a2 = (pi2 + eps).clamp(-1, 1)
-        # Steps 7 to 9: the target critics' values of it, one of them, and the target for all critics.
-        q2 = agent.critic_target(s2, a2)  # (M, C, B)
-        v2 = AGGREGATES[cfg.aggregate](q2, draws, cfg)  # (M, B)
-        y = r + discount * (1 - terminated) * v2
-
-    # Step 10: the state as the encoder sees it, and the critics' values of the action that was taken.
-    s = agent.policy.encode(s)
-    outputs = agent.critic.outputs(s, a)
-    q = agent.critic.value(outputs)  # (M, C, B)
-    # Step 11: the loss of the critics, and of the encoder.
-    td = q - y.unsqueeze(1)
-    loss = LOSSES[cfg.critic_loss](outputs, td, y, cfg)  # (M, C, B)
-    critic_loss = (weight.unsqueeze(1) * loss).mean(dim=-1).sum()
-    # Step 12: backpropagate through both, one Adam step each.
-    for_encoder, for_critics = gradients(critic_loss, encoder, agent.critic)
-    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
-    optimise(encoder, agent.encoder_adam, for_encoder, rate, coefficients)
-    optimise(agent.critic, agent.critic_adam, for_critics, rate, coefficients)
-
-    trace = UpdateTrace(pi2, eps, a2, q2, v2, y, q.detach(), td.detach(), loss.detach(), weight)
-    if not update_actor:
-        return trace
-
-    # Step 13: gradient ascent of the actor on the critics; the encoder does not learn from it.
-    s = s.detach()
-    pre_activation = actor.forward(s)
-    pi = pre_activation.tanh()
-    q_pi = OBJECTIVES[cfg.actor_objective](agent.critic, s, pi)  # (M, B)
-    actor_loss = -q_pi.mean(dim=-1) + penalty(pre_activation, coefficients.pre_activation_penalty)  # (M,)
-    gradient = actor.gradient(actor_loss.sum())
-    rate = scheduled(coefficients.actor_lr, agent.actor_adam.steps, cfg, every=cfg.policy_delay)
-    optimise(actor, agent.actor_adam, gradient, rate, coefficients)
-    # Steps 14 and 15: the targets follow slowly.
-    polyak(agent.actor_target, actor, coefficients.tau)
-    polyak(agent.critic_target, agent.critic, coefficients.tau)
-    return trace._replace(pi=pi.detach(), q_pi=q_pi.detach(), actor_loss=actor_loss.detach())
+        # Step 5: the next state as the encoder sees it.
+        s2 = policy.encode(s2)
+    # Step 10: the state as the encoder sees it.
+    s = policy.encode(s)
+    trace, critic_loss = judge(beyond, batch._replace(s=s, s2=s2), draws, cfg, coefficients)
+    # Step 12: backpropagate through critics and encoder, one Adam step each.
+    for_encoder, for_critics = gradients(critic_loss, policy.encoder, critic)
+    rate = scheduled(coefficients.critic_lr, adam.steps, cfg)
+    optimise(policy.encoder, agent.encoder_adam, for_encoder, rate, coefficients)
+    optimise(critic, adam, for_critics, rate, coefficients)
+    # Steps 13 to 15: the encoder does not learn from the actor.
+    return improve(beyond, s.detach(), trace, cfg, coefficients) if update_actor else trace
 
 
 def pixels_draws(spec: Spec, cfg: TD3Config) -> Draws:
     """The shapes of what an update draws, for one member."""
-    shift = (cfg.batch_size, 4) if cfg.image_shift else None
-    return td3_draws(spec, cfg)._replace(shift=shift)  # type: ignore[arg-type]
+    return td3_draws(spec, cfg)._replace(shift=(cfg.batch_size, 4) if cfg.image_shift else None)  # type: ignore[arg-type]
 
 
 def randomly_shifted(policy: ImageActor, s: Tensor, s2: Tensor, draws: Draws, cfg: TD3Config) -> tuple[Tensor, Tensor]:

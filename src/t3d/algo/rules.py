@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from t3d.algo.coefficients import for_members
 from t3d.algo.networks import Actor
 from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
-from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_phases, td3_update
+from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_update
 from t3d.config import Config, TD3Config
 from t3d.config.sweeps import refuse_field, swept
 from t3d.modules import named_or_own
@@ -36,7 +36,8 @@ class Rule(NamedTuple):
     # tensors (M, ...) with q and td (M, C, B), y (M, B), and losses (M,) by name; complete ones have critic and actor.
     update: Callable[..., Any]
     coefficients: Callable[[TD3Config], Any] = coefficients_of  # a NamedTuple of floats, one of them gamma
-    phases: Callable[[TD3Config], Sequence[Hashable]] = td3_phases  # taken in turn; the last one's trace is complete
+    # Taken in turn; the last one's trace is complete. TD3's say whether the actor moves: each policy_delay-th does.
+    phases: Callable[[TD3Config], Sequence[Hashable]] = lambda cfg: [False] * (cfg.policy_delay - 1) + [True]
     # A NamedTuple of shapes (or None); updates get normal draws of these.
     draws: Callable[[Spec, TD3Config], Any] = td3_draws
     acting: Callable[[Agent], Actor] = lambda agent: agent.actor  # collects transitions

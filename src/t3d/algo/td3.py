@@ -81,6 +81,18 @@ def td3_update(
     agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Coefficients, update_actor: bool
 ) -> UpdateTrace:
     """Performs one iteration of the paper's loop, steps 4 to 15; steps 13 to 15 only if update_actor."""
+    trace, critic_loss = judge(agent, batch, draws, cfg, coefficients)  # steps 4 to 11
+    # Step 12: backpropagate, one Adam step for all critics.
+    gradient = agent.critic.gradient(critic_loss)
+    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
+    optimise(agent.critic, agent.critic_adam, gradient, rate, coefficients)
+    return improve(agent, batch.s, trace, cfg, coefficients) if update_actor else trace  # steps 13 to 15
+
+
+def judge(
+    agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Coefficients
+) -> tuple[UpdateTrace, Tensor]:
+    """The first half of an update: the target, and the loss of the critics."""
     # Step 4: a batch of transitions.
     s, a, r, s2, terminated, discount, weight, _ = batch
 
@@ -105,15 +117,11 @@ def td3_update(
     td = q - y.unsqueeze(1)
     loss = LOSSES[cfg.critic_loss](outputs, td, y, cfg)  # (M, C, B)
     critic_loss = (weight.unsqueeze(1) * loss).mean(dim=-1).sum()
-    # Step 12: backpropagate, one Adam step for all critics.
-    gradient = agent.critic.gradient(critic_loss)
-    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
-    optimise(agent.critic, agent.critic_adam, gradient, rate, coefficients)
+    return UpdateTrace(pi2, eps, a2, q2, v2, y, q.detach(), td.detach(), loss.detach(), weight), critic_loss
 
-    trace = UpdateTrace(pi2, eps, a2, q2, v2, y, q.detach(), td.detach(), loss.detach(), weight)
-    if not update_actor:
-        return trace
 
+def improve(agent: Agent, s: Tensor, trace: UpdateTrace, cfg: TD3Config, coefficients: Coefficients) -> UpdateTrace:
+    """The second half of an update: the actor, and what follows it slowly."""
     # Step 13: gradient ascent of the actor on the first online critic.
     pre_activation = agent.actor.forward(s)
     pi = pre_activation.tanh()
@@ -148,11 +156,6 @@ def penalty(pre_activation: Tensor, strength: Coefficient) -> Tensor | float:
 def polyak(target: Stack, online: Stack, tau: Coefficient) -> None:
     """target <- tau * online + (1 - tau) * target."""
     target.flat.lerp_(online.flat, rowwise(tau, target.flat))
-
-
-def td3_phases(cfg: TD3Config) -> list[bool]:
-    """Whether each update moves the actor: the last of every policy_delay does."""
-    return [False] * (cfg.policy_delay - 1) + [True]
 
 
 def td3_draws(spec: Spec, cfg: TD3Config) -> Draws:

@@ -29,6 +29,7 @@ class Memory:
         self.replay = _replay(spec, cfg, device)
         self.added, self.device = self.replay.added, self.replay.rows.device  # transitions ever added, per member
         self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
+        self.capture_safe = self.sampler.capture_safe and self.device.type == "cuda"  # whether graphs may record it
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
         self._largest = [0.0] * len(seeds)
         gamma = cfg.td3.gamma if gamma is None else gamma
@@ -56,10 +57,6 @@ class Memory:
             return list(self._largest)
         scales = self.reward_scaler.scale.flatten().tolist()
         return [largest / scale for largest, scale in zip(self._largest, scales, strict=True)]
-
-    @property
-    def capture_safe(self) -> bool:
-        return self.sampler.capture_safe and self.device.type == "cuda"
 
     def sample(self) -> Batch:
         return self.prepare(self.sampler.sample())
