@@ -77,18 +77,6 @@ def new_critics(spec: Spec, cfg: TD3Config, seeds: Sequence[int], device: str, d
     return Critic(network, initial(network, critic_seeds, dtype).to(device), len(seeds), value)
 
 
-def td3_update(
-    agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Coefficients, update_actor: bool
-) -> UpdateTrace:
-    """Performs one iteration of the paper's loop, steps 4 to 15; steps 13 to 15 only if update_actor."""
-    trace, critic_loss = judge(agent, batch, draws, cfg, coefficients)  # steps 4 to 11
-    # Step 12: backpropagate, one Adam step for all critics.
-    gradient = agent.critic.gradient(critic_loss)
-    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
-    optimise(agent.critic, agent.critic_adam, gradient, rate, coefficients)
-    return improve(agent, batch.s, trace, cfg, coefficients) if update_actor else trace  # steps 13 to 15
-
-
 def judge(
     agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Coefficients
 ) -> tuple[UpdateTrace, Tensor]:
@@ -118,6 +106,18 @@ def judge(
     loss = LOSSES[cfg.critic_loss](outputs, td, y, cfg)  # (M, C, B)
     critic_loss = (weight.unsqueeze(1) * loss).mean(dim=-1).sum()
     return UpdateTrace(pi2, eps, a2, q2, v2, y, q.detach(), td.detach(), loss.detach(), weight), critic_loss
+
+
+def td3_update(
+    agent: Agent, batch: Batch, draws: Draws, cfg: TD3Config, coefficients: Coefficients, update_actor: bool
+) -> UpdateTrace:
+    """Performs one iteration of the paper's loop, steps 4 to 15; steps 13 to 15 only if update_actor."""
+    trace, critic_loss = judge(agent, batch, draws, cfg, coefficients)  # steps 4 to 11
+    # Step 12: backpropagate, one Adam step for all critics.
+    gradient = agent.critic.gradient(critic_loss)
+    rate = scheduled(coefficients.critic_lr, agent.critic_adam.steps, cfg)
+    optimise(agent.critic, agent.critic_adam, gradient, rate, coefficients)
+    return improve(agent, batch.s, trace, cfg, coefficients) if update_actor else trace  # steps 13 to 15
 
 
 def improve(agent: Agent, s: Tensor, trace: UpdateTrace, cfg: TD3Config, coefficients: Coefficients) -> UpdateTrace:
