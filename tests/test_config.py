@@ -167,7 +167,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"replay": {"capacity": -1}}, "out of range"),
         ({"env": {"num_envs": -1}}, "out of range"),
         ({"eval": {"episodes": 0}}, "out of range"),
-        ({"seeds": []}, "seeds is empty"),
+        ({"seeds": []}, "seeds=[] is empty or"),
         ({"seeds": [1, 1]}, "repeats a seed"),
         ({"seeds": [-1]}, "seeds contains -1; each must be between 0 and 4,611,686,018,427,387,903"),
         ({"total_steps": 0}, "out of range"),
@@ -183,7 +183,6 @@ def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], words: str) -> No
     assert words in str(caught.value)
 
 
-@dataclasses.dataclass(frozen=True)
 class MomentumConfig(TD3Config):
     """TD3's settings, and two more that are declared here and nowhere else."""
 
@@ -193,7 +192,6 @@ class MomentumConfig(TD3Config):
     """Restarts of the schedule."""
 
 
-@dataclasses.dataclass(frozen=True)
 class WithMomentum(Config):
     """All settings, with those two."""
 

@@ -17,8 +17,8 @@ from t3d.algo.networks import Actor, Critic, Stack, initial
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture, architecture
 from t3d.errors import UserError
-from t3d.policy.acting import MemberPolicy, PolicySnapshot
-from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture, numpy_operations
+from t3d.policy.acting import MemberPolicy, PolicySnapshot, numpy_operations
+from t3d.policy.architectures import ACTIVATIONS, KINDS, Architecture
 
 NAMES = [f"{kind}-{activation}" for kind, activation in ALL_NETWORKS]
 

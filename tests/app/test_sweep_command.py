@@ -53,7 +53,7 @@ def test_a_sweep_overrides_preset_and_file_and_a_flag_the_sweep_of_a_file(tmp_pa
             "--td3.gamma contradicts --sweep td3.gamma=0.9,0.98;",
         ),
         (["--sweep", "td3.actor_lr=0.1,0.2", "--td3.actor-lr=0.3"], "--td3.actor-lr contradicts --sweep td3.actor_lr="),
-        (["--sweep", "td3.gamma=0.9"], "has one value"),
+        (["--sweep", "td3.gamma=0.9"], "needs two or more values"),
         (["--sweep", "td3.actor_lr=0.1,0.2", "--engine", "fused"], "fused computes with one actor_lr for all seeds"),
         (
             ["--sweep", "td3.critics=2,3"],

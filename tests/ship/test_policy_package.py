@@ -74,7 +74,9 @@ def check(said: str, tmp_path: Path) -> None:
     first, *others = said.splitlines()
     assert first == "<best policy of Toy-v0, seed 3, step 12,000: 5 values -> mlp -> 3 actions>"
     assert (
-        len(others) == 3 and "a checkpoint holds the state of training" in others[0] and "pip install t3d" in others[0]
+        len(others) == 3
+        and "a checkpoint, the state of training, needs" in others[0]
+        and "pip install t3d" in others[0]
     )
     assert (
         "an ONNX file needs onnx" in others[1]

@@ -180,7 +180,7 @@ class Window:
 
     def __init__(self, cfg: Config) -> None:
         self.most = cfg.most_ahead
-        self.least = max(1, self.most // max(1, cfg.actors_of_a_seed))
+        self.least = max(1, self.most // max(1, min(cfg.async_actors, cfg.num_envs)))
         self.ahead, self._changed_at = self.least, time.monotonic()
         self._effect_seconds = order_seconds(cfg)  # after which a change has shown its effect
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from t3d.policy.architectures import NORM_EPSILON, Architecture, Operations
-from t3d.policy.encoders import BRIGHTEST, KERNEL, MIDDLE
+from t3d.policy.architectures import BRIGHTEST, KERNEL, MIDDLE, NORM_EPSILON, Architecture, Operations
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

@@ -23,7 +23,8 @@ from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.config.sweeps import swept
 from t3d.errors import UserError
 from t3d.modules import is_own, where_it_failed
-from t3d.policy.architectures import KINDS, Architecture, numpy_operations
+from t3d.policy.acting import numpy_operations
+from t3d.policy.architectures import KINDS, Architecture
 from t3d.policy.spec import Spec
 from t3d.types import Batch
 

@@ -18,7 +18,7 @@ from t3d.algo.networks import Actor, Critic, ImageActor, gradients, initial
 from t3d.algo.td3 import Agent, Coefficients, improve, judge, new_critics, optimise, td3_draws
 from t3d.config import TD3Config
 from t3d.config.networks import actor_architecture
-from t3d.policy.encoders import Encoder
+from t3d.policy.architectures import Encoder
 from t3d.policy.spec import Spec
 from t3d.seeds import derive
 from t3d.types import Batch, Draws, UpdateTrace

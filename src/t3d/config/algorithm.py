@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from t3d.config.fields import Section, setting
@@ -11,7 +10,6 @@ from t3d.errors import UserError
 Activation = Literal["relu", "elu", "gelu", "silu", "tanh"]
 
 
-@dataclass(frozen=True)
 class TD3Config(Section, prefix="td3."):
     """The algorithm. Defaults are those of the authors' later code."""
 
@@ -108,7 +106,6 @@ class TD3Config(Section, prefix="td3."):
             raise UserError(f"td3.actor_objective={self.actor_objective} needs at least 2 critics; td3.critics is 1")
 
 
-@dataclass(frozen=True)
 class ReplayConfig(Section, prefix="replay."):
     """The replay buffer."""
 

@@ -52,13 +52,15 @@ def setting(default: Default, **about: Unpack[About]) -> Default:
     return dataclasses.field(default=default, metadata=about)
 
 
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A dataclass of settings, converted to their types and checked when it is created."""
+    """Settings, converted to their types and checked when they are created; its classes become frozen dataclasses."""
 
     prefix = ""  # of its settings' names, e.g. td3.
 
     def __init_subclass__(cls, prefix: str | None = None) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
         cls.prefix = cls.prefix if prefix is None else prefix
 
     def __post_init__(self) -> None:

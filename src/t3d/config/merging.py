@@ -52,10 +52,9 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
     changes: dict[str, Any] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"
-        if key not in hints and (ours := our_names(name, flat(Config()))):
-            raise UserError(f"{name} is {' and '.join(ours)} here")
         if key not in hints:
-            raise UserError(f"unknown key {name}{did_you_mean(str(key), hints)}")
+            ours = " and ".join(our_names(name, flat(Config())))
+            raise UserError(f"{name} is {ours} here" if ours else f"unknown key {name}{did_you_mean(str(key), hints)}")
         current = getattr(base, key)
         if not dataclasses.is_dataclass(current):
             changes[key] = value

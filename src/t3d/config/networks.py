@@ -8,14 +8,13 @@ from typing import Any
 from t3d.config.algorithm import TD3Config
 from t3d.errors import UserError
 from t3d.modules import import_named, is_own, named_or_own, where_it_failed
-from t3d.policy.architectures import KINDS, Architecture, Kind
-from t3d.policy.encoders import Encoder
+from t3d.policy.architectures import KINDS, Architecture, Encoder, Kind
 from t3d.policy.spec import Spec
 
 
 def architecture(name: str, sizes: Sequence[int], activation: str, encoder: Encoder | None = None) -> Architecture:
     """Returns an architecture by the name of its kind; one of the user's own is imported."""
-    network = Architecture(name, _kind(name), tuple(sizes), activation, encoder)
+    network = Architecture(name, named_or_own(name, KINDS, Kind, "network"), tuple(sizes), activation, encoder)
     try:
         network.size  # noqa: B018 (its layout may raise)
     except Exception as error:
@@ -26,16 +25,12 @@ def architecture(name: str, sizes: Sequence[int], activation: str, encoder: Enco
 
 def sent_architecture(fields: dict[str, Any]) -> Architecture:
     """Reads an architecture that another process of the run has sent; one of the user's own is imported."""
-    return Architecture.from_dict(fields, _kind(fields["name"]))
+    return Architecture.from_dict(fields, own_network(fields["name"]))
 
 
-def _kind(name: str) -> Kind:
-    return named_or_own(name, KINDS, Kind, "network")
-
-
-def own_network(cfg: TD3Config) -> Kind | None:
-    """Imports the actor's network if it is the user's own, as load_policy wants it."""
-    return import_named(cfg.actor_network, Kind, "network") if is_own(cfg.actor_network) else None
+def own_network(name: str) -> Kind | None:
+    """Imports a network by its name if it is the user's own, as load_policy wants it."""
+    return import_named(name, Kind, "network") if is_own(name) else None
 
 
 def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,7 +22,6 @@ SINKS: tuple[SinkName, ...] = get_args(SinkName)
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
-@dataclass(frozen=True)
 class NoiseConfig(Section, prefix="noise."):
     """Exploration noise on the policy's actions."""
 
@@ -38,7 +37,6 @@ class NoiseConfig(Section, prefix="noise."):
     """Give each seed's environments different scales, from 0.25 to 4 times the noise scale."""
 
 
-@dataclass(frozen=True)
 class EnvConfig(Section, prefix="env."):
     """The environment to train on."""
 
@@ -95,7 +93,6 @@ def short_id(env_id: str) -> str:
     return f"{file.parent.name if file.stem == '__init__' else file.stem}{colon}{name}"
 
 
-@dataclass(frozen=True)
 class EvalConfig(Section, prefix="eval."):
     """Evaluation, in separate environments, with the same seeds each time and no noise."""
 
@@ -109,7 +106,6 @@ class EvalConfig(Section, prefix="eval."):
     """Maximum length of an evaluation episode, for environments without a time limit."""
 
 
-@dataclass(frozen=True)
 class LogConfig(Section, prefix="log."):
     """How often a run reports on its learning."""
 
@@ -119,7 +115,6 @@ class LogConfig(Section, prefix="log."):
     """Steps between diagnostics (docs/metrics.md); 0: none. They change nothing that is learned."""
 
 
-@dataclass(frozen=True)
 class CheckpointConfig(Section, prefix="checkpoint."):
     """Checkpoints: everything needed to resume a run exactly where it was."""
 
@@ -127,7 +122,6 @@ class CheckpointConfig(Section, prefix="checkpoint."):
     """Steps between checkpoints; there is also one when the run stops. The last three are kept."""
 
 
-@dataclass(frozen=True)
 class RunConfig(Section, prefix="run."):
     """Where the run is written."""
 
@@ -142,7 +136,6 @@ class RunConfig(Section, prefix="run."):
             raise UserError(f"run.name={self.name!r} must be a plain folder name; use run.root for the folder it is in")
 
 
-@dataclass(frozen=True)
 class Config(Section):
     """All settings of a run."""
 
@@ -205,10 +198,8 @@ class Config(Section):
             raise UserError(f"actors={self.actors} is not inline, local:N or ray:N with N from 1 to {MOST_ACTORS}")
         if self.ray_address and self.actors_kind != "ray":
             raise UserError(f"ray_address={self.ray_address} is used only with actors=ray:N")
-        if not self.seeds:
-            raise UserError("seeds is empty; give at least one, e.g. --seeds 0")
-        if len(set(self.seeds)) != len(self.seeds):
-            raise UserError(f"seeds={list(self.seeds)} repeats a seed; give each seed only once")
+        if not self.seeds or len({*self.seeds}) < len(self.seeds):
+            raise UserError(f"seeds={[*self.seeds]} is empty or repeats a seed; give one or more, each only once")
         self._check_sweep()
         self._check_together()
 
@@ -223,11 +214,11 @@ class Config(Section):
                 raise UserError(f"there is no setting {name}{hint}")
             if not is_own(self.rule):  # which settings a rule of the user's own reads is known when it is imported
                 refuse_field(name, can_be_swept)
-                other = f"td3.{known[name].get('no_effect_without', '')}"
-                if other in known and 0 in swept.get(other, (getattr(self.td3, other.removeprefix("td3.")),)):
+                other = known[name].get("no_effect_without")
+                if other is not None and 0 in swept.get(f"td3.{other}", (getattr(self.td3, other),)):
                     raise UserError(
-                        f"{name} changes nothing where {other}=0, so members would be the same; "
-                        f"leave it out of the sweep, or give {other} a value above 0"
+                        f"{name} changes nothing where td3.{other}=0, so members would be the same; "
+                        f"leave it out of the sweep, or give td3.{other} a value above 0"
                     )
             for value in values if name in can_be_swept else ():
                 self.td3_of(Member(0, ((name, value),)))
@@ -284,13 +275,8 @@ class Config(Section):
     @property
     def most_ahead(self) -> int:
         """How many transitions of a seed actors may be ahead of the updates."""
-        each = AHEAD_EACH * self.actors_of_a_seed if self.actors_kind == "ray" else 0
+        each = AHEAD_EACH * min(self.async_actors, self.num_envs) if self.actors_kind == "ray" else 0
         return self.max_ahead or max(AHEAD, min(each, self.total_steps // AHEAD_SHARE))
-
-    @property
-    def actors_of_a_seed(self) -> int:
-        """How many actors can collect for one seed: there is no work for more of them than it has environments."""
-        return min(self.async_actors, self.num_envs)
 
     @property
     def num_envs(self) -> int:

@@ -45,30 +45,23 @@ class Sweep(NamedTuple):
         return f"{self.field}={','.join(map(value_text, self.values))}"
 
 
-def parse(word: str) -> Sweep:
-    """Reads FIELD=V1,V2,..."""
-    field, _, listed = word.partition("=")
-    field = field.strip().replace("-", "_")
-    try:
-        values = tuple(map(float, listed.split(",")))
-    except ValueError:
-        values = ()
-    if not FIELD.fullmatch(field) or not values or not all(map(math.isfinite, values)):
-        raise UserError(f"sweep={word!r} cannot be read; {FORM}")
-    if len(values) < 2:
-        raise UserError(f"sweep={word!r} has one value; give at least two, or set {field} itself")
-    if len(set(values)) < len(values):
-        raise UserError(f"sweep={word!r} has a value twice; give each only once")
-    return Sweep(field, values)
-
-
 def parse_all(words: Iterable[str]) -> list[Sweep]:
-    """Reads the sweeps of a run, each of a different field."""
-    sweeps = [parse(word) for word in words]
-    fields = [sweep.field for sweep in sweeps]
-    twice = [field for field in fields if fields.count(field) > 1]
-    if twice:
-        raise UserError(f"sweep names {twice[0]} twice; give all its values at once, e.g. {EXAMPLE}")
+    """Reads the sweeps of a run, each FIELD=V1,V2,... of a different field."""
+    sweeps: list[Sweep] = []
+    for word in words:
+        field, _, listed = word.partition("=")
+        field = field.strip().replace("-", "_")
+        try:
+            values = tuple(map(float, listed.split(",")))
+        except ValueError:
+            values = ()
+        if not FIELD.fullmatch(field) or not values or not all(map(math.isfinite, values)):
+            raise UserError(f"sweep={word!r} cannot be read; {FORM}")
+        if len(values) < 2 or len({*values}) < len(values):
+            raise UserError(f"sweep={word!r} needs two or more values, each only once; or set {field} itself")
+        if field in dict(sweeps):
+            raise UserError(f"sweep names {field} twice; give all its values at once, e.g. {EXAMPLE}")
+        sweeps.append(Sweep(field, values))
     if len(sweeps) > MOST_FIELDS:
         raise UserError(f"sweep names {len(sweeps)} settings; a run sweeps at most {MOST_FIELDS}")
     return sweeps

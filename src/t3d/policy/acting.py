@@ -6,16 +6,18 @@ A torch call for one observation takes several times as long, and this way actor
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.files import to_count
-from t3d.policy.architectures import Architecture, numpy_operations
+from t3d.policy.architectures import ACTIVATIONS, BRIGHTEST, KERNEL, MIDDLE, NORM_EPSILON, Architecture, Operations
 from t3d.policy.observations import batch_size, flatten, flatten_batch, numbers, sane, stacked
-from t3d.policy.spec import Floats, Spec, limited, middle, put_previous, to_bounds
+from t3d.policy.spec import Floats, Spec, floats_in, limited, middle, put_previous, to_bounds
 
 SCALED_LIMIT = 10.0  # chosen; learning (data/scaling.py) clips here too
 _TAKES_PREVIOUS = (
@@ -23,6 +25,52 @@ _TAKES_PREVIOUS = (
     "previous_action); policy.controller() keeps it for you"
 )
 _TAKES_NO_PREVIOUS = "this policy takes no previous action: it was trained without env.max_action_change"
+
+
+def _linear(x: Floats, weight: Floats, bias: Floats) -> Floats:
+    y: Floats = x @ weight
+    y += bias
+    return y
+
+
+def _layer_norm(x: Floats, scale: Floats, shift: Floats) -> Floats:
+    centred = x - x.mean(-1, keepdims=True)
+    variance = np.square(centred).mean(-1, keepdims=True)
+    normal: Floats = centred / np.sqrt(variance + np.float32(NORM_EPSILON)) * scale + shift
+    return normal
+
+
+def pixels(images: NDArray[np.uint8], like: Floats) -> Floats:
+    """Bytes as floats from -0.5 to 0.5."""
+    values: Floats = np.divide(images, np.float32(BRIGHTEST), dtype=np.float32)
+    values -= np.float32(MIDDLE)
+    return values
+
+
+def convolve(images: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
+    """A convolution as a product of matrices, and a ReLU: (N, in, height, width) -> (N, out, less, less)."""
+    windows = sliding_window_view(images, (KERNEL, KERNEL), (2, 3))[:, :, ::stride, ::stride]
+    count, channels, height, width, *_ = windows.shape
+    columns = windows.transpose(0, 1, 4, 5, 2, 3).reshape(count, channels * KERNEL * KERNEL, height * width)
+    outputs: Floats = weight.T @ columns
+    outputs += bias.T
+    np.maximum(outputs, 0, out=outputs)
+    return outputs.reshape(count, -1, height, width)
+
+
+def numpy_operations(activation: str) -> Operations:
+    """The operations of one network in NumPy."""
+    return Operations(
+        _linear,
+        _layer_norm,
+        ACTIVATIONS[activation],
+        tanh=np.tanh,
+        join=partial(np.concatenate, axis=-1),
+        floats=lambda values, like: floats_in(values),
+        pixels=pixels,
+        convolve=convolve,
+        flattened=lambda images: images.reshape(len(images), -1),
+    )
 
 
 class Scaling(NamedTuple):

@@ -1,13 +1,13 @@
 """Network architectures as values: which parameters a network has, and how its output is computed from them.
 
-Each architecture is written once. Its forward pass works with any arrays that its operations understand: K networks at
-once in torch (algo/networks.py), or one network in NumPy (below), for acting without torch.
+Each is written once, the encoder of images too, which the actor and the critics of a member share. Its forward pass
+works with any arrays that its operations understand: K networks at once in torch (algo/networks.py), or one network in
+NumPy (policy/acting.py), for acting without torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain, pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3d.files import Refused, to_count, to_fields, to_list
-from t3d.policy.encoders import Encoder, convolve, pixels
-from t3d.policy.spec import Floats, floats_in
+from t3d.policy.spec import Floats
 
 NORM_EPSILON = 1e-5  # PyTorch's default for layer normalisation
 EXPANSION = 4  # of a residual block's hidden layer, as in SimBa
+KERNEL = 3  # pixels each way of every convolution of images, as in DrQ-v2
+BRIGHTEST, MIDDLE = 255, 0.5  # a pixel p becomes p / 255 - 0.5
 
 
 class Parameter(NamedTuple):
@@ -36,7 +37,7 @@ class Operations(NamedTuple):
     linear: Callable[[Any, Any, Any], Any]  # x (..., N, in), weight, bias -> (..., N, out)
     layer_norm: Callable[[Any, Any, Any], Any]  # x (..., N, size), scale, shift -> the same shape
     activate: Callable[[Any], Any]
-    # For images only (policy/encoders.py); `like` is a parameter, whose type of floats the result has.
+    # For images only; `like` is a parameter, whose type of floats the result has.
     tanh: Callable[[Any], Any]
     join: Callable[[Sequence[Any]], Any]  # pieces (..., N, any) -> (..., N, all of them)
     floats: Callable[[Any, Any], Any]  # bytes (..., N, 4 n), like -> (..., N, n)
@@ -50,6 +51,81 @@ class Kind(NamedTuple):
 
     layout: Callable[[tuple[int, ...]], list[Parameter]]  # layer sizes -> its parameters, in order
     forward: Callable[[Sequence[Any], Any, Operations], Any]  # parameters, x (..., N, in) -> (..., N, out)
+
+
+class Encoder(NamedTuple):
+    """Convolutions without padding, each with a ReLU; every image of an observation has its own."""
+
+    images: tuple[tuple[int, int, int], ...]  # channels, height and width of each, in one frame
+    stack: int  # frames in an observation; they are channels of one image
+    strides: tuple[int, ...]
+    channels: int  # that each convolution returns
+    features: int  # that actor and critics each make of the encoder's outputs
+
+    @property
+    def frame_size(self) -> int:
+        return sum(map(prod, self.images))
+
+    @property
+    def outputs(self) -> int:
+        """Values that it makes of the images of an observation."""
+        return sum(self.channels * self._shrunk(height) * self._shrunk(width) for _, height, width in self.images)
+
+    @property
+    def activations(self) -> int:
+        """Values that it computes of one observation: its pixels, and what each convolution returns."""
+        pixels = self.stack * self.frame_size
+        shorter = (self._replace(strides=self.strides[:count]) for count in range(1, len(self.strides) + 1))
+        return pixels + sum(encoder.outputs for encoder in shorter)
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of each convolution as a product of matrices, image by image."""
+        layers = []
+        for channels, _, _ in self.images:
+            inputs = [self.stack * channels, *[self.channels] * (len(self.strides) - 1)]
+            layers += [(count * KERNEL * KERNEL, self.channels) for count in inputs]
+        return layers
+
+    def forward(self, parameters: Sequence[Any], observations: Any, ops: Operations) -> Any:
+        """Observations (..., N, width), which are bytes -> (..., N, outputs and then the vector)."""
+        *lead, width = observations.shape
+        vector = width - self.stack * self.frame_size  # bytes
+        frames = observations[..., vector:].reshape(*lead, self.stack, self.frame_size)
+        pieces, start, layers = [], 0, iter(parameters)
+        for channels, *sides in self.images:
+            stop = start + channels * prod(sides)
+            stacked = frames[..., start:stop].reshape(*lead, self.stack * channels, *sides)
+            images = ops.pixels(stacked, parameters[0])
+            for stride in self.strides:
+                images = ops.convolve(images, next(layers), next(layers), stride)
+            pieces.append(ops.flattened(images))
+            start = stop
+        if vector:
+            pieces.append(ops.floats(observations[..., :vector], parameters[0]))
+        return ops.join(pieces)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Encoder:
+        images = []
+        for shape in to_list(fields["images"]):
+            channels, height, width = (to_count(size, least=1) for size in to_list(shape))
+            images.append((channels, height, width))
+        strides = tuple(to_count(stride, least=1) for stride in to_list(fields["strides"]))
+        numbers = (to_count(fields[name], least=1) for name in ("channels", "features"))
+        encoder = cls(tuple(images), to_count(fields["stack"], least=1), strides, *numbers)
+        if not images or not strides or not encoder.outputs:
+            raise ValueError("an encoder has images and strides")
+        return encoder
+
+    def _shrunk(self, side: int) -> int:
+        """What the convolutions leave of a side of an image."""
+        left = side
+        for stride in self.strides:
+            if left < KERNEL:
+                raise ValueError(f"convolutions with strides {list(self.strides)} leave nothing of {side} pixels")
+            left = (left - KERNEL) // stride + 1
+        return left
 
 
 class Architecture(NamedTuple):
@@ -203,19 +279,6 @@ KINDS = {
 }
 
 
-def _linear(x: Floats, weight: Floats, bias: Floats) -> Floats:
-    y: Floats = x @ weight
-    y += bias
-    return y
-
-
-def _layer_norm(x: Floats, scale: Floats, shift: Floats) -> Floats:
-    centred = x - x.mean(-1, keepdims=True)
-    variance = np.square(centred).mean(-1, keepdims=True)
-    normal: Floats = centred / np.sqrt(variance + np.float32(NORM_EPSILON)) * scale + shift
-    return normal
-
-
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "relu": lambda x: np.maximum(x, 0),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
@@ -224,18 +287,3 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "silu": lambda x: 0.5 * x * (1 + np.tanh(0.5 * x)),  # x * sigmoid(x), without overflow
     "tanh": np.tanh,
 }
-
-
-def numpy_operations(activation: str) -> Operations:
-    """The operations of one network in NumPy."""
-    return Operations(
-        _linear,
-        _layer_norm,
-        ACTIVATIONS[activation],
-        tanh=np.tanh,
-        join=partial(np.concatenate, axis=-1),
-        floats=lambda values, like: floats_in(values),
-        pixels=pixels,
-        convolve=convolve,
-        flattened=lambda images: images.reshape(len(images), -1),
-    )

@@ -35,10 +35,6 @@ from t3d.policy.spec import Spec, to_bounds
 FORMAT = 3  # formats 1 and 2 had no architecture
 INDENT = 2  # of the json, which is for people
 MOST_JSON_BYTES, MOST_BYTES = 2**24, 2**32  # larger files are refused unread; chosen
-NEEDS = {  # module -> what needs more than NumPy and safetensors, and what to install for it
-    "t3d.ship.from_checkpoint": ("a checkpoint holds the state of training, so loading it", "t3d"),
-    "t3d.policy.onnx_policy": ("an ONNX file", "onnx onnxruntime"),
-}
 
 
 class UnknownNetwork(UserError):
@@ -58,18 +54,18 @@ def load_policy(path: str | Path, network: Kind | None = None, seed: int | str |
     if network is not None and (is_onnx or is_checkpoint):
         raise UserError(f"{path} is {'an ONNX file' if is_onnx else 'a checkpoint'}: it takes no network")
     if is_checkpoint:
-        return _loader("t3d.ship.from_checkpoint")(path, seed)
+        return _loader("t3d.ship.from_checkpoint", "a checkpoint, the state of training,", "t3d")(path, seed)
     if path.is_dir():
         return _best_of_run(path, network, seed)
-    policy = _loader("t3d.policy.onnx_policy")(path) if is_onnx else read_policy(path, network)
+    onnx = "t3d.policy.onnx_policy", "an ONNX file", "onnx onnxruntime"
+    policy = _loader(*onnx)(path) if is_onnx else read_policy(path, network)
     if seed is not None:
         raise UserError(f"{path} holds one policy: it takes no seed")
     return policy
 
 
-def _loader(module: str) -> Callable[..., LoadedPolicy]:
+def _loader(module: str, what: str, packages: str) -> Callable[..., LoadedPolicy]:
     """Imports what only some policies need; a sentence says how to install it."""
-    what, packages = NEEDS[module]
     try:
         load: Callable[..., LoadedPolicy] = importlib.import_module(module).load
     except ImportError as error:

@@ -110,9 +110,9 @@ def numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
     try:
         array = np.asarray(value)
     except ValueError:  # ragged lists
-        raise InvalidValue(name, f"is {type(value).__name__} {value!r:.60}, not numbers of one shape") from None
+        array = np.asarray(None)
     if array.dtype.kind not in "fiub":
-        raise InvalidValue(name, f"is {type(value).__name__} {value!r:.60}, not numbers")
+        raise InvalidValue(name, f"is {type(value).__name__} {value!r:.60}, not numbers of one shape")
     if array.shape != shape:
         raise InvalidValue(name, f"has shape {array.shape} instead of {shape}")
     return array.astype(np.float64, copy=False)

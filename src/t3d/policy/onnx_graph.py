@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot
-from t3d.policy.architectures import NORM_EPSILON, Operations, project
-from t3d.policy.encoders import BRIGHTEST, KERNEL, MIDDLE
+from t3d.policy.architectures import BRIGHTEST, KERNEL, MIDDLE, NORM_EPSILON, Operations, project
 from t3d.policy.spec import Floats, Spec, bounds_inside
 
 OPSET, IR_VERSION = 17, 8  # the oldest with LayerNormalization, so that runtimes of 2022 and newer take it

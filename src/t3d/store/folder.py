@@ -199,7 +199,7 @@ class RunFolder:
     def best_problem(self, member: int) -> str:
         """Returns what is wrong with the file of a member's best policy, or an empty string."""
         try:
-            read_policy(self.path / "best" / self.cfg.members[member].name, own_network(self.cfg.td3))
+            read_policy(self.path / "best" / self.cfg.members[member].name, own_network(self.cfg.td3.actor_network))
         except UserError as error:
             return str(error)
         return ""
