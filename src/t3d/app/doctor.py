@@ -33,7 +33,6 @@ EXTRAS = {  # and a module that only it installs
 }
 
 
-@dataclass(frozen=True)
 class Checked(EnvConfig):
     """The environment to check."""
 
