@@ -54,10 +54,13 @@ def stored(run: Run, path: Path) -> Run:
     path.mkdir(exist_ok=True)
     (path / "config.toml").write_text(to_toml(run.cfg), encoding="utf-8")
     numbers = {member: number for number, member in enumerate(run.cfg.members)}
-    told = [(member, event) for member, evals in run.evals.items() for event in evals if isinstance(event, Eval)]
     events: list[Event] = [session(path, run.cfg)]
-    for member, event in [*told, *run.stopped.items()]:
-        events.append(replace(event, member=numbers[member], seed=member.seed))
+    for member, evals in run.evals.items():
+        for kept in evals:
+            event = evaluation(numbers[member], member.seed, kept.step, kept.mean_return)
+            events.append(replace(event, **kept._asdict()))
+    for member, stop in run.stopped.items():
+        events.append(replace(stop, member=numbers[member], seed=member.seed))
     (path / "events.jsonl").write_text("".join(f"{to_line(event)}\n" for event in events), "utf-8")
     return open_run(path)
 

@@ -23,7 +23,7 @@ from t3d.data.memory import Memory
 from t3d.data.replay import Replay
 from t3d.events import ActingEvent, End, Resumed
 from t3d.policy.acting import PolicySnapshot
-from t3d.run.publish import PipelinedPublisher
+from t3d.run.build import PipelinedPublisher
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 

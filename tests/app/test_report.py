@@ -33,8 +33,8 @@ from t3d.insight.report_facts import MOST_VIDEO_BYTES, gather
 from t3d.insight.wording import estimated
 from t3d.policy.spec import Image
 from t3d.store.checkpoint import newest
+from t3d.store.details import videos_of
 from t3d.store.reader import open_run
-from t3d.store.videos import videos_of
 
 ELEMENTS = {
     *(

@@ -24,18 +24,16 @@ from t3d.app.session import print_results
 from t3d.app.tables import print_sweep, sweep_table
 from t3d.app.terminal import PlainConsole
 from t3d.config import Config, Member, merge
-from t3d.events import End, Eval, SeedStopped
+from t3d.events import End, SeedStopped
 from t3d.insight.plots import plot_curves
-from t3d.store.members import contenders, highest, last_means
+from t3d.store.members import StoredEvaluation, contenders, highest, last_means
 from t3d.store.reader import Run
 
 LONGEST = ("td3.pre_activation_penalty=0.25,1.125", "td3.target_noise_clip=0.25,0.125", "td3.max_grad_norm=0.5,12.25")
 
 
-def evaluation(member: Member, step: int, mean_return: float) -> Eval:
-    figures: dict[str, Any] = dict.fromkeys(("std_return", "min_return", "max_return", "mean_length"), 5.0)
-    about: dict[str, Any] = {"returns": [], "lengths": [], "best": False, "time": 1e9 + step}
-    return Eval(step=step, seed=member.seed, updates=step, mean_return=mean_return, **figures, **about)
+def evaluation(step: int, mean_return: float) -> StoredEvaluation:
+    return StoredEvaluation(step, 1e9 + step, step, mean_return, std_return=5.0, best=False)
 
 
 def run_of(
@@ -44,7 +42,7 @@ def run_of(
     """A sweep in which the member at each place has these returns, the first of them untrained."""
     cfg = Config(seeds=tuple(seeds), sweep=sweep)
     evals = {
-        member: [evaluation(member, 1000 * step, value) for step, value in enumerate(returns(place))]
+        member: [evaluation(1000 * step, value) for step, value in enumerate(returns(place))]
         for place, member in enumerate(cfg.members)
     }
     stopped = {cfg.members[place]: SeedStopped(step=1, member=place, text="not finite") for place in lost}
@@ -125,7 +123,7 @@ def test_the_best_is_chosen_among_the_seeds_of_the_marked_value() -> None:
     assert lost.contenders == list(run.cfg.members[4:]), "the next best"
     tied = three_values([1, 5], [1, 5], [1, 5], [1, 5], [1, 4], [1, 4], lost=[5])
     assert tied.contenders == list(tied.cfg.members[:5]), "all that have not diverged"
-    plain = Run(Path("nowhere"), Config(seeds=(0, 1)), {Member(0): [evaluation(Member(0), 1, 1.0)]})
+    plain = Run(Path("nowhere"), Config(seeds=(0, 1)), {Member(0): [evaluation(1, 1.0)]})
     assert contenders(plain.cfg.members, plain.evals, [Member(0)]) == [Member(0)]
 
 

@@ -24,7 +24,7 @@ from t3d.config import Config
 from t3d.dash.process import address_of
 from t3d.dash.server import HEADERS
 from t3d.events import to_line
-from t3d.store.control import FILE
+from t3d.store.control import CONTROL
 from t3d.web import Access, full_name
 
 SECRET = "the-secret-of-another-folder"
@@ -441,7 +441,7 @@ def test_two_hundred_sockets_do_not_keep_others_out(server: Access) -> None:
 
 def test_a_run_that_is_not_alive_cannot_be_controlled(root: Path) -> None:
     answer = client_of(root).post("/api/runs/run/control", json={"action": "stop"}, headers=BEARER)
-    assert answer.status_code == 409 and not (root / "run" / FILE).exists()
+    assert answer.status_code == 409 and not (root / "run" / CONTROL).exists()
 
 
 @pytest.mark.parametrize("action", ["rm", "", None, 5, ["stop"], {"a": 1}, "STOP", "pause; rm"])
@@ -454,6 +454,6 @@ def test_only_four_things_can_be_asked(tmp_path: Path, action: Any) -> None:
     client = client_of(tmp_path)
     assert client.get("/api/runs/run").json()["status"] == "running"
     answer = client.post("/api/runs/run/control", json={"action": action}, headers=BEARER)
-    assert answer.status_code == 400 and not (path / FILE).exists()
+    assert answer.status_code == 400 and not (path / CONTROL).exists()
     assert client.post("/api/runs/run/control", json={"action": "stop"}, headers=BEARER).status_code == 202
     assert client.get("/api/runs/run").json()["control"] == {"pause": False, "stop": True, "save": 0}

@@ -20,8 +20,8 @@ from t3d.errors import UserError
 from t3d.events import ActorEvent, Continued, End, EpisodeEnd, Event, Note, Paused, Resumed, Saved, Start, Update
 from t3d.files import Refused, sealed
 from t3d.store.checkpoint import newest
-from t3d.store.control import FILE, ControlRequest, add_request, read_request
-from t3d.store.journal import newest_session, pauses
+from t3d.store.control import CONTROL, ControlRequest, add_request, read_request
+from t3d.store.log import newest_session, pauses
 from t3d.store.summary import read_summary
 
 SESSION = {"pid": 4, "host": "here", "time": 1e9}
@@ -29,8 +29,8 @@ SESSION = {"pid": 4, "host": "here", "time": 1e9}
 
 @pytest.fixture(autouse=True)
 def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.run.control.CHECK_SECONDS", 0.0)
-    monkeypatch.setattr("t3d.run.control.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("t3d.run.loop.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("t3d.run.loop.PAUSE_SECONDS", 0.01)
 
 
 def asking(root: Path, answers: dict[type[Event], str], cfg: Config | None = None, **keywords: Any) -> list[Event]:
@@ -128,7 +128,7 @@ def test_a_paused_run_ends_when_its_program_says_so(tmp_path: Path) -> None:
 def test_a_file_for_an_earlier_process_is_not_obeyed(tmp_path: Path) -> None:
     events = asking(tmp_path, {Start: "stop"})
     assert end_of(events).reason == "stopped"
-    assert json.loads((folder_of(events) / FILE).read_bytes())["control"]["stop"], "the file is still there"
+    assert json.loads((folder_of(events) / CONTROL).read_bytes())["control"]["stop"], "the file is still there"
     rest = [*t3d.resume(folder_of(events))]
     assert end_of(rest).reason == "finished"
 
@@ -181,7 +181,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     add_request(tmp_path, SESSION, "stop")
     assert read_request(tmp_path, SESSION) == ControlRequest(stop=True)
-    damage(tmp_path / FILE)
+    damage(tmp_path / CONTROL)
     with pytest.raises(Refused):
         read_request(tmp_path, SESSION)
 
@@ -207,7 +207,7 @@ def test_a_run_goes_on_in_spite_of_a_damaged_file_and_says_so_once(tmp_path: Pat
     for event in t3d.train(merge(small_config(), {"run": {"root": str(tmp_path)}})):
         events.append(event)
         if isinstance(event, Start):
-            (Path(event.folder) / FILE).write_bytes(b"{}")
+            (Path(event.folder) / CONTROL).write_bytes(b"{}")
     assert end_of(events).reason == "finished"
     notes = [event.text for event in events if isinstance(event, Note)]
     assert len([text for text in notes if text.startswith("control.json is not obeyed")]) == 1
@@ -221,7 +221,7 @@ def test_a_pause_lasts_while_the_file_cannot_be_read(tmp_path: Path, damage: byt
         if isinstance(event, Start):
             add_request(Path(event.folder), vars(event), "pause")
         if isinstance(event, Paused):
-            file = folder_of(events) / FILE
+            file = folder_of(events) / CONTROL
             file.unlink()
             file.mkdir() if damage is None else file.write_bytes(damage)
             mended = sealed("control", {**asked_by(events[0]), **ControlRequest()._asdict()})
@@ -229,7 +229,7 @@ def test_a_pause_lasts_while_the_file_cannot_be_read(tmp_path: Path, damage: byt
             later[0].start()
     continued = next(event for event in events if isinstance(event, Continued))
     assert continued.paused_seconds >= 0.5 and end_of(events).reason == "finished"
-    assert [event for event in events if isinstance(event, Note) and event.text.startswith(FILE)]
+    assert [event for event in events if isinstance(event, Note) and event.text.startswith(CONTROL)]
 
 
 def asked_by(start: Event) -> dict[str, Any]:
@@ -244,14 +244,14 @@ def replaced(file: Path, content: bytes) -> None:
 
 
 def test_a_run_looks_for_the_file_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.run.control.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("t3d.run.loop.CHECK_SECONDS", 1.0)
     looks: list[float] = []
 
     def looked(*_: Any) -> ControlRequest:
         looks.append(time.monotonic())
         return ControlRequest()
 
-    monkeypatch.setattr("t3d.run.control.read_request", looked)
+    monkeypatch.setattr("t3d.run.loop.read_request", looked)
     started = time.monotonic()
     events = run(small_config(total_steps=600), tmp_path)
     assert isinstance(events[-1], End) and len(looks) <= time.monotonic() - started

@@ -300,7 +300,7 @@ def test_the_share_of_acting_is_that_of_the_clock(tmp_path: Path, monkeypatch: p
 
         shares = []
         for acting, other in ((3.0, 1.0), (1.0, 4.0)):
-            diagnostics.acted(acting)
+            diagnostics.acted_seconds += acting
             now[0] += acting + other
             shares += [event.acting_share for event in diagnosed(diagnostics.diagnose(trace))]
     assert shares == pytest.approx([0.75, 0.2])

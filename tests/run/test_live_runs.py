@@ -21,7 +21,7 @@ from t3d.algo.learner import Learner
 from t3d.algo.rules import TD3
 from t3d.config import Config, merge
 from t3d.errors import UserError
-from t3d.events import End, Note, Resumed
+from t3d.events import End, Resumed
 from t3d.run import placement
 from t3d.run.placement import resolve, set_threads
 from t3d.run.surroundings import TorchSettings
@@ -178,21 +178,6 @@ def test_a_process_measures_threads_once_for_the_same_settings(monkeypatch: pyte
     assert len(measured) == 1
     set_threads(resolve(merge(ON_CPU, {"td3": {"batch_size": 7}})), helpers.make_spec(), TD3, "fused")
     assert len(measured) == 2
-
-
-def test_updates_that_become_many_times_slower_are_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Learner.update
-
-    def slower(self: Learner, *arguments: Any) -> Any:
-        if self.updates > 60:
-            time.sleep(0.03)
-        return update(self, *arguments)
-
-    monkeypatch.setattr(Learner, "update", slower)
-    for threads in (1, 2):
-        cfg = small(tmp_path, f"threads-{threads}", threads=threads, log={"every_steps": 20})
-        notes = [one.text for one in t3d.train(cfg, make_env=Failing) if isinstance(one, Note)]
-        assert [text for text in notes if "--threads 1" in text and "ms" in text] == notes[-1:] * (threads == 2), notes
 
 
 def test_a_run_that_was_closed_before_its_loop_begins_in_it(tmp_path: Path) -> None:

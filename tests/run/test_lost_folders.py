@@ -38,7 +38,7 @@ def test_a_working_directory_that_changes_does_not_move_the_run(
 def test_a_folder_that_is_removed_while_training_is_said_and_the_run_saved_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("t3d.store.folder.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("t3d.run.saver.CHECK_SECONDS", 0.0)
     world = failing((5, 3), lambda: shutil.rmtree(tmp_path / "run"))
     with pytest.raises(UserError, match="was removed or moved away") as caught:
         list(t3d.train(small(tmp_path, "run"), make_env=world))
@@ -52,7 +52,7 @@ def test_a_folder_that_is_removed_while_training_is_said_and_the_run_saved_elsew
 
 
 def test_every_removed_folder_is_saved_beside_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3d.store.folder.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("t3d.run.saver.CHECK_SECONDS", 0.0)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 

@@ -24,7 +24,7 @@ from t3d.events import End, Note
 from t3d.insight.video import record_all
 from t3d.run import background
 from t3d.run.background import BackgroundJobs, Recorder
-from t3d.store.videos import videos_of
+from t3d.store.details import videos_of
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
 SECONDS = 120.0

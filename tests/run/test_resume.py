@@ -22,7 +22,7 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, merge
 from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
-from t3d.run.resume import Changes, load
+from t3d.run.resume import load
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.folder import versions
 from t3d.store.summary import read_summary
@@ -316,9 +316,9 @@ def test_a_command_that_resumes_decides_what_is_watched(tmp_path: Path, monkeypa
     broken = broken_off(monkeypatch, cfg, 150, kill=False)
     watched = {"record_every": 2, "sinks": ("tensorboard",), "log": {"diagnose_every_steps": 500}}
     for now in (merge(cfg, watched), merge(cfg, {"record_every": 0})):
-        found = load(broken, Changes(), now).cfg
+        found = load(broken, {}, now)[0]
         assert (found.record_every, found.sinks, found.log) == (now.record_every, now.sinks, now.log)
-    assert load(broken, Changes(), None).cfg.record_every == 3
+    assert load(broken, {}, None)[0].record_every == 3
 
 
 def test_a_checkpoint_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

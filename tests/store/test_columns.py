@@ -19,8 +19,7 @@ from run_folders import folder_of, run
 from t3d.config import Config, Member, merge
 from t3d.events import ActingEvent, Alarm, EpisodeEnd, Eval, Event, Update, to_line
 from t3d.store.columns import Columns
-from t3d.store.journal import pauses
-from t3d.store.log import Position, event_of, read_end, read_events, read_part
+from t3d.store.log import Position, event_of, pauses, read_end, read_events, read_part
 from t3d.store.metrics import KINDS, NOT_METRICS, Metric, entries, series_of, without_pauses
 from t3d.store.tables import WHOLE, Table, read_plain
 

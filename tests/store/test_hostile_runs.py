@@ -18,8 +18,7 @@ from helpers import small_config
 from t3d.app.cli import main
 from t3d.config import Config, Member, to_toml
 from t3d.errors import UserError
-from t3d.store.journal import pauses
-from t3d.store.log import read_events
+from t3d.store.log import pauses, read_events
 from t3d.store.reader import open_run
 from t3d.store.summary import read_summaries, read_summary
 

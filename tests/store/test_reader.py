@@ -51,46 +51,43 @@ def test_reading_step_by_step_gives_what_reading_at_once_gives(trained: Path, tm
     place, events = START, list[Event]()
     for length in [*range(0, len(whole), 97), len(whole)]:
         (tmp_path / "events.jsonl").write_bytes(whole[:length])
-        chunk = read_log(tmp_path, place)
-        assert chunk.end.offset == whole[:length].rfind(b"\n") + 1, "a line that is being written is left for later"
-        assert (chunk.damaged, chunk.restarted) == (0, False)
-        place, events = chunk.end, events + chunk.events
+        lines, place, restarted = log.read_lines(tmp_path, place)
+        assert place.offset == whole[:length].rfind(b"\n") + 1, "a line that is being written is left for later"
+        assert not restarted
+        events += [event for event in map(log.event_of, lines) if event is not None]
     assert events == read_events(trained) and len(events) > 5
-    assert read_log(tmp_path, place) == ([], place, 0, False) and place.offset == len(whole)
+    assert log.read_lines(tmp_path, place) == ([], place, False) and place.offset == len(whole)
 
 
 def test_what_lies_before_the_offset_is_not_read_again(tmp_path: Path) -> None:
-    append(tmp_path, "damaged\n")
     write(tmp_path, note("one"))
-    first = read_log(tmp_path)
+    _, end, _ = log.read_lines(tmp_path)
     write(tmp_path, note("two"))
-    append(tmp_path, "damaged too\n")
-    assert (first.events, first.damaged) == ([note("one")], 1)
-    second = read_log(tmp_path, first.end)
-    assert (second.events, second.damaged, second.restarted) == ([note("two")], 1, False)
+    lines, _, restarted = log.read_lines(tmp_path, end)
+    assert [log.event_of(line) for line in lines] == [note("two")] and not restarted
 
 
 @pytest.mark.parametrize("regrown", [0, 1, 7, 500])  # 7: a line of the same length
 def test_a_log_that_a_resume_cut_back_is_read_from_the_start(tmp_path: Path, regrown: int) -> None:
     write(tmp_path, note("kept"), note("cut off"))
-    place = read_log(tmp_path).end
+    _, end, _ = log.read_lines(tmp_path)
     os.truncate(tmp_path / "events.jsonl", len(to_line(note("kept"))) + 1)
     after = [note("x" * regrown)] if regrown else []
     write(tmp_path, *after)
-    chunk = read_log(tmp_path, place)
-    assert (chunk.events, chunk.damaged, chunk.restarted) == ([note("kept"), *after], 0, True)
-    assert chunk.end.offset == (tmp_path / "events.jsonl").stat().st_size
-    assert not read_log(tmp_path, chunk.end).restarted
+    lines, end, restarted = log.read_lines(tmp_path, end)
+    assert [log.event_of(line) for line in lines] == [note("kept"), *after] and restarted
+    assert end.offset == (tmp_path / "events.jsonl").stat().st_size
+    assert not log.read_lines(tmp_path, end)[2]
 
 
 def test_only_the_kinds_asked_for_are_parsed(trained: Path, tmp_path: Path) -> None:
     evals = [event for event in read_events(trained) if isinstance(event, Eval)]
     (tmp_path / "events.jsonl").write_bytes((trained / "events.jsonl").read_bytes())
     append(tmp_path, '{"event": "update", "no": json}\n{"event": "evaluations", "no": json}\n')
-    assert read_log(tmp_path, kinds=(Eval,))[::2] == (evals, 0), "they look like events of other kinds"
-    assert read_log(tmp_path).damaged == 2
+    assert read_log(tmp_path, kinds=(Eval,)) == (evals, 0), "they look like events of other kinds"
+    assert read_log(tmp_path)[1] == 2
     append(tmp_path, '{"event": "update", "no": json\n')
-    assert read_log(tmp_path, kinds=(Eval,))[::2] == (evals, 1), "this one does not"
+    assert read_log(tmp_path, kinds=(Eval,)) == (evals, 1), "this one does not"
 
 
 def test_kinds_and_fields_of_a_newer_version_are_skipped_without_a_warning(
@@ -104,7 +101,7 @@ def test_kinds_and_fields_of_a_newer_version_are_skipped_without_a_warning(
         assert read_events(tmp_path) == read_events(trained)
         assert open_run(tmp_path).evals == open_run(trained).evals
     assert caplog.text == ""
-    assert read_log(tmp_path).damaged == read_log(tmp_path, kinds=(Eval,)).damaged == 0
+    assert read_log(tmp_path)[1] == read_log(tmp_path, kinds=(Eval,))[1] == 0
     assert read_summary(tmp_path).env == read_summary(trained).env
 
 
@@ -123,7 +120,7 @@ def test_events_that_could_not_be_shown_are_damaged(tmp_path: Path, wrong: Any) 
     write(tmp_path, *sound)
     for event, field in [(sound[0], "text"), (sound[1], "text"), (sound[1], "what")]:
         append(tmp_path, json.dumps({**json.loads(to_line(event)), field: wrong}) + "\n")
-    assert read_log(tmp_path)[::2] == (sound, 3)
+    assert read_log(tmp_path) == (sound, 3)
 
 
 def test_a_folder_without_a_run_and_no_folder_at_all_are_told_apart(trained: Path, tmp_path: Path) -> None:
@@ -157,8 +154,7 @@ def test_an_alarm_with_wrong_values_is_a_damaged_line(tmp_path: Path, field: str
     write(tmp_path, ALARM)
     for value in WRONG[field]:
         append(tmp_path, json.dumps({**json.loads(to_line(ALARM)), field: value}) + "\n")
-    chunk = read_log(tmp_path)
-    assert (chunk.events, chunk.damaged) == ([ALARM], len(WRONG[field]))
+    assert read_log(tmp_path) == ([ALARM], len(WRONG[field]))
 
 
 def test_every_field_of_an_event_that_is_checked_has_a_check() -> None:
@@ -189,16 +185,17 @@ def test_lines_are_read_a_few_at_a_time_and_only_complete_ones(tmp_path: Path, m
     content = [b"a" * 25, b"", b"b", b"c" * 9, b"d" * 10, b"e"]
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(content))  # the last line is not complete
     found, place, reads = list[bytes](), log.START, 0
-    while (chunk := log.read_lines(tmp_path, place)).lines:
-        assert not chunk.restarted
-        found, place, reads = found + chunk.lines, chunk.end, reads + 1
+    while (chunk := log.read_lines(tmp_path, place))[0]:
+        lines, place, restarted = chunk
+        assert not restarted
+        found, reads = found + lines, reads + 1
     assert found == content[:-1] and reads > 2
     with (tmp_path / "events.jsonl").open("ab") as file:
         file.write(b"\n")
-    assert log.read_lines(tmp_path, place).lines == [b"e"]
+    assert log.read_lines(tmp_path, place)[0] == [b"e"]
     (tmp_path / "events.jsonl").write_bytes(b"new\n")
-    again = log.read_lines(tmp_path, place)
-    assert again.restarted and again.lines == [b"new"]
+    lines, _, restarted = log.read_lines(tmp_path, place)
+    assert restarted and lines == [b"new"]
 
 
 def test_a_line_without_an_end_is_cut_so_that_what_follows_is_read(
@@ -208,8 +205,8 @@ def test_a_line_without_an_end_is_cut_so_that_what_follows_is_read(
     monkeypatch.setattr(log, "LONGEST_LINE", 20)
     (tmp_path / "events.jsonl").write_bytes(b"x" * 100 + b"\nlast\n")
     found, place = list[bytes](), log.START
-    while (chunk := log.read_lines(tmp_path, place)).lines:
-        found, place = found + chunk.lines, chunk.end
+    while (chunk := log.read_lines(tmp_path, place))[0]:
+        found, place = found + chunk[0], chunk[1]
     assert b"".join(found) == b"x" * 100 + b"last" and found[-1] == b"last"
     assert place.offset == 106
 
@@ -217,9 +214,9 @@ def test_a_line_without_an_end_is_cut_so_that_what_follows_is_read(
 def test_a_bug_of_ours_is_not_counted_as_a_damaged_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, note("x"))
 
-    def fail(event: Any) -> None:
+    def fail(text: str) -> None:
         raise AttributeError("ours")
 
-    monkeypatch.setattr("t3d.store.log.check_values", fail)
+    monkeypatch.setattr("t3d.store.log.from_line", fail)
     with pytest.raises(AttributeError, match="ours"):
         read_log(tmp_path)

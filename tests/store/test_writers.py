@@ -14,8 +14,7 @@ import pytest
 from faults import both
 from t3d.errors import UserError
 from t3d.files import clear_leftovers, replace
-from t3d.store.control import ControlRequest, add_request, read_request
-from t3d.store.notes import Notes, read_notes, write_notes
+from t3d.store.control import ControlRequest, Notes, add_request, read_notes, read_request, write_notes
 
 SESSION = {"pid": 4, "host": "here", "time": 1e9}
 WRITERS = 2
@@ -24,8 +23,7 @@ import json, sys, time
 from pathlib import Path
 from t3d.errors import UserError
 from t3d.files import replace
-from t3d.store.control import add_request
-from t3d.store.notes import Notes, read_notes, write_notes
+from t3d.store.control import Notes, add_request, read_notes, write_notes
 
 what, folder, who, tries = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 failed = 0

@@ -149,7 +149,8 @@ def earlier_rows(folder: Path, members: Sequence[Member]) -> list[EvalRow]:
     """Reads the evaluations that a run folder holds; none if it cannot be read."""
     history = EvalHistory()
     with suppress(OSError, Refused):
-        for event in read_log(folder, kinds=(Eval,)).events:
+        events, _ = read_log(folder, [Eval])
+        for event in events:
             if isinstance(event, Eval) and member_of(event, members) is not None:
                 history.arrive(event)
     return history.take(())

@@ -29,10 +29,10 @@ from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
 from t3d.store.best import read_fresh
+from t3d.store.details import describe_video
 from t3d.store.folder import versions
-from t3d.store.journal import newest_session, remembered_files
+from t3d.store.log import newest_session, remembered_files
 from t3d.store.reader import Run, open_run
-from t3d.store.videos import describe_video
 from t3d.types import sample_std
 from t3d.world.evaluate import Stopped
 from t3d.world.fingerprint import differences, fingerprint

@@ -35,7 +35,7 @@ from t3d.insight.wording import (
 from t3d.store.columns import read_columns
 from t3d.store.details import Result, about_fields, alarm_fields, last_return, messages_of, results_of
 from t3d.store.log import damage_in_words
-from t3d.store.members import Evals, Evaluated, best_of
+from t3d.store.members import Evals, StoredEvaluation, best_of
 from t3d.store.reader import locate
 from t3d.store.summary import SORTS, Summary, changes, contents, read_summaries, read_summary
 
@@ -235,7 +235,7 @@ def _results_table(run: Summary, evals: Evals, stopped: set[Member], compared: i
     return results
 
 
-def _result_cells(evals: Sequence[Evaluated]) -> list[str]:
+def _result_cells(evals: Sequence[StoredEvaluation]) -> list[str]:
     if not evals:
         return ["-"] * len(RETURNS)
     cells = [number_text(evals[0].mean_return)]

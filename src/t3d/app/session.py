@@ -38,7 +38,7 @@ from t3d.insight.wording import number_text, returned
 from t3d.sinks.process import written_for
 from t3d.store.best import read_fresh
 from t3d.store.log import read_events
-from t3d.store.members import Evaluated, best_of, trained
+from t3d.store.members import StoredEvaluation, best_of, trained
 from t3d.store.reader import Run, open_run
 
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
@@ -171,7 +171,7 @@ def _best_evaluation(run: Run, member: Member) -> str:
     return f"best evaluation {returned} (step {best.step:,}, chosen from {run.compared_evals(member)})"
 
 
-def _is_worse(evals: Sequence[Evaluated]) -> bool:
+def _is_worse(evals: Sequence[StoredEvaluation]) -> bool:
     """Whether no trained policy has reached the return of the untrained one."""
     later = trained(evals)
     return bool(later) and evals[0].updates == 0 and best_of(later).mean_return < evals[0].mean_return

@@ -24,10 +24,10 @@ from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.store import details
 from t3d.store.columns import Columns
 from t3d.store.control import request_of
-from t3d.store.journal import newest_session
+from t3d.store.details import videos_of
+from t3d.store.log import newest_session
 from t3d.store.reader import Run
 from t3d.store.summary import ALIVE, SORTS, Summary, contents
-from t3d.store.videos import videos_of
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
@@ -91,7 +91,7 @@ def run_page(library: Library, request: Request) -> dict[str, Any]:
             "news": details.news_of(run.path, columns),
             "videos": videos_of(run.path),
             "metrics": {kind.event: [metric.name for metric in of_kind] for kind, of_kind in metrics},
-            "control": request_of(run.path, newest_session(run.path) or {}) if run.status in ALIVE else None,
+            "control": request_of(run.path, newest_session(run.path) or {})._asdict() if run.status in ALIVE else None,
             "files": {name: stored.bytes for name, stored in contents(run.path).items()},
             "damaged_lines": columns.damaged,
             "size": columns.size,

@@ -18,9 +18,8 @@ from t3d.events import Eval
 from t3d.files import CORRUPT_ERRORS, Refused, error_text
 from t3d.insight.curves import thinned
 from t3d.store.columns import PART, Columns
+from t3d.store.control import NOTES, read_notes
 from t3d.store.log import START, Unreadable, event_of, prefixes, read_end, read_lines, read_part
-from t3d.store.notes import FILE as NOTES
-from t3d.store.notes import read_notes
 from t3d.store.summary import ALIVE, Summary, peek, read_summary
 from t3d.web import RequestRefused
 

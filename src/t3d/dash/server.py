@@ -27,11 +27,10 @@ from starlette.types import Message, Receive, Scope, Send
 from t3d.dash import answers
 from t3d.dash.library import Library
 from t3d.events import finite
-from t3d.store.control import add_request
-from t3d.store.journal import newest_session
-from t3d.store.notes import checked_notes, write_notes
+from t3d.store.control import add_request, checked_notes, write_notes
+from t3d.store.details import open_video
+from t3d.store.log import newest_session
 from t3d.store.summary import ALIVE
-from t3d.store.videos import open_video
 from t3d.version import __version__
 from t3d.web import Access, RequestRefused, error_handlers, json_answer, read_body, refuse
 

@@ -105,10 +105,7 @@ def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> 
     memory = Memory(spec, cfg, "cpu", coefficients.gamma)
     learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule, coefficients=coefficients, source=memory)
     refuse_unlike(state, {"learner": learner.state(), "memory": memory.state()})
-    learner.restore(state["learner"])
-    memory.restore(state["memory"])
-    for index, member in enumerate(cfg.members):
-        checkpoint.fill(memory.replay, index, member.name)
+    checkpoint.restore_learning(state, cfg.member_names, learner, memory)
     return learner, memory
 
 

@@ -22,13 +22,11 @@ from t3d.insight.wording import duration_text, estimated, number_text, seeds_tex
 from t3d.policy.acting import SavedPolicy
 from t3d.store.best import Fresh, read_fresh
 from t3d.store.columns import Columns, read_columns
-from t3d.store.details import messages_of
-from t3d.store.journal import journal_lines
-from t3d.store.log import prefixes
+from t3d.store.details import messages_of, videos_of
+from t3d.store.log import journal_lines, prefixes
 from t3d.store.members import highest, last_means
 from t3d.store.reader import Run, open_run
 from t3d.store.summary import Summary, read_summary
-from t3d.store.videos import videos_of
 from t3d.world.spec import size_of
 
 MOST_VIDEO_BYTES = 10 * 2**20  # in one report; chosen: what can be mailed

@@ -26,7 +26,7 @@ from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
 from t3d.run.background import begin
 from t3d.seeds import derive
-from t3d.store.journal import remembered_files
+from t3d.store.log import remembered_files
 from t3d.world.fingerprint import check_fits
 from t3d.world.guard import Environment, close_quietly
 from t3d.world.make import env_factory, own_names

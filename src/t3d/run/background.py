@@ -78,7 +78,6 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None: it is running."""
         return self._process.poll()
 
     def lines(self) -> list[str]:
@@ -89,12 +88,10 @@ class Child:
         return printed.decode(errors="replace").splitlines()
 
     def end(self) -> None:
-        """Asks it to finish, without waiting."""
         with suppress(OSError):
             self._input.close()
 
     def wait(self, deadline: Deadline) -> None:
-        """Waits until it has ended, or until the deadline."""
         while self.code is None and not deadline.is_over():
             time.sleep(0.05)
 
@@ -132,7 +129,6 @@ class Job:
         return notes
 
     def look(self) -> None:
-        """Reads what the process says, and lets go of it if it has ended."""
         if self.child is None:
             return
         code, lines = self.child.code, self.child.lines()
@@ -143,22 +139,19 @@ class Job:
             why = self._last_line.removeprefix("error: ") or f"{self.ended} {code}"
             self.say(f"{self.failure}: {why}")
         if code is not None:
-            self._forget_child()
+            self.forget_child()
 
     def close(self, deadline: Deadline | None) -> None:
         """Waits for the process until the deadline, and leaves it then."""
         if self.child is not None and deadline is not None:
             self.child.wait(deadline)
         self.look()
-        self._abandon()
+        self.forget_child()
         for text in self.news():
             LOG.warning("%s", text)
 
-    def _abandon(self) -> None:
+    def forget_child(self) -> None:
         """Lets it go on: it ends by itself."""
-        self._forget_child()
-
-    def _forget_child(self) -> None:
         if self.child is not None:
             self.child.close()
             self.child, self._last_line = None, ""
@@ -180,11 +173,6 @@ class Sinks(Job):
             self.child = Child("t3d.sinks.process", {"path": str(path), "sinks": names}) if names else None
         except OSError as error:
             self.say(f"{self.failure}: {error_text(error)}")
-
-    def end(self) -> None:
-        """Tells the process to write what is left and to end, without waiting."""
-        if self.child is not None:
-            self.child.end()
 
 
 class Recorder(Job):
@@ -209,15 +197,20 @@ class Recorder(Job):
         if self.child is not None:
             self.say(f"{failure}: an earlier one is still being recorded; a larger --record-every leaves more time")
             return
+        folder = self.path / VIDEOS
         try:
-            self._copy_policies()
+            refuse_link(folder)
+            folder.mkdir(exist_ok=True)
+            shutil.rmtree(folder / POLICIES, ignore_errors=True)
+            (folder / POLICIES).mkdir()
+            for file in (self.path / "last").glob("*.safetensors"):  # which the next evaluation replaces
+                shutil.copyfile(file, folder / POLICIES / file.name)
             self.child = Child("t3d.insight.video", {"path": str(self.path), "step": step})
             self.failure = failure
         except (OSError, Refused) as error:
             self.say(f"{failure}: {error_text(error)}")
 
     def say(self, text: str) -> None:
-        """Says a reason once."""
         reason = text.partition(": ")[2] or text
         if reason not in self._said:
             self._said.add(reason)
@@ -225,26 +218,17 @@ class Recorder(Job):
 
     def close(self, deadline: Deadline | None) -> None:
         """Ends a recording that is not complete by the deadline, or without one at once."""
-        super().close(deadline)
-        if self.is_on:
-            for left in [POLICIES, *(path.name for path in (self.path / VIDEOS).glob(".unfinished-*"))]:
-                shutil.rmtree(self.path / VIDEOS / left, ignore_errors=True)
-
-    def _abandon(self) -> None:
+        if self.child is not None and deadline is not None:
+            self.child.wait(deadline)
+        self.look()
         if self.child is not None:
             self.child.kill()
             self.say(f"{self.failure}: the run was over before it was recorded")
-            self._forget_child()
-
-    def _copy_policies(self) -> None:
-        """Copies them, because the next evaluation replaces them."""
-        folder = self.path / VIDEOS
-        refuse_link(folder)
-        folder.mkdir(exist_ok=True)
-        shutil.rmtree(folder / POLICIES, ignore_errors=True)
-        (folder / POLICIES).mkdir()
-        for file in (self.path / "last").glob("*.safetensors"):
-            shutil.copyfile(file, folder / POLICIES / file.name)
+            self.forget_child()
+        super().close(None)
+        if self.is_on:
+            for left in [POLICIES, *(path.name for path in (self.path / VIDEOS).glob(".unfinished-*"))]:
+                shutil.rmtree(self.path / VIDEOS / left, ignore_errors=True)
 
 
 class BackgroundJobs:
@@ -269,6 +253,7 @@ class BackgroundJobs:
         """Ends the processes; those of a run that is over may finish what they are doing."""
         is_over = kind is None and not self._stop.is_set()
         deadline = Deadline(PATIENCE if is_over else HURRY, self._stop)
-        self.sinks.end()
+        if self.sinks.child is not None:
+            self.sinks.child.end()  # it writes what is left
         self.recorder.close(deadline if is_over else None)
         self.sinks.close(deadline)

@@ -1,12 +1,16 @@
-"""Builds the parts of a run, new or restored from a checkpoint."""
+"""Builds the parts of a run, new or restored from a checkpoint, and what publishes the newest policy to its actors."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from t3d.actors.checkup import Checkup, check
 from t3d.actors.evaluators import ProcessEvaluator
@@ -20,6 +24,7 @@ from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
+from t3d.policy.acting import PolicySnapshot
 from t3d.run.background import BackgroundJobs
 from t3d.run.parts import Loaded, Parts
 from t3d.run.placement import (
@@ -29,7 +34,6 @@ from t3d.run.placement import (
     set_tf32_for_process,
     set_threads,
 )
-from t3d.run.publish import DirectPublisher, PipelinedPublisher
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
 from t3d.run.surroundings import Surroundings
@@ -40,6 +44,50 @@ from t3d.world.doctor import CALL_SECONDS, examine
 from t3d.world.factory import other_environment, with_env_name
 from t3d.world.fingerprint import fingerprint
 from t3d.world.guard import EnvFactory
+
+
+class DirectPublisher:
+    """Publishes every policy at once: the learner waits for the copy."""
+
+    def __init__(self, learner: Learner, memory: Memory, collector: Collector) -> None:
+        self.learner, self.memory, self.collector = learner, memory, collector
+
+    def publish(self) -> None:
+        self._pass_on(self.learner.snapshot(self.learner.acting))
+
+    def finish(self) -> None:
+        """Passes on a policy that is on its way; here none is."""
+
+    def _pass_on(self, snapshot: PolicySnapshot) -> None:
+        self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)
+
+
+class PipelinedPublisher(DirectPublisher):
+    """From a GPU to asynchronous actors: each call starts a copy and passes on the one before.
+
+    So the GPU always has the next updates to make while this process copies, and is never more than two calls ahead.
+    """
+
+    def __init__(self, learner: Learner, memory: Memory, collector: Collector) -> None:
+        super().__init__(learner, memory, collector)
+        new = partial(torch.empty_like, learner.acting.flat, device="cpu", pin_memory=True)
+        self._pinned = [new(), new()]
+        self._on_its_way: tuple[int, Tensor, torch.cuda.Event] | None = None  # updates, weights, their arrival
+
+    def publish(self) -> None:
+        updates, arrived = self.learner.updates, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        weights = self._pinned[0].copy_(self.learner.acting.flat, non_blocking=True)
+        arrived.record()
+        self._pinned.reverse()
+        self.finish()
+        self._on_its_way = updates, weights, arrived
+
+    def finish(self) -> None:
+        if self._on_its_way is not None:
+            updates, weights, arrived = self._on_its_way
+            arrived.synchronize()
+            self._pass_on(PolicySnapshot(updates, self.learner.acting.architecture, weights.numpy()))
+        self._on_its_way = None
 
 
 class Training(NamedTuple):
@@ -122,7 +170,6 @@ def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]
 def _open_folder(
     parts: Parts, opened: ExitStack, path: Path | None, loaded: Loaded | None, requested: Config | None
 ) -> RunFolder:
-    """Opens the run's folder and writes the current best policies into it."""
     aside: list[str] = []
     if path is None:
         path = create_folder(parts.cfg)
@@ -131,7 +178,7 @@ def _open_folder(
         aside = set_aside(path)
     elif parts.task_changes:
         parts.task_changes = "; ".join([parts.task_changes, *set_aside(path, ["best"], of="task")])
-    folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths() if loaded else None, requested)
+    folder = RunFolder(path, parts.cfg, parts.collector.spec, loaded.log_lengths if loaded else None, requested)
     opened.enter_context(closing(folder))
     folder.notes += [*aside, *parts.best.rewrite(folder)]
     return folder
@@ -158,7 +205,6 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
 def _world_on_ray(
     cfg: Config, make_env: EnvFactory, opened: ExitStack, checkup: Checkup, log: WorkerLog, stop: threading.Event
 ) -> World:
-    """Opens collector and evaluator on a Ray cluster, which is joined or started first."""
     from t3d.actors import ray_cluster  # noqa: PLC0415 (Ray is an extra)
 
     connection = opened.enter_context(closing(ray_cluster.connect(for_workers(cfg, make_env), log.fd, stop)))

@@ -34,23 +34,17 @@ class Diagnostics:
         self.parts = parts
         self._rows = min(ROWS_OF_IMAGES, parts.cfg.td3.batch_size) if parts.learner.spec.images else ROWS
         self._copy: AgentCopy | None = None  # made at the first look
-        self._acted, self._last_at = 0.0, time.monotonic()  # seconds of acting since the last events, and their time
-
-    def acted(self, seconds: float) -> None:
-        self._acted += seconds
-
-    def stood_still(self, seconds: float) -> None:
-        self._last_at += seconds
+        self.acted_seconds, self.last_at = 0.0, time.monotonic()  # of acting since the last events, and their time
 
     def diagnose(self, trace: Any) -> list[Event]:
         """Reports on each living member after an update, of which this is the trace, in host memory."""
         parts, started = self.parts, time.monotonic()
-        share = self._acted / max(started - self._last_at, 1e-9)
+        share = self.acted_seconds / max(started - self.last_at, 1e-9)
         if self._copy is None:
             self._copy = AgentCopy(parts.learner, parts.cfg.member_seeds, self._rows)
         values = self._of_batch(trace) | self._of_networks(self._copy)
         values |= self._of_values(self._copy)  # last, because it may overwrite the batch of the newest update
-        self._acted, self._last_at = 0.0, time.monotonic()
+        self.acted_seconds, self.last_at = 0.0, time.monotonic()
         return [
             Diagnosed(
                 step=parts.counters.step,
@@ -58,7 +52,7 @@ class Diagnostics:
                 seed=parts.cfg.members[member].seed,
                 updates=parts.learner.updates,
                 acting_share=share,
-                seconds=self._last_at - started,
+                seconds=self.last_at - started,
                 **{name: each[member] for name, each in values.items()},
             )
             for member in parts.living
@@ -66,7 +60,8 @@ class Diagnostics:
 
     def _of_batch(self, trace: Any) -> Metrics:
         learner, memory = self.parts.learner, self.parts.memory
-        batch, _ = read_by_newest(learner)
+        assert learner.last_update_inputs is not None  # noqa: S101 (an update came before)
+        batch, _ = learner.last_update_inputs
         pi = getattr(trace, "pi", None)
         if pi is None or pi.shape != batch.a.shape:
             with torch.no_grad():
@@ -94,7 +89,8 @@ class Diagnostics:
     def _of_networks(self, copy: AgentCopy) -> Metrics:
         """What the newest update would do to the agent now."""
         learner, members = self.parts.learner, self.parts.learner.members
-        copy.update(*read_by_newest(learner))
+        assert learner.last_update_inputs is not None  # noqa: S101 (an update came before)
+        copy.update(*learner.last_update_inputs, learner.cfg)
         before, after = measure.first_moments(learner.agent), measure.first_moments(copy.agent)
         gradients = {name: norms(gradient(moment, after[name]), members) for name, moment in before.items()}
         weights = {name: norms(network.flat, members) for name, network in networks(learner.agent).items()}
@@ -111,7 +107,8 @@ class Diagnostics:
         prediction, and its y the return. y is computed without rewards, which are added here: a rule may clip them.
         """
         parts, learner, memory = self.parts, self.parts.learner, self.parts.memory
-        gammas = for_each(learner.coefficients.gamma, learner.members)
+        gamma = learner.coefficients.gamma
+        gammas = gamma.tolist() if isinstance(gamma, Tensor) else [gamma] * learner.members
         returns = [
             measure.newest_returns(memory.replay, member, gamma, self._rows) if member in parts.living else NO_RETURNS
             for member, gamma in enumerate(gammas)
@@ -123,10 +120,11 @@ class Diagnostics:
         predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
         own = (batch.discount * (1 - batch.terminated)).cpu()  # what the critics' own value in a return counts for
         p, r, o = (
-            [mean(values[:count]) for values, count in zip(table.detach(), rows, strict=True)]
-            for table in (predicted, returned, own)
+            torch.stack([values[:count].double().mean() for values, count in zip(table.detach(), rows, strict=True)])
+            for table in (predicted, returned, own)  # NaN where there are no returns yet
         )
-        return {"q_predicted": p, "q_return": r, "q_bias": [*map(bias, p, r, o)], "q_rows": rows}
+        error = (p - r) / (1 - o)  # of the critics: exact if it is constant
+        return {"q_predicted": p.tolist(), "q_return": r.tolist(), "q_bias": error.tolist(), "q_rows": rows}
 
 
 class AgentCopy:
@@ -144,15 +142,12 @@ class AgentCopy:
         zeros = (None if shape is None else like.new_zeros(learner.members, *shape) for shape in shapes)
         self._no_noise = type(shapes)(*zeros)
 
-    def update(self, batch: Batch, draws: Any) -> None:
-        """Copies the agent, then updates the copy."""
-        self._update(batch, draws, self.learner.cfg)
-
     def predict(self, batch: Batch) -> Any:
         """Returns the trace of an update without noise with a batch of as many rows as it was made for."""
-        return self._update(batch, self._no_noise, self._cfg)
+        return self.update(batch, self._no_noise, self._cfg)
 
-    def _update(self, batch: Batch, draws: Any, cfg: TD3Config) -> Any:
+    def update(self, batch: Batch, draws: Any, cfg: TD3Config) -> Any:
+        """Copies the agent, then updates the copy; returns the trace."""
         learner = self.learner
         for (_, mine), (_, theirs) in zip(named_tensors(self.agent), named_tensors(learner.agent), strict=True):
             mine.copy_(theirs)
@@ -161,7 +156,6 @@ class AgentCopy:
         return learner.rule.update(self.agent, batch, draws, cfg, learner.coefficients, learner.phases[-1])
 
     def dead_units(self) -> dict[str, list[float]]:
-        """The share of dead units of each ReLU network, from the first pass of the newest update through all of it."""
         shares = {}
         for name, forwards in self._forwards.items():
             whole = [layers for layers in forwards if layers and len(layers[0]) == len(self._networks[name].flat)]
@@ -170,28 +164,6 @@ class AgentCopy:
         return shares
 
 
-def read_by_newest(learner: Learner) -> tuple[Batch, Any]:
-    """The batch and the draws of the newest update."""
-    if learner.last_update_inputs is None:
-        raise ValueError("there has been no update of a sampled batch")
-    return learner.last_update_inputs
-
-
 def by_member(values: dict[str, list[float]], members: int) -> list[dict[str, float]]:
     """Turns lists by name into a dict for each member."""
     return [{name: each[member] for name, each in values.items()} for member in range(members)]
-
-
-def for_each(coefficient: float | Tensor, members: int) -> list[float]:
-    """A coefficient of each member."""
-    return coefficient.tolist() if isinstance(coefficient, Tensor) else [coefficient] * members
-
-
-def bias(predicted: float | None, returned: float | None, own: float | None) -> float | None:
-    """The mean error of critics whose own estimate counts for so much of the return: exact if the error is constant."""
-    return None if predicted is None or returned is None or own is None else (predicted - returned) / (1 - own)
-
-
-def mean(values: Tensor) -> float | None:
-    """The mean, if there are values."""
-    return float(values.double().mean()) if len(values) else None

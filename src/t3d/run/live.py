@@ -9,11 +9,11 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -25,11 +25,10 @@ from t3d.modules import find_again
 from t3d.run.build import Training, assemble
 from t3d.run.loop import Trainer
 from t3d.run.placement import resolve
-from t3d.run.resume import BadValues, Changes, load
+from t3d.run.resume import load
 from t3d.run.surroundings import Surroundings, TorchSettings
-from t3d.store.folder import with_absolute_root
-from t3d.store.journal import remembered_files
 from t3d.store.lock import Lock
+from t3d.store.log import remembered_files
 from t3d.types import Requests
 from t3d.world.factory import checked_factory, with_reference
 from t3d.world.guard import EnvFactory
@@ -58,7 +57,8 @@ def _train(
     cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
     requested = with_reference(with_full_paths(as_config(cfg)), make_env)
-    cfg = with_absolute_root(requested)  # before an environment can change the working directory
+    root = str(Path(requested.run.root).absolute())  # before an environment can change the working directory
+    cfg = replace(requested, run=replace(requested.run, root=root))
     prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
@@ -78,7 +78,7 @@ def resume(
     actors: str | None = None,
     ray_address: str | None = None,
     ray_cpus: float | None = None,
-    bad_values: BadValues | None = None,
+    bad_values: Literal["raise", "skip", "clip"] | None = None,
     hang_seconds: float | None = None,
     cfg: Config | None = None,
     stop: threading.Event | None = None,
@@ -91,17 +91,19 @@ def resume(
     kill left behind: without a checkpoint, cfg is trained in it from the start.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
-    changes = Changes(total_steps, actors, ray_address, ray_cpus, bad_values, hang_seconds)
+    given = {"total_steps": total_steps, "actors": actors, "ray_address": ray_address, "ray_cpus": ray_cpus}
+    given |= {"env.bad_values": bad_values, "env.hang_seconds": hang_seconds}
+    changes = {name: value for name, value in given.items() if value is not None}
     folder = Path(path).absolute()
     return _live(lambda: _resume(folder, changes, cfg, requests, make_env), requests, make_env)
 
 
 def _live(begin: Callable[[], Events], requests: Requests, make_env: EnvFactory | None) -> LiveRun:
-    return LiveRun(begin, requests.stop, lambda path: _resume(path, Changes(), None, requests, make_env))
+    return LiveRun(begin, requests.stop, lambda path: _resume(path, {}, None, requests, make_env))
 
 
 def _resume(
-    path: Path, changes: Changes, cfg: Config | None, requests: Requests, make_env: EnvFactory | None
+    path: Path, changes: Mapping[str, Any], cfg: Config | None, requests: Requests, make_env: EnvFactory | None
 ) -> Generator[Event, None, None]:
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
@@ -120,7 +122,7 @@ def _resume(
         training = assemble(cfg, requests, make_env, opened, surroundings, path, loaded, requested)
         parts, folder = training.parts, training.saver.folder
         start = [] if loaded else _start_events(training)
-        if loaded and folder.has_no_events:
+        if loaded and folder.events.is_empty:
             start = [Start(**parts.about(folder))]
         others = training.notes if loaded else []  # otherwise reported at the start
         notes = [text for text in (lock.note, *folder.notes, *notes, *others) if text]
@@ -135,7 +137,7 @@ def _start_events(training: Training) -> list[Event]:
     return [Start(**about), *(Note(step=0, text=text) for text in training.notes)]
 
 
-class LiveRun(Iterator[Event]):
+class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
     """The events of a run as they happen.
 
     Leaving a loop over it, `close()` and the end of a `with` end the run: it saves itself and lets go of its folder.
@@ -178,7 +180,7 @@ class LiveRun(Iterator[Event]):
             self.close()
 
     def __next__(self) -> Event:
-        if self._is_working:
+        if self._turn.locked():
             raise UserError("this run works in another thread; one loop at a time can follow it")
         self._listen()
         try:
@@ -196,9 +198,6 @@ class LiveRun(Iterator[Event]):
             self._end()
         return event
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -206,7 +205,7 @@ class LiveRun(Iterator[Event]):
         """Ends the run, which saves itself; one that works in another thread does so as soon as it can."""
         if self._process != os.getpid():  # a forked child has a copy of it
             return
-        if self._is_working:
+        if self._turn.locked():
             self._stop.set()
             return
         try:
@@ -215,10 +214,6 @@ class LiveRun(Iterator[Event]):
                     self._events.close()
         finally:
             self._stop_listening()
-
-    @property
-    def _is_working(self) -> bool:
-        return self._turn.locked()
 
     def __del__(self) -> None:
         self.close()
@@ -264,17 +259,16 @@ _alive: weakref.WeakSet[LiveRun] = weakref.WeakSet()
 def close_runs_in(path: Path) -> None:
     """Ends the runs of this process that write in a folder and wait for their callers, so that another may resume."""
     for run in list(_alive):
-        if run.path is not None and run.path.resolve() == path.resolve() and not run._is_working:
+        if run.path is not None and run.path.resolve() == path.resolve() and not run._turn.locked():
             run.close()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handles Ctrl-C while runs are alive."""
     alive = list(_alive)  # other threads may end theirs
     if not alive:  # the last one ended in another thread, which could not give Ctrl-C back
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.default_int_handler(number, frame)
-    working = [run for run in alive if run._is_working]
+    working = [run for run in alive if run._turn.locked()]
     if any(run._interrupted for run in working):
         signal.default_int_handler(number, frame)
     for run in working:

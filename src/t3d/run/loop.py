@@ -1,4 +1,4 @@
-"""The only training loop in the project: collect, learn, evaluate, save, report."""
+"""The only training loop in the project: collect, learn, evaluate, save, report, and do what control.json asks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from t3d.actors.governor import Governor, passed
 from t3d.alarms.watch import watch_over
 from t3d.errors import as_sentence
-from t3d.events import End, Event, Note
+from t3d.events import Continued, End, Event, Note, Paused, Session
+from t3d.files import Refused
 from t3d.run.build import Training
-from t3d.run.control import Control
-from t3d.run.reporter import eval_event, in_host_memory
+from t3d.run.reporter import eval_event
+from t3d.store.control import CONTROL, ControlRequest, read_request
 from t3d.types import Requests
 from t3d.world.guard import BadValue
 
 UPDATES_AT_ONCE = {"cpu": 8, "cuda": 32}  # between two policies for the actors, and two checks of `stop`; chosen
+CHECK_SECONDS = 1.0  # between two looks at control.json: log steps may be far apart, or not reported yet; chosen
+PAUSE_SECONDS = 0.1  # the same while the run is paused
 
 
 class Trainer:
@@ -25,8 +28,9 @@ class Trainer:
         self.parts, self.cfg, self.counters = training.parts, training.parts.cfg, training.parts.counters
         self.publisher, self.reporter, self.saver = training.publisher, training.reporter, training.saver
         self.jobs, self.surroundings, self.requests = training.jobs, training.surroundings, requests
-        self.control, self.governor = Control(training, start, requests), Governor(self.cfg)
-        self.start = start
+        self.start, self.governor = start, Governor(self.cfg)
+        self._session = next((vars(event) for event in reversed(start) if isinstance(event, Session)), {})
+        self._request, self._refused, self._checked_at = ControlRequest(), "", time.monotonic()
 
     def run(self) -> Iterator[Event]:
         """Trains; however that ends, an end event is written."""
@@ -71,7 +75,7 @@ class Trainer:
         parts, saver, record = self.parts, self.saver, self._record
         self.publisher.publish()
         while True:
-            for events in self.control.apply():
+            for events in self._obey():
                 yield from record(events)
             saver.unsaved = True  # now, because a paused run may have been saved just before
 
@@ -98,7 +102,7 @@ class Trainer:
 
             yield from record(self._collect())
             parts.raise_if_all_diverged()
-        yield from record(self.reporter.summary())
+        yield from record(self.reporter.acting(summary=True))
 
     def _record(self, events: list[Event]) -> list[Event]:
         """Writes events to the run folder with the alarms that they set off, and returns all of them."""
@@ -110,6 +114,47 @@ class Trainer:
             self.saver.folder.write(event)
         return events
 
+    def _obey(self) -> Iterator[list[Event]]:
+        """Does what control.json asks, looking once a second, and yields what is to say."""
+        step = self.counters.step
+        yield self._job_notes()
+        if time.monotonic() - self._checked_at < CHECK_SECONDS:
+            return
+        yield self._read_requests()
+        if not self._request.pause or self.requests.stop.is_set():
+            return
+        paused_at = time.monotonic()
+        yield [Paused(step=step)]
+        while self._request.pause and not self.requests.stop.wait(PAUSE_SECONDS):
+            self.parts.collector.supervise()
+            yield [*self._job_notes(), *self.saver.unwritten()]
+            yield self._read_requests()
+            if self.requests.save.is_set():
+                self.requests.save.clear()
+                yield [self.saver.save("asked")]
+        seconds = time.monotonic() - paused_at
+        self.counters.started += seconds
+        self.reporter.stood_still(seconds)
+        yield [Continued(step=step, paused_seconds=seconds)]
+
+    def _job_notes(self) -> list[Event]:
+        return [Note(step=self.counters.step, text=text) for text in self.jobs.news()]
+
+    def _read_requests(self) -> list[Event]:
+        """Reads what this process is asked; while the file cannot be read the last requests hold, as is said once."""
+        self._checked_at, before = time.monotonic(), self._request
+        try:
+            self._request = read_request(self.saver.folder.path, self._session)
+        except (OSError, Refused) as error:
+            previous, self._refused = self._refused, str(error)
+            is_new = previous != self._refused
+            return [Note(step=self.counters.step, text=f"{CONTROL} is not obeyed: {error}")] if is_new else []
+        if self._request.save > before.save:
+            self.requests.save.set()
+        if self._request.stop:
+            self.requests.stop.set()
+        return []
+
     def _learn(self) -> list[Event]:
         """Makes the updates that are due, and publishes what they changed."""
         learner, events = self.parts.learner, list[Event]()
@@ -118,12 +163,10 @@ class Trainer:
             reports = self.counters.log_due and due >= learner.updates_to_full_trace
             count = learner.updates_to_full_trace if reports else min(due, UPDATES_AT_ONCE[self.cfg.device])
             with self.surroundings.for_updates(self.cfg.threads, builds=reports):
-                started = time.perf_counter()
                 with self.saver.changing():
                     trace = learner.run(count)
-                self.reporter.updated(count, time.perf_counter() - started)
                 if reports:
-                    events += self.reporter.learned(in_host_memory(trace))
+                    events += self.reporter.learned(trace)
             due -= count
             self.publisher.publish()
         if learner.updates == before:
@@ -162,7 +205,6 @@ class Trainer:
         return self.saver.is_due or self.requests.save.is_set()
 
     def _is_over(self) -> bool:
-        """Whether the last evaluation is complete."""
         return self.counters.step == self.counters.evaluated == self.cfg.total_steps
 
     def _collect(self) -> list[Event]:
@@ -170,7 +212,7 @@ class Trainer:
         with self.saver.changing():
             started = time.monotonic()
             collected = parts.collector.poll()
-            self.reporter.diagnostics.acted(time.monotonic() - started)
+            self.reporter.diagnostics.acted_seconds += time.monotonic() - started
             parts.memory.add(*collected.rollouts)
             parts.count_steps()
             stopped: list[Event] = [

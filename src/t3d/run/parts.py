@@ -18,20 +18,21 @@ from t3d.config.sweeps import noun
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import NEW_TASK, Event, SeedStopped
-from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
+from t3d.files import CORRUPT_ERRORS, to_count, to_list
 from t3d.modules import files_of
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.contents import refuse_unlike
-from t3d.store.folder import LOGS, RunFolder, versions
+from t3d.store.folder import RunFolder, versions
 from t3d.store.members import stored_name
 from t3d.types import State
 from t3d.world.fingerprint import difference, differences, outline
 from t3d.world.make import own_names
 
 LONGEST_SECONDS = 1e9  # thirty years
+REPLAY_IS = {"cpu": "in host memory", "cuda": "on the GPU"}  # as its free memory decides at each start
 
 
 @dataclass
@@ -70,14 +71,7 @@ class Loaded(NamedTuple):
 
     checkpoint: Checkpoint
     state: State
-
-    def log_lengths(self) -> dict[str, int]:
-        """Returns how long the logs were when it was written."""
-        try:
-            lengths = to_fields(self.state["logs"])
-            return {name: to_count(lengths[name]) for name in LOGS}
-        except CORRUPT_ERRORS as error:
-            raise UserError(f"{self.checkpoint.path} does not say how long its logs were ({error})") from None
+    log_lengths: dict[str, int]  # when it was written
 
 
 @dataclass
@@ -100,7 +94,6 @@ class Parts:
 
     @property
     def living(self) -> list[int]:
-        """The members that have not diverged."""
         return [member for member in range(len(self.cfg.members)) if member not in self.stopped]
 
     @property
@@ -109,7 +102,6 @@ class Parts:
         return [self.memory.added[member] for member in self.living]
 
     def snapshot(self) -> PolicySnapshot:
-        """Returns the newest policy, with the observation scaling that goes with it."""
         return self.memory.scaled(self.learner.snapshot())
 
     def stop(self, member: int, why: str) -> SeedStopped:
@@ -142,7 +134,6 @@ class Parts:
         return events
 
     def about(self, folder: RunFolder) -> dict[str, Any]:
-        """Returns what a run says of itself when it starts or resumes."""
         spec, cfg = self.collector.spec, self.cfg
         return {
             "step": self.counters.step,
@@ -178,23 +169,17 @@ class Parts:
 
     def restore(self, loaded: Loaded, stop: threading.Event) -> list[str]:
         """Restores everything; returns notes on what has changed."""
-        checkpoint, state = loaded
+        checkpoint, state, _ = loaded
         try:
             refuse_unlike(state, self.state())
             self._refuse_another_run(loaded)
             stopped = {stored_name(stored): str(why) for stored, why in state.get("stopped", {}).items()}
             for member, name in enumerate(self.cfg.member_names):
                 if name in stopped:
-                    self.stopped[member] = stopped[name]
-                    self.collector.stop(member)
-                    self.evaluator.stop(member)
+                    self.stop(member, stopped[name])
             self.counters.restore(state["progress"])
             self.best.restore(state["best"], self.learner.shipped.architecture)
-            self.learner.restore(state["learner"])
-            self.memory.restore(state["memory"])
-            moved = _moved_replay(state["memory"], self.memory)
-            for member, name in enumerate(self.cfg.member_names):
-                checkpoint.fill(self.memory.replay, member, name)
+            checkpoint.restore_learning(state, self.cfg.member_names, self.learner, self.memory)
             notes = self.collector.restore(state["collector"], stop)
             if not self.collector.keeps_episodes:
                 self.memory.replay.links.end_episodes()
@@ -203,7 +188,16 @@ class Parts:
             self._refuse_contradictions(state["collector"])
             if changes := differences(state.get("environment"), self.environment):  # unknown before 0.5
                 self._start_best_again(changes)
-            return notes + moved + _changed_versions(state["versions"])
+            now, before = self.memory.device.type, state["memory"].get("device")  # added in the course of format 2
+            if before not in (None, now):
+                replay = f"the replay was {REPLAY_IS[before]} and is {REPLAY_IS[now]} now"
+                notes.append(f"{replay}: other batches are drawn from here on")
+            then, here = state["versions"], versions()
+            if changed := [
+                f"{name} {then[name]} is now {here.get(name)}" for name in then if then[name] != here.get(name)
+            ]:
+                notes.append(f"bit for bit is not promised: {', '.join(changed)}")
+            return notes
         except CORRUPT_ERRORS as error:
             raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
 
@@ -218,9 +212,8 @@ class Parts:
             self.counters.submitted = self.counters.evaluated = -1
 
     def _refuse_another_run(self, loaded: Loaded) -> None:
-        checkpoint, state = loaded
-        now = outline(self.collector.spec)
-        if changed := difference(state["spec"], now):
+        checkpoint, state, _ = loaded
+        if changed := difference(state["spec"], outline(self.collector.spec)):
             raise UserError(f"{self.cfg.env.title} is not what it was in {checkpoint.path}: {changed}")
         members = [stored_name(stored) for stored in to_list(state.get("members") or state["seeds"])]
         if members != self.cfg.member_names:
@@ -246,23 +239,8 @@ def infinite_losses(trace: Any, cfg: Config, members: list[int]) -> dict[int, st
     return reasons
 
 
-def _moved_replay(saved: State, memory: Memory) -> list[str]:
-    """Notes that the replay is no longer where it was: how much memory is free decides that at each start."""
-    now, before = memory.device.type, saved.get("device", memory.device.type)  # added in the course of format 2
-    if now == before:
-        return []
-    where = {"cpu": "in host memory", "cuda": "on the GPU"}
-    return [f"the replay was {where[before]} and is {where[now]} now: other batches are drawn from here on"]
-
-
 def restore_evaluations(counters: Counters, evaluator: Evaluator, state: State, architecture: Architecture) -> None:
     """Starts the saved evaluations again, which must be those that the run still waits for."""
     pending = evaluator.restore(state, architecture)
     if max([counters.evaluated, *pending]) != counters.submitted or counters.submitted > counters.step:
         raise ValueError("its evaluations contradict each other")
-
-
-def _changed_versions(then: dict[str, str]) -> list[str]:
-    now = versions()
-    changed = [f"{name} {then[name]} is now {now.get(name)}" for name in then if then[name] != now.get(name)]
-    return [f"bit for bit is not promised: {', '.join(changed)}"] if changed else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from t3d.actors.governor import passed
-from t3d.actors.protocols import ActingTotals, Collected
+from t3d.actors.protocols import Collected
 from t3d.config import Config
 from t3d.events import ActingEvent, ActorEvent, BadValueFound, EpisodeEnd, Eval, Event, Note, TraceSummary, Update
 from t3d.run.diagnostics import Diagnostics
@@ -20,7 +19,6 @@ from t3d.types import Evaluation, Fault, sample_std
 
 FIRST_VALUES = 3
 MOST_OUTSIDE = 0.05  # of the targets; chosen
-SLOW = 5  # times the fastest updates so far; chosen: threads that spin on a busy machine take 25 times as long
 
 
 class Reporter:
@@ -28,45 +26,22 @@ class Reporter:
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.diagnostics = parts, Diagnostics(parts)
-        self._started = self._last = (parts.counters.step, parts.learner.updates)
+        self._started = self._last = (parts.counters.step, parts.learner.updates, parts.collector.totals())
         self._last_at = time.monotonic()
-        self._totals_at_start = self._last_totals = parts.collector.totals()
-        self._pace = (0, 0.0)  # updates since the last report, and the seconds that they took
-        self._fastest = math.inf  # seconds for an update, on average between two reports
-        self._warned_of_slowness = False
-
-    def updated(self, updates: int, seconds: float) -> None:
-        self._pace = (self._pace[0] + updates, self._pace[1] + seconds)
 
     def learned(self, trace: Any) -> list[Event]:
-        """Reports the newest update, of which this is the trace in host memory, whom it stops, and acting so far."""
+        """Reports the newest update, of which this is the trace, whom it stops, and acting so far."""
+        trace = type(trace)(*(None if value is None else value.cpu() for value in trace))  # one wait for each tensor
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self._last[0]) / (now - self._last_at)
         events = parts.stop_diverged(trace)
-        events += update_events(trace, parts.cfg, parts.living, step, parts.learner.updates, speed)
+        events += _update_events(trace, parts, step, speed)
         events += self._outside_support(trace.y[parts.living]) if parts.cfg.td3.critic_loss == "categorical" else []
-        events += self._slowed_down() if parts.cfg.device == "cpu" and parts.cfg.threads > 1 else []
         events += self.diagnostics.diagnose(trace) if parts.counters.diagnosis_due else []
-        events += self._acting(*self._last, self._last_totals)
-        self._last_totals = parts.collector.totals()
-        self._last, self._last_at = (step, parts.learner.updates), now
+        events += self.acting()
+        self._last, self._last_at = (step, parts.learner.updates, parts.collector.totals()), now
         parts.counters.log_due = parts.counters.diagnosis_due = False
         return events
-
-    def _slowed_down(self) -> list[Event]:
-        """Says once that updates have become many times slower, as they do when other programs take the cores."""
-        updates, seconds = self._pace
-        self._pace = (0, 0.0)
-        each = seconds / max(1, updates)
-        self._fastest = min(each, self._fastest)
-        if self._warned_of_slowness or each <= SLOW * self._fastest:
-            return []
-        self._warned_of_slowness, threads = True, self.parts.cfg.threads
-        text = (
-            f"an update takes {each * 1e3:.1f} ms and took {self._fastest * 1e3:.1f} ms before: other programs use the "
-            f"cores that its {threads} threads wait for. A new run with --threads 1 is not slowed down so much"
-        )
-        return [Note(step=self.parts.counters.step, text=text)]
 
     def _outside_support(self, y: Tensor) -> list[Event]:
         """Says once that many targets lie beyond what a categorical critic can predict."""
@@ -107,15 +82,12 @@ class Reporter:
 
     def stood_still(self, seconds: float) -> None:
         self._last_at += seconds
-        self.diagnostics.stood_still(seconds)
+        self.diagnostics.last_at += seconds
 
-    def summary(self) -> list[Event]:
-        return self._acting(*self._started, self._totals_at_start, summary=True)
-
-    def _acting(self, since: int, updates: int, before: ActingTotals | None, *, summary: bool = False) -> list[Event]:
-        """Reports acting since a step and its updates; nothing if acting and learning take turns."""
-        parts = self.parts
-        totals = parts.collector.totals()
+    def acting(self, *, summary: bool = False) -> list[Event]:
+        """Reports acting since the last report, or the start; nothing if acting and learning take turns."""
+        parts, totals = self.parts, self.parts.collector.totals()
+        since, updates, before = self._started if summary else self._last
         if totals is None or before is None:
             return []
         step, new_updates = parts.counters.step, parts.learner.updates - updates
@@ -123,18 +95,12 @@ class Reporter:
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **totals.since(before))]
 
 
-def in_host_memory(trace: Any) -> Any:
-    """Copies the trace of an update from where it was made: one wait for each tensor, not hundreds."""
-    return type(trace)(*(None if value is None else value.cpu() for value in trace))
-
-
-def update_events(
-    trace: Any, cfg: Config, members: list[int], step: int, updates: int, steps_per_second: float
-) -> Iterator[Event]:
+def _update_events(trace: Any, parts: Parts, step: int, steps_per_second: float) -> Iterator[Event]:
     """Yields the newest update, whose trace is complete, by member: its losses, then what each step produced."""
     losses = {name: values.tolist() for name, values in trace.losses.items()}
-    for member in members:
-        about: dict[str, Any] = {"step": step, "member": member, "seed": cfg.members[member].seed, "updates": updates}
+    for member in parts.living:
+        about: dict[str, Any] = {"step": step, "updates": parts.learner.updates}
+        about |= {"member": member, "seed": parts.cfg.member_seeds[member]}
         yield Update(
             **about,
             critic_loss=losses["critic"][member],
@@ -145,7 +111,16 @@ def update_events(
             td_abs_mean=float(trace.td[member].abs().mean()),
             steps_per_second=steps_per_second,
         )
-        values = {name: _summary(value[member]) for name, value in trace._asdict().items() if value is not None}
+        own = {name: value[member] for name, value in trace._asdict().items() if value is not None}
+        values = {
+            name: {
+                "shape": list(value.shape),
+                "mean": float(value.mean()),
+                "std": float(value.std(correction=0)),
+                "first": value.flatten()[:FIRST_VALUES].tolist(),
+            }
+            for name, value in own.items()
+        }
         yield TraceSummary(**about, values=values)
 
 
@@ -167,12 +142,3 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         best=best,
         bad_values=sum(episode.bad_values for episode in evaluation.episodes),
     )
-
-
-def _summary(value: Tensor) -> dict[str, Any]:
-    return {
-        "shape": list(value.shape),
-        "mean": float(value.mean()),
-        "std": float(value.std(correction=0)),
-        "first": value.flatten()[:FIRST_VALUES].tolist(),
-    }

@@ -3,96 +3,79 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from t3d.config import Config, diff, load_config, merge, plain
+from t3d.config import Config, diff, flat, load_config, merge, plain
 from t3d.config.fields import settings_where
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
 from t3d.run.parts import Loaded
 from t3d.store.checkpoint import Checkpoint, newest
-from t3d.store.folder import worth_keeping
+from t3d.store.folder import LOGS, worth_keeping
 from t3d.store.log import last_event
 
 CHANGED = settings_where(Config, lambda about: about.get("resume") == "changed")  # by its flag or in config.toml
 CHANGEABLE = (*CHANGED, *settings_where(Config, lambda about: about.get("resume") == "edited"))  # in config.toml
+FOLLOWED = tuple(name for name in CHANGED if name != "env.bad_values")  # a repeated command decides these anew
 MAY_DIFFER = (*CHANGED, *settings_where(Config, lambda about: about.get("resume") == "ignored"))  # in a command
 OWN_FILES = settings_where(Config, lambda about: about.get("resume") == "moved")
 LEFT_TO_MACHINE = {
     name: getattr(Config, name) for name in settings_where(Config, lambda about: about.get("left_to_machine", False))
 }
 
-BadValues = Literal["raise", "skip", "clip"]
 
+def load(
+    path: Path, changes: Mapping[str, Any], cfg: Config | None
+) -> tuple[Config, Config | None, Loaded | None, list[str]]:
+    """Loads what to resume with: the settings, those of config.toml as requested, the checkpoint; and notes.
 
-class Changes(NamedTuple):
-    """Settings that a resume overrides; None leaves one as it was."""
-
-    total_steps: int | None = None
-    actors: str | None = None
-    ray_address: str | None = None
-    ray_cpus: float | None = None
-    bad_values: BadValues | None = None
-    hang_seconds: float | None = None
-
-
-class ResumePoint(NamedTuple):
-    """What a run resumes from."""
-
-    cfg: Config
-    requested: Config | None  # config.toml, where device, engine and threads may be left to the machine
-    loaded: Loaded | None
-    notes: list[str]  # what is wrong with the folder
-
-
-def load(path: Path, changes: Changes, cfg: Config | None) -> ResumePoint:
-    """Loads the configuration and state to resume from.
-
-    cfg is what the caller would train if there were no run: it must not differ from what the run was started with.
+    changes are by dotted names. cfg is what the caller would train if there were no run: it must not differ from what
+    the run was started with, and decides where the run acts, what is only watched, and where images are kept.
     """
     checkpoint, notes = newest(path / "checkpoints")
     has_config = os.path.lexists(path / "config.toml")
-    written = _written(path / "config.toml", checkpoint) if has_config else None
+    try:
+        written = load_config(path / "config.toml") if has_config else None
+    except UserError as error:
+        hint = "; remove the file to resume with the settings in the checkpoint" if checkpoint else ""
+        raise UserError(f"{error}{hint}") from None
     if checkpoint is None:
         loaded, started, step, is_over = None, _start_again(path, written, cfg, notes), 0, False
     else:
         loaded, started, step, is_over = _contents(checkpoint)
     edited, edits = _with_edits(started, written or started, path)
     notes += edits
+    values: dict[str, Any] = {}
     if cfg is not None:
         _refuse_other(started, cfg, path)
+        values = {key: value for key, value in flat(cfg).items() if key in FOLLOWED}
+        values["total_steps"] = max(edited.total_steps, cfg.total_steps)
     is_over = is_over and last_event(path).get("event") == "end"
-    if isinstance(changes.total_steps, int):  # said before whatever else is wrong with so few steps
-        _refuse_if_there(step, changes.total_steps, is_over)
-    resumed = merge(edited, _overrides(changes, edited, cfg) | {"run": {"root": str(path.parent), "name": path.name}})
+    if isinstance(changes.get("total_steps"), int):  # said before whatever else is wrong with so few steps
+        _refuse_if_there(step, changes["total_steps"], is_over)
+    values |= {**changes, "run.root": str(path.parent), "run.name": path.name}
+    if not values.get("actors", edited.actors).startswith("ray:"):
+        values["ray_address"] = changes.get("ray_address", "")  # not used any more
+    resumed = _with(edited, values)
     resumed = resumed if resumed.num_envs == started.num_envs else _settled(resumed, started)
     _refuse_actors(started, resumed)
     _refuse_if_there(step, resumed.total_steps, is_over)
     if cfg is not None and cfg.total_steps < resumed.total_steps:
         notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
-    return ResumePoint(resumed, written or cfg, loaded, notes)
+    return resumed, written or cfg, loaded, notes
 
 
-def _overrides(changes: Changes, edited: Config, cfg: Config | None) -> dict[str, Any]:
-    """The settings that are not as the run had them: changes, and those that cfg decides whatever the run had."""
-    given = {name: value for name, value in changes._asdict().items() if value is not None}
-    env: dict[str, Any] = {name: given.pop(name) for name in ("bad_values", "hang_seconds") if name in given}
-    decided: dict[str, Any] = {"total_steps": edited.total_steps}
-    if cfg is not None:  # where it acts, what is only watched, and where images are kept
-        env = {"hang_seconds": cfg.env.hang_seconds} | env
-        decided = {
-            "total_steps": max(edited.total_steps, cfg.total_steps),
-            **{name: getattr(cfg, name) for name in ("actors", "ray_address", "ray_cpus", "record_every", "sinks")},
-            "log": {"diagnose_every_steps": cfg.log.diagnose_every_steps},
-            "replay": {"frames_on_disk": cfg.replay.frames_on_disk},
-        }
-    decided |= given
-    if not decided.get("actors", edited.actors).startswith("ray:"):
-        decided["ray_address"] = changes.ray_address or ""  # not used any more
-    return decided | {"env": env}
+def _with(cfg: Config, values: Mapping[str, Any]) -> Config:
+    """Returns the configuration with other values, which are given by their dotted names."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = value
+    return merge(cfg, nested)
 
 
 def _refuse_if_there(step: int, total: int, is_over: bool) -> None:
@@ -109,17 +92,10 @@ def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]
         progress = to_fields(state["progress"])
         step = to_count(progress["step"])
         is_evaluated = to_count(progress["evaluated"], least=-1) == step
-        return Loaded(checkpoint, state), merge(Config(), to_fields(state["config"])), step, is_evaluated
+        lengths = {name: to_count(to_fields(state["logs"])[name]) for name in LOGS}
+        return Loaded(checkpoint, state, lengths), merge(Config(), to_fields(state["config"])), step, is_evaluated
     except CORRUPT_ERRORS as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None
-
-
-def _written(file: Path, checkpoint: Checkpoint | None) -> Config:
-    try:
-        return load_config(file)
-    except UserError as error:
-        hint = "; remove the file to resume with the settings in the checkpoint" if checkpoint else ""
-        raise UserError(f"{error}{hint}") from None
 
 
 def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, list[str]]:
@@ -138,20 +114,16 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
     if refused:
         raise UserError(
             f"{path / 'config.toml'} was changed: {', '.join(refused)}; a run resumes as it was started. Undo that, or "
-            f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and some of them with "
-            + ", ".join(f"--{name.replace('_', '-')}" for name in Changes._fields)
+            f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and some of them with flags "
+            "of t3d resume"
         )
     applied = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
-    nested: dict[str, Any] = {"env": {"args": written.env.args}}
-    for key, now in applied.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = now
     notes = [
         f"config.toml says {key}={plain(now)}, it was {plain(then)}"
         for key, (then, now) in edits.items()
         if key in applied or key.startswith("env.args.")
     ]
-    return merge(started, nested), notes
+    return _with(started, {"env.args": written.env.args, **applied}), notes
 
 
 def _settled(cfg: Config, started: Config) -> Config:

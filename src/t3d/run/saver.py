@@ -16,6 +16,8 @@ from t3d.run.surroundings import Surroundings
 from t3d.store.checkpoint import SPARE_BYTES, Checkpoint, save
 from t3d.store.folder import RunFolder, first_free
 
+CHECK_SECONDS = 1.0  # between two checks that the run's folder still exists; chosen
+
 
 class Saver:
     """Knows the newest checkpoint, whether something has happened since, and what could not be written."""
@@ -65,8 +67,7 @@ class Saver:
         self._consistent = True
 
     def unwritten(self) -> list[Event]:
-        """Reports what the run folder could not write since the last call."""
-        self.folder.refuse_if_gone_by_now()
+        self.folder.refuse_if_gone(every_seconds=CHECK_SECONDS)
         return [self._failed(text) for text in self.folder.take_failures()]
 
     def save_at_the_end(self) -> list[Event]:

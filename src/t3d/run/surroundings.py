@@ -45,7 +45,6 @@ class TorchSettings(NamedTuple):
         )
 
     def apply(self) -> None:
-        """Sets those that differ."""
         now = TorchSettings.current()
         if self.threads != now.threads:
             torch.set_num_threads(self.threads)
@@ -110,7 +109,6 @@ class Surroundings:
         return changed
 
     def close(self) -> None:
-        """Leaves the process as it was."""
         self.restore()
         np.seterr(**self._errors)
         self._streams.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from t3d.algo.learner import named_tensors
+from t3d.algo.learner import restore_agent
 from t3d.algo.rules import rule_of
 from t3d.config import Config, merge
 from t3d.config.sweeps import noun
@@ -18,7 +18,6 @@ from t3d.policy.acting import PolicySnapshot, SavedPolicy
 from t3d.policy.files import policy_of, read_policy
 from t3d.policy.spec import Spec
 from t3d.store.checkpoint import open_checkpoint
-from t3d.tensors import put
 from t3d.types import State
 from t3d.world.fingerprint import difference, outline
 
@@ -65,8 +64,7 @@ def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
     rule = rule_of(cfg.rule, spec)
     agent = rule.init(spec, cfg.td3, cfg.member_seeds, "cpu", torch.float32)
     learner, memory = to_fields(state["learner"]), to_fields(state["memory"])
-    for name, tensor in named_tensors(agent):
-        put(tensor, learner[name], name)
+    restore_agent(agent, learner)
     actor = rule.shipped(agent)
     snapshot = PolicySnapshot(to_count(learner["updates"]), actor.architecture, actor.flat.detach().numpy().copy())
     if not cfg.normalise_observations:

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3d.config.networks import own_network
+from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, to_fields, unsealed
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
-from t3d.policy.files import MOST_JSON_BYTES, read_description
+from t3d.policy.files import MOST_JSON_BYTES, read_description, read_policy
 from t3d.store.folder import RunFolder
 from t3d.store.lock import one_at_a_time
 from t3d.store.log import LARGEST
@@ -40,22 +42,25 @@ class BestPolicies:
         return True
 
     def write(self, member: int, folder: RunFolder) -> None:
-        """Writes one member's best policy into best/, if there is one."""
         if member in self._kept:
             step, snapshot = self._kept[member]
-            folder.save_best(member, snapshot, step, self.returns[member])
+            about = {"step": step, "mean_return": self.returns[member]}
+            folder.save_policy("best", snapshot, 0, folder.cfg.members[member], about)
 
     def rewrite(self, folder: RunFolder) -> list[str]:
         """Writes best/ again, whatever a kill or an accident has left there; says what was damaged."""
         notes = []
         for member in self._kept:
-            problem = folder.best_problem(member)
-            notes += [f"{problem}; it is restored from the checkpoint"] if problem else []
+            try:
+                read_policy(
+                    folder.path / "best" / folder.cfg.members[member].name, own_network(folder.cfg.td3.actor_network)
+                )
+            except UserError as error:
+                notes.append(f"{error}; it is restored from the checkpoint")
             self.write(member, folder)
         return notes
 
     def state(self) -> State:
-        """Returns the best returns, and the policies of members that have one."""
         kept = self._kept.items()
         policies = {f"member-{member}": {"step": step, **snapshot.to_dict()} for member, (step, snapshot) in kept}
         return {"returns": np.array(self.returns), **policies}
@@ -93,11 +98,9 @@ class Fresh:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What lists say of it."""
         return {name: value for name, value in vars(self).items() if name not in ("policy", "seen")}
 
     def __post_init__(self) -> None:
-        """Checks what a file may say."""
         to_count(self.episodes, least=1)
         to_count(self.of, least=1)
         numbers = (self.mean, self.std, self.lowest, self.highest, self.mean_length)

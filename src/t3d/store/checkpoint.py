@@ -24,18 +24,16 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, read, sync_folder, to_json
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, read, refuse_link, sealed, sync_folder, to_json
 from t3d.policy.spec import Floats
 from t3d.store.contents import (
+    FORMAT,
     File,
-    Manifest,
     Segment,
     contents_of,
     joined,
     new_bytes,
-    packed,
     read_manifest,
-    rows_of,
     shared_segments,
     split,
     write_file,
@@ -44,6 +42,8 @@ from t3d.store.contents import (
 from t3d.types import UNKNOWN, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
+    from t3d.algo.learner import Learner
+    from t3d.data.memory import Memory
     from t3d.data.replay import Replay
 
 KEPT = 3
@@ -72,6 +72,12 @@ class Checkpoint(NamedTuple):
         content = {file.name: self._read(file) for file in self.files}
         return joined(fields_in(content["state.json"]), safetensors.numpy.load(content["state.safetensors"]))
 
+    def restore_learning(self, state: State, members: list[str], learner: Learner, memory: Memory) -> None:
+        learner.restore(state["learner"])
+        memory.restore(state["memory"])
+        for index, member in enumerate(members):
+            self.fill(memory.replay, index, member)
+
     def fill(self, replay: Replay, index: int, member: str) -> None:
         """Restores a member's rows and links. Where a segment is damaged, the rows of an intact one replace it."""
         first, stop = replay.kept(index)
@@ -96,7 +102,6 @@ class Checkpoint(NamedTuple):
         return rows
 
     def problems(self) -> dict[str, Exception]:
-        """Reads all files and returns what is wrong with which."""
         problems: dict[str, Exception] = {}
         for file in [*self.files, *(segment.file for segment in self.segments)]:
             try:
@@ -121,24 +126,28 @@ def save(
     """
     for folder in (root, root / "replay"):  # but never the run's own, which may have been removed
         folder.mkdir(exist_ok=True)
-    _refuse_links(root)
+        refuse_link(folder)
     serial = max((_serial(path) for path in folders(root)), default=0) + 1
     path = root / f"{serial:06}-step-{step}"
     temporary = path.with_suffix(".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     plain, arrays = split(state)
     usable = () if before is None or before.damaged else before.segments
-    shared = shared_segments(root / "replay", usable, rows_of(replay))
+    shared = shared_segments(root / "replay", usable, replay)
     needed = sum(array.nbytes for array in arrays.values()) + new_bytes(state["members"], replay, shared)
-    _check_space(root, needed, spare)
+    free = shutil.disk_usage(root).free
+    if free < needed + spare:
+        new, kept, there = (f"{size / 2**20:,.1f} MiB" for size in (needed, spare, free))
+        besides = f", {kept} must stay free besides" if spare else ""
+        raise OSError(errno.ENOSPC, f"it needs {new}{besides}, and the disk has {there}")
     written: list[Path] = []
     try:
         temporary.mkdir()
         segments = tuple(write_segments(root / "replay", serial, state["members"], replay, shared, written))
         contents = {"state.json": to_json(plain), "state.safetensors": safetensors.numpy.save(arrays)}
         files = tuple(write_file(temporary / name, content, written) for name, content in contents.items())
-        manifest = Manifest(step, files, segments)
-        write_file(temporary / "manifest.json", packed(manifest), written)
+        manifest = {"format": FORMAT, "step": step, "files": files, "segments": segments}
+        write_file(temporary / "manifest.json", sealed("manifest", manifest), written)
         sync_folder(root / "replay")
         sync_folder(temporary)
         size = sum(file.stat().st_size for file in written)
@@ -152,7 +161,7 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _prune(root)
-    return Checkpoint(path, *manifest), size
+    return Checkpoint(path, step, files, segments), size
 
 
 def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -164,7 +173,8 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     errors: list[Exception] = []
     usable: Checkpoint | None = None
     try:
-        _refuse_links(root)
+        refuse_link(root)
+        refuse_link(root / "replay")
         paths = folders(root)
     except (OSError, Refused) as error:
         errors, paths = [error], []
@@ -172,7 +182,12 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     for path in paths:
         try:
             checkpoint = open_checkpoint(path)
-            notes += _extra(checkpoint)
+            known = {"manifest.json", *(file.name for file in checkpoint.files)}
+            unknown = sorted(inside.name for inside in path.iterdir() if inside.name not in known)
+            notes += [
+                f"checkpoint {path.name} holds {name!r:.80}, which is not part of it and is not read"
+                for name in unknown
+            ]
         except CORRUPT_ERRORS as error:
             errors.append(error)
             notes.append(f"checkpoint {path.name} is damaged: manifest.json: {error_text(error)}")
@@ -182,7 +197,9 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
             return checkpoint, notes
         errors += problems.values()
         notes += [f"checkpoint {path.name} is damaged: {name}: {error_text(why)}" for name, why in problems.items()]
-        if usable is None and _lacks_only_rows(checkpoint, problems):
+        members = {segment.member for segment in checkpoint.segments}
+        intact = {segment.member for segment in checkpoint.segments if segment.file.name not in problems}
+        if usable is None and members == intact and not any(file.name in problems for file in checkpoint.files):
             usable = checkpoint._replace(damaged=frozenset(problems))
     if usable is None and any(isinstance(error, OSError) and error.errno not in MISSING for error in errors):
         raise UserError(f"{'; '.join(notes)}. The disk may work again later")
@@ -196,8 +213,7 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Opens a checkpoint as its manifest describes it."""
-    if path.is_symlink():
-        raise Refused("the folder is a link")
+    refuse_link(path)
     return Checkpoint(path, *read_manifest(path / "manifest.json"))
 
 
@@ -207,14 +223,6 @@ def folders(root: Path) -> list[Path]:
         return []
     paths = [path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name)]
     return sorted(paths, key=_serial, reverse=True)
-
-
-def _check_space(root: Path, needed: int, spare: int) -> None:
-    free = shutil.disk_usage(root).free
-    if free < needed + spare:
-        new, kept, there = (f"{size / 2**20:,.1f} MiB" for size in (needed, spare, free))
-        besides = f", {kept} must stay free besides" if spare else ""
-        raise OSError(errno.ENOSPC, f"it needs {new}{besides}, and the disk has {there}")
 
 
 def _prune(root: Path) -> None:
@@ -245,26 +253,5 @@ def _refuse_gaps(segments: list[Segment], first: int, stop: int) -> None:
         raise Refused("the segments of its replay have gaps or overlaps")
 
 
-def _lacks_only_rows(checkpoint: Checkpoint, problems: dict[str, Exception]) -> bool:
-    own = {file.name for file in checkpoint.files}
-    members = {segment.member for segment in checkpoint.segments}
-    intact = {segment.member for segment in checkpoint.segments if segment.file.name not in problems}
-    return not problems.keys() & own and members == intact
-
-
-def _refuse_links(root: Path) -> None:
-    for path in (root, root / "replay"):
-        if path.is_symlink():
-            raise Refused(f"{path} is a link")
-
-
 def _serial(path: Path) -> int:
     return int(path.name.partition("-")[0])
-
-
-def _extra(checkpoint: Checkpoint) -> list[str]:
-    known = {"manifest.json", *(file.name for file in checkpoint.files)}
-    unknown = sorted(path.name for path in checkpoint.path.iterdir() if path.name not in known)
-    return [
-        f"checkpoint {checkpoint.name} holds {name!r:.80}, which is not part of it and is not read" for name in unknown
-    ]

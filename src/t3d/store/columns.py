@@ -6,6 +6,7 @@ Plots, comparisons, reports and the dashboard are views of these columns.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -18,7 +19,6 @@ from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import NEW_TASK, ActorEvent, Alarm, BadValueFound, Eval, Event, Note, SeedStopped, TraceSummary
 from t3d.files import CORRUPT_ERRORS, Refused, error_text
-from t3d.store.journal import pauses
 from t3d.store.log import (
     LOG,
     START,
@@ -27,6 +27,7 @@ from t3d.store.log import (
     damage_in_words,
     event_of,
     looks_like_event,
+    pauses,
     prefixes,
     read_end,
     read_lines,
@@ -52,12 +53,9 @@ class Columns:
         path: Path,
         kinds: Iterable[type[Event]] = KINDS,
         members: Sequence[Member] = (),
-        most_messages: int | None = MOST_MESSAGES,
+        most_messages: int = MOST_MESSAGES,
     ) -> None:
-        """Keeps numbers of these kinds of events only, and so many messages of each kind.
-
-        Members that are known need not be read from config.toml, which a copy may not have.
-        """
+        """Keeps numbers of these kinds, and so many messages of each; members are given where config.toml may lack."""
         self.path, self.kinds, self._known, self._most_messages = path, tuple(kinds), tuple(members), most_messages
         self.lock = threading.Lock()
         self._cfg: Config | None = None
@@ -78,7 +76,6 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """Bytes of the log that are read."""
         return self._place.offset - sum(stop - start for start, stop in self._parts)
 
     @property
@@ -102,7 +99,6 @@ class Columns:
             return max(self.tables.values(), key=lambda table: table.nbytes).thin()
 
     def metrics(self) -> list[Metric]:
-        """Returns all metrics that were reported, event by event."""
         return [metric for table in self.tables.values() for metric in table.metrics()]
 
     def series(self, metric: Metric, every: int = 0) -> dict[Member | None, Series]:
@@ -121,7 +117,6 @@ class Columns:
         }
 
     def evaluations(self) -> dict[Member, list[StoredEvaluation]]:
-        """Returns the evaluations of each member that has any, in order."""
         table, evals = self.tables[Eval], dict[Member, list[StoredEvaluation]]()
         for number in table.members():
             rows = table.reports(number, *NEEDED, BEST)
@@ -140,39 +135,34 @@ class Columns:
         return max((note.time for note in notes), default=-math.inf)
 
     def newest_update(self, member: Member) -> TraceSummary | None:
-        """Returns the newest trace of an update of a member that can be read."""
         trace = self._traces.get(self.members.index(member))
         event = None if trace is None else event_of(trace[1])
         return event if isinstance(event, TraceSummary) else None
 
     @property
     def messages(self) -> dict[type[Event], list[Event]]:
-        """What events say in words: of each kind the newest."""
         return {kind: [event for _, event in placed] for kind, placed in self._messages.items()}
 
     @property
     def alarms(self) -> list[Alarm]:
-        """The newest alarms, oldest first."""
         return [event for _, event in self._messages[Alarm] if isinstance(event, Alarm)]
 
     def _read_on(self) -> bool:
         """Reads a part that is missing or, if none is, what the log has grown by; returns whether there was any."""
         if self._parts:
-            start, stop = self._parts[-1]
-            part = read_part(self.path, start, stop, self._place)
+            part = read_part(self.path, *self._parts[-1], self._place)
             if part is None:
                 self._begin()
-                return True
-            self._parts.pop()
-            self._take(part, start)
+            else:
+                self._take(part, self._parts.pop()[0])
             return True
         lines, end, restarted = read_lines(self.path, self._place)
         if restarted:
             self._begin()
-            return True
-        self._take(lines, self._place.offset)
-        self._place = end
-        return bool(lines)
+        else:
+            self._take(lines, self._place.offset)
+            self._place = end
+        return restarted or bool(lines)
 
     def _begin(self) -> None:
         """Starts from nothing; a long log is read in parts from all over, so that curves soon show all of the run."""
@@ -222,25 +212,20 @@ class Columns:
                 self._traces[number] = offset, newest
 
     def _add_messages(self, kind: type[Event], lines: Sequence[bytes], offset: int) -> None:
-        new = []
-        for line in lines:
-            event = event_of(line)
-            if event is None:
-                self.damaged += 1
-                continue
-            new.append((offset, event))
+        events = [event for event in map(event_of, lines) if event is not None]
+        self.damaged += len(lines) - len(events)
+        for event in events:
             member = member_of(event, self.members)
             if isinstance(event, SeedStopped) and member is not None:
                 self.stopped[member] = event
-        self._messages[kind] = sorted([*self._messages[kind], *new], key=lambda placed: placed[0])
-        if self._most_messages is not None:
-            self._messages[kind] = self._messages[kind][-self._most_messages :]
+        placed = [*self._messages[kind], *((offset, event) for event in events)]
+        self._messages[kind] = sorted(placed, key=lambda pair: pair[0])[-self._most_messages :]
 
 
 def read_columns(path: Path, kinds: Iterable[type[Event]] = KINDS, members: Sequence[Member] = ()) -> Columns:
     """Reads all of a run's log, with all its messages."""
     try:
-        columns = Columns(path, kinds, members, most_messages=None)
+        columns = Columns(path, kinds, members, most_messages=sys.maxsize)
         columns.refresh(math.inf)
     except (OSError, Refused) as error:
         raise Unreadable(path, f"its events.jsonl: {error_text(error)}") from None

@@ -12,7 +12,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from t3d.errors import UserError
-from t3d.files import Refused, read, sealed, to_count, to_fields, to_list, to_number, unsealed, write_new
+from t3d.files import Refused, read, to_count, to_fields, to_list, to_number, unsealed, write_new
 from t3d.store.members import stored_name
 from t3d.types import UNKNOWN, State
 
@@ -43,21 +43,8 @@ class Segment(NamedTuple):
     file: File
 
 
-class Manifest(NamedTuple):
-    """The contents of a checkpoint."""
-
-    step: int
-    files: tuple[File, ...]
-    segments: tuple[Segment, ...]
-
-
-def packed(manifest: Manifest) -> bytes:
-    """Returns the content of manifest.json."""
-    return sealed("manifest", {"format": FORMAT, **manifest._asdict()})
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Reads a manifest and checks its hash and file names; another format is an error for the user."""
+def read_manifest(path: Path) -> tuple[int, tuple[File, ...], tuple[Segment, ...]]:
+    """Returns step, files and segments after checking hash and names; another format is an error for the user."""
     fields = unsealed("manifest", read(path, MAX_MANIFEST_BYTES))
     version = to_number(fields["format"])
     if version > FORMAT:
@@ -72,7 +59,7 @@ def read_manifest(path: Path) -> Manifest:
         Segment(stored_name(member), to_count(first), to_count(stop), _file(entry))
         for member, first, stop, entry in map(to_list, to_list(fields["segments"]))
     )
-    return Manifest(to_count(fields["step"]), files, segments)
+    return to_count(fields["step"]), files, segments
 
 
 def write_file(path: Path, content: bytes, written: list[Path]) -> File:
@@ -94,17 +81,29 @@ def write_segments(
 ) -> Iterator[Segment]:
     """Yields the segments that hold the replay: full ones of earlier checkpoints, and the rest, written now."""
     for index, member in enumerate(members):
-        first, stop = replay.kept(index)
-        for segment in shared:
-            if segment.member == member and segment.stop > first:
-                first = segment.stop
-                yield segment
-        while first < stop:
-            end = min(stop, first + rows_of(replay))
-            content = safetensors.numpy.save(replay.contents(index, first, end))
-            name = f"{serial:06}-{member}-{first}-{end}.safetensors"
-            yield Segment(member, first, end, write_file(folder / name, content, written))
-            first = end
+        oldest, _ = replay.kept(index)
+        yield from (segment for segment in shared if segment.member == member and segment.stop > oldest)
+        for first, stop in _new_spans(index, member, replay, shared):
+            content = safetensors.numpy.save(replay.contents(index, first, stop))
+            name = f"{serial:06}-{member}-{first}-{stop}.safetensors"
+            yield Segment(member, first, stop, write_file(folder / name, content, written))
+
+
+def new_bytes(members: list[str], replay: Replay, shared: list[Segment]) -> int:
+    """Returns how much write_segments will write, without the few bytes of each file's header."""
+    return sum(
+        replay.content_bytes(index, first, stop)
+        for index, member in enumerate(members)
+        for first, stop in _new_spans(index, member, replay, shared)
+    )
+
+
+def _new_spans(index: int, member: str, replay: Replay, shared: list[Segment]) -> Iterator[tuple[int, int]]:
+    """Yields where each segment to write begins and ends: all rows that no shared one holds."""
+    first, stop = replay.kept(index)
+    first = max([first, *(segment.stop for segment in shared if segment.member == member)])
+    for start in range(first, stop, rows_of(replay)):
+        yield start, min(stop, start + rows_of(replay))
 
 
 def contents_of(segment: Segment, content: bytes, replay: Replay) -> dict[str, NDArray[Any]]:
@@ -128,21 +127,11 @@ def rows_of(replay: Replay) -> int:
     return min(SEGMENT_ROWS, max(1, SEGMENT_FRAME_BYTES // max(1, replay.spec.frame_size)))
 
 
-def shared_segments(folder: Path, before: Sequence[Segment], rows: int) -> list[Segment]:
+def shared_segments(folder: Path, before: Sequence[Segment], replay: Replay) -> list[Segment]:
     """Returns the full segments of the checkpoint before; none if one is missing: then all are written again."""
-    full = [segment for segment in before if segment.stop - segment.first == rows]
+    full = [segment for segment in before if segment.stop - segment.first == rows_of(replay)]
     sizes = [path.stat().st_size if path.is_file() else -1 for path in (folder / segment.file.name for segment in full)]
     return full if sizes == [segment.file.size for segment in full] else []
-
-
-def new_bytes(members: list[str], replay: Replay, shared: list[Segment]) -> int:
-    """Returns how much write_segments will write, without the few bytes of each file's header."""
-    total, rows = 0, rows_of(replay)
-    for index, member in enumerate(members):
-        first, stop = replay.kept(index)
-        first = max([first, *(segment.stop for segment in shared if segment.member == member)])
-        total += sum(replay.content_bytes(index, start, min(stop, start + rows)) for start in range(first, stop, rows))
-    return total
 
 
 def split(state: State) -> tuple[State, dict[str, NDArray[Any]]]:

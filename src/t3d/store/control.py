@@ -1,7 +1,7 @@
-"""Requests to a run from outside: control.json in its folder, which names the process that should obey.
+"""What people say to a run and of it: control.json and notes.json in its folder, changed by one process at a time.
 
-It says what is wanted, not what to do next, so that no request is lost: whoever asks replaces the whole file, one at a
-time.
+control.json names the process that should obey, and says what is wanted, not what to do next, so that no request is
+lost. Training never reads notes.json.
 """
 
 from __future__ import annotations
@@ -11,20 +11,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, error_text, read, replace, sealed, to_count, unsealed
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, read, replace, sealed, to_count, to_json, unsealed
 from t3d.store.lock import one_at_a_time
 
-FILE = "control.json"
-LARGEST = 2**12  # bytes
+CONTROL, NOTES = "control.json", "notes.json"
 ACTIONS = ("pause", "continue", "save", "stop")
+MOST_TAGS, LONGEST_TAG, LONGEST_NOTE = 20, 40, 10_000  # tags, and characters; chosen
+LARGEST = 2**17  # bytes of either file
 
 
 class ControlRequest(NamedTuple):
-    """What a run is asked."""
+    """Requests to a run."""
 
     pause: bool = False
     stop: bool = False
     save: int = 0  # how often a checkpoint was asked for
+
+
+class Notes(NamedTuple):
+    """What people say of a run."""
+
+    tags: tuple[str, ...] = ()
+    note: str = ""
 
 
 def read_request(path: Path, session: Mapping[str, Any]) -> ControlRequest:
@@ -33,9 +41,11 @@ def read_request(path: Path, session: Mapping[str, Any]) -> ControlRequest:
     A session is what the process said of itself when it started: the fields of its start or resumed event.
     """
     try:
-        fields = unsealed("control", read(path / FILE, LARGEST))
+        fields = unsealed("control", read(path / CONTROL, LARGEST))
         whose = (to_count(fields["pid"]), fields["host"], fields["started"])
-        request = ControlRequest(_flag(fields["pause"]), _flag(fields["stop"]), to_count(fields["save"]))
+        request = ControlRequest(fields["pause"], fields["stop"], to_count(fields["save"]))
+        if not all(isinstance(flag, bool) for flag in request[:2]):
+            raise Refused("it has a flag that is not true or false")
     except FileNotFoundError:
         return ControlRequest()
     except CORRUPT_ERRORS as error:
@@ -43,12 +53,12 @@ def read_request(path: Path, session: Mapping[str, Any]) -> ControlRequest:
     return request if whose == (session.get("pid"), session.get("host"), session.get("time")) else ControlRequest()
 
 
-def request_of(path: Path, session: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a process is asked as plain values; a damaged file asks nothing."""
+def request_of(path: Path, session: Mapping[str, Any]) -> ControlRequest:
+    """The same, but a damaged file asks nothing."""
     try:
-        return read_request(path, session)._asdict()
+        return read_request(path, session)
     except Refused:
-        return ControlRequest()._asdict()
+        return ControlRequest()
 
 
 def add_request(path: Path, session: Mapping[str, Any], action: str) -> ControlRequest:
@@ -58,21 +68,51 @@ def add_request(path: Path, session: Mapping[str, Any], action: str) -> ControlR
     whose = {"pid": session.get("pid"), "host": session.get("host"), "started": session.get("time")}
     try:
         with one_at_a_time(path):
-            now = ControlRequest(**request_of(path, session))
-            match action:
-                case "save":
-                    now = now._replace(save=now.save + 1)
-                case "stop":
-                    now = now._replace(stop=True)
-                case _:
-                    now = now._replace(pause=action == "pause")
-            replace(path / FILE, sealed("control", {**whose, **now._asdict()}))
+            now = request_of(path, session)
+            if action == "save":
+                now = now._replace(save=now.save + 1)
+            elif action == "stop":
+                now = now._replace(stop=True)
+            else:
+                now = now._replace(pause=action == "pause")
+            replace(path / CONTROL, sealed("control", {**whose, **now._asdict()}))
     except (OSError, ValueError) as error:
         raise UserError(f"the request could not be written: {error_text(error)}") from None
     return now
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise Refused(f"{value!r:.60} is not true or false")
-    return value
+def checked_notes(fields: Any) -> Notes:
+    """Returns notes as they may be stored; raises if they are not."""
+    if not isinstance(fields, dict) or fields.keys() != {"tags", "note"}:
+        raise UserError('notes are {"tags": [...], "note": "..."}')
+    tags, note = fields["tags"], fields["note"]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags) or not isinstance(note, str):
+        raise UserError("tags are a list of texts, and the note is a text")
+    tags = [*dict.fromkeys(tag.strip() for tag in tags)]
+    if len(tags) > MOST_TAGS or not all(0 < len(tag) <= LONGEST_TAG for tag in tags):
+        raise UserError(f"a run has at most {MOST_TAGS} tags, each of 1 to {LONGEST_TAG} characters")
+    if len(note) > LONGEST_NOTE:
+        raise UserError(f"the note has {len(note):,} characters, and the limit is {LONGEST_NOTE:,}")
+    letters = "".join([*tags, note.replace("\n", "").replace("\t", "")])
+    if not all(letter.isprintable() or letter in "\u200d\ufe0f" for letter in letters):  # nor half of a character
+        raise UserError("tags and notes have no control characters")
+    return Notes(tuple(tags), note)
+
+
+def read_notes(path: Path) -> Notes:
+    """Reads the notes of a run folder; none if there are none that can be used."""
+    try:
+        return checked_notes(fields_in(read(path / NOTES, LARGEST)))
+    except (UserError, *CORRUPT_ERRORS):
+        return Notes()
+
+
+def write_notes(path: Path, notes: Notes, before: Notes | None = None) -> None:
+    """Replaces the notes of a run folder, if they are still those that the writer has seen."""
+    try:
+        with one_at_a_time(path):
+            if before is not None and read_notes(path) != before:
+                raise UserError(f"the notes of {path.name} were changed meanwhile; look at them and edit them again")
+            replace(path / NOTES, to_json({"tags": list(notes.tags), "note": notes.note}))
+    except (OSError, ValueError) as error:
+        raise UserError(f"the notes of {path.name} could not be written: {error_text(error)}") from None

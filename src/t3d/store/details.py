@@ -1,11 +1,15 @@
-"""What logs say of a run beside its curves: results of each member, alarms, news, settings, machine."""
+"""What a run folder says beside its curves: results of each member, alarms, news, settings, machine, videos."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from t3d.config import Config, Member, dotted, flat
 from t3d.config.sweeps import swept
@@ -24,11 +28,10 @@ from t3d.events import (
     SeedStopped,
     Start,
 )
-from t3d.files import read
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, refuse_link, replace, to_count, to_json
 from t3d.store.columns import Columns
-from t3d.store.journal import journal_lines, newest_session
-from t3d.store.log import fields_of
-from t3d.store.members import Evaluated, best_of, last_means, member_of
+from t3d.store.log import fields_of, journal_lines, newest_session
+from t3d.store.members import StoredEvaluation, best_of, last_means, member_of
 from t3d.store.summary import Summary, changes
 
 MOST_NEWS = 200  # the newest
@@ -36,6 +39,8 @@ LARGEST_SOURCE = 2**20  # bytes of config.toml
 LONGEST_TEXT = 2_000  # characters of one piece of news
 OF_SESSION = ("pid", "host", "versions", "parameters", "replay_bytes", "engine_reason")
 PLACED = ("device", "engine", "threads")
+VIDEO_NAME = re.compile(r"(?P<member>[\w.-]+)-step-(?P<step>\d{1,18})\.mp4")
+MOST_JSON = 2**10  # bytes of video.json
 
 
 class Result(NamedTuple):
@@ -43,18 +48,20 @@ class Result(NamedTuple):
 
     member: Member
     stopped: SeedStopped | None  # when and how it diverged
-    evals: Sequence[Evaluated]  # in order
+    evals: Sequence[StoredEvaluation]  # in order
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The result as plain values."""
-        evals, stop = self.evals, self.stopped
+        stop = self.stopped
+        evals = {"first": self.evals[0], "best": best_of(self.evals), "last": self.evals[-1]} if self.evals else {}
         return {
             "diverged": None if stop is None else {"step": stop.step, "text": stop.text},
-            "evaluations": len(evals),
-            "first": _evaluation(evals[0]) if evals else None,
-            "best": _evaluation(best_of(evals)) if evals else None,
-            "last": _evaluation(evals[-1]) if evals else None,
+            "evaluations": len(self.evals),
+            **dict.fromkeys(("first", "best", "last")),
+            **{
+                name: {"step": each.step, "updates": each.updates, "mean": each.mean_return, "std": each.std_return}
+                for name, each in evals.items()
+            },
         }
 
 
@@ -111,9 +118,8 @@ def session_of(run: Summary) -> dict[str, Any]:
 
 def news_of(path: Path, columns: Columns) -> list[dict[str, Any]]:
     """Returns what happened to a run, oldest first: from its journal, and what its events say in words."""
-    messages = messages_of(columns, Note, ActorEvent, BadValueFound)
-    news = [_news(vars(event) | {"event": event.event}) for event in messages]
-    news += [_news(fields) for fields in map(fields_of, journal_lines(path)[-MOST_NEWS:]) if fields]
+    messages = [vars(event) | {"event": event.event} for event in messages_of(columns, Note, ActorEvent, BadValueFound)]
+    news = [_news(fields) for fields in (*messages, *map(fields_of, journal_lines(path)[-MOST_NEWS:])) if fields]
     known = [item for item in news if isinstance(item["time"], int | float) and isinstance(item["step"], int)]
     return sorted(known, key=lambda item: item["time"])[-MOST_NEWS:]
 
@@ -138,24 +144,65 @@ def difference(runs: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _evaluation(evaluation: Evaluated) -> dict[str, Any]:
-    about = {"step": evaluation.step, "updates": evaluation.updates}
-    return {**about, "mean": evaluation.mean_return, "std": evaluation.std_return}
+def videos_of(path: Path) -> list[dict[str, Any]]:
+    """Lists the videos of a run folder by the step of the policy that they show; others come last."""
+    videos = [_about(path / "video.mp4", ""), *(_about(file, "videos/") for file in _recorded(path))]
+    return sorted(filter(None, videos), key=lambda video: (video["step"] is None, video["step"] or 0, video["file"]))
+
+
+def describe_video(path: Path, member: str, step: int) -> None:
+    """Notes in video.json whose policy the run folder's video.mp4 shows."""
+    with suppress(OSError, ValueError):  # then it is not known
+        size = (path / "video.mp4").stat().st_size
+        replace(path / "video.json", to_json({"bytes": size, "member": member, "step": step}))
+
+
+def open_video(path: Path, name: str) -> BinaryIO | None:
+    """Opens a video that videos_of lists; links are none."""
+    with suppress(OSError, Refused):
+        return open_plain(path / name) if name in [video["file"] for video in videos_of(path)] else None
+    return None
 
 
 def _news(fields: dict[str, Any]) -> dict[str, Any]:
     """Says in words what happened; fields are those of an event, as a file says them."""
     kind, text = str(fields["event"])[:40], str(fields.get("text", ""))
-    if kind == Start.event:
-        text = f"started on {fields.get('host') or 'an unknown machine'} as process {fields.get('pid')}"
-    elif kind == Resumed.event:
-        text = f"resumed from {fields.get('checkpoint') or 'the start'} on {fields.get('host')}"
-    elif kind == Saved.event:
-        text = f"checkpoint {fields.get('checkpoint')} ({fields.get('reason')})"
-    elif kind == SaveFailed.event:
-        text = f"could not be written: {text}"
-    elif kind in (Paused.event, Continued.event):
-        text = kind
-    elif kind == End.event:
-        text = f"{fields.get('reason')}{f': {text}' if text else ''}"
+    texts = {
+        Start.event: f"started on {fields.get('host') or 'an unknown machine'} as process {fields.get('pid')}",
+        Resumed.event: f"resumed from {fields.get('checkpoint') or 'the start'} on {fields.get('host')}",
+        Saved.event: f"checkpoint {fields.get('checkpoint')} ({fields.get('reason')})",
+        SaveFailed.event: f"could not be written: {text}",
+        Paused.event: kind,
+        Continued.event: kind,
+        End.event: f"{fields.get('reason')}{f': {text}' if text else ''}",
+    }
+    text = texts.get(kind, text)
     return {"event": kind, "step": fields.get("step"), "time": fields.get("time"), "text": text[:LONGEST_TEXT]}
+
+
+def _recorded(path: Path) -> list[Path]:
+    try:
+        refuse_link(path / "videos")
+        return [path / "videos" / name for name in os.listdir(path / "videos") if name.endswith(".mp4")]  # noqa: PTH208
+    except (OSError, Refused):
+        return []
+
+
+def _about(path: Path, folder: str) -> dict[str, Any] | None:
+    try:
+        with open_plain(path) as file:
+            stat = os.fstat(file.fileno())
+    except (OSError, Refused):
+        return None
+    match = VIDEO_NAME.fullmatch(path.name)
+    member, step = (match["member"], int(match["step"])) if match else _described(path, stat.st_size)
+    return {"file": folder + path.name, "bytes": stat.st_size, "time": stat.st_mtime, "step": step, "member": member}
+
+
+def _described(path: Path, size: int) -> tuple[str | None, int | None]:
+    """Returns whose policy video.mp4 shows and of which step, if what was noted is of this file."""
+    with suppress(TypeError, *CORRUPT_ERRORS):
+        fields = json.loads(read(path.with_suffix(".json"), MOST_JSON))
+        if fields["bytes"] == size and VIDEO_NAME.fullmatch(f"{fields['member']}-step-{to_count(fields['step'])}.mp4"):
+            return fields["member"], fields["step"]
+    return None, None

@@ -1,8 +1,7 @@
-"""The run folder: config.toml, events.jsonl, metrics.csv, journal.jsonl and the policies.
+"""The run folder: config.toml, the policies, and logs.
 
-events.jsonl and metrics.csv record the training, each event once: a resumed run truncates them to its checkpoint and
-continues. journal.jsonl records what happened to the run (started, saved, alarmed, resumed, ended) and is never
-truncated.
+events.jsonl and metrics.csv record the training, so a resumed run truncates them to its checkpoint. journal.jsonl
+records what happened to the run (started, saved, alarmed, resumed, ended) and is never truncated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from t3d.config import Config, Member, to_toml
-from t3d.config.networks import own_network
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
 from t3d.events import (
@@ -45,9 +43,8 @@ from t3d.events import (
 )
 from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, replace
 from t3d.policy.acting import PolicySnapshot
-from t3d.policy.files import read_policy, save_policy
+from t3d.policy.files import save_policy
 from t3d.policy.spec import Spec
-from t3d.store.lock import holder
 from t3d.store.log import last_event
 from t3d.version import __version__
 
@@ -55,9 +52,12 @@ LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
 # A run that starts over has its own.
 OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
-CHECK_SECONDS = 1.0  # between two checks that the folder still exists; chosen
-COMMON = ["event", "step", "member", "seed", "time"]
 IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
+FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
+COLUMNS = [  # of metrics.csv, into which lists do not fit
+    *("event", "step", "member", "seed", "time"),
+    *(name for name in FIELDS if name not in ("step", "member", "seed", "time", "returns", "lengths", "other_losses")),
+]
 ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed, Paused, Continued)
 IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, Alarm, End)  # short, so that lists can read it all
 
@@ -73,7 +73,10 @@ class Log:
         self.lost = 0
         self._file = open_log(path)
         self._length = os.fstat(self._file.fileno()).st_size
-        complete = self._end_of_line(self._length if length is None else min(length, self._length))
+        end = self._length if length is None else min(length, self._length)
+        begin = max(0, end - LONGEST_LINE)
+        newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
+        complete = begin + newline + 1 if newline >= 0 or begin == 0 else end
         if length is not None and complete < length:
             held = "it was changed" if self._length >= length else f"{self._length:,} of {length:,} bytes are left"
             self.note = f"{self.name} is damaged: {held}; events of earlier steps are missing, the run is not affected"
@@ -98,18 +101,11 @@ class Log:
             self._length += len(line)
 
     def length(self) -> int:
-        """Flushes it to disk and returns its length."""
         os.fsync(self._file.fileno())
         return self._length
 
     def close(self) -> None:
         self._file.close()
-
-    def _end_of_line(self, end: int) -> int:
-        """Returns where the last complete line up to `end` ends, or `end` if no line end is within LONGEST_LINE."""
-        begin = max(0, end - LONGEST_LINE)
-        newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
-        return begin + newline + 1 if newline >= 0 or begin == 0 else end
 
     def _truncate(self, length: int) -> None:
         with contextlib.suppress(OSError):  # if that fails too, half a line stays
@@ -138,98 +134,72 @@ class RunFolder:
             for folder in (path, path / "best", path / "last"):
                 clear_leftovers(folder)
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
-            self._events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
+            self.events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")
         except (OSError, Refused) as error:
             raise UserError(f"cannot write the run in {path}: {error_text(error)}") from None
         self._unwritten: list[str] = []  # policies that could not be written, in words
         self._place, self._checked_at = _identity(path), time.monotonic()
-        self.notes = [log.note for log in (self._events, self._metrics, self._journal) if log.note]
-        self._table = csv.DictWriter(self._metrics, _columns(), extrasaction="ignore")
+        self.notes = [log.note for log in (self.events, self._metrics, self._journal) if log.note]
+        self._table = csv.DictWriter(self._metrics, COLUMNS, extrasaction="ignore")
         if self._metrics.is_empty:
             self._table.writeheader()
 
-    @property
-    def has_no_events(self) -> bool:
-        """Whether events.jsonl holds nothing yet, or no longer does."""
-        return self._events.is_empty
-
     def is_gone(self) -> bool:
-        """Whether the folder was removed or moved away."""
         return _identity(self.path) != self._place
 
-    def refuse_if_gone(self) -> None:
-        """Ends a run whose folder was removed."""
+    def refuse_if_gone(self, every_seconds: float = 0.0) -> None:
+        """Ends a run whose folder was removed; looks for it only so often."""
+        if time.monotonic() - self._checked_at < every_seconds:
+            return
+        self._checked_at = time.monotonic()
         if self.is_gone():
             raise UserError(f"the run's folder {display_path(self.path)} was removed or moved away while it trained")
 
-    def refuse_if_gone_by_now(self) -> None:
-        """The same, but checks only once a second."""
-        if time.monotonic() - self._checked_at > CHECK_SECONDS:
-            self._checked_at = time.monotonic()
-            self.refuse_if_gone()
-
     def write(self, event: Event) -> None:
-        """Appends the event to events.jsonl or the journal and, if it carries numbers, to metrics.csv."""
         line = to_line(event) + "\n"
         if isinstance(event, IN_JOURNAL):
             self._journal.write(line)
         if not isinstance(event, ONLY_IN_JOURNAL):
-            self._events.write(line)
+            self.events.write(line)
         if isinstance(event, IN_METRICS):
             self._table.writerow({"event": event.event, **vars(event)})
 
     def lengths(self) -> dict[str, int]:
         """Flushes the logs to disk and returns their lengths, to which a resumed run truncates them."""
-        return {log.name: log.length() for log in (self._events, self._metrics)}
+        return {log.name: log.length() for log in (self.events, self._metrics)}
 
     def take_failures(self) -> list[str]:
         """Returns what could not be written since the last call, in words."""
         failures, self._unwritten = self._unwritten, []
-        for log in (self._events, self._metrics, self._journal):
+        for log in (self.events, self._metrics, self._journal):
             if log.lost:
                 failures.append(f"{log.lost} lines of {log.name} could not be written")
                 log.lost = 0
         return failures
 
-    def save_best(self, member: int, alone: PolicySnapshot, step: int, mean_return: float) -> None:
-        """Saves a policy, given without those of other members, as its member's best."""
-        self._save("best", alone, 0, self.cfg.members[member], {"step": step, "mean_return": mean_return})
-
-    def best_problem(self, member: int) -> str:
-        """Returns what is wrong with the file of a member's best policy, or an empty string."""
-        try:
-            read_policy(self.path / "best" / self.cfg.members[member].name, own_network(self.cfg.td3.actor_network))
-        except UserError as error:
-            return str(error)
-        return ""
-
     def save_last(self, snapshot: PolicySnapshot, step: int) -> None:
         """Saves every member's newest policy; one that has diverged does not replace a finite one."""
         for member, parameters in enumerate(snapshot.flat):
             if np.isfinite(parameters).all():
-                self._save("last", snapshot, member, self.cfg.members[member], {"step": step})
+                self.save_policy("last", snapshot, member, self.cfg.members[member], {"step": step})
 
     def close(self) -> None:
-        for log in (self._events, self._metrics, self._journal):
+        for log in (self.events, self._metrics, self._journal):
             log.close()
 
-    def _save(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
-        values = {"values": dict(member.values)} if member.values else {}
+    def save_policy(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
+        """Saves the policy in a row of the snapshot as the member's best or last one."""
         env = self.cfg.env
-        made: dict[str, Any] = {"env_args": env.args} if env.args else {}
-        made |= {"pixels": env.pixels, "camera": env.camera} if env.pixels else {}
-        made |= {"action_repeat": env.action_repeat} if env.pixels or env.action_repeat > 1 else {}
-        about = {"env": env.id, **made, "kind": kind, "seed": member.seed, **values, "t3d": __version__, **about}
+        about = {"env": env.id, "kind": kind, "seed": member.seed, "t3d": __version__, **about}
+        about |= {"env_args": env.args} if env.args else {}
+        about |= {"pixels": env.pixels, "camera": env.camera} if env.pixels else {}
+        about |= {"action_repeat": env.action_repeat} if env.pixels or env.action_repeat > 1 else {}
+        about |= {"values": dict(member.values)} if member.values else {}
         try:
             save_policy(self.path / kind / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
             self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {error_text(error)}")
-
-
-def with_absolute_root(cfg: Config) -> Config:
-    """Returns the configuration with the absolute path of its runs."""
-    return dataclasses.replace(cfg, run=dataclasses.replace(cfg.run, root=str(Path(cfg.run.root).absolute())))
 
 
 def create_folder(cfg: Config) -> Path:
@@ -245,11 +215,9 @@ def create_folder(cfg: Config) -> Path:
         pass
     except OSError as error:
         raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
-    if process := holder(path):
-        raise UserError(f"a run named {display_path(path)} is running in {process}; choose another --run.name")
     raise UserError(
         f"a run named {display_path(path)} already exists; choose another --run.name, "
-        f"remove that folder, or resume it: t3d resume {shlex.quote(display_path(path))}"
+        f"or resume it: t3d resume {shlex.quote(display_path(path))}"
     )
 
 
@@ -295,24 +263,13 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Returns the versions that a run's results depend on."""
-    installed: dict[str, str] = {}
+    """Returns the versions that a run's results depend on, and the processor's name as far as Linux reports it."""
+    known, cpu = {"t3d": __version__, "python": platform.python_version()}, platform.processor() or platform.machine()
     for name in ("torch", "numpy", "gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control"):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            installed[name] = metadata.version(name)
-    return {"t3d": __version__, "python": platform.python_version(), **installed, "cpu": _cpu()}
-
-
-def _cpu() -> str:
-    """Returns the processor's name, if Linux reports it."""
+            known[name] = metadata.version(name)
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _columns() -> list[str]:
-    names = [field.name for kind in IN_METRICS for field in dataclasses.fields(kind)]
-    nested = ["returns", "lengths", "other_losses"]
-    return list(dict.fromkeys([*COMMON, *(name for name in names if name not in nested)]))
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        names = re.findall(r"^model name\s*:\s*(.*?)\s*$", info, re.MULTILINE)
+        cpu = names[0] if names else cpu
+    return {**known, "cpu": cpu}

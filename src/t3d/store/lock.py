@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, open_log, open_plain, to_count
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, open_log, to_count
 
 LONGEST = 1000  # bytes of the file that are read
 CHANGES = "changes.lock"  # held while one of the small files that several processes change is replaced
 WAIT_SECONDS = 10.0  # for another process to finish that; chosen
-NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR)
 
 
 class Lock:
@@ -31,7 +30,8 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._file, self._folder = open_log(folder / "lock"), _opened(folder)
+            self._file = open_log(folder / "lock")
+            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (OSError, Refused) as error:
             raise UserError(f"cannot lock {folder}: {error_text(error)}") from None
         before, self.note = _holder(self._file), ""
@@ -44,13 +44,9 @@ class Lock:
                 f"{folder} is in use by {before or 'another process'}; stop that run first, or choose another name"
             ) from None
         except OSError as error:
-            if error.errno not in NO_LOCKS_HERE:
-                self._close()
-                raise UserError(f"cannot lock {folder}: {error.strerror}") from None
-            self.note = "this file system has no locks: make sure yourself that only one process writes this run"
-        if before and self.note:
-            self.note += f"; {before} wrote it last"
-        elif before:
+            note = f"no locks work here ({error.strerror}): make sure yourself that only one process writes this run"
+            self.note = f"{note}; {before} wrote it last" if before else note
+        if before and not self.note:
             self.note = f"{before} ended without releasing the run's folder; its lock is taken over"
         _held.add(self)
         with suppress(OSError):  # only says who holds it; a full disk must not stop a run
@@ -73,25 +69,6 @@ class Lock:
 _held: set[Lock] = set()
 
 
-def holder(folder: Path) -> str:
-    """Names the process that writes in a folder now; empty if there is none."""
-    try:
-        descriptor = _opened(folder)
-    except OSError:  # it is not a folder
-        return ""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        with suppress(OSError, Refused), open_plain(folder / "lock") as file:
-            return _holder(file) or "another process"
-        return "another process"
-    except OSError:  # there are no locks here
-        return ""
-    finally:
-        os.close(descriptor)
-    return ""
-
-
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Lets one process at a time read and replace the small files of a folder."""
@@ -112,10 +89,6 @@ def try_lock(file: BinaryIO) -> bool:
         except BlockingIOError:
             return False
     return True
-
-
-def _opened(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _holder(file: BinaryIO) -> str:

@@ -1,4 +1,4 @@
-"""Reads the logs of run folders: of live, finished, killed or copied runs, all the same."""
+"""Reads events.jsonl and journal.jsonl of run folders: of live, finished, killed or copied runs, all the same."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import io
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3d.errors import UserError
-from t3d.events import KINDS, Eval, Event, from_line
-from t3d.files import CORRUPT_ERRORS, Refused, open_plain
+from t3d.events import KINDS, Alarm, Continued, Eval, Event, Resumed, Start, from_line
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read
 
 LOG = logging.getLogger("t3d.runs")
 LONGEST_START = 2**22  # bytes; a first line longer than this is not T3D's
 TAILS = (2**14, 2**18, 2**24)  # bytes read from the end, more only where a line is longer
 AT_ONCE, LONGEST_LINE = 2**22, 2**24  # bytes that read_lines takes at a time, and of a line before it is cut
+LARGEST_JOURNAL = 2**26  # bytes; a larger one is not read
+LONGEST_NAME = 200  # characters shown of what a file says
 LARGEST = 1e300  # numbers beyond this cannot be averaged or plotted
 
 
@@ -40,46 +43,28 @@ class Position(NamedTuple):
 START = Position()
 
 
-class Chunk(NamedTuple):
-    """The events that a log has grown by."""
-
-    events: list[Event]
-    end: Position  # where the next read continues
-    damaged: int  # complete lines that cannot be read
-    restarted: bool  # the log was truncated, so these events replace all that were read before
-
-
-class Lines(NamedTuple):
-    """Some complete lines of a log."""
-
-    lines: list[bytes]  # without their ends
-    end: Position  # where the next read continues
-    restarted: bool  # the log was truncated, so these lines replace all that were read before
-
-
 def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
     """Reads the events of a run folder, all or those of some kinds; a warning says how many lines cannot be read."""
     try:
-        chunk = read_log(path, kinds=kinds)
+        events, damaged = read_log(path, kinds)
     except (OSError, Refused) as error:
         raise UserError(f"{path / 'events.jsonl'} cannot be read: {error}") from None
-    if chunk.damaged:
-        LOG.warning("%s", damage_in_words(chunk.damaged, path / "events.jsonl"))
-    return chunk.events
+    if damaged:
+        LOG.warning("%s", damage_in_words(damaged, path / "events.jsonl"))
+    return events
 
 
-def read_log(path: Path, after: Position = START, kinds: Iterable[type[Event]] = ()) -> Chunk:
-    """Reads the events of a run folder, all or those after an earlier chunk's end.
+def read_log(path: Path, kinds: Iterable[type[Event]] = ()) -> tuple[list[Event], int]:
+    """Reads the events of a run folder, all or those of some kinds, and how many complete lines cannot be read.
 
     With kinds all other lines are skipped unparsed, and are damaged only if they do not even look like events.
-    A last line that a kill cut short, or that is still being written, is left for later.
     """
     wanted = prefixes(kinds) or (b"",)
-    events, damaged, restarted, end = list[Event](), 0, False, after
+    events, damaged, end = list[Event](), 0, START
     while True:
-        lines, end, has_restarted = read_lines(path, end)
-        if has_restarted:
-            events, damaged, restarted = [], 0, True
+        lines, end, restarted = read_lines(path, end)
+        if restarted:
+            events, damaged = [], 0
         for line in lines:
             try:
                 if not line.startswith(wanted):
@@ -89,11 +74,15 @@ def read_log(path: Path, after: Position = START, kinds: Iterable[type[Event]] =
             except CORRUPT_ERRORS:
                 damaged += 1
         if not lines:
-            return Chunk(events, end, damaged, restarted)
+            return events, damaged
 
 
-def read_lines(path: Path, after: Position = START) -> Lines:
-    """Reads the next few megabytes of a run's events as lines, for those who parse them in bulk; none: that is all."""
+def read_lines(path: Path, after: Position = START) -> tuple[list[bytes], Position, bool]:
+    """Reads the next few megabytes of complete lines; returns them, where the next read continues, and a flag.
+
+    It says that the log was truncated, so these lines replace all that were read before. No lines: that is all. A last
+    line that a kill cut short, or that is still being written, is left for later.
+    """
     with _open_log(path) as log:
         restarted = not _still_holds(after, log)
         offset, last = START if restarted else after
@@ -105,8 +94,8 @@ def read_lines(path: Path, after: Position = START) -> Lines:
             data = data[: data.rfind(b"\n") + 1]
         *lines, rest = data.split(b"\n")
         lines += [rest] if rest else []
-        place = Position(offset + len(data), data[-len(lines[-1]) - (not rest) :] if lines else last)
-        return Lines(lines, place, restarted)
+        line = data[-len(lines[-1]) - (not rest) :] if lines else last
+        return lines, Position(offset + len(data), line), restarted
 
 
 def read_part(path: Path, start: int, stop: int, end: Position) -> list[bytes] | None:
@@ -157,6 +146,56 @@ def last_event(path: Path) -> dict[str, Any]:
         return {}
 
 
+def journal_lines(path: Path) -> list[bytes]:
+    """Returns the lines of a run's journal; runs from before 0.2 have none."""
+    try:
+        return read(path / "journal.jsonl", LARGEST_JOURNAL).splitlines()
+    except (FileNotFoundError, Refused):
+        return []
+
+
+def newest_session(path: Path) -> dict[str, Any] | None:
+    """Returns what the newest process of the run said of itself."""
+    starts = prefixes((Start, Resumed))
+    sessions = (fields_of(line) for line in reversed(journal_lines(path)) if line.startswith(starts))
+    return next(filter(None, sessions), None)
+
+
+def remembered_files(path: Path) -> dict[str, str]:
+    """Returns the files of the user's own modules that the newest process of the run used, by their names in config."""
+    files = (newest_session(path) or {}).get("files")
+    return {str(name): str(file) for name, file in files.items()} if isinstance(files, dict) else {}
+
+
+def pauses(path: Path) -> list[tuple[float, float]]:
+    """Returns when a run went on, resumed or after a pause, and for how many seconds it had stood still.
+
+    Those before a resume are counted from the line before it in the journal.
+    """
+    known, before = list[tuple[float, float]](), None
+    for fields in map(fields_of, journal_lines(path)):
+        time = fields.get("time")
+        if not isinstance(time, int | float) or not abs(time) < LARGEST:
+            continue
+        paused = fields.get("paused_seconds") if fields["event"] == Continued.event else None
+        if isinstance(paused, int | float) and 0 <= paused < LARGEST:
+            known.append((time, paused))
+        elif fields["event"] == Resumed.event and before is not None and time > before:
+            known.append((time, time - before))
+        before = time
+    return known
+
+
+def alarm_kinds(lines: Iterable[bytes]) -> dict[str, int]:
+    """Counts the alarms in lines of a journal or a log by kind; one that a resumed run sounds again is the same."""
+    prefix = prefixes([Alarm])
+    sounded = filter(None, (fields_of(line) for line in lines if line.startswith(prefix)))
+    alarms = {
+        (str(alarm.get("kind"))[:LONGEST_NAME], str(alarm["step"]), str(alarm.get("member"))) for alarm in sounded
+    }
+    return dict(sorted(Counter(kind for kind, _, _ in alarms).items()))
+
+
 def fields_of(line: bytes) -> dict[str, Any]:
     """Returns the fields of an event as any version wrote it, or nothing if the line is torn or something else."""
     try:
@@ -189,12 +228,6 @@ def damage_in_words(lines: int, file: Path | str) -> str:
     return f"{lines:,} {'line' if lines == 1 else 'lines'} of {file} cannot be read and are left out"
 
 
-def check_values(event: Event) -> None:
-    """Raises Refused if an event's values cannot be shown, compared and plotted: a file may say anything."""
-    if not all(check(getattr(event, name)) for name, check in CHECKS[type(event)]):
-        raise Refused("its values are not what they should be")
-
-
 def _open_log(path: Path) -> io.BufferedReader:
     return io.BufferedReader(open_plain(path / "events.jsonl"))  # type: ignore[arg-type]
 
@@ -223,18 +256,15 @@ def _last(log: io.BufferedReader) -> dict[str, Any]:
 
 
 def _parse(line: bytes) -> Event | None:
+    """Returns the event of a line; raises if it is damaged, or its values cannot be shown, compared and plotted."""
     event = from_line(line.decode())
-    if event is not None:
-        check_values(event)
+    if event is not None and not all(check(getattr(event, name)) for name, check in CHECKS[type(event)]):
+        raise Refused("its values are not what they should be")
     return event
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and abs(value) < LARGEST
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_count(value) and 0 <= value < 2**62
+    return type(value) is int and 0 <= value < 2**62
 
 
 def _is_number(value: Any) -> bool:
@@ -246,14 +276,6 @@ def _is_metric(value: Any) -> bool:
     return value is None or _is_number(value)
 
 
-def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: type(value) is list and all(map(check, value))
-
-
-def _dict_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: type(value) is dict and all(map(check, value.values()))
-
-
 TYPES: dict[str, Callable[[Any], bool]] = {  # by annotation
     "str": lambda value: type(value) is str,
     "bool": lambda value: type(value) is bool,
@@ -261,19 +283,14 @@ TYPES: dict[str, Callable[[Any], bool]] = {  # by annotation
     "int | None": lambda value: value is None or _is_count(value),
     "float": _is_metric,
     "float | None": _is_metric,
-    "list[int]": _list_of(_is_count),
-    "list[float]": _list_of(_is_metric),
-    "dict[str, float]": _dict_of(_is_metric),
+    "list[int]": lambda value: type(value) is list and all(map(_is_count, value)),
+    "list[float]": lambda value: type(value) is list and all(map(_is_metric, value)),
+    "dict[str, float]": lambda value: type(value) is dict and all(map(_is_metric, value.values())),
 }
-NEEDED: dict[tuple[type[Event], str], Callable[[Any], bool]] = {  # what lists and plots cannot do without
-    (Eval, "step"): _is_whole,
-    (Eval, "seed"): _is_whole,
-    (Eval, "updates"): _is_whole,
-    **{(Eval, name): _is_number for name in ("mean_return", "std_return", "time")},
-}
+NEEDED = {"seed": _is_count, "mean_return": _is_number, "std_return": _is_number, "time": _is_number}  # of evaluations
 CHECKS: dict[type[Event], list[tuple[str, Callable[[Any], bool]]]] = {  # by kind: fields and how each is checked
     kind: [
-        (field.name, NEEDED.get((kind, field.name), TYPES[str(field.type)]))
+        (field.name, NEEDED[field.name] if kind is Eval and field.name in NEEDED else TYPES[str(field.type)])
         for field in dataclasses.fields(kind)
         if str(field.type) in TYPES
     ]

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from t3d.config import Member
 from t3d.config.sweeps import Values, by_values, swept
 from t3d.events import Event
 
 
-class Evaluated(Protocol):
-    """An evaluation of one member, as it happens or as it was stored."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def time(self) -> float: ...
-    @property
-    def updates(self) -> int: ...
-    @property
-    def mean_return(self) -> float: ...
-    @property
-    def std_return(self) -> float: ...
-    @property
-    def best(self) -> bool: ...
-
-
 class StoredEvaluation(NamedTuple):
-    """What is kept of an evaluation."""
+    """An evaluation of one member, as it was stored."""
 
     step: int
     time: float  # seconds since 1970
@@ -39,8 +22,7 @@ class StoredEvaluation(NamedTuple):
     best: bool
 
 
-E = TypeVar("E", bound=Evaluated)
-Evals = Mapping[Member, Sequence[Evaluated]]  # in order
+Evals = Mapping[Member, Sequence[StoredEvaluation]]  # in order
 
 
 def member_of(event: Event, members: Sequence[Member]) -> Member | None:
@@ -80,13 +62,13 @@ def contenders(members: Sequence[Member], evals: Evals, diverged: Collection[Mem
     return [member for member in living if member.values == chosen] or living
 
 
-def best_of(evals: Sequence[E]) -> E:
+def best_of(evals: Sequence[StoredEvaluation]) -> StoredEvaluation:
     """Returns the evaluation of the best policy: the highest mean return since the task last changed."""
     marked = [evaluation for evaluation in evals if evaluation.best]
     return marked[-1] if marked else max(evals, key=lambda evaluation: evaluation.mean_return)
 
 
-def trained(evals: Iterable[E]) -> list[E]:
+def trained(evals: Iterable[StoredEvaluation]) -> list[StoredEvaluation]:
     """Returns the evaluations of policies that have been updated."""
     return [evaluation for evaluation in evals if evaluation.updates > 0]
 

@@ -97,11 +97,8 @@ def series_of(steps: Array, values: Array, times: Array, spreads: Array) -> Seri
 
 def without_pauses(times: Array, pauses: Sequence[tuple[float, float]]) -> Array:
     """Leaves out the time between a stop and a resume."""
-    lost = sum((seconds * (times >= resumed) for resumed, seconds in pauses), np.zeros_like(times))
-    trained: Array = times - lost
-    return trained
+    return times - sum((seconds * (times >= resumed) for resumed, seconds in pauses), np.zeros_like(times))
 
 
 def _owner(field: str) -> type[Event]:
-    """Returns the first kind of event that has a field."""
     return next((kind for kind in KINDS if field in {known.name for known in dataclasses.fields(kind)}), Eval)

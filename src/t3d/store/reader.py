@@ -36,7 +36,6 @@ class Run(NamedTuple):
 
     @property
     def contenders(self) -> list[Member]:
-        """The members that the best one is chosen from."""
         return contenders(self.cfg.members, self.evals, self.stopped)
 
     def compared_evals(self, member: Member) -> int:
@@ -53,8 +52,8 @@ class Run(NamedTuple):
         """Returns the member asked for, by its name or, where that is enough, its seed, if it was evaluated."""
         matching = [member for member in self.cfg.members if str(name) in (member.name, str(member.seed))]
         if not matching:
-            what = noun(self.cfg.members)
-            raise UserError(f"{self.path} has no {what} {name}; its {what}s: {self._named(self.cfg.members)}")
+            kind = noun(self.cfg.members)
+            raise UserError(f"{self.path} has no {kind} {name}; its {kind}s: {self._named(self.cfg.members)}")
         if len(matching) > 1:
             raise UserError(f"several members have seed {name}: {self._named(matching)}; choose one by name")
         if matching[0] not in self.evals:
@@ -63,7 +62,6 @@ class Run(NamedTuple):
         return matching[0]
 
     def _named(self, members: Sequence[Member]) -> str:
-        """Lists at most three members."""
         names = [member.name if member.values else str(member.seed) for member in members]
         more = f" and {len(names) - MOST_NAMED} more (t3d runs show {self.path} lists them)"
         return ", ".join(names[:MOST_NAMED]) + (more if len(names) > MOST_NAMED else "")
@@ -79,7 +77,6 @@ class Run(NamedTuple):
         return self.cfg.env
 
     def load(self, stem: Path) -> SavedPolicy:
-        """Loads a policy file of this run."""
         try:
             return read_policy(stem)
         except UnknownNetwork:  # the run's own, imported only if it is needed
@@ -108,12 +105,12 @@ def open_run(text: str | Path, root: str | Path = "runs") -> Run:
 
 def locate(text: str | Path, root: Path) -> Path:
     """Finds the folder of the run at a path, or of a name under root."""
-    places = (Path(text), root / text)
+    paths = (Path(text), root / text)
     for mark in MARKS:
-        for path in places:
+        for path in paths:
             if os.path.lexists(path / mark):
                 return path
-    for path in places:
+    for path in paths:
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
             raise Unreadable(path, "it has no events.jsonl")
     known = [file.parent.name for file in root.glob("*/events.jsonl")]

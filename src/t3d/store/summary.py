@@ -1,7 +1,4 @@
-"""What a run is, as one value: its first and last events, its journal and the notes beside its policies say it.
-
-So runs are listed without reading all of their logs; details.py adds what logs say.
-"""
+"""What a run is, as one value, without reading all of its log; details.py adds what logs say."""
 
 from __future__ import annotations
 
@@ -28,10 +25,9 @@ from t3d.policy.files import read_description
 from t3d.store.best import Fresh, read_fresh
 from t3d.store.checkpoint import folders
 from t3d.store.columns import read_columns
-from t3d.store.journal import LONGEST_NAME, alarm_kinds, journal_lines, newest_session
-from t3d.store.log import Unreadable, prefixes, read_ends
+from t3d.store.control import Notes, read_notes
+from t3d.store.log import LONGEST_NAME, Unreadable, alarm_kinds, journal_lines, newest_session, prefixes, read_ends
 from t3d.store.members import best_of, last_means, stored_name
-from t3d.store.notes import Notes, read_notes
 
 STATES = prefixes((Start, Resumed, Paused, Continued))
 LARGEST_NOTE = 2**24  # bytes; a larger one is not read
@@ -77,19 +73,17 @@ class Summary(NamedTuple):
 
     @property
     def sorted_return(self) -> float:
-        """The return by which runs are sorted: on fresh episodes or, where none were played, the best evaluations'."""
+        """On fresh episodes or, where none were played, the best evaluations'."""
         known = self.best_return if self.fresh is None else self.fresh.mean
         return -math.inf if known is None else known
 
     @property
     def searched_text(self) -> str:
-        """What a search looks through, in lower case."""
         about = [self.path.name, self.env, self.preset, self.status, *self.sweep, *self.notes.tags, self.notes.note]
         return "\n".join(about).lower()
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The summary as plain values; docs/output.md describes each."""
         return {
             "name": self.name,
             "status": self.status,
@@ -155,9 +149,14 @@ def read_summary(path: Path) -> Summary:
         seeds = tuple(map(to_count, to_list(config["seeds"])))
         env = to_fields(config["env"])
         status = _status(path, session, last)
-        members = _members(path, seeds, config)
-        stopped = [stored_name(said) for said in to_list(last.get("diverged", []))] if last["event"] == "end" else []
+        members = members_of(seeds, parse_all(str(word) for word in to_list(config.get("sweep", []))))
+        has_ended, began = last["event"] == "end", to_number(start["time"])
+        stopped = [stored_name(name) for name in to_list(last.get("diverged", []))] if has_ended else []
         diverged = tuple(member for member in members if member.name in stopped)
+        if has_ended:
+            seconds = to_number(last["seconds"])
+        else:
+            seconds = max(0.0, (time.time() if status in ALIVE else to_number(last["time"])) - began)
         fresh = read_fresh(path)
         return Summary(
             path=path,
@@ -174,16 +173,20 @@ def read_summary(path: Path) -> Summary:
             best_return=_best_return(path, members, diverged),
             status=status,
             failure=str(last.get("text", ""))[:LONGEST_FAILURE] if status == "failed" else "",
-            started=datetime.fromtimestamp(to_number(start["time"])),
-            took=_took(start, last, status),
+            started=datetime.fromtimestamp(began),
+            took=timedelta(seconds=seconds),
             checkpoint=next((folder.name for folder in folders(path / "checkpoints")), ""),
             alarm_kinds=alarm_kinds(journal_lines(path)),
             chosen=(chosen := members[0].name if len(members) == 1 else fresh.chosen),
             fresh=fresh.by_member.get(chosen),
             notes=read_notes(path),
         )
+    except Unreadable:
+        raise
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
+    except UserError as error:
+        raise Unreadable(path, f"its events.jsonl is not T3D's ({error})") from None
     except CORRUPT_ERRORS as error:
         raise Unreadable(path, f"its events.jsonl is not T3D's ({type(error).__name__})") from None
 
@@ -232,8 +235,6 @@ def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:
 
 def _alive(pid: int, started: float) -> bool:
     """Whether the process that started a run is alive; a later process may have been given the same id."""
-    if not psutil.pid_exists(pid):
-        return False
     try:
         process = psutil.Process(pid)
         return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= started + CLOCK_SLACK)
@@ -243,37 +244,19 @@ def _alive(pid: int, started: float) -> bool:
         return True
 
 
-def _took(start: dict[str, Any], last: dict[str, Any], status: str) -> timedelta:
-    if last["event"] == "end":
-        return timedelta(seconds=to_number(last["seconds"]))
-    until = time.time() if status in ALIVE else to_number(last["time"])
-    return timedelta(seconds=max(0.0, until - to_number(start["time"])))
-
-
-def _members(path: Path, seeds: tuple[int, ...], config: dict[str, Any]) -> tuple[Member, ...]:
-    try:
-        return members_of(seeds, parse_all(str(word) for word in to_list(config.get("sweep", []))))
-    except UserError as error:
-        raise Unreadable(path, f"its events.jsonl is not T3D's ({error})") from None
-
-
 def _best_return(path: Path, members: tuple[Member, ...], diverged: tuple[Member, ...]) -> float | None:
     """Reads the notes beside the best policies, which is cheap; the evaluations of a sweep, or if notes are missing."""
     if swept(members):
         columns = read_columns(path, [Eval], members)
         return max(last_means(members, columns.evaluations(), columns.stopped).values(), default=None)
     living = [member for member in members if member not in diverged]
-    noted = [_noted(path / "best" / f"{member.name}.json") for member in living]
-    known = [value for value in noted if value is not None]
+    known: list[float] = []
+    for member in living:
+        with suppress(*CORRUPT_ERRORS):
+            description = read_description(read(path / "best" / f"{member.name}.json", LARGEST_NOTE))
+            known.append(to_number(description["mean_return"]))
     if len(known) < len(living):
         evals = read_columns(path, [Eval], members).evaluations()
         known = [best_of(evals[member]).mean_return for member in living if member in evals]
     mean = statistics.fmean(known) if known else math.nan
     return mean if math.isfinite(mean) else None
-
-
-def _noted(file: Path) -> float | None:
-    try:
-        return to_number(read_description(read(file, LARGEST_NOTE))["mean_return"])
-    except CORRUPT_ERRORS:
-        return None

@@ -28,6 +28,7 @@ WHOLE = -1
 NO_METRIC = Metric(Event, "")
 NUMBER = rb"[-+.0-9eEna]+"  # nan stands for null
 FORMS = {"int": NUMBER, "int | None": NUMBER, "float": NUMBER, "bool": b"true|false"}  # by annotation
+FLAG_WORDS, TRUE = (b"true", b"false"), b"true".__eq__
 ALWAYS = ("step", "time", "member", "seed")
 NEEDED = MEAN_RETURN, STD_RETURN, Metric(Eval, "updates")  # log.py refuses evaluations without them too
 NUMBERS: set[type] = {int, float, type(None)}
@@ -52,7 +53,6 @@ class Table:
         return self._numbers.nbytes
 
     def metrics(self) -> list[Metric]:
-        """Returns what was reported, in the order of the event's fields."""
         return sorted(self.columns, key=lambda metric: self.fields.index(metric.field))
 
     def add(self, lines: Sequence[bytes], offset: int) -> int:
@@ -105,7 +105,8 @@ class Table:
 
     def reports(self, member: int, *metrics: Metric) -> Array:
         """Returns steps, times and metrics of what one member, or the whole run, reported of the first: (2 + F, T)."""
-        values = [self._column(metric) for metric in metrics]
+        missing = np.full(self.rows, np.nan)
+        values = [self._numbers[at, : self.rows] if (at := self.columns.get(metric)) else missing for metric in metrics]
         kept = (self._numbers[MEMBER, : self.rows] == member) & ~np.isnan(values[0])
         return np.stack([column[kept] for column in (*self._numbers[:MEMBER, : self.rows], *values)])
 
@@ -123,13 +124,7 @@ class Table:
         """Returns which members have reported, by number; WHOLE stands for the whole run."""
         return [int(member) for member in np.unique(self._numbers[MEMBER, : self.rows])]
 
-    def _column(self, metric: Metric) -> Array:
-        if metric not in self.columns:
-            return np.full(self.rows, np.nan)
-        return self._numbers[self.columns[metric], : self.rows]
-
     def _columns_of(self, events: Sequence[Mapping[str, Any]], name: str) -> dict[Metric, Array]:
-        """Returns the columns of a field: one, or one for each of its entries."""
         values = [event.get(name) for event in events]
         if Metric(self.kind, name) in NEEDED or not any(isinstance(value, dict | list) for value in values):
             return {Metric(self.kind, name): _drawable(_array(values, self._types[name]))}
@@ -145,27 +140,28 @@ class Table:
             Metric(self.kind, name, entry): _drawable(_array([each.get(entry) for each in named])) for entry in names
         }
 
-    def _known(self, members: Array, seeds: Array) -> Any:
-        """Which events name a member of the run by its number and its seed."""
-        inside = (members >= 0) & (members < len(self._seeds)) & (members == np.floor(members))
-        return inside & (self._seeds[np.where(inside, members, 0).astype(int)] == seeds)
-
     def _append(self, first: Mapping[str, Array], metrics: Mapping[Metric, Array], repeated: Any, offset: int) -> int:
         steps, times, members = first["step"], first["time"], first["member"]
         whole = np.isnan(members)
         members = np.where(whole, WHOLE, members)
         valid = (steps >= 0) & (steps < 2**62) & (steps == np.floor(steps)) & (np.abs(times) < LARGEST)
-        valid &= whole | self._known(members, first["seed"])
+        inside = (members >= 0) & (members < len(self._seeds)) & (members == np.floor(members))
+        valid &= whole | inside & (self._seeds[np.where(inside, members, 0).astype(int)] == first["seed"])
         for metric in NEEDED:
             if metric.kind is self.kind:
                 valid &= ~np.isnan(metrics[metric])
         kept = valid & ~repeated
-        new = [metric for metric, values in metrics.items() if metric not in self.columns and _any_number(values[kept])]
+        unknown = {metric: values for metric, values in metrics.items() if metric not in self.columns}
+        new = [metric for metric, values in unknown.items() if not np.isnan(values[kept]).all()]
         if len(self.columns) + len(new) > MOST_COLUMNS:
             raise ValueError(f"it has more than {MOST_COLUMNS} metrics of one kind")
         self.columns |= {metric: FIRST + column for column, metric in enumerate(new, len(self.columns))}
         count = int(kept.sum())
-        self._make_room(self.rows + count)
+        if FIRST + len(self.columns) > len(self._numbers) or self.rows + count > self._numbers.shape[1]:
+            larger = np.empty((FIRST + len(self.columns), max((self.rows + count) * 3 // 2, self._numbers.shape[1])))
+            larger[: len(self._numbers), : self.rows] = self._numbers[:, : self.rows]
+            larger[len(self._numbers) :, : self.rows] = np.nan
+            self._numbers = larger
         block = self._numbers[:, self.rows : self.rows + count]
         block[:OFFSET] = np.stack([steps, times, members])[:, kept]
         block[OFFSET] = offset
@@ -175,15 +171,6 @@ class Table:
                 block[self.columns[metric]] = values[kept]
         self.rows += count
         return int((~valid).sum())
-
-    def _make_room(self, rows: int) -> None:
-        columns, capacity = FIRST + len(self.columns), self._numbers.shape[1]
-        if columns == self._numbers.shape[0] and rows <= capacity:
-            return
-        larger = np.empty((columns, max(rows + rows // 2, capacity)))
-        larger[: self._numbers.shape[0], : self.rows] = self._numbers[:, : self.rows]
-        larger[self._numbers.shape[0] :, : self.rows] = np.nan
-        self._numbers = larger
 
 
 def read_plain(kind: type[Event], lines: Sequence[bytes]) -> dict[str, Array] | None:
@@ -196,16 +183,12 @@ def read_plain(kind: type[Event], lines: Sequence[bytes]) -> dict[str, Array] | 
     if len(rows) != len(lines):
         return None
     try:
-        columns = [_plain_column(words) for words in zip(*rows, strict=True)]
+        return {
+            name: np.fromiter(map(TRUE if words[0] in FLAG_WORDS else float, words), np.float64, len(words))
+            for name, words in zip(names, zip(*rows, strict=True), strict=True)
+        }
     except ValueError:
         return None
-    return dict(zip(names, columns, strict=True))
-
-
-def _plain_column(words: tuple[bytes, ...]) -> Array:
-    if words[0] in (b"true", b"false"):
-        return np.array([word == b"true" for word in words], np.float64)
-    return np.fromiter(map(float, words), np.float64, len(words))
 
 
 def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
@@ -241,7 +224,3 @@ def _array(values: Sequence[Any], types: set[type] = NUMBERS) -> Array:
 def _drawable(values: Array) -> Array:
     """Replaces numbers that are not finite, or too large to be drawn, by NaN."""
     return np.where(np.abs(values) < LARGEST, values, np.nan)
-
-
-def _any_number(values: Array) -> bool:
-    return not np.isnan(values).all()
