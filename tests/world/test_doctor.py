@@ -307,7 +307,7 @@ def test_the_command_tries_what_is_observed_as_in_training(capsys: pytest.Captur
         "Pendulum-v1 --env.frame-stack 3": "env.frame_stack=3 stacks images, and Pendulum-v1 observes none",
         "Pendulum-v1 --env.pixels 8": "env.pixels=8 is too small",
         "Pendulum-v1 --env.pixel 64": "unknown flag --env.pixel, did you mean --env.pixels?",
-        "Pendulum-v1 --env.id Ant-v5": "unknown flag --env.id",
+        "Pendulum-v1 --env.id Ant-v5": "the environment is the argument",
         "Pendulum-v1 --env.num-envs 4": "unknown flag --env.num-envs",
         "--env.pixels 64": "are about an environment: t3d doctor ENV",
     }.items():
