@@ -142,7 +142,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"aggregate": "mean", "critics": 1}}, "td3.aggregate=mean needs at least 2 critics; td3.critics is 1"),
         (
             {"td3": {"aggregate": "truncated", "drop_highest": 2}},
-            "needs at least 4 critics to leave out 2; td3.critics is 2",
+            "needs at least 4 critics; td3.critics is 2",
         ),
         ({"td3": {"drop_highest": 2}}, "td3.drop_highest=2 is used only with td3.aggregate=truncated"),
         ({"td3": {"critics": 1, "actor_objective": "mean"}}, "needs at least 2 critics; td3.critics is 1"),
@@ -150,7 +150,7 @@ def test_every_field_says_what_it_is() -> None:
         ({"td3": {"critic_loss": "categorical", "value_low": 20.0}}, "value_low=20 must be below td3.value_high=10"),
         ({"td3": {"lr_final": 0.5}}, "td3.lr_final=0.5 is used only with td3.lr_schedule=linear or cosine"),
         ({"td3": {"lr_schedule": "cosine"}}, "needs td3.lr_updates, the updates until it ends"),
-        ({"td3": {"lr_schedule": "linear", "lr_updates": 9, "lr_final": 1}}, "needs td3.lr_final below 1"),
+        ({"td3": {"lr_schedule": "linear", "lr_updates": 9, "lr_final": 1}}, "and td3.lr_final below 1"),
         ({"replay": {"sampling": "lap"}}, "use it with --td3.critic-loss huber"),
         (
             {"replay": {"sampling": "lap"}, "td3": {"critic_loss": "huber"}, "scale_rewards": True},

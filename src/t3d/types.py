@@ -68,7 +68,7 @@ class Rollout(NamedTuple):
     """
 
     member: int
-    rows: NDArray[Any]  # (T, sum of row_sizes): a transition is one row, from the actor to the replay
+    rows: NDArray[Any]  # (T, sum of row_sizes): a transition is one row [s, a, r, terminated, s2], also in the replay
     origins: Origins  # (T, 4): where each comes from
     s_size: int  # elements of s in a row
     episodes: list[EpisodeResult]  # those that ended inside this block
@@ -86,10 +86,6 @@ class Rollout(NamedTuple):
     @property
     def r(self) -> Floats:  # (T,)
         return floats_in(self.rows[:, self.s_size : -self.s_size])[:, -2]
-
-    @property
-    def terminated(self) -> Floats:  # (T,): 1 stops the bootstrap; a time limit does not
-        return floats_in(self.rows[:, self.s_size : -self.s_size])[:, -1]
 
     @property
     def s2(self) -> NDArray[Any]:  # (T, s_size): the true next state, also where an episode ends

@@ -152,9 +152,9 @@ def kill_at(patched: pytest.MonkeyPatch, moment: int) -> None:
 def test_a_policy_of_an_early_format_is_refused_in_a_sentence(stem: Path) -> None:
     with pytest.raises(UserError, match=r"seed-3\.safetensors does not describe .*; if an early version wrote it"):
         t3d.load_policy(FIXTURE)
-    for other, instead in ((2, "use the version that wrote it"), (4, "update T3D")):
+    for other in (2, 4):
         rewrite_policy(write(stem), {"format": other})
-        with pytest.raises(UserError, match=f"seed-0 has policy format {other}, and this T3D reads 3; {instead}"):
+        with pytest.raises(UserError, match=f"seed-0 has policy format {other}, and this T3D reads 3; use the version"):
             t3d.load_policy(stem)
 
 

@@ -91,19 +91,16 @@ class TD3Config(Section, prefix="td3."):
         if not self.encoder_strides:
             raise UserError("td3.encoder_strides is empty; give one or more numbers from 1 to 4")
         if self.lr_schedule != "constant" and (not self.lr_updates or self.lr_final == 1):
-            missing = "td3.lr_final below 1" if self.lr_updates else "td3.lr_updates, the updates until it ends"
+            missing = "td3.lr_updates, the updates until it ends, and td3.lr_final below 1"
             raise UserError(f"td3.lr_schedule={self.lr_schedule} needs {missing}")
         if self.value_low >= self.value_high:
             raise UserError(f"td3.value_low={self.value_low:g} must be below td3.value_high={self.value_high:g}")
-
-        # Too few critics would be the same as something simpler.
-        needed = {"mean": 2, "min_of_random_2": 3, "truncated": self.drop_highest + 2}.get(self.aggregate, 1)
-        if self.critics < needed:
-            without = f" to leave out {self.drop_highest}" if self.aggregate == "truncated" else ""
-            needs = f"td3.aggregate={self.aggregate} needs at least {needed} critics{without}"
-            raise UserError(f"{needs}; td3.critics is {self.critics}")
-        if self.actor_objective != "first" and self.critics == 1:
-            raise UserError(f"td3.actor_objective={self.actor_objective} needs at least 2 critics; td3.critics is 1")
+        # With fewer critics these would be the same as something simpler.
+        of_aggregate = {"mean": 2, "min_of_random_2": 3, "truncated": self.drop_highest + 2}.get(self.aggregate, 1)
+        for name, needed in (("aggregate", of_aggregate), ("actor_objective", 1 + (self.actor_objective != "first"))):
+            if self.critics < needed:
+                problem = f"td3.{name}={getattr(self, name)} needs at least {needed} critics"
+                raise UserError(f"{problem}; td3.critics is {self.critics}")
 
 
 class ReplayConfig(Section, prefix="replay."):

@@ -180,8 +180,17 @@ class LoadedPolicy:
         """This policy for one control loop: it keeps the previous action and frames itself."""
         return Controller(self)
 
-    def __call__(self, observation: Any, previous_action: Any = None) -> NDArray[Any]:
-        return self._act(observation, previous_action, None)
+    def __call__(self, observation: Any, previous_action: Any = None, episode_start: Any = None) -> NDArray[Any]:
+        spec, previous = self.spec, previous_action
+        if (previous is None) == (spec.max_action_change > 0):
+            raise UserError(_TAKES_PREVIOUS if previous is None else _TAKES_NO_PREVIOUS)
+        is_usual = getattr(observation, "shape", None) == self._usual_shape
+        count = None if is_usual else batch_size(observation, spec)
+        flat = flatten(observation, spec) if count is None else flatten_batch(observation, count, spec)
+        if previous is not None:
+            previous = _valid_previous(previous, count, spec)
+            put_previous(flat, previous, spec)
+        return self.actions(flat if spec.stack == 1 else self._with_older_frames(flat, episode_start), previous)
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
@@ -191,14 +200,14 @@ class LoadedPolicy:
         The state to hand on is the previous action if the policy takes one, otherwise None.
         """
         if not self.spec.max_action_change:
-            return self._act(observation, None, episode_start), None
+            return self(observation, None, episode_start), None
         if state is None or episode_start is not None:
             count, first = batch_size(observation, self.spec), self.initial_action
             shape = first.shape if count is None else (count, *first.shape)
             begins = _starts(state is None or episode_start, 1 if count is None else count)
             before = first if state is None else _valid_previous(state, count, self.spec)
             state = np.where(begins.reshape(-1, *[1] * first.ndim), first, before).reshape(shape)
-        action = self._act(observation, state, episode_start)
+        action = self(observation, state, episode_start)
         return action, action.copy()
 
     def actions(self, flat: NDArray[Any], previous: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -207,18 +216,6 @@ class LoadedPolicy:
         If changes of actions are limited, the previous ones are given too, of the same shape.
         """
         raise NotImplementedError
-
-    def _act(self, observation: Any, previous: Any, starts: Any) -> NDArray[Any]:
-        spec = self.spec
-        if (previous is None) == (spec.max_action_change > 0):
-            raise UserError(_TAKES_PREVIOUS if previous is None else _TAKES_NO_PREVIOUS)
-        is_usual = getattr(observation, "shape", None) == self._usual_shape
-        count = None if is_usual else batch_size(observation, spec)
-        flat = flatten(observation, spec) if count is None else flatten_batch(observation, count, spec)
-        if previous is not None:
-            previous = _valid_previous(previous, count, spec)
-            put_previous(flat, previous, spec)
-        return self.actions(flat if spec.stack == 1 else self._with_older_frames(flat, starts), previous)
 
     def _with_older_frames(self, flat: NDArray[np.uint8], starts: Any) -> NDArray[np.uint8]:
         """Adds the frames of the observations before, where no episode starts, and keeps them for the next."""

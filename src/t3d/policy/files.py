@@ -166,8 +166,7 @@ def _checked_description(stem: Path, content: bytes, tensors: dict[str, NDArray[
     except Refused as error:
         raise Refused(f"{file.name}: {error}") from None
     if (version := about["format"]) != FORMAT:
-        older = isinstance(version, int) and version < FORMAT
-        instead = "use the version that wrote it, or train again" if older else "update T3D"
+        instead = "use the version that wrote it, or train again"
         raise UserError(f"{stem} has policy format {version!r:.20}, and this T3D reads {FORMAT}; {instead}")
     if about["tensors_sha256"] != _hash(tensors):
         raise Refused(f"{file.name}: {CHANGED}")
