@@ -133,5 +133,5 @@ def test_own_code_is_explained_once_it_is_typed(runs: Path, capsys: pytest.Captu
 def test_what_is_typed_is_imported(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["doctor", "canary_env.py:make"]) == 0 and imported(runs.parent) == {"canary_env"}
     forget(runs.parent)
-    monkeypatch.setattr("t3d.app.explain.STEPS", 1100)
+    monkeypatch.setattr("t3d.app.pages.STEPS", 1100)
     assert main(["explain", "canary_env.py:make"]) == 0 and imported(runs.parent) == {"canary_env"}

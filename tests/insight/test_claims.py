@@ -15,7 +15,7 @@ from PIL import Image
 
 import helpers
 import t3d
-from t3d.app import explain
+from t3d.app import pages
 from t3d.app.cli import main
 from t3d.config import Config, merge, to_toml
 from t3d.events import Diagnosed, Event, to_line
@@ -176,7 +176,7 @@ def test_the_runs_of_a_claim_are_those_of_its_environment(
         path.mkdir(parents=True)
         (path / "events.jsonl").touch()
         (path / "config.toml").write_text(to_toml(with_full_paths(cfg)))
-    monkeypatch.setattr(explain, "read_summary", lambda path: SimpleNamespace(status="finished"))
+    monkeypatch.setattr(pages, "read_summary", lambda path: SimpleNamespace(status="finished"))
     monkeypatch.setattr(claims, "findings", lambda runs, name: [])
     monkeypatch.setattr(claims, "plot_claim", lambda runs, name, out: None)
     assert main(["explain", named, "--claim", "delay"]) == (2 if problem else 0)

@@ -23,7 +23,7 @@ from actor_helpers import actor_config
 from rules_in_tests import CHOICES
 from run_folders import assert_equal
 from t3d.algo.learner import Learner
-from t3d.app import explain as app_explain
+from t3d.app import pages
 from t3d.app.cli import main
 from t3d.config import Config, Member, TD3Config, merge
 from t3d.errors import UserError
@@ -346,7 +346,7 @@ def test_an_environment_is_trained_a_little_and_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(app_explain, "STEPS", 1_100)
+    monkeypatch.setattr(pages, "STEPS", 1_100)
     assert main(["explain", "Pendulum-v1"]) == 0
     said = capsys.readouterr().out
     assert "training Pendulum-v1 for 1,100 steps" in said and "mean return" in said and "15  " in said

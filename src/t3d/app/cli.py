@@ -44,13 +44,17 @@ COMMANDS = {
     "eval": Command(
         "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config", "t3d.app.play:evaluate"
     ),
-    "plot": Command("plot RUN...", "plot the learning curves of one or more runs"),
+    "plot": Command("plot RUN...", "plot the learning curves of one or more runs", "", "t3d.app.compare:plot"),
     "compare": Command("compare A B...", "compare groups of runs: means, intervals, differences"),
     "record": Command("record RUN", "record a video of a run's best policy (mp4)", "config", "t3d.app.play:record"),
     "export": Command("export RUN", "write a run's best policy as one ONNX or C file"),
     "serve": Command("serve FILE", "serve a policy over HTTP and WebSocket"),
-    "explain": Command("explain RUN|ENV", "take one real update apart into the fifteen steps of TD3", "typed"),
-    "report": Command("report RUN...", "write one HTML file about runs, to keep, mail or print"),
+    "explain": Command(
+        "explain RUN|ENV", "take one real update apart into the fifteen steps of TD3", "typed", "t3d.app.pages:explain"
+    ),
+    "report": Command(
+        "report RUN...", "write one HTML file about runs, to keep, mail or print", "", "t3d.app.pages:report"
+    ),
     "doctor": Command("doctor [ENV]", "check an environment for problems, or describe this machine", "typed"),
     "runs": Command("runs [show RUN]", "list the runs in a folder, or show one in detail"),
     "dash": Command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -116,9 +117,9 @@ def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
 
 
 def _grouped(trainings: Sequence[Training], what: Literal["task", "settings"]) -> dict[str, list[Training]]:
-    groups: dict[str, list[Training]] = {}
+    groups = defaultdict(list)
     for training in trainings:
-        groups.setdefault(str(getattr(training, what)), []).append(training)
+        groups[str(getattr(training, what))].append(training)
     return groups
 
 
@@ -128,18 +129,13 @@ def run_paths(word: str, root: Path) -> list[Path]:
         return [locate(word, root)]
     if "," in word:
         return list(dict.fromkeys(path for part in word.split(",") if part for path in run_paths(part, root)))
-    if any(letter in word for letter in "*?["):
-        names = glob.glob(word) or glob.glob(str(root / word))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        matching = sorted(map(Path, names))
-        runs = [path for path in matching if _is_run(path)]
-        if not runs:
-            raise UserError(f"no run matches {word}, neither here nor in {root}; t3d runs lists those in a folder")
-        return runs
-    for folder in (Path(word), root / word):
-        if os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises where this says no)
-            inside = sorted(path for path in folder.iterdir() if _is_run(path))
-            return inside or [locate(word, root)]
-    return [locate(word, root)]
+    names = glob.glob(word) or glob.glob(str(root / word))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    folders = [Path(name) for name in sorted(names) if os.path.isdir(name)]  # noqa: PTH112 (Path.is_dir may raise)
+    runs = [path for path in folders if _is_run(path)]
+    runs = runs or [path for folder in folders for path in sorted(folder.iterdir()) if _is_run(path)]
+    if not runs and any(letter in word for letter in "*?["):
+        raise UserError(f"no run matches {word}, neither here nor in {root}; t3d runs lists those in a folder")
+    return runs or [locate(word, root)]
 
 
 def _is_run(path: Path) -> bool:

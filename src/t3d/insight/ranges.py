@@ -66,14 +66,6 @@ class InputRanges(NamedTuple):
             return None
 
 
-class RangeRow(NamedTuple):
-    """The range of one component: in training from, to, in fresh episodes from, to."""
-
-    name: str
-    cells: list[str]
-    is_beyond: bool  # fresh episodes went beyond training
-
-
 class RangeRecorder:
     """A policy that keeps the ranges of what it is shown and what it does."""
 
@@ -102,8 +94,13 @@ def ranges_in_training(run: Run, member: Member, spec: Spec) -> InputRanges | No
     return None
 
 
-def range_rows(training: InputRanges | None, fresh: InputRanges | None, spec: Spec) -> list[RangeRow]:
-    """Returns the range of each component of observations, of actions, and of rewards."""
+def range_rows(
+    training: InputRanges | None, fresh: InputRanges | None, spec: Spec
+) -> list[tuple[str, list[str], bool]]:
+    """Returns the range of each component of observations, of actions, and of rewards.
+
+    It has a name, from, to in training and from, to in fresh episodes, and says whether these went beyond training.
+    """
     components = {
         "observations": _component_names(spec),
         "actions": [f"action {number}" for number in range(spec.action_size)],
@@ -117,7 +114,7 @@ def range_rows(training: InputRanges | None, fresh: InputRanges | None, spec: Sp
         for index, name in enumerate(names if before or after else ()):
             edges = [*(before or ("", "")), *(after or ("", ""))]
             cells = [number_text(float(edge[index])) if len(edge) else "" for edge in edges]
-            rows.append(RangeRow(name, cells, index in beyond))
+            rows.append((name, cells, index in beyond))
     return rows
 
 

@@ -25,7 +25,6 @@ from t3d.store.summary import Summary
 from t3d.version import __version__
 
 MOST_ROWS = 30  # of ranges that are shown at once; more are folded away
-MOST_SAID = 8  # verdicts and notes of a comparison that are shown at once; chosen
 
 
 def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -> str:
@@ -103,13 +102,11 @@ def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
         f"to {base}; better: how probably a seed scores higher than one of {base}."
     )
     sentences = [*(f"{row.verdict}." for row in comparison.rows[1:]), *comparison.notes]
-    shown, rest = sentences[:MOST_SAID], sentences[MOST_SAID:]
-    more = folded(f"{len(rest)} more", listed(rest)) if rest else None
     settings = difference({facts.name: facts.summary for facts in runs}) if len(runs) > 1 else {}
     differing = [[key, *(_value(row[facts.name]) for facts in runs)] for key, row in settings.items()]
     return section(
         f"Comparison on {', '.join(comparison.tasks)}",
-        element("div", {"class": "verdict"}, listed(shown), more),
+        element("div", {"class": "verdict"}, listed(sentences)),
         table(("group", "seeds", "mean", "IQM", "difference", "better"), rows),
         element("p", {"class": "quiet"}, meaning),
         element("h3", None, "Settings in which the runs differ") if differing else None,
@@ -159,15 +156,15 @@ def _curves(runs: Sequence[Facts]) -> Html:
 
 def _ranges(best: Best) -> Html:
     rows = range_rows(best.ranges, best.fresh_ranges, best.policy.spec)
-    cells = []
-    for row in rows:
-        beyond = {"class": "bad" if row.is_beyond else None}
-        cells.append([row.name, *(element("span", beyond, cell) for cell in row.cells)])
+    cells = [
+        [name, *(element("span", {"class": "bad" if is_beyond else None}, edge) for edge in edges)]
+        for name, edges, is_beyond in rows
+    ]
     ranges = table(("", "training from", "to", "fresh episodes from", "to"), cells)
     about = [
         "Training: what the replay of the newest checkpoint holds, exploration noise included." if best.ranges else "",
         "Fresh: the episodes above." if best.fresh_ranges else "",
-        "Red: fresh episodes went beyond training." if any(row.is_beyond for row in rows) else "",
+        "Red: fresh episodes went beyond training." if any(is_beyond for *_, is_beyond in rows) else "",
         "Images are not listed." if best.policy.spec.images else "",
     ]
     return section(

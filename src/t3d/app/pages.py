@@ -1,4 +1,4 @@
-"""`t3d explain RUN|ENV`: takes one real update apart into the fifteen steps; `--claim` shows a claim of the paper."""
+"""`t3d explain RUN|ENV` takes one real update apart, or shows a claim of the paper; `t3d report RUN...` is about runs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import Eval
 from t3d.files import display_path, error_text, followed, replace
+from t3d.insight.comparison import compare
+from t3d.insight.groups import read_groups, run_paths, settings_of
+from t3d.insight.wording import size_text
 from t3d.modules import NotImported, importing
 from t3d.store.reader import MARKS, Run, open_run
 from t3d.store.summary import read_summary
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 STEPS = 3_000  # of the small run that explains an environment; chosen: Pendulum is half learned after ten seconds
 INDENT = 4
+MOST_RUNS = 30  # in one report; chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +62,7 @@ class ExplainArgs(RootFlag):
     (default: Pendulum-v1, a few minutes)."""
 
 
-def main(arguments: list[str]) -> int:
+def explain(arguments: list[str]) -> int:
     """Explains, and prints the path of the page."""
     args, console = read_flags(ExplainArgs, arguments, "t3d explain"), PlainConsole()
     check_folder(args.out)
@@ -103,7 +107,6 @@ def _claim(name: str, args: ExplainArgs, console: PlainConsole) -> int:
 
 def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     """Trains a run that is not there yet, or continues one that was stopped; returns the exit code."""
-    from t3d.insight.groups import settings_of  # noqa: PLC0415
     from t3d.run.live import resume, train  # noqa: PLC0415 (imports torch)
     from t3d.world.make import with_full_paths  # noqa: PLC0415 (imports Gymnasium)
 
@@ -212,3 +215,41 @@ def _print_quantities(quantities: list[Quantity], console: PlainConsole) -> None
         for tensor in quantities:
             rows.add_row(tensor.symbol, tensor.shape, *tensor.statistics)
         console.print(Padding(rows, (0, 0, 0, INDENT), expand=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportArgs(RootFlag):
+    """Write a report of one or more runs: one HTML file with everything in it, to keep, mail or print.
+
+    It has the verdict in words, curves, diagnostics, alarms, settings, machine, a video if there is one, and how the
+    best policy did on fresh episodes, if t3d train or t3d eval has played them. Several runs are compared as t3d
+    compare does. It reads files, and runs no code of the run.
+    """
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
+    """Runs, folders of runs, or patterns in quotes such as 'quick-*', also under --root."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
+    """The file; default: report.html in the run's folder, or here for several runs."""
+
+
+def report(arguments: list[str]) -> int:
+    """Writes the report and prints its path."""
+    from t3d.insight.report import report as report_page  # noqa: PLC0415 (imports Gymnasium)
+
+    args, console = read_flags(ReportArgs, arguments, "t3d report"), PlainConsole()
+    if not args.runs:
+        raise UserError("name at least one run, e.g. t3d report runs/<name>")
+    check_folder(args.out)
+    paths = [*dict.fromkeys(path for word in args.runs for path in run_paths(word, args.root))]
+    if len(paths) > MOST_RUNS:
+        raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
+    comparison, refused = None, ""
+    try:
+        groups = read_groups(args.runs, args.root)
+        comparison = compare(groups) if len(groups) > 1 else None
+    except UserError as error:
+        refused = str(error) if len(paths) > 1 else ""
+    content = report_page(paths, comparison, refused).encode(errors="replace")
+    out = write_page(content, args.out, paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    console.print(f"report: {display_path(out)} ({size_text(len(content))})", soft_wrap=True)
+    return 0
