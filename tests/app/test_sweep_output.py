@@ -181,8 +181,9 @@ def test_a_few_values_have_lines_bands_and_a_legend_inside(
 ) -> None:
     run, drawn = three_values(*[[place, 10 * place] for place in range(6)]), plotted(monkeypatch)
     plot(tmp_path / "sweep.png", run)
-    assert drawn == [("gamma=0.9", [0.5, 5]), ("gamma=0.97", [2.5, 25]), ("gamma=0.99", [4.5, 45])]
-    assert legends == [("best", "mean of 2 seeds, ± std over seeds")] and len(bands) == 3
+    means = {"gamma=0.9 (2 seeds)": [0.5, 5], "gamma=0.97 (2 seeds)": [2.5, 25], "gamma=0.99 (2 seeds)": [4.5, 45]}
+    assert drawn == [*means.items()]
+    assert legends == [("best", "mean over seeds, ± std")] and len(bands) == 3
     plot(tmp_path / "one.png", run, seed="gamma-0.97-seed-1")
     assert drawn[3][0] == "td3.gamma=0.97, seed 1, ± std of its episodes" and legends[1][1] is None
 
@@ -192,17 +193,16 @@ def test_what_a_line_is_the_mean_of_is_true(
 ) -> None:
     drawn = plotted(monkeypatch)
     plot(tmp_path / "lost.png", three_values(*[[1, 2]] * 6, lost=[0, 4, 5]))
-    lines = ["gamma=0.9 (1 of 2 seeds)", "gamma=0.9: seed 0 diverged", "gamma=0.97", "gamma=0.99: seeds 0, 1 diverged"]
-    assert labels(drawn) == lines and len(bands) == 1, "one seed has no band"
+    lines = ["gamma=0.9 (1 of 2 seeds)", "gamma=0.9: seed 0 diverged", "gamma=0.97 (2 seeds)"]
+    assert labels(drawn) == [*lines, "gamma=0.99: seeds 0, 1 diverged"] and len(bands) == 1, "one seed has no band"
     drawn.clear()
     bands.clear()
     single = run_of(("td3.tau=0.1,0.2",), (0,), lambda place: [1, place])
     plot(tmp_path / "single.png", single)
-    assert labels(drawn) == ["tau=0.1", "tau=0.2"] and legends[-1][1] == "one seed each" and not bands
+    assert labels(drawn) == ["tau=0.1 (1 seed)", "tau=0.2 (1 seed)"] and not bands
     drawn.clear()
     plot(tmp_path / "both.png", single, three_values(*[[1, 2]] * 6)._replace(path=Path("other")))
     assert labels(drawn)[1:3] == ["nowhere: tau=0.2 (1 seed)", "other: gamma=0.9 (2 seeds)"]
-    assert legends[-1][1] == "mean of seeds, ± std over seeds"
 
 
 @pytest.mark.filterwarnings("error")
@@ -213,8 +213,8 @@ def test_many_lines_have_their_legend_beside_the_axes_and_no_bands(
     run = run_of(LONGEST, (0, 1), lambda place: [1, place])
     plot(tmp_path / "grid.png", run)
     names = "pre_activation_penalty, target_noise_clip, max_grad_norm"
-    assert legends == [("outside right upper", f"{names}\nmean of 2 seeds")] and not bands
-    assert labels(drawn)[0] == "0.25, 0.25, 0.5" and len(labels(drawn)) == 8
+    assert legends == [("outside right upper", f"{names}\nmean over seeds")] and not bands
+    assert labels(drawn)[0] == "0.25, 0.25, 0.5 (2 seeds)" and len(labels(drawn)) == 8
 
 
 @pytest.mark.filterwarnings("error")
@@ -224,7 +224,7 @@ def test_of_very_many_combinations_the_best_twelve_are_drawn(tmp_path: Path, mon
     values = ",".join(str(one / 100) for one in range(30))
     run = run_of((f"td3.tau={values}",), (0, 1), lambda place: [0, place, -1 if place < 4 else 60 - place])
     plot(tmp_path / "many.png", run)
-    assert labels(drawn) == [f"tau={one / 100}" for one in range(2, 14)]
+    assert labels(drawn) == [f"tau={one / 100} (2 seeds)" for one in range(2, 14)]
     assert titles[0].endswith("the 12 of 30 combinations with the highest means of last evaluations")
 
 

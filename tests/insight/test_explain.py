@@ -431,21 +431,20 @@ def test_nothing_is_said_of_a_folder_that_is_deleted(
 
 
 @pytest.mark.parametrize(
-    ("settings", "kept", "erring"),
+    ("settings", "kept"),
     [
-        ({"critics": 2}, "kept: the minimum.", "the critics were"),
-        ({"critics": 2, "aggregate": "mean"}, "kept: the mean over the critics.", "the critics were"),
-        ({"critics": 5}, "kept: the minimum.", "the first two of 5 critics were"),
+        ({"critics": 2}, "kept: the minimum."),
+        ({"critics": 2, "aggregate": "mean"}, "kept: the mean over the critics."),
+        ({"critics": 5}, "kept: the minimum."),
         (
             {"critics": 5, "aggregate": "truncated", "drop_highest": 2},
             "kept: the mean over the critics without the 2 highest.",
-            "the first two of 5 critics were",
         ),
-        ({"critics": 1}, "What the target critic says.", "the critic was"),
+        ({"critics": 1}, "What the target critic says."),
     ],
 )
-def test_pictures_say_which_value_is_kept(settings: dict[str, Any], kept: str, erring: str) -> None:
+def test_pictures_say_which_value_is_kept(settings: dict[str, Any], kept: str) -> None:
     update = made_up(merge(Config(), {"td3": {"batch_size": 8, **settings}}))
-    assert kept in PICTURES[8].caption(update) and erring in PICTURES[11].caption(update)
+    assert kept in PICTURES[8].caption(update)
     names_one = "Q_θ2' is kept" in drawn(8, update).decode()
     assert names_one == (settings == {"critics": 2}), "with any other aggregate no single critic's value is kept"

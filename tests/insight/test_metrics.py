@@ -186,7 +186,7 @@ def test_sweeps_pool_value_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     first = write_run(tmp_path / "a", {0: [1, 1], 1: [5, 5]}, seeds=[0], **sweep)
     second = write_run(tmp_path / "b", {0: [3, 3], 1: [7, 7]}, seeds=[1], **sweep)
     plot_curves([open_run(first), open_run(second)], tmp_path / "sweep.png")
-    assert lines(drawn) == {"gamma=0.9": [2, 2], "gamma=0.95": [6, 6]}
+    assert lines(drawn) == {"gamma=0.9 (2 seeds)": [2, 2], "gamma=0.95 (2 seeds)": [6, 6]}
 
 
 def test_seeds_that_are_evaluated_at_other_steps_are_interpolated(

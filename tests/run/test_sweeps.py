@@ -341,7 +341,7 @@ def test_a_value_that_diverges_stops_and_everything_names_it(
     assert {event.member for event in after(run.path, 160)} == {0, 1, 3}
     plot_curves([run], tmp_path / "curve.png")
     labels = [label for label, _ in drawn if label]
-    assert labels == ["gamma=0.9", "gamma=0.97 (1 of 2 seeds)", "gamma=0.97: seed 4 diverged"]
+    assert labels == ["gamma=0.9 (2 seeds)", "gamma=0.97 (1 of 2 seeds)", "gamma=0.97: seed 4 diverged"]
     assert list(sweep_table(run.cfg.members, run.evals, run.stopped).columns[-1].cells)[1] == "1 diverged"
     assert main(["runs", "--root", str(tmp_path)]) == main(["runs", "show", str(run.path)]) == 0
     said = capsys.readouterr().out

@@ -17,7 +17,7 @@ from t3d.app.json_output import write_json
 from t3d.app.tables import fits, table
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output
 from t3d.errors import UserError
-from t3d.files import error_text, followed
+from t3d.files import followed
 from t3d.insight.comparison import Comparison, Row, compare
 from t3d.insight.comparison_plots import draw_comparison
 from t3d.insight.groups import read_groups
@@ -207,11 +207,6 @@ def plot(arguments: list[str]) -> int:
     name = "curve.png" if args.metric == RETURN else f"curve-{args.metric}.png"
     out = args.out or (runs[0].path / name if len(runs) == 1 else Path("curves.png"))
     file = followed(args.out) if args.out else out
-    try:
-        plot_curves(runs, file, seed=args.seed, x=args.x, smooth=args.smooth, metric=args.metric, pool=args.pool)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the image {out}: {error_text(error)}") from None
-    except ImportError as error:
-        raise UserError(f"plots need matplotlib ({error}); pip install matplotlib") from None
-    PlainConsole().print(f"plotted: {out}", soft_wrap=True)
-    return 0
+    keywords: dict[str, Any] = {"seed": args.seed, "x": args.x, "smooth": args.smooth, "pool": args.pool}
+    drawn = draw_picture(lambda: plot_curves(runs, file, metric=args.metric, **keywords), out, PlainConsole())
+    return 0 if drawn else 2

@@ -1,4 +1,4 @@
-"""`t3d explain RUN|ENV` takes one real update apart, or shows a claim of the paper; `t3d report RUN...` is about runs."""
+"""`t3d explain RUN|ENV` takes one real update apart, or shows a claim of the paper; `t3d report RUN...`: about runs."""
 
 from __future__ import annotations
 

@@ -50,16 +50,17 @@ def labelled(label: str, style: str, text: str) -> Text:
     return Text.assemble((label, style), " ", printable(text))
 
 
-def draw_picture(draw: Callable[[], None], out: Path, console: PlainConsole) -> None:
-    """Calls what draws into a file: one that cannot be written is an error, a missing matplotlib a note."""
+def draw_picture(draw: Callable[[], None], out: Path, console: PlainConsole) -> bool:
+    """Calls what draws into a file: one that cannot be written is an error, a missing matplotlib a note and False."""
     try:
         draw()
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the image {out}: {error_text(error)}") from None
     except ImportError as error:
         console.print(labelled("note:", "yellow", f"no picture without matplotlib ({error})"), soft_wrap=True)
-    else:
-        console.print(f"plotted: {display_path(out)}", soft_wrap=True)
+        return False
+    console.print(f"plotted: {display_path(out)}", soft_wrap=True)
+    return True
 
 
 class Output:

@@ -120,7 +120,7 @@ def compare(
     by_task, notes, count = [], list[str](), 0
     for task in tasks:
         seeds, before, intervals = _seeds([group.tasks[task] for group in groups], known, compared, at)
-        by_task.append(seeds)
+        by_task.append(_relative(seeds, groups[0].name, task) if len(tasks) > 1 else seeds)
         count = max(count, len(before))
         if differ(intervals):
             notes.append(
@@ -132,7 +132,6 @@ def compare(
     until, of = "" if at is None else f" up to step {at:,}", "mean return" if compared.name == RETURN else compared.name
     score = f"Score of a seed: {which}{until} ({of})"
     if len(tasks) > 1:
-        scored = _relative(scored, tasks)
         score += f", on each of {len(tasks)} tasks relative to the mean of {groups[0].name} there: "
         score += "1 is that mean, 2 is higher by as much again"
     rows = [_row(group, scored[0], threshold, compared.name) for group in scored]
@@ -200,30 +199,21 @@ def _trained(steps: Array) -> Array:
     return later if len(later) else steps
 
 
-def _relative(groups: list[Scored], tasks: list[str]) -> list[Scored]:
-    base = groups[0]
-    for task, scores in zip(tasks, base.scores, strict=True):
-        middle, spread = float(scores.mean()), float(sample_std(scores))
-        if abs(middle) <= spread or middle == 0:
-            raise UserError(
-                f"{base.group.name} has a mean of {middle:.3g} on {task} with a deviation of {spread:.3g} over seeds, "
-                "too close to 0 for scores relative to it; put another group first, or compare task by task"
-            )
-
-    def relative(seed: Seed, scores: Array) -> Seed:
-        curve, (score,) = relative_to([seed.curve.values, np.array([seed.score])], [scores, scores])
-        return seed._replace(curve=seed.curve._replace(values=curve, spread=None), score=float(score))
-
-    return [
-        Scored(
-            scored.group,
-            [
-                [relative(seed, of_base) for seed in seeds]
-                for seeds, of_base in zip(scored.tasks, base.scores, strict=True)
-            ],
+def _relative(groups: list[list[Seed]], base: str, task: str) -> list[list[Seed]]:
+    scores, relative = np.array([seed.score for seed in groups[0]]), list[list[Seed]]()
+    middle, spread = float(scores.mean()), float(sample_std(scores))
+    if abs(middle) <= spread or middle == 0:
+        raise UserError(
+            f"{base} has a mean of {middle:.3g} on {task} with a deviation of {spread:.3g} over seeds, "
+            "too close to 0 for scores relative to it; put another group first, or compare task by task"
         )
-        for scored in groups
-    ]
+    for seeds in groups:
+        relative.append([])
+        for seed in seeds:
+            values, (score,) = relative_to([seed.curve.values, np.array([seed.score])], [scores, scores])
+            curve = seed.curve._replace(values=values, spread=None)
+            relative[-1].append(seed._replace(curve=curve, score=float(score)))
+    return relative
 
 
 def _row(scored: Scored, base: Scored, threshold: float | None, metric: str) -> Row:

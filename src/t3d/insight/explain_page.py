@@ -119,8 +119,8 @@ def _critics(axes: Any, update: OneUpdate) -> None:
 
 def _errors(axes: Any, update: OneUpdate) -> None:
     td, y = _array(update.trace.td), _array(update.trace.y)
-    for number, errors, colour in zip((1, 2), td, (BLUE, ORANGE), strict=False):
-        axes.scatter(y, errors, s=9, color=colour, label=f"Q_θ{number}")
+    for index, errors in enumerate(td):
+        axes.scatter(y, errors, s=9, color=PAGE_COLOURS[index % len(PAGE_COLOURS)], label=f"Q_θ{index + 1}")
     axes.axhline(0, **DASHED)
     axes.set(xlabel="target y", ylabel="error Q(s, a) − y")
     axes.legend()
@@ -153,16 +153,10 @@ def _kept(update: OneUpdate) -> str:
     return f"What the target critics say; kept: {words.removeprefix('keep ')}."
 
 
-def _erring(update: OneUpdate) -> str:
-    count = len(update.trace.td)
-    who = "the critics were" if count > 1 else "the critic was"
-    return f"How far {f'the first two of {count} critics were' if count > 2 else who} from the target, before moving."
-
-
 PICTURES = {
     6: Picture(lambda _: "The noise of this batch; dashed: its clip. What was beyond is at the clip.", _noise),
     8: Picture(_kept, _critics),
-    11: Picture(_erring, _errors),
+    11: Picture(lambda _: "How far each critic was from the target, before moving.", _errors),
     14: Picture(
         lambda _: "Each weight of the target has gone τ of its way to the actor.",
         _polyak("φ", lambda update: online_actor(update, update.after), "actor_target"),

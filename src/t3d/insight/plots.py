@@ -23,7 +23,7 @@ from t3d.types import sample_std
 
 MOST_DRAWN, DRAWN_OF_MORE = 24, 12  # combinations of a sweep: one for each colour and style; the second is chosen
 MOST_INSIDE = 6  # lines whose legend and bands fit into the axes; chosen
-LABELS = {"steps": "environment steps per seed", "time": "minutes since the first evaluation"}
+LABELS = {"steps": "environment steps per seed", "time": "minutes since the first evaluation or report"}
 
 
 class Line(NamedTuple):
@@ -62,10 +62,9 @@ def plot_curves(
         if x == "steps" and len(pools) == 1:
             start = runs[0].cfg.random_steps
             axes.axvline(start, color="#999999", linewidth=0.8, linestyle=":", label="learning starts")
-        is_return = metric == RETURN
         axes.set_title(_title(runs, seed, smooth))
-        axes.set_xlabel(LABELS[x] if is_return else LABELS[x].replace("evaluation", "report"))
-        axes.set_ylabel("mean return in evaluation, no noise" if is_return else metric)
+        axes.set_xlabel(LABELS[x])
+        axes.set_ylabel("mean return in evaluation, no noise" if metric == RETURN else metric)
         axes.xaxis.set_major_formatter(VALUES if x == "time" else STEPS)
         axes.yaxis.set_major_formatter(VALUES)
         axes.grid(alpha=0.3)
@@ -97,33 +96,25 @@ def _lines(pools: Sequence[Sequence[Run]], name: str, seed: int | str | None) ->
                 label = prefix + _members_in_words(curves, metric)
                 lines.append(Line([curve.series for curve in curves], [], label))
             else:
-                groups = _drawn(curves).items()
-                lines += [_line(values, members, metric, prefix, pool, pools) for values, members in groups]
+                seeds = sum(len(run.cfg.seeds) for run in pool)
+                lines += [_line(prefix, values, group, metric, seeds) for values, group in _drawn(curves).items()]
     if len(metrics) > 1 and len(lines) > MOST_DRAWN:
         names = joined([metric.name for metric in metrics])
         raise UserError(f"{name} would make {len(lines)} lines; choose one of its entries: {names}")
     return lines
 
 
-def _line(
-    values: Values,
-    members: Sequence[MemberCurve],
-    metric: Metric,
-    prefix: str,
-    pool: Sequence[Run],
-    pools: Sequence[Sequence[Run]],
-) -> Line:
+def _line(prefix: str, values: Values, members: Sequence[MemberCurve], metric: Metric, seeds: int) -> Line:
     """Returns the line of members of the same values, and says how many seeds it is the mean of and where it ends."""
     living, diverged = ([curve for curve in members if curve.diverged is gone] for gone in (False, True))
-    label, seeds = _combination(values), _seeds_of(pool)
     numbers = ", ".join(str(curve.member.seed) for curve in diverged if curve.member)
-    lost = f"{f'{label}: ' if values else ''}seed{'s' if len(diverged) > 1 else ''} {numbers} diverged"
-    if not values:
-        label = _members_in_words(living, metric)
-    elif len(living) < seeds:
-        label += f" ({len(living)} of {counted(seeds, 'seed')})"
-    elif len(_seed_counts(pools)) > 1:
-        label += f" ({counted(seeds, 'seed')})"
+    lost, label = f"seed{'s' if len(diverged) > 1 else ''} {numbers} diverged", _members_in_words(living, metric)
+    if values:
+        # of several settings only the values: the legend's title has their names
+        names = [f"{short(field)}={value_text(value)}" for field, value in values]
+        combination = names[0] if len(values) == 1 else ", ".join(value_text(value) for _, value in values)
+        of = f"{len(living)} of " if len(living) < seeds else ""
+        lost, label = f"{combination}: {lost}", f"{combination} ({of}{counted(seeds, 'seed')})"
     ends = [float(curve.series.steps[-1]) for curve in living]
     if differ(ends):  # some of its seeds went on
         first = living[ends.index(min(ends))].member
@@ -134,27 +125,8 @@ def _line(
 
 def _legend_title(pools: Sequence[Sequence[Run]], *, banded: bool) -> str | None:
     grids = dict.fromkeys(", ".join(map(short, swept(pool[0].cfg.members))) for pool in pools)
-    counts = _seed_counts(pools)
-    if not counts:
-        return None
-    seeds = f"{max(counts)} seeds" if len(counts) == 1 else "seeds"
-    mean = "one seed each" if max(counts) == 1 else f"mean of {seeds}{', ± std over seeds' if banded else ''}"
-    return "\n".join([*(names for names in grids if ", " in names), mean])
-
-
-def _seeds_of(pool: Sequence[Run]) -> int:
-    return sum(len(run.cfg.seeds) for run in pool)
-
-
-def _seed_counts(pools: Sequence[Sequence[Run]]) -> set[int]:
-    return {_seeds_of(pool) for pool in pools if swept(pool[0].cfg.members)}
-
-
-def _combination(values: Values) -> str:
-    """Formats values: gamma=0.98, or only the values of several settings, whose names the legend's title has."""
-    if len(values) > 1:
-        return ", ".join(value_text(value) for _, value in values)
-    return ", ".join(f"{short(field)}={value_text(value)}" for field, value in values)
+    mean = [f"mean over seeds{', ± std' if banded else ''}"] if any(grids) else []
+    return "\n".join([*(names for names in grids if ", " in names), *mean]) or None
 
 
 def _drawn(curves: Sequence[MemberCurve]) -> dict[Values, list[MemberCurve]]:
