@@ -129,10 +129,10 @@ def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
 
 def check_folder(out: Path | None) -> None:
     """Refuses a file that could not be written, before anything is trained."""
-    if out is not None and not os.path.isdir(out.parent):  # noqa: PTH112 (Path.is_dir raises where this says no)
-        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
-    if out is not None and os.path.isdir(out):  # noqa: PTH112
+    if out is not None and os.path.isdir(out):  # noqa: PTH112 (Path.is_dir raises where this says no)
         raise UserError(f"cannot write {out}: it is a folder; name a file")
+    if out is not None and not os.path.isdir(out.parent):  # noqa: PTH112
+        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
 
 
 def write_page(content: bytes, out: Path | None, default: Path) -> Path:

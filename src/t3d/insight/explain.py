@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from t3d.config.networks import actor_architecture, critic_architecture
-from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS, OBJECTIVE, Text, fifteen_texts
+from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS, Text, fifteen_texts
 from t3d.insight.one_update import OneUpdate
 from t3d.policy.architectures import Architecture
 
 MOST_CRITICS = 5  # that have a row each; of more only a common one is shown
-Numbers: TypeAlias = "tuple[list[Quantity], str, tuple[str, ...]]"  # of a step, an example of them, facts
+Numbers: TypeAlias = "tuple[str, tuple[str, ...], list[Quantity]]"  # an example, facts, and what no trace has
 
 
 class Quantity(NamedTuple):
@@ -45,8 +45,8 @@ class Step(NamedTuple):
     text: Text
     settings: str  # that the formula names, e.g. γ = 0.98
     quantities: list[Quantity]
-    example: str = ""
-    facts: tuple[str, ...] = ()
+    example: str
+    facts: tuple[str, ...]
 
     @property
     def sentences(self) -> list[tuple[str, str]]:
@@ -78,16 +78,20 @@ def explained(update: OneUpdate) -> list[Step]:
         _followed(update, "θ", "critic_target", theta),
     ]
     texts, steps = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images)), list[Step]()
-    for text, its_numbers in zip(texts, numbers, strict=True):
+    for text, (example, facts, others) in zip(texts, numbers, strict=True):
         letters = {letter: getattr(update.td3, name[len("td3.") :]) for name, letter in text.settings.items() if letter}
         settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in letters.items())
-        steps.append(Step(len(steps) + 1, text, settings, *its_numbers))
+        traced = [
+            quantity for name, symbol in text.values.items() if symbol for quantity in _traced(update, symbol, name)
+        ]
+        steps.append(Step(len(steps) + 1, text, settings, [*traced, *others], example, facts))
     return steps
 
 
 def returned(update: OneUpdate) -> list[Quantity]:
     """Everything that an update returned by its own names, for rules whose steps are not known."""
-    return [_traced(update, name, name) for name, values in update.trace._asdict().items() if values is not None]
+    trace = update.trace._asdict()
+    return [Quantity(name, f"trace.{name}", values) for name, values in trace.items() if values is not None]
 
 
 def online_actor(update: OneUpdate, agent: dict[str, Tensor]) -> Tensor:
@@ -108,10 +112,10 @@ def _before(update: OneUpdate) -> list[Numbers]:
     columns = [Quantity(symbol, f"batch.{name}", getattr(batch, name)) for symbol, name in rows.items()]
     example = f"s = {_vector(batch.s[0])}, a = {_vector(batch.a[0])}, r = {number(batch.r[0])}"
     return [
-        ([], "", (f"{update.stored:,} transitions stored, room for {cfg.replay.capacity:,}",)),
-        (actors, "", (_network(actor, ", tanh"),)),
-        (critics, "", (f"{td3.critics} × {_network(critic)}",)),
-        (columns, example, ()),
+        ("", (f"{update.stored:,} transitions stored, room for {cfg.replay.capacity:,}",), []),
+        ("", (_network(actor, ", tanh"),), actors),
+        ("", (f"{td3.critics} × {_network(critic)}",), critics),
+        (example, (), columns),
     ]
 
 
@@ -129,37 +133,29 @@ def _target(update: OneUpdate) -> list[Numbers]:
         share, apart = float((q2[0] < q2[1]).double().mean()), number((q2[0] - q2[1]).abs().mean())
         smaller = (f"Q_θ1' is the smaller one in {share:.0%} of the batch; they differ by {apart} on average",)
     return [
-        ([_traced(update, "π_φ'(s')", "pi2")], f"π_φ'(s') = {_vector(trace.pi2[0])}", ()),
-        (
-            [_traced(update, "noise", "eps"), _traced(update, "a'", "a2")],
-            f"clamp({pi2} + {eps}, -1, 1) = {a2}{component}",
-            (f"{at_clip:.1%} of the noise is at its clip",),
-        ),
-        (_by_critic("Q_θ{}'", "trace.q2", q2), f"Q' = ({values})", ()),
-        ([_traced(update, kept, "v2")], f"{kept} of ({values}) = {v2}", smaller),
-        ([_traced(update, "y", "y")], f"{y} = {r} + {discount} · (1 - {batch.terminated[0]:g}) · {v2}", ()),
+        (f"π_φ'(s') = {_vector(trace.pi2[0])}", (), []),
+        (f"clamp({pi2} + {eps}, -1, 1) = {a2}{component}", (f"{at_clip:.1%} of the noise is at its clip",), []),
+        (f"Q' = ({values})", (), []),
+        (f"{kept} of ({values}) = {v2}", smaller, []),
+        (f"{y} = {r} + {discount} · (1 - {batch.terminated[0]:g}) · {v2}", (), []),
     ]
 
 
 def _learning(update: OneUpdate) -> list[Numbers]:
     """Steps 10 to 13."""
-    trace, td3, before, after = update.trace, update.td3, update.before, update.after
+    trace, before, after = update.trace, update.before, update.after
     errors, losses = (", ".join(map(number, rows[:, 0])) for rows in (trace.td, trace.loss))
     whole = f"the whole loss, over the batch and the critics: {number(update.losses['critic'])}"
-    loss = f"actor loss, the negative mean{' and the penalty' if td3.pre_activation_penalty else ''}"
+    penalty = " and the penalty" if update.td3.pre_activation_penalty else ""
+    loss = f"actor loss, the negative mean{penalty}: {number(update.losses['actor'])}"
     delay = f"this is update {update.number:,}, which moves the actor"
-    ascended = [_traced(update, "π_φ(s)", "pi"), _traced(update, OBJECTIVE[td3.actor_objective], "q_pi")]
     moved, example = _moved("θ", "critic", before["critic"], after["critic"])
     actor_moved, actor_example = _moved("φ", "actor", online_actor(update, before), online_actor(update, after))
     return [
-        (_by_critic("Q_θ{}", "trace.q", trace.q), f"Q = ({', '.join(map(number, trace.q[:, 0]))})", ()),
-        (
-            [_traced(update, "Q − y", "td"), _traced(update, "loss", "loss")],
-            f"errors ({errors}) give losses ({losses})",
-            (whole,),
-        ),
-        ([moved], example, ()),
-        ([*ascended, actor_moved], actor_example, (f"{loss}: {number(update.losses['actor'])}", delay)),
+        (f"Q = ({', '.join(map(number, trace.q[:, 0]))})", (), []),
+        (f"errors ({errors}) give losses ({losses})", (whole,), []),
+        (example, (), [moved]),
+        (actor_example, (loss, delay), [actor_moved]),
     ]
 
 
@@ -176,21 +172,18 @@ def _followed(update: OneUpdate, letter: str, name: str, online: Tensor) -> Numb
     ours, then, now = (number(weights.flatten()[most]) for weights in (online, before, after))
     far, near = (number((online - weights).double().norm()) for weights in (before, after))
     return (
-        [Quantity(f"Δ{letter}'", f"agent.{name}", after - before)],
         f"{tau} · {ours} + (1 - {tau}) · {then} = {now}",
         (f"distance |{letter} − {letter}'| over all weights: {far} → {near}",),
+        [Quantity(f"Δ{letter}'", f"agent.{name}", after - before)],
     )
 
 
-def _traced(update: OneUpdate, symbol: str, name: str) -> Quantity:
-    return Quantity(symbol, f"trace.{name}", getattr(update.trace, name))
-
-
-def _by_critic(symbol: str, source: str, values: Tensor) -> list[Quantity]:
-    """A row for each critic, (B,), or one for all of very many, (C, B)."""
-    if len(values) > MOST_CRITICS:
-        return [Quantity(symbol.format("i"), source, values)]
-    return [Quantity(symbol.format(i + 1), f"{source}[{i}]", row) for i, row in enumerate(values)]
+def _traced(update: OneUpdate, symbol: str, name: str) -> list[Quantity]:
+    """A part of the trace; of critics a row for each, (B,), or one for all of very many, (C, B)."""
+    values, source = getattr(update.trace, name), f"trace.{name}"
+    if name not in ("q", "q2") or len(values) > MOST_CRITICS:
+        return [Quantity(symbol, source, values)]
+    return [Quantity(symbol.replace("i", str(i + 1)), f"{source}[{i}]", row) for i, row in enumerate(values)]
 
 
 def _network(network: Architecture, output: str = "") -> str:

@@ -18,7 +18,7 @@ class Text(NamedTuple):
     why: str
     without: str
     settings: dict[str, str] = {}  # that it is about, with their letters in the formula  # noqa: RUF012 (never changed)
-    values: tuple[str, ...] = ()  # of types.UpdateTrace, that it makes
+    values: dict[str, str] = {}  # of types.UpdateTrace, that it makes, with their symbols  # noqa: RUF012
 
 
 LETTERS = (
@@ -80,7 +80,7 @@ STEPS = (
         "a' = π_φ'(s')",
         "The value of the next state is that of the action the policy would take there.",
         "The action that was really taken next is an older policy's, so the critics would judge a policy that is gone.",
-        values=("pi2",),
+        values={"pi2": "π_φ'(s')"},
     ),
     Text(
         "Target policy smoothing",
@@ -89,14 +89,14 @@ STEPS = (
         "never played.",
         "The actor would climb narrow peaks that errors of the critics make, and the targets would believe in them.",
         {"td3.target_noise": "σ̃", "td3.target_noise_clip": "c"},
-        ("eps", "a2"),
+        {"eps": "noise", "a2": "a'"},
     ),
     Text(
         "The target critics' values",
         "Q_θi'(s', a')",
         "What follows is judged by copies that move slowly, so the goal stays nearly still between updates.",
         "Judged by the online critics, every update would move its own goal, and values can run away.",
-        values=("q2",),
+        values={"q2": "Q_θi'"},
     ),
     Text(
         "One value of several",
@@ -104,7 +104,7 @@ STEPS = (
         "{why}",
         "Errors upwards would pass from target to target and grow: t3d explain --claim overestimation shows it.",
         {"td3.aggregate": ""},
-        ("v2",),
+        {"v2": "{kept}"},
     ),
     Text(
         "The target",
@@ -114,14 +114,14 @@ STEPS = (
         "If a time limit counted as termination, the states before it would look worthless; with a gradient through y, "
         "the goal would move towards the prediction.",
         {"td3.gamma": "γ"},
-        ("y",),
+        {"y": "y"},
     ),
     Text(
         "The critics' values",
         "Q_θi(s, a)",
         "What the critics say now of the action that was taken; it should come closer to y.",
         "With π_φ(s) instead of the action that was taken, its reward would be credited to another action.",
-        values=("q",),
+        values={"q": "Q_θi"},
     ),
     Text(
         "The critics' loss",
@@ -129,7 +129,7 @@ STEPS = (
         "All critics are drawn to one target; their losses are added, so each learns as if it were alone.",
         "With a target of its own, each critic would believe its own errors again, and step 8 would be in vain.",
         {"td3.critic_loss": ""},
-        ("td", "loss", "weight"),
+        {"td": "Q − y", "loss": "loss", "weight": ""},
     ),
     Text(
         "The critics learn",
@@ -140,13 +140,13 @@ STEPS = (
     ),
     Text(
         "The actor learns",
-        "{when}: the actor ascends {objective}{extras}",
+        "{when}: the actor ascends {maximised}{penalised}{extras}",
         "The critic's slope says how an action should change to be worth more, and backpropagation carries that to φ; "
         "with a delay the critics learn first what the policy is worth.",
         "An actor that moves as often as the critics follows values that are still wrong: t3d explain --claim delay "
         "compares.",
         {"td3.actor_lr": "learning rate", "td3.policy_delay": "d"},
-        ("pi", "q_pi", "actor_loss"),
+        {"pi": "π_φ(s)", "q_pi": "{maximised}", "actor_loss": ""},
     ),
     Text(
         "The actor's target follows",
@@ -190,7 +190,6 @@ def fifteen_texts(cfg: Config, td3: TD3Config, *, images: bool = False) -> list[
     if td3.critics == 1:
         aggregate, kept = "one critic in this run: its value is kept", "Q'"
         why = "With one critic nothing guards against values that are too high by mistake, which the actor seeks out."
-    penalised = " minus a penalty on outputs before tanh" if td3.pre_activation_penalty else ""
     words = {
         "encoder": " behind an encoder of images, which has no target" if images else "",
         "and_encoder": " and the encoder" if images else "",
@@ -202,8 +201,16 @@ def fifteen_texts(cfg: Config, td3: TD3Config, *, images: bool = False) -> list[
         "gamma": "γ" if replay.n_step == 1 else "γⁿ",
         "kept": kept,
         "loss": ("w · " if replay.sampling == "proportional" else "") + LOSS[td3.critic_loss],
-        "objective": OBJECTIVE[td3.actor_objective] + penalised,
+        "maximised": OBJECTIVE[td3.actor_objective],
+        "penalised": " minus a penalty on outputs before tanh" if td3.pre_activation_penalty else "",
         "extras": "".join(extras),
         "when": "every update" if td3.policy_delay == 1 else "every d-th update",
     }
-    return [text._replace(formula=text.formula.format(**words), why=text.why.format(**words)) for text in STEPS]
+    return [
+        text._replace(
+            formula=text.formula.format(**words),
+            why=text.why.format(**words),
+            values={name: symbol.format(**words) for name, symbol in text.values.items()},
+        )
+        for text in STEPS
+    ]
