@@ -15,7 +15,6 @@ import pytest
 
 import helpers
 import t3d
-from t3d.alarms.watch import SAID_BY_DOCTOR
 from t3d.app.cli import main
 from t3d.config import EnvConfig
 from t3d.errors import UserError
@@ -209,19 +208,6 @@ def test_the_doctor_takes_no_longer_than_a_moment() -> None:
     begun = time.monotonic()
     examine(broken(step=slow_step))
     assert time.monotonic() - begun < 20
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("large rewards", "large-rewards"),
-        ("a number that never changes", "constant-observation"),
-        ("slow step", "slow-environment"),
-        ("time limit as termination", "time-limit-terminates"),
-    ],
-)
-def test_a_note_that_an_alarm_repeats_is_known_by_its_words(name: str, kind: str) -> None:
-    assert [one for one, words in SAID_BY_DOCTOR.items() if words in examine(NOTED[name][0])[0]] == [kind]
 
 
 def test_warnings_become_notes_of_the_run(tmp_path: Path) -> None:

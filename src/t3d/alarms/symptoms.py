@@ -28,7 +28,6 @@ SLOW = 0.75  # of the time: acting takes three times as long as learning
 LARGE_MEAN = 100.0  # reward of a step, on average; the doctor's limit
 LARGE_REWARD = 1000.0  # of a single step: LunarLander has 100 for a crash, and learns
 MANY_CRITICS = 5  # more cost much and add little; chosen
-NEVER_CHANGED = "did not change in any of the batches that were looked at"
 EPISODES = 20  # that a fall or a goal would not all end after the same number of steps
 HIGH_RATE = 3e-3  # three times the highest learning rate of any preset
 START_AGAIN = "Start again with t3d train: a resumed run keeps its settings, and what it has learned so far."
@@ -244,8 +243,8 @@ def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Con
         return None
     named = ", ".join(map(str, constant[:5])) + (f" and {len(constant) - 5} more" if len(constant) > 5 else "")
     return Finding(
-        f"observation {'value' if len(constant) == 1 else 'values'} {named} (counted from 0) {NEVER_CHANGED}, so the "
-        "agent learns nothing from that.",
+        f"observation {'value' if len(constant) == 1 else 'values'} {named} (counted from 0) did not change in "
+        "any of the batches that were looked at, so the agent learns nothing from that.",
         "If that is meant to be so, it does no harm; otherwise check that reset() and step() set it (t3d doctor looks "
         "at the environment alone), or leave it out.",
     )

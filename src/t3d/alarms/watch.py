@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t3d.alarms.symptoms import NEVER_CHANGED, SYMPTOMS, History, Symptom
+from t3d.alarms.symptoms import SYMPTOMS, History, Symptom
 from t3d.config import Config, Member, TD3Config
 from t3d.config.sweeps import noun
 from t3d.events import ActorEvent, Alarm, Event, Note, SeedStopped
@@ -19,13 +19,6 @@ from t3d.store.members import member_of
 
 WATCHED_EVENTS = (*dict.fromkeys(kind for symptom in SYMPTOMS for kind in symptom.looks_at), SeedStopped)
 GRAVITY = {symptom.kind: place for place, symptom in enumerate(SYMPTOMS)}  # the gravest first
-CONSTANT = "constant-observation"  # an alarm before 0.5
-SAID_BY_DOCTOR = {  # in a note before training, of what an alarm or a later note says with numbers of the training
-    "large-rewards": "rewards reach ",
-    CONSTANT: " never changed; leave it out",
-    "slow-environment": "one step takes ",
-    "time-limit-terminates": "every episode was terminated after exactly ",
-}
 
 
 @dataclass
@@ -120,15 +113,12 @@ def alarm_lines(events: Iterable[Event], members: Sequence[Member]) -> list[str]
 
 
 def notes_in_words(events: Sequence[Event]) -> list[str]:
-    """Returns notes, mostly the doctor's warnings, unless an alarm repeats them, and what happened to lost actors."""
-    kinds = {event.kind for event in events if isinstance(event, Alarm)}
-    kinds |= {CONSTANT for event in events if isinstance(event, Note) and NEVER_CHANGED in event.text}
-    repeated = [phrase for kind, phrase in SAID_BY_DOCTOR.items() if kind in kinds]
+    """Returns notes, mostly the doctor's warnings, and what happened to lost actors."""
+    told = [
+        event for event in events if isinstance(event, Note) or (isinstance(event, ActorEvent) and event.what != "back")
+    ]
     return [
-        event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}"
-        for event in events
-        if (isinstance(event, Note) and not any(phrase in event.text for phrase in repeated))
-        or (isinstance(event, ActorEvent) and event.what != "back")
+        event.text if isinstance(event, Note) else f"actor {event.actor} {event.what}: {event.text}" for event in told
     ]
 
 
