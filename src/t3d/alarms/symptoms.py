@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from t3d.config import Config, TD3Config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
@@ -107,7 +107,7 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
     is_fast = td3.actor_lr > HIGH_RATE  # then nothing else is to blame
     advice = _options(
         (_can_normalise(event, cfg) and not is_fast, "--normalise-observations if observations are large"),
-        (True, _lower_rate(td3, "actor")),
+        (True, _lower_rates(td3, ["actor"])),
         (td3.pre_activation_penalty == 0 and not is_fast, "--td3.pre-activation-penalty 0.001"),
     )
     return Finding(
@@ -126,7 +126,7 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
         return None
     more = (td3.critics < MANY_CRITICS, f"more critics, --td3.critics {MANY_CRITICS}")
-    advice = _options((True, _lower_rate(td3, "critic")), more) + "."
+    advice = _options((True, _lower_rates(td3, ["critic"])), more) + "."
     if td3.critics == 1:
         advice = "two critics, --td3.critics 2: TD3 takes the smaller of their values, which prevents this."
     elif td3.aggregate != "min":
@@ -164,11 +164,11 @@ def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Fin
     name, share = max(event.dead_units.items(), key=lambda pair: _or_nan(pair[1]), default=("", 0.0))
     if not _or_nan(share) >= MOSTLY_DEAD:
         return None
-    which: Literal["actor", "critic"] = "actor" if "actor" in name else "critic"
+    network = "actor" if "actor" in name else "critic"
     advice = _options(
-        (True, _lower_rate(td3, which)),
+        (True, _lower_rates(td3, [network])),
         (_can_normalise(event, cfg), "--normalise-observations"),
-        (getattr(td3, f"{which}_network") == "mlp", f"--td3.{which}-network layer_norm"),
+        (getattr(td3, f"{network}_network") == "mlp", f"--td3.{network}-network layer_norm"),
     )
     return Finding(
         f"{share:.0%} of the hidden units of the {name} are dead: they pass 0 for every state of a batch and get no "
@@ -296,25 +296,18 @@ def _options(*each: tuple[bool, str]) -> str:
     return ", or ".join(text for is_of_use, text in each if is_of_use)
 
 
-def _lower_rate(td3: TD3Config, which: Literal["actor", "critic"]) -> str:
-    rate: float = getattr(td3, f"{which}_lr")
-    too_high = ", which is far too high" if rate > HIGH_RATE else ""
-    return f"a lower learning rate, --td3.{which}-lr {_lower(rate)} (now {rate:g}{too_high})"
-
-
-def _lower_rates(td3: TD3Config) -> str:
-    flags = f"--td3.actor-lr {_lower(td3.actor_lr)} --td3.critic-lr {_lower(td3.critic_lr)}"
-    return f"lower learning rates, {flags} (now {td3.actor_lr:g} and {td3.critic_lr:g})"
+def _lower_rates(td3: TD3Config, networks: Sequence[str] = ("actor", "critic")) -> str:
+    """Names the flags of learning rates that are a third of the present ones, at most the default."""
+    rates: list[float] = [getattr(td3, f"{network}_lr") for network in networks]
+    lower = [f"{min(rate / 3, 3e-4) or 3e-4:.0e}".replace("e-0", "e-") for rate in rates]
+    flags = " ".join(f"--td3.{network}-lr {rate}" for network, rate in zip(networks, lower, strict=True))
+    now = " and ".join(f"{rate:g}" for rate in rates) + (", which is far too high" if max(rates) > HIGH_RATE else "")
+    return f"{'a lower learning rate' if len(rates) == 1 else 'lower learning rates'}, {flags} (now {now})"
 
 
 def _can_normalise(event: Diagnosed, cfg: Config) -> bool:
     """Whether observations could be normalised and are not; those with images, which have an encoder, cannot."""
     return not cfg.normalise_observations and "encoder" not in event.weight_norms
-
-
-def _lower(rate: float) -> str:
-    """Suggests a learning rate: a third of this one, at most the default."""
-    return f"{min(rate / 3, 3e-4) or 3e-4:.0e}".replace("e-0", "e-")
 
 
 # Summaries have this order: what makes learning meaningless, then the environment, then speed.

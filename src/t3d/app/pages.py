@@ -28,7 +28,7 @@ from t3d.insight.comparison import compare
 from t3d.insight.groups import read_groups, run_paths, settings_of
 from t3d.insight.wording import size_text
 from t3d.modules import NotImported, importing
-from t3d.store.reader import MARKS, Run, open_run
+from t3d.store.reader import Run, open_run
 from t3d.store.summary import read_summary
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def write_page(content: bytes, out: Path | None, default: Path) -> Path:
 
 def is_run(text: str, root: Path) -> bool:
     """Whether there is a folder of a run, or of anything else, at a path or of a name under root."""
-    return any(path.is_dir() or any((path / mark).exists() for mark in MARKS) for path in (Path(text), root / text))
+    return Path(text).is_dir() or (root / text).is_dir()
 
 
 def _train(env_id: str, folder: str, args: ExplainArgs, console: PlainConsole) -> Run:

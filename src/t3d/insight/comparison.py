@@ -27,7 +27,7 @@ from t3d.insight.statistics import (
     reached,
     relative_to,
 )
-from t3d.insight.wording import estimated, signed
+from t3d.insight.wording import estimated, number_text
 from t3d.store.columns import read_metric
 from t3d.store.metrics import RETURN, Metric, Series
 from t3d.types import sample_std
@@ -83,8 +83,9 @@ class Row(NamedTuple):
     @property
     def cells(self) -> list[str]:
         """How many seeds, and each estimate with its interval."""
-        beside = [estimated(self.difference, signed), estimated(self.improvement, "{:.2f}".format)]
-        return [str(len(self.scored.seeds)), estimated(self.mean), estimated(self.iqm), *beside]
+        difference = estimated(self.difference, lambda value: ("+" if value > 0 else "") + number_text(value))
+        improvement = estimated(self.improvement, "{:.2f}".format)
+        return [str(len(self.scored.seeds)), estimated(self.mean), estimated(self.iqm), difference, improvement]
 
 
 class Comparison(NamedTuple):

@@ -45,26 +45,21 @@ STEPS = (
     Text(
         "Replay memory",
         "replay memory of fixed size: append until full, then overwrite the oldest",
-        "Every transition is learned from many times, and a sample of old ones is not correlated as successive steps "
-        "are.",
-        "Learning from the newest steps alone, the critics would forget what they knew of states that the policy no "
-        "longer visits.",
+        "Every transition is learned from many times, and a sample of old ones is hardly correlated.",
+        "Learning from the newest steps alone, the critics would forget states that the policy no longer visits.",
         {"replay.capacity": ""},
     ),
     Text(
         "Actor and its target",
         "the actor π_φ{encoder}, and π_φ' as a copy",
-        "The actor is the policy; its target follows slowly, so that the goal of learning does not jump with every "
-        "update.",
-        "With one network for both, every change of the policy would change the targets at once, and the critics "
-        "would chase a goal that runs away.",
+        "The actor is the policy; its target follows slowly, so that the goal of learning does not jump.",
+        "With one network for both, every change of the policy would move the critics' goal at once.",
         {"td3.actor_hidden": ""},
     ),
     Text(
         "Critics and their targets",
         "the critics Q_θi, initialised independently, and Q_θi' as copies",
-        "Critics that start differently make different errors, which step 8 uses; their targets keep the goal nearly "
-        "still.",
+        "Critics that start differently make different errors, which step 8 uses; targets keep the goal nearly still.",
         "Critics that start alike stay alike forever, and are no better than one.",
         {"td3.critics": "", "td3.critic_hidden": ""},
     ),
@@ -85,8 +80,7 @@ STEPS = (
     Text(
         "Target policy smoothing",
         "{smoothing}",
-        "Similar actions should have similar values: with noise, y is a mean over the neighbourhood of a', which is "
-        "never played.",
+        "Similar actions should have similar values: with noise, y is a mean over the neighbourhood of a'.",
         "The actor would climb narrow peaks that errors of the critics make, and the targets would believe in them.",
         {"td3.target_noise": "σ̃", "td3.target_noise_clip": "c"},
         {"eps": "noise", "a2": "a'"},
@@ -143,8 +137,7 @@ STEPS = (
         "{when}: the actor ascends {maximised}{penalised}{extras}",
         "The critic's slope says how an action should change to be worth more, and backpropagation carries that to φ; "
         "with a delay the critics learn first what the policy is worth.",
-        "An actor that moves as often as the critics follows values that are still wrong: t3d explain --claim delay "
-        "compares.",
+        "An actor as fast as the critics follows values that are still wrong: t3d explain --claim delay compares.",
         {"td3.actor_lr": "learning rate", "td3.policy_delay": "d"},
         {"pi": "π_φ(s)", "q_pi": "{maximised}", "actor_loss": ""},
     ),
@@ -159,8 +152,7 @@ STEPS = (
         "The critics' targets follow",
         "{when}: θ_i' ← τθ_i + (1 − τ)θ_i'",
         "What the critics have learned reaches the targets slowly, so that the next updates have a steady goal.",
-        "Without a move nothing would be learned beyond one step ahead; with a full copy errors would feed back at "
-        "once.",
+        "Without a move nothing would be learned beyond one step; with a full copy errors would feed back at once.",
         {"td3.policy_delay": "", "td3.tau": "τ"},
     ),
 )

@@ -38,11 +38,6 @@ def estimated(estimate: Estimate | None, text: Callable[[float], str] = number_t
     return f"{text(estimate.value)} [{within}]"
 
 
-def signed(value: float) -> str:
-    """Formats a difference, e.g. +12.3."""
-    return f"+{number_text(value)}" if value > 0 else number_text(value)
-
-
 def source_of(key: str, value: Any, preset_name: str) -> str:
     """Says where a setting that is not the default comes from, as far as its value tells."""
     of_preset = flat(preset(preset_name)) if preset_name in PRESETS else {}
