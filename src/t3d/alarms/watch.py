@@ -18,7 +18,7 @@ from t3d.store.log import read_events
 from t3d.store.members import member_of
 
 WATCHED_EVENTS = (*dict.fromkeys(kind for symptom in SYMPTOMS for kind in symptom.looks_at), SeedStopped)
-GRAVITY = {symptom.kind: place for place, symptom in enumerate(SYMPTOMS)}  # the gravest first
+GRAVITY = {symptom.kind: rank for rank, symptom in enumerate(SYMPTOMS)}  # the gravest first
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Watch:
 
     def with_alarms(self, events: Iterable[Event]) -> list[Event]:
         """Returns the events, each followed by the alarms that it sets off."""
-        return [shown for event in events for shown in (event, *self.see(event))]
+        return [each for event in events for each in (event, *self.see(event))]
 
     def see(self, event: Event) -> list[Alarm | Note]:
         if isinstance(event, SeedStopped):

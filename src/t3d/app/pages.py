@@ -46,7 +46,7 @@ class ExplainArgs(RootFlag):
     With --claim, train the small comparison that shows a claim of the paper, and draw the picture.
     """
 
-    what: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")] = None
+    target: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")] = None
     """A run's folder or name under --root; or an environment, on which a small run is trained first."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Explain an update of this seed, in a sweep of the member of this name, e.g. gamma-0.98-seed-0."""
@@ -68,19 +68,19 @@ def explain(arguments: list[str]) -> int:
     check_folder(args.out)
     if args.claim is not None:
         return _claim(args.claim, args, console)
-    if args.what is None:
+    if args.target is None:
         raise UserError("name a run or an environment, e.g. t3d explain runs/<name>, or t3d explain Pendulum-v1")
-    if is_run(args.what, args.root):
-        run = open_run(args.what, args.root)
+    if is_run(args.target, args.root):
+        run = open_run(args.target, args.root)
         try:
             with importing(args.own):
                 _explain(run, args, run.path / "explain.html", console)
         except NotImported as error:
             names = " ".join(map(shlex.quote, [*args.own, error.name]))
-            raise UserError(f"{error}; if you trust it: t3d explain {args.what} --own {names}") from None
+            raise UserError(f"{error}; if you trust it: t3d explain {args.target} --own {names}") from None
         return 0
     with tempfile.TemporaryDirectory(prefix="t3d-explain-") as folder:
-        run = _train(args.what, folder, args, console)
+        run = _train(args.target, folder, args, console)
         _explain(run, args, Path("explain.html"), console)
     return 0
 
@@ -90,10 +90,10 @@ def _claim(name: str, args: ExplainArgs, console: PlainConsole) -> int:
 
     if args.seed is not None:
         raise UserError("--claim trains several seeds and compares them all; leave --seed out")
-    if args.what is not None and is_run(args.what, args.root):
-        raise UserError(f"{args.what} is a run, and --claim compares two that it trains itself; name an environment")
+    if args.target is not None and is_run(args.target, args.root):
+        raise UserError(f"{args.target} is a run, and --claim compares two that it trains itself; name an environment")
     console.print(CLAIMS[name].says, soft_wrap=True)
-    configs = claim_configs(name, args.what or "Pendulum-v1", str(args.root))
+    configs = claim_configs(name, args.target or "Pendulum-v1", str(args.root))
     for cfg in configs:
         if exit_code := _train_claim(cfg, args.root / cfg.run.name, console):
             console.print("stopped before the end; the same command continues there", soft_wrap=True)
@@ -111,9 +111,9 @@ def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     from t3d.world.make import with_full_paths  # noqa: PLC0415 (imports Gymnasium)
 
     if begun := path.exists():
-        known, wanted = open_run(path).cfg, with_full_paths(cfg)
-        is_env = f"{known.env.id}:".startswith(f"{wanted.env.id}:")  # a run adds the name that a file alone leaves out
-        if not is_env or (known.seeds, settings_of(known)) != (wanted.seeds, settings_of(wanted)):
+        known, full = open_run(path).cfg, with_full_paths(cfg)
+        is_env = f"{known.env.id}:".startswith(f"{full.env.id}:")  # a run adds the name that a file alone leaves out
+        if not is_env or (known.seeds, settings_of(known)) != (full.seeds, settings_of(full)):
             raise UserError(
                 f"{path} was trained with other settings than this claim's, or on another environment; rename it, or "
                 "choose another --root"

@@ -154,8 +154,8 @@ def open_policy(args: PolicyFlags, console: Console) -> tuple[Run, Member, Saved
     """
     name, root, seed, which, env_id = args.run, args.root, args.seed, args.policy, args.env
     stem = name.removesuffix(".safetensors").removesuffix(".json")
-    places = (Path(stem), root / stem)
-    file = next((place for place in places if os.path.isfile(f"{place}.safetensors")), None)  # noqa: PTH113
+    files = (path for path in (Path(stem), root / stem) if os.path.isfile(f"{path}.safetensors"))  # noqa: PTH113
+    file = next(files, None)
     if file is not None and seed is not None:
         raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
     run = open_run(name, root) if file is None else _run_of(file)
@@ -211,11 +211,11 @@ def best_member(
 
     They are always played, or only if there is a choice.
     """
-    by_curve, what, episodes = run.best_member(), _in_words(run.contenders), fresh_episodes(run)
+    by_curve, contenders, episodes = run.best_member(), _in_words(run.contenders), fresh_episodes(run)
     several = len(run.contenders) > 1
     if not several and not always:
         return by_curve
-    playing = f"choosing the best of {what} on {episodes} fresh episodes each"
+    playing = f"choosing the best of {contenders} on {episodes} fresh episodes each"
     instead = f"{by_curve.title} has the best evaluation"
     try:
         choice = known_choice(run)
@@ -228,17 +228,17 @@ def best_member(
     except (EnvironmentFailed, UserError) as error:
         _say(f"cannot {'choose on' if several else 'play'} fresh episodes: {error}; {instead}", console)
         return by_curve
-    _say(_result(choice, what, run), console)
+    _say(_result(choice, contenders, run), console)
     return choice.member
 
 
 def chosen_member(run: Run, console: Console) -> Member:
     """Returns the best member as far as the folder says, for commands that play nothing."""
-    choice, what = known_choice(run), _in_words(run.contenders)
+    choice, contenders = known_choice(run), _in_words(run.contenders)
     if len(run.contenders) > 1:
         play = f"t3d eval {run.path} chooses on fresh episodes"
-        unknown = f"{run.best_member().title} of {what} has the best evaluation; {play}"
-        _say(unknown if choice is None else _result(choice, what, run), console)
+        unknown = f"{run.best_member().title} of {contenders} has the best evaluation; {play}"
+        _say(unknown if choice is None else _result(choice, contenders, run), console)
     return run.best_member() if choice is None else choice.member
 
 
@@ -250,7 +250,7 @@ def _in_words(members: Sequence[Member]) -> str:
     return f"the {len(members)} seeds with {values_title(members[0].values)}"
 
 
-def _result(choice: Choice, what: str, run: Run) -> Text:
+def _result(choice: Choice, contenders: str, run: Run) -> Text:
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
     others = [number_text(mean) for mean in sorted(choice.mean_returns.values())[:-1]]
     known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
@@ -259,7 +259,9 @@ def _result(choice: Choice, what: str, run: Run) -> Text:
     if not others:
         return Text.assemble(f"{member.title}: ", (f"mean return {known}", "bold"))
     among = f"the others: {others[0]} to {others[-1]}" if len(others) > 1 else f"the other: {others[0]}"
-    return Text.assemble(f"{member.title} is the best of {what}: ", (f"mean return {known}", "bold"), f" ({among})")
+    return Text.assemble(
+        f"{member.title} is the best of {contenders}: ", (f"mean return {known}", "bold"), f" ({among})"
+    )
 
 
 def _say(text: str | Text, console: Console) -> None:

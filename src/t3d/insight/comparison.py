@@ -116,7 +116,7 @@ def compare(
         )
     if threshold is not None and len(tasks) > 1:
         raise UserError(f"--threshold is for one task, and these are {len(tasks)}: {joined(tasks)}")
-    what = "evaluation" if compared.kind.event == "eval" else "report"
+    noun = "evaluation" if compared.kind.event == "eval" else "report"
     known = {path: of_run.series(compared) for path, of_run in columns.items()}
     by_task, notes, count = [], list[str](), 0
     for task in tasks:
@@ -125,11 +125,11 @@ def compare(
         count = max(count, len(before))
         if differ(intervals):
             notes.append(
-                f"{what.capitalize()}s are {min(intervals):,.0f} to {max(intervals):,.0f} steps apart; all seeds are "
+                f"{noun.capitalize()}s are {min(intervals):,.0f} to {max(intervals):,.0f} steps apart; all seeds are "
                 "scored at the steps of the rarest, the others interpolated there."
             )
     scored = [Scored(group, [*seeds]) for group, *seeds in zip(groups, *by_task, strict=True)]
-    which = f"mean of its last {count} {what}s" if count > 1 else f"its last {what}"
+    which = f"mean of its last {count} {noun}s" if count > 1 else f"its last {noun}"
     until, of = "" if at is None else f" up to step {at:,}", "mean return" if compared.name == RETURN else compared.name
     score = f"Score of a seed: {which}{until} ({of})"
     if len(tasks) > 1:

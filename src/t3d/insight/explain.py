@@ -193,5 +193,5 @@ def _network(network: Architecture, output: str = "") -> str:
 
 def _vector(values: Tensor) -> str:
     """Formats a vector, of a long one the first values."""
-    shown = [number(value) for value in values[:3]]
-    return shown[0] if len(values) == 1 else f"({', '.join(shown + ['…'] * (len(values) > 3))})"
+    numbers = [number(value) for value in values[:3]]
+    return numbers[0] if len(values) == 1 else f"({', '.join(numbers + ['…'] * (len(values) > 3))})"

@@ -116,10 +116,10 @@ def _groups(word: str, root: Path, *, alone: bool) -> list[Group]:
     return [Group(prefix + name, _grouped(of_group, "task")) for name, of_group in both]
 
 
-def _grouped(trainings: Sequence[Training], what: Literal["task", "settings"]) -> dict[str, list[Training]]:
+def _grouped(trainings: Sequence[Training], key: Literal["task", "settings"]) -> dict[str, list[Training]]:
     groups = defaultdict(list)
     for training in trainings:
-        groups[str(getattr(training, what))].append(training)
+        groups[str(getattr(training, key))].append(training)
     return groups
 
 

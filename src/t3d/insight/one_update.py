@@ -46,25 +46,25 @@ class OneUpdate(NamedTuple):
     after: dict[str, Tensor]
 
 
-def one_update(run: Run, wanted: str | None = None) -> OneUpdate:
+def one_update(run: Run, name: str | None = None) -> OneUpdate:
     """Takes the newest checkpoint and makes the updates up to the next one in which the actor moves."""
     checkpoint, notes = newest(run.path / "checkpoints")
     if checkpoint is None:
         why = "; ".join(notes) or f"one is written every {run.cfg.checkpoint.every_steps:,} steps and when a run stops"
         raise UserError(f"{run.path} has no checkpoint to take an update from: {why}")
     try:
-        return _of_checkpoint(run, checkpoint, wanted)
+        return _of_checkpoint(run, checkpoint, name)
     except CORRUPT_ERRORS as error:
         raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
 
 
-def _of_checkpoint(run: Run, checkpoint: Checkpoint, wanted: str | None) -> OneUpdate:
+def _of_checkpoint(run: Run, checkpoint: Checkpoint, name: str | None) -> OneUpdate:
     state = checkpoint.state()
     cfg = merge(Config(), to_fields(state["config"]))
     cfg = replace(cfg, device="cpu", run=replace(cfg.run, root=tempfile.gettempdir()))
-    diverged = {stored_name(name) for name in to_fields(state.get("stopped", {}))}
+    diverged = {stored_name(stopped) for stopped in to_fields(state.get("stopped", {}))}
     living = [member for member in cfg.members if member.name not in diverged]
-    member = run.member(wanted) if wanted is not None else (living or cfg.members)[0]
+    member = run.member(name) if name is not None else (living or cfg.members)[0]
     if member not in living:
         other = f"choose another {noun(cfg.members)} with --seed"
         raise UserError(f"{member.title} of {run.path} has diverged; {other}")

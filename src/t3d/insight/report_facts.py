@@ -104,13 +104,13 @@ def _best(run: Run) -> Best:
 
 def _video(run: Run, best: Best | None, most: int) -> Video | None:
     """Returns a video of this policy, else the newest of its member, else the one of `t3d record`, else the newest."""
-    videos, wanted = videos_of(run.path), best and (best.member.name, best.policy.about["step"])
+    videos, ours = videos_of(run.path), best and (best.member.name, best.policy.about["step"])
     if not videos:
         return None
 
     def rank(video: dict[str, Any]) -> tuple[bool, bool, bool]:
-        is_of_member = wanted is not None and video["member"] == wanted[0]
-        is_of_policy = is_of_member and (video["member"], video["step"]) == wanted
+        is_of_member = ours is not None and video["member"] == ours[0]
+        is_of_policy = is_of_member and (video["member"], video["step"]) == ours
         return is_of_policy, is_of_member, video["file"] == "video.mp4" and not is_of_member
 
     video = max(reversed(videos), key=rank)
@@ -118,7 +118,7 @@ def _video(run: Run, best: Best | None, most: int) -> Video | None:
     about = "The file does not say which policy it shows."
     if member is not None and step is not None:
         title = next((known.title for known in run.cfg.members if known.name == member), member)
-        other = ", not the one above" if wanted is not None and (member, step) != wanted else ""
+        other = ", not the one above" if ours is not None and (member, step) != ours else ""
         about = f"It shows the policy of {title} at step {step:,}{other}."
     content = None
     with suppress(OSError, Refused):

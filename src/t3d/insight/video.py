@@ -103,11 +103,13 @@ def _frames(
 
 def _picture(env: Environment, observation: NDArray[Any]) -> Frame:
     """What people see and, beside it, the newest images that the policy sees."""
-    seen, spec = _render(env), env.guard.spec
+    picture, spec = _render(env), env.guard.spec
     frame = observation[observation.size - spec.frame_size :]
-    seen = beside([seen, *(_in_colour(frame[image.start : image.stop].reshape(image.shape)) for image in spec.images)])
-    height, width = seen.shape[0] // 2 * 2, seen.shape[1] // 2 * 2  # H.264 wants even sides
-    return np.ascontiguousarray(seen[:height, :width])
+    picture = beside(
+        [picture, *(_in_colour(frame[image.start : image.stop].reshape(image.shape)) for image in spec.images)]
+    )
+    height, width = picture.shape[0] // 2 * 2, picture.shape[1] // 2 * 2  # H.264 wants even sides
+    return np.ascontiguousarray(picture[:height, :width])
 
 
 def beside(pictures: list[Frame]) -> Frame:

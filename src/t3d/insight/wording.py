@@ -52,8 +52,8 @@ def env_text(name: str) -> str:
 def members_text(run: Summary) -> str:
     """Formats what a run trains: its seeds, or of a sweep how many members those and its values make."""
     combinations, fields, seeds = len(by_values(run.members)), swept(run.members), counted(len(run.seeds), "seed")
-    what = "values" if len(fields) == 1 else "combinations"
-    text = f"{len(run.members)} = {combinations} {what} x {seeds}" if fields else seeds_text(run.seeds)
+    noun = "values" if len(fields) == 1 else "combinations"
+    text = f"{len(run.members)} = {combinations} {noun} x {seeds}" if fields else seeds_text(run.seeds)
     return text + (f"; {len(run.diverged)} diverged" if run.diverged else "")
 
 
