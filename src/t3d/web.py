@@ -55,7 +55,6 @@ class Access(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The names under which the server may be opened."""
         others = [] if self.on_loopback else [full_name(), platform.node(), self.host]
         return [*dict.fromkeys([*others, *LOOPBACK])]
 
@@ -64,7 +63,6 @@ class Access(NamedTuple):
         return bool(self.token) and secrets.compare_digest(token.encode(errors="replace"), self.token.encode())
 
     def has_bearer(self, headers: Headers) -> bool:
-        """Whether a request has the token, as `Authorization: Bearer TOKEN`."""
         kind, _, token = headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and self.matches(token)
 

@@ -81,7 +81,6 @@ class Server(uvicorn.Server):
             self.run([self.opened])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts; signals are handled from before."""
         await super().startup(sockets)
         self.opened.listen(BACKLOG)  # uvicorn has lowered it to ACCEPTED_AT_ONCE
         asyncio.get_running_loop().set_exception_handler(self.connections.warn)
@@ -115,11 +114,9 @@ class Connections:
         self._has_warned = False
 
     def protocol(self, **settings: Any) -> asyncio.BaseProtocol:
-        """Makes the protocol object of a connection."""
         return _Connection(self, AutoHTTPProtocol(**settings))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles a request or a WebSocket, whose headers have arrived."""
         connection = self.open.get(scope["client"])
         if connection is None:  # it has been dropped
             return
@@ -139,7 +136,6 @@ class Connections:
             connection.read(is_on=True)
 
     def watch(self) -> None:
-        """Drops the clients that are beyond a limit, now and from time to time."""
         for connection in [*self.open.values(), *self.refusals]:
             connection.check(time.monotonic())
         asyncio.get_running_loop().call_later(REFUSAL_SECONDS / 2, self.watch)
@@ -191,7 +187,6 @@ class _Connection(asyncio.BufferedProtocol):
         self.inner.connection_made(transport)
 
     def begin(self, *, is_socket: bool) -> None:
-        """A request has arrived."""
         self.is_answering, self.is_socket, self.waits_since, self.around = True, is_socket, math.inf, 0
         self.read(is_on=False)
 

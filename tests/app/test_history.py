@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import re
@@ -43,7 +44,8 @@ def rounds(cfg: Config, returns: Callable[[int, int], float], count: int) -> lis
 def screen(cfg: Config, events: Sequence[Event], width: int = 80, height: int = 24) -> list[str]:
     """What a terminal holds, with what has scrolled away, after a run of these events."""
     out = io.StringIO()
-    with View(PlainConsole(file=out, force_terminal=True, width=width, height=height), SignalRequests()) as view:
+    console = PlainConsole(file=out, force_terminal=True, width=width, height=height)
+    with contextlib.closing(View(console, SignalRequests())) as view:
         about: dict[str, Any] = {"versions": {"torch": "2"}, "pid": 1, "parameters": 1, "replay_bytes": 1}
         view.show(Start(step=0, folder="nowhere", config=dataclasses.asdict(cfg), time=100.0, **about))
         for event in events:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from types import TracebackType
 from typing import Any
 
 from rich import box
@@ -58,7 +57,7 @@ NARROWEST, GAP = 8, 2  # characters of a column, and between two
 
 
 class View:
-    """Shows the events of one run; a context manager, so that the terminal is always restored."""
+    """Shows the events of one run until it is closed, which restores the terminal."""
 
     def __init__(self, console: PlainConsole, requested: SignalRequests) -> None:
         self.console, self.requested = console, requested
@@ -83,19 +82,13 @@ class View:
         self.task = self.progress.add_task("random actions")
         self.live = Live(console=console, refresh_per_second=4, get_renderable=self._display)
 
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self.live.is_started:
             self.lines.print(self.history.take(()), self.console)
             self.live.stop()
             self.requested.on_screen = False
 
     def show(self, event: Event) -> None:
-        """Shows an event."""
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
         if event.step > self.random_steps:
             self.progress.update(self.task, description="learning")
@@ -139,26 +132,26 @@ class View:
         )
 
     def _show_start(self, event: Start | Resumed) -> None:
-        cfg, show = event.config, self.console.print
+        cfg, show = merge(Config(), event.config), self.console.print
         self.folder, self.started, self.first_step = event.folder, time.monotonic(), event.step
-        settings = merge(Config(), cfg)
-        self.members, self.rows = settings.members, [{} for _ in settings.members]
-        self.random_steps = cfg["random_steps"]
-        self.progress.update(self.task, total=cfg["total_steps"], completed=event.step)
-        seeds = ", ".join(map(str, cfg["seeds"]))
-        sweep = f", sweep {plain(settings.sweep)}" if settings.sweep else ""
-        title = f"{settings.rule_title} on {settings.env.title}"
-        show(f"{title}, preset {cfg['preset']}, seeds {seeds}{sweep}", style="bold", soft_wrap=True)
+        self.members, self.rows = cfg.members, [{} for _ in cfg.members]
+        self.random_steps = cfg.random_steps
+        self.progress.update(self.task, total=cfg.total_steps, completed=event.step)
+        sweep = f", sweep {plain(cfg.sweep)}" if cfg.sweep else ""
+        title = (
+            f"{cfg.rule_title} on {cfg.env.title}, preset {cfg.preset}, seeds {', '.join(map(str, cfg.seeds))}{sweep}"
+        )
+        show(title, style="bold", soft_wrap=True)
         why = f" (no faster one: {event.engine_reason})" if event.engine_reason else ""
         show(
             f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "
-            f"{cfg['device']}, engine {cfg['engine']}{why}, threads {cfg['threads']}, torch {event.versions['torch']}",
+            f"{cfg.device}, engine {cfg.engine}{why}, threads {cfg.threads}, torch {event.versions['torch']}",
             soft_wrap=True,
         )
-        if cfg["actors"] != "inline":
-            envs = f"{counted(settings.num_envs, 'environment')} per seed"
-            show(f"actors {cfg['actors']}, {envs}, at most {settings.most_ahead} transitions ahead")
-        print_settings(diff(settings, Config()), self.members, settings.preset, self.console)
+        if cfg.async_actors:
+            envs = f"{counted(cfg.num_envs, 'environment')} per seed"
+            show(f"actors {cfg.actors}, {envs}, at most {cfg.most_ahead} transitions ahead")
+        print_settings(diff(cfg, Config()), cfg.members, cfg.preset, self.console)
         show(f"writing to {display_path(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
             self.lines = HistoryLines(self.members, self.console.width)

@@ -46,7 +46,6 @@ class EvalHistory:
         self._arriving = defaultdict[int, dict[int | None, Eval]](dict)  # by step and number of the member
 
     def arrive(self, event: Eval) -> None:
-        """Adds an evaluation."""
         self._arriving[event.step][event.member] = event
 
     def take(self, living: Collection[int]) -> list[EvalRow]:
@@ -95,7 +94,6 @@ class HistoryLines:
 
     @property
     def head(self) -> str:
-        """The names of the columns."""
         return "".join(f"{column} ".rjust(_width(column)) for column in self.columns)
 
     def line(self, row: EvalRow) -> Text:
@@ -168,7 +166,6 @@ def groups_of(members: Sequence[Member]) -> dict[str, list[int]]:
 
 
 def _width(column: str) -> int:
-    """Returns the width of a column, with a mark and a gap."""
     return max(NARROWEST, len(column)) + 2
 
 

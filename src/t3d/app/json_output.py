@@ -28,7 +28,6 @@ class EventStream:
         self._newest = 0.0  # when the newest event happened
 
     def write(self, event: Event) -> None:
-        """Writes a line."""
         if isinstance(event, Start | Resumed):
             self._folder = Path(event.folder)
         self._newest = max(self._newest, event.time)
@@ -74,7 +73,6 @@ def _text(value: Any) -> str:
 
 
 def _tail(path: Path) -> list[bytes]:
-    """Returns the last complete lines of a log."""
     with suppress(OSError, Refused), open_plain(path) as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - TAIL))
         return log.read(TAIL).split(b"\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,7 @@ def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
             )
         if read_summary(path).status == "finished":
             return 0
-    with handling_signals() as requested, View(console, requested) as view:
+    with handling_signals() as requested, closing(View(console, requested)) as view:
         begin = partial(resume, path, cfg=cfg) if begun else partial(train, cfg)
         for event in begin(stop=requested.stop, save=requested.save):
             view.show(event)

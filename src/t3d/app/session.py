@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from rich.text import Text
@@ -80,7 +80,7 @@ def _follow(
     output: Output,
     stream: EventStream | None,
 ) -> tuple[View, End]:
-    with View(console, requested) as view:
+    with closing(View(console, requested)) as view:
         try:
             for event in events:
                 requested.listen()
@@ -100,7 +100,6 @@ def _follow(
 def _show_results(
     run: Run, end: End, view: View, console: PlainConsole, requested: SignalRequests, *, video: bool
 ) -> Member:
-    """Prints how the run ended, draws and records it, and returns the member that did best."""
     print_results(run, end, console)
     member = _best_member(run, end, console, requested.stop)
     alarms = alarm_lines(read_events(run.path, kinds=[Alarm]), run.cfg.members)

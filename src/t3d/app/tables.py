@@ -93,7 +93,6 @@ def sweep_table(
 
 
 def _head(field: str) -> str:
-    """Returns the last part of a setting's name, in several lines if it is long."""
     lines = textwrap.wrap(short(field).replace("_", "_ "), WIDEST_HEAD, break_long_words=False)
     return "\n".join(line.replace("_ ", "_") for line in lines)
 

@@ -123,7 +123,6 @@ class Output:
                 self._stream = ours
 
     def lost(self) -> str:
-        """Says how much output could not be written and why; empty if nothing was lost."""
         many = "1 piece" if self.failures == 1 else f"{self.failures} pieces"
         return f"{many} of output could not be written: {self.reason}" if self.failures else ""
 

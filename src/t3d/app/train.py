@@ -133,7 +133,6 @@ def list_presets(arguments: list[str]) -> int:
 
 @contextmanager
 def _dashboard(args: TrainArgs) -> Iterator[None]:
-    """Serves the dashboard in another process for as long as the run is shown."""
     check_installed(*DASHBOARD)
     from t3d.dash.process import beside  # noqa: PLC0415 (needs the extra)
 

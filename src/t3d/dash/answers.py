@@ -85,7 +85,16 @@ def run_page(library: Library, request: Request) -> dict[str, Any]:
         return {
             **listed_fields(run),
             "session": details.session_of(run),
-            "members": [_member(result) for result in details.results_of(columns)],
+            "members": [
+                {
+                    "name": member.name,
+                    "seed": member.seed,
+                    "values": dict(member.values),
+                    "title": member.title,
+                    **fields,
+                }
+                for member, fields in ((result.member, result.fields) for result in details.results_of(columns))
+            ],
             "settings": details.changed_settings(run, columns.cfg),
             "alarms": [details.alarm_fields(alarm, columns.members) | {"time": alarm.time} for alarm in columns.alarms],
             "news": details.news_of(run.path, columns),
@@ -112,23 +121,43 @@ def run_config(library: Library, request: Request) -> dict[str, Any]:
 
 
 def run_steps(library: Library, request: Request) -> dict[str, Any]:
-    """Returns the fifteen steps of a member, the first unless `member` is the name or the seed of another."""
+    """Returns the fifteen steps of a member with the numbers of its newest reported update.
+
+    It is the first member unless `member` is the name or the seed of another.
+    """
     columns, _ = library.columns(request.path_params["name"])
-    query = request.query_params
     with columns.lock:
-        run = Run(columns.path, columns.cfg, {member: [] for member in columns.members})
+        run, query = Run(columns.path, columns.cfg, {member: [] for member in columns.members}), request.query_params
         member = run.member(query["member"]) if "member" in query else columns.members[0]
-        return _steps(columns, member)
+        event, cfg = columns.newest_update(member), columns.cfg
+    values = {} if event is None else {str(name): value for name, value in event.values.items()}
+    td3 = cfg.td3_of(member)
+    settings = flat(cfg) | {f"td3.{name}": value for name, value in asdict(td3).items()}
+    texts = fifteen_texts(cfg, td3, images=_observes_images(columns, member)) if cfg.rule == "td3" else []
+    return {
+        "member": member.name,
+        "updates": event and event.updates,
+        "step": event and event.step,
+        "time": event and event.time,
+        "letters": LETTERS,
+        "values": values,
+        "steps": [
+            {
+                "number": number,
+                **text._asdict(),
+                "values": {name: values[name] for name in text.values if name in values},
+                "settings": {name: settings[name] for name in text.settings},
+            }
+            for number, text in enumerate(texts, 1)
+        ],
+    }
 
 
 def run_series(library: Library, request: Request) -> dict[str, Any]:
     """Returns curves of one run."""
-    name, names, window = request.path_params["name"], _metrics(request.query_params), _window(request.query_params)
-    drawn, complete = _drawn(library, library.run(name))
-    with drawn.data.lock:
-        series, missing = _series([drawn], [[drawn]], names, window)
-        size = drawn.data.size
-    return {"run": name, "size": size, "complete": complete, "series": series, "missing": missing[name]}
+    name = request.path_params["name"]
+    curves, _, size = _curves(library, [name], request.query_params, pool=False)
+    return {"run": name, "size": size, **curves, "missing": curves["missing"][name]}
 
 
 def comparison(library: Library, request: Request) -> dict[str, Any]:
@@ -137,58 +166,46 @@ def comparison(library: Library, request: Request) -> dict[str, Any]:
     names = [*dict.fromkeys(query.getlist("run"))]
     if not 1 <= len(names) <= MOST_RUNS:
         raise UserError(f"name 1 to {MOST_RUNS} runs to compare")
-    metrics, window = _metrics(query), _window(query)
-    listed = {name: library.run(name) for name in names}
+    curves, alarms, _ = _curves(library, names, query, pool=_choice(query, "pool", ["yes", "no"]) == "yes")
+    settings = details.difference({name: library.run(name) for name in names})
+    return {**curves, "settings": settings, "alarms": alarms}
+
+
+def _curves(
+    library: Library, names: Sequence[str], query: QueryParams, *, pool: bool
+) -> tuple[dict[str, Any], dict[str, Counter[str]], int]:
+    """Returns the curves of metrics of runs, their alarms by kind, and how much of the first one's log that is."""
+    metrics = [*dict.fromkeys(query.getlist("metric"))]
+    if not 1 <= len(metrics) <= MOST_METRICS:
+        raise UserError(f"name 1 to {MOST_METRICS} metrics, e.g. metric=return")
+    points = int(_number(query, "points", Window().points, FEWEST_POINTS, MOST_POINTS))
+    window = Window(points, _number(query, "from", -1.0, -1.0, 1e18), _number(query, "to", 1e18, -1.0, 1e18))
+    started = {name: library.run(name).started.timestamp() for name in names}
     library.keep(names)
-    runs, complete = zip(*[_drawn(library, run) for run in listed.values()], strict=True)
-    pools = pooled(runs) if _choice(query, "pool", ["yes", "no"]) == "yes" else [[run] for run in runs]
+    read = {name: library.columns(name) for name in names}
+    runs = [DrawnRun(name, columns, started[name]) for name, (columns, _) in read.items()]
+    pools = pooled(runs) if pool else [[run] for run in runs]
     with ExitStack() as locks:
         for run in sorted(runs, key=lambda run: run.name):  # the same order everywhere, so that nobody waits for ever
             locks.enter_context(run.data.lock)
-        series, missing = _series(runs, pools, metrics, window)
+        known = dict.fromkeys(metric for name in metrics for metric in find(runs, name))
+        series = [
+            {
+                "metric": metric.name,
+                "event": metric.kind.event,
+                "lines": [line for pool in pools for line in lines(pool, metric, window)],
+            }
+            for metric in known
+        ]
+        missing = {run.name: [name for name in metrics if not find([run], name)] for run in runs}
         alarms = {run.name: Counter(alarm.kind for alarm in run.data.alarms) for run in runs}
-    settings = details.difference(listed)
-    return {"series": series, "missing": missing, "settings": settings, "alarms": alarms, "complete": all(complete)}
+        complete = all(is_complete for _, is_complete in read.values())
+        return {"series": series, "missing": missing, "complete": complete}, alarms, runs[0].data.size
 
 
 def listed_fields(run: Summary) -> dict[str, Any]:
     """Returns what the list shows of a run."""
     return run.fields | {"tags": list(run.notes.tags), "note": run.notes.note}
-
-
-def _member(result: details.Result) -> dict[str, Any]:
-    member = result.member
-    about = {"name": member.name, "seed": member.seed, "values": dict(member.values), "title": member.title}
-    return about | result.fields
-
-
-def _drawn(library: Library, run: Summary) -> tuple[DrawnRun, bool]:
-    name = run.path.name
-    columns, complete = library.columns(name)
-    return DrawnRun(name, columns, run.started.timestamp()), complete
-
-
-def _series(
-    runs: Sequence[DrawnRun], pools: Sequence[Sequence[DrawnRun]], names: Sequence[str], window: Window
-) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
-    """Returns the curves of metrics, with a line for each pool of runs, and by run the names that it has none of."""
-    series = []
-    for metric in dict.fromkeys(metric for name in names for metric in find(runs, name)):
-        drawn = [line for pool in pools for line in lines(pool, metric, window)]
-        series.append({"metric": metric.name, "event": metric.kind.event, "lines": drawn})
-    return series, {run.name: [name for name in names if not find([run], name)] for run in runs}
-
-
-def _metrics(query: QueryParams) -> list[str]:
-    metrics = [*dict.fromkeys(query.getlist("metric"))]
-    if not 1 <= len(metrics) <= MOST_METRICS:
-        raise UserError(f"name 1 to {MOST_METRICS} metrics, e.g. metric=return")
-    return metrics
-
-
-def _window(query: QueryParams) -> Window:
-    points = int(_number(query, "points", Window().points, FEWEST_POINTS, MOST_POINTS))
-    return Window(points, _number(query, "from", -1.0, -1.0, 1e18), _number(query, "to", 1e18, -1.0, 1e18))
 
 
 def _number(query: QueryParams, name: str, default: float, low: float, high: float) -> float:
@@ -206,34 +223,6 @@ def _choice(query: QueryParams, name: str, known: Sequence[str]) -> str:
     if chosen not in known:
         raise UserError(f"{name} is one of {', '.join(known)}")
     return chosen
-
-
-def _steps(columns: Columns, member: Member) -> dict[str, Any]:
-    """Returns the steps of a member with the numbers of its newest reported update."""
-    event, cfg = columns.newest_update(member), columns.cfg
-    values = {} if event is None else {str(name): value for name, value in event.values.items()}
-    about = {
-        "member": member.name,
-        "updates": event and event.updates,
-        "step": event and event.step,
-        "time": event and event.time,
-        "letters": LETTERS,
-        "values": values,
-    }
-    if cfg.rule != "td3":
-        return {**about, "steps": []}
-    td3 = cfg.td3_of(member)
-    settings = flat(cfg) | {f"td3.{name}": value for name, value in asdict(td3).items()}
-    steps = [
-        {
-            "number": number,
-            **text._asdict(),
-            "values": {name: values[name] for name in text.values if name in values},
-            "settings": {name: settings[name] for name in text.settings},
-        }
-        for number, text in enumerate(fifteen_texts(cfg, td3, images=_observes_images(columns, member)), 1)
-    ]
-    return {**about, "steps": steps}
 
 
 def _observes_images(columns: Columns, member: Member) -> bool:

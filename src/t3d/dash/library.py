@@ -98,7 +98,6 @@ class Cached(NamedTuple):
     seconds: float
 
     def peeked(self, path: Path) -> Summary | Unreadable:
-        """Returns it with the status, the step and the notes as they are now."""
         if isinstance(self.run, Unreadable):
             return self.run
         try:
@@ -149,7 +148,6 @@ class Library:
         return self.root / name
 
     def run(self, name: str) -> Summary:
-        """Returns a run as it is listed."""
         path = self.path(name)
         run = self._read(path, stamp_of(path))
         if isinstance(run, Unreadable):

@@ -91,8 +91,6 @@ class Application:
         self._routes = Starlette(routes=routes, exception_handlers=error_handlers(AVAILABLE))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles one request; what every answer says makes browsers strict."""
-
         async def strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -123,7 +121,6 @@ class Application:
         return by_cookie or self.access.has_bearer(request.headers)
 
     def session(self, request: Request) -> Response:
-        """Says what this is, and whether the browser has the token."""
         root = str(self.library.root)
         return json_answer({"version": __version__, "root": root, "may_control": self._has_token(request)})
 
@@ -169,7 +166,6 @@ class Application:
         return json_answer({"tags": list(notes.tags), "note": notes.note})
 
     async def control(self, request: Request) -> Response:
-        """Asks a run that is training to pause, continue, save or stop."""
         fields = await _body(request)
         action = fields.get("action") if isinstance(fields, dict) else None
         run = await run_in_threadpool(self.library.run, request.path_params["name"])

@@ -73,7 +73,6 @@ class Metrics:
         prometheus.ProcessCollector(**into)
 
     def gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
-        """Adds a number that is read whenever somebody asks."""
         prometheus.Gauge(name, meaning, registry=self.registry).set_function(read)
 
     def in_words(self) -> str:
@@ -111,7 +110,6 @@ class Application:
         self._routes.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles one request or WebSocket."""
         started = time.perf_counter()
         path = scope["path"] if scope["path"] in PATHS else "other"
 
@@ -137,7 +135,6 @@ class Application:
             raise RequestRefused(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
 
     async def act(self, request: Request) -> Response:
-        """Answers POST /act, in the kind of the question."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (JSON, BINARY):
             raise RequestRefused(415, f"the content type must be {JSON} or {BINARY}")
@@ -166,7 +163,6 @@ class Application:
             self.sockets -= 1
 
     async def info(self, _: Request) -> Response:
-        """Says what the policy is."""
         about = self.policy.about
         exported = about.get("training")
         hashes = {name: about[name] for name in ("tensors_sha256", "model_sha256") if name in about}
@@ -185,13 +181,11 @@ class Application:
         return json_answer(finite(about_policy))
 
     async def health(self, _: Request) -> Response:
-        """Says whether requests are taken."""
         if self.is_stopping:
             raise RequestRefused(503, "the server is stopping")
         return json_answer({"status": "ok"})
 
     async def report(self, _: Request) -> Response:
-        """Sends the metrics."""
         text = prometheus.generate_latest(self.metrics.registry)
         return Response(text, headers={"content-type": prometheus.CONTENT_TYPE_LATEST})
 
@@ -220,7 +214,6 @@ class Application:
             self.waiting -= 1
 
     async def _reply(self, socket: WebSocket, message: Message, controller: Controller) -> None:
-        """Answers one message of a WebSocket."""
         started, text, status, closes = time.perf_counter(), message.get("text"), 200, False
         kind, content = (BINARY, message["bytes"]) if text is None else (JSON, text)
         try:

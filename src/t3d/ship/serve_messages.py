@@ -86,15 +86,12 @@ class Messages:
         return self._limited(Question(observation, len(records)))
 
     def to_json(self, actions: NDArray[Any]) -> bytes:
-        """Writes {"action": ...}."""
         return json.dumps({"action": actions.tolist()}, allow_nan=False).encode()
 
     def to_bytes(self, actions: NDArray[Any]) -> bytes:
-        """Writes actions one after the other."""
         return actions.astype(self.action_dtype, copy=False).tobytes()
 
     def example(self) -> bytes:
-        """Writes a question about an observation of zeros."""
         zeros = [
             (part.path, np.zeros(part.shape, np.int64) + (part.first_choice or 0)) for part in self.spec.observation
         ]
@@ -139,7 +136,6 @@ def actions_of(policy: LoadedPolicy | Controller, question: Question) -> NDArray
 
 
 def _alone(policy: LoadedPolicy, question: Question) -> NDArray[Any]:
-    """Answers a request that stands alone."""
     if question.observation is None:
         raise RequestRefused(400, "the request has no observation")
     if question.reset is not False:
@@ -154,7 +150,6 @@ def _alone(policy: LoadedPolicy, question: Question) -> NDArray[Any]:
 
 
 def _controlled(controller: Controller, question: Question) -> NDArray[Any] | None:
-    """Answers a message of a WebSocket, which keeps previous action and frames."""
     if question.reset is True:
         controller.reset(question.previous)
     elif question.previous is not None:

@@ -164,7 +164,6 @@ class Follower:
         return True
 
     def close(self) -> None:
-        """Completes the files."""
         self._write([*self._scalars.rest()])
         self._each(lambda sink: sink.close())
 

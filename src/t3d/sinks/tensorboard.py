@@ -36,7 +36,6 @@ class TensorBoard:
         self._name = f"{PREFIX}{time.time():010.0f}.t3d.{os.getpid()}"
 
     def write(self, points: Iterable[Point]) -> None:
-        """Adds points."""
         for point in points:
             values = [Summary.Value(tag=tag, simple_value=value) for tag, value in point.values.items()]
             self._add(point.name, wall_time=point.time, step=point.step, summary=Summary(value=values))

@@ -44,7 +44,6 @@ class WeightsAndBiases:
         (path / FOLDER).mkdir(exist_ok=True)
 
     def write(self, points: Iterable[Point]) -> None:
-        """Adds points."""
         for point in points:
             if point.name not in self._runs:
                 self._runs[point.name] = self._open(point.name)
