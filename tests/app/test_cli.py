@@ -282,7 +282,6 @@ def test_a_million_may_be_written_1e6_and_what_is_no_number_stays() -> None:
         (["runs", "--sort", "age"], "--sort must be one of name, return, steps, time, not 'age' ("),
         (["runs", "show"], "t3d runs show needs RUN: the run's folder"),
         (["doctor", "--deep"], "unknown flag --deep"),
-        (["doctor", "--env.id", "Pendulum-v1"], "the environment is the argument: t3d doctor ENV\n"),
         (["train", "Pendulum-v1", "--noise", "pink"], "--noise is --noise.kind here"),
         (["bench", "updates"], "error: the argument must be one of all, growth, train, update, not 'updates' ("),
         (["presets", "all"], "t3d presets does not know what to do with all"),

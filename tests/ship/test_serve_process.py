@@ -391,7 +391,7 @@ def test_the_line_of_curl_for_a_policy_of_images_gets_what_it_is(tmp_path: Path)
 
 MISTAKES = {
     "no file": (["nowhere"], "no policy at nowhere"),
-    "no port": (["x", "--port", "99999"], "--port 99999 is not a port"),
+    "no port": (["RUN", "--port", "99999"], "--port 99999 is not a port"),
     "no batch": (["x", "--max-batch", "0"], "--max-batch must be at least 1"),
     "no time": (["x", "--max-seconds", "0"], "--max-seconds must be above 0"),
     "no address": (["RUN", "--host", "192.0.2.1"], "t3d serve cannot listen on 192.0.2.1"),

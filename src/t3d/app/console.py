@@ -16,33 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from t3d import events
 from t3d.alarms.watch import alarm_heading, alarm_text
 from t3d.app.history import EvalHistory, HistoryLines, earlier_rows, groups_of
 from t3d.app.tables import print_settings
 from t3d.app.terminal import STOPPING, PlainConsole, SignalRequests, labelled
 from t3d.config import Config, Member, diff, merge, plain
 from t3d.config.sweeps import counted, short, swept
-from t3d.events import (
-    ActingEvent,
-    ActorEvent,
-    Alarm,
-    BadValueFound,
-    Continued,
-    EpisodeEnd,
-    Eval,
-    Event,
-    Note,
-    Paused,
-    Resumed,
-    Saved,
-    SaveFailed,
-    SeedStopped,
-    Start,
-    Update,
-)
 from t3d.files import display_path
 
-ERRORS = (SaveFailed, SeedStopped)  # told even if the console is quiet, as is what the doctor notes at the start
+ERRORS = (events.SaveFailed, events.SeedStopped)  # told even if the console is quiet, as are the doctor's notes
 LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
 COLUMNS = {
     "evaluation": "eval",
@@ -65,7 +48,7 @@ class View:
         self.members, self.rows = tuple[Member, ...](), list[dict[str, Any]]()  # rows: the newest metrics of each
         self.stopped: set[int] = set()  # members that have diverged
         self.history, self.lines = EvalHistory(), HistoryLines((Member(0),), console.width)
-        self.acting: ActingEvent | None = None
+        self.acting: events.ActingEvent | None = None
         self.saved = ""  # about the newest checkpoint
         self.random_steps = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
@@ -88,37 +71,37 @@ class View:
             self.live.stop()
             self.requested.on_screen = False
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
         if event.step > self.random_steps:
             self.progress.update(self.task, description="learning")
         row, who = ({}, "") if event.member is None else (self.rows[event.member], self.members[event.member].title)
         if text := _line_for(event, who):
-            is_told = isinstance(event, ERRORS) or (isinstance(event, Note) and event.step == 0)
+            is_told = isinstance(event, ERRORS) or (isinstance(event, events.Note) and event.step == 0)
             (self.errors if is_told else self.console).print(text, soft_wrap=True)
         match event:
-            case Start():
+            case events.Start():
                 self._show_start(event)
-            case Resumed():
+            case events.Resumed():
                 self._show_resume(event)
-            case SeedStopped(member=int(member)):
+            case events.SeedStopped(member=int(member)):
                 self.stopped.add(member)
                 self.lines.print(self.history.take(self._living()), self.console)
-            case Saved():
+            case events.Saved():
                 self.saved = f", saved at step {event.step:,}"
-            case EpisodeEnd():
+            case events.EpisodeEnd():
                 row["episode"] = event.total_reward
-            case Update():
+            case events.Update():
                 row.update(vars(event))
                 self.updates = event.updates
-            case ActingEvent():
+            case events.ActingEvent():
                 self.acting = event
                 if not self.console.is_terminal and not event.summary:  # a summary is printed with the results
                     self.console.print(f"step {event.step:>9,}  {acting_in_words(event)}", soft_wrap=True)
-            case Eval():
+            case events.Eval():
                 self._show_eval(event, row, who)
 
-    def _show_eval(self, event: Eval, row: dict[str, Any], who: str) -> None:
+    def _show_eval(self, event: events.Eval, row: dict[str, Any], who: str) -> None:
         row["eval"] = event.mean_return
         row["best"] = max(event.mean_return, row.get("best") or -math.inf)
         if self.console.is_terminal:
@@ -131,7 +114,7 @@ class View:
             soft_wrap=True,
         )
 
-    def _show_start(self, event: Start | Resumed) -> None:
+    def _show_start(self, event: events.Start | events.Resumed) -> None:
         cfg, show = merge(Config(), event.config), self.console.print
         self.folder, self.started, self.first_step = event.folder, time.monotonic(), event.step
         self.members, self.rows = cfg.members, [{} for _ in cfg.members]
@@ -159,7 +142,7 @@ class View:
             self.live.start()
             self.requested.on_screen = True
 
-    def _show_resume(self, event: Resumed) -> None:
+    def _show_resume(self, event: events.Resumed) -> None:
         if not self.folder:  # else the run starts over and has already been shown
             self._show_start(event)
             for row, best in zip(self.rows, event.best, strict=False):
@@ -189,33 +172,33 @@ class View:
         return Group(self.progress, table)
 
 
-def _line_for(event: Event, who: str) -> Text | None:  # noqa: PLR0911 (one for each kind)
+def _line_for(event: events.Event, who: str) -> Text | None:  # noqa: PLR0911 (one for each kind)
     """Returns a line to print at once; None for most events. who is whom it is about."""
     match event:
-        case Saved() if event.reason == "asked":
+        case events.Saved() if event.reason == "asked":
             return Text(f"saved at step {event.step:,}: {event.checkpoint}")
-        case Paused():
+        case events.Paused():
             return Text(f"paused at step {event.step:,}, as asked; Ctrl-C stops the run")
-        case Continued():
+        case events.Continued():
             return Text(f"continues at step {event.step:,} after {event.paused_seconds:,.0f} s")
-        case SaveFailed():
+        case events.SaveFailed():
             return labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
-        case BadValueFound():
+        case events.BadValueFound():
             where = f"{who or 'the run'}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
             answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
             return labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
-        case SeedStopped():
+        case events.SeedStopped():
             return labelled(f"{who} has diverged", "red", f"at step {event.step:,}: {event.text}; it stops")
-        case ActorEvent():
+        case events.ActorEvent():
             return labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
-        case Alarm():
+        case events.Alarm():
             return labelled(f"{alarm_heading(event, who)}:", "yellow", alarm_text(event))
-        case Note():
+        case events.Note():
             return labelled("note:", "yellow", event.text)
     return None
 
 
-def acting_in_words(event: ActingEvent) -> str:
+def acting_in_words(event: events.ActingEvent) -> str:
     """Describes actors and learner in one line."""
     ways = [] if event.ring_fill is None else [f"ring buffers {event.ring_fill:.0%} full"]
     ways += [] if event.bytes_per_step is None else [f"{event.bytes_per_step:,.0f} bytes a step"]

@@ -52,24 +52,17 @@ class EventStream:
 
 
 def write_json(value: Any, output: Output) -> None:
-    """Writes one value; a list has an item on each line."""
-    is_list = isinstance(value, list) and value
-    text = "[\n" + ",\n".join(map(_text, value)) + "\n]" if is_list else _text(value)
-    output.write(f"{text}\n")
+    """Writes one value, in ASCII, so that no name can control a terminal; non-finite numbers become null."""
+    try:
+        output.write(f"{json.dumps(finite(value), allow_nan=False)}\n")
+    except RecursionError:
+        raise UserError("its settings are nested too deeply to be written as JSON") from None
     output.flush()
 
 
 def member_fields(member: Member) -> dict[str, Any]:
     """Returns who a member is: its name, seed and, in a sweep, values."""
     return {"member": member.name, "seed": member.seed, "values": dict(member.values)}
-
-
-def _text(value: Any) -> str:
-    """Formats JSON in ASCII, so that no name can control a terminal; non-finite numbers become null."""
-    try:
-        return json.dumps(finite(value), allow_nan=False)
-    except RecursionError:
-        raise UserError("its settings are nested too deeply to be written as JSON") from None
 
 
 def _tail(path: Path) -> list[bytes]:

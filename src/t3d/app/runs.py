@@ -21,17 +21,7 @@ from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Eval, Note
-from t3d.insight.wording import (
-    duration_text,
-    env_text,
-    members_text,
-    number_text,
-    returned,
-    seeds_text,
-    size_text,
-    steps_text,
-    when_text,
-)
+from t3d.insight import wording
 from t3d.store.columns import read_columns
 from t3d.store.details import Result, about_fields, alarm_fields, last_return, messages_of, results_of
 from t3d.store.log import damage_in_words
@@ -49,13 +39,13 @@ WORDS = ("name", "environment", "preset", "seeds", "status")
 RETURNS = ("before", "best", "at step", "last", "at step")
 COLUMNS: dict[str, Callable[[Summary], str]] = {
     "preset": lambda run: run.preset,
-    "seeds": members_text,
-    "steps": lambda run: f"{steps_text(run.step)}/{steps_text(run.total_steps)}",
-    "return": lambda run: number_text(run.fresh.mean if run.fresh else None),
-    "best eval": lambda run: number_text(run.best_return),
+    "seeds": wording.members_text,
+    "steps": lambda run: f"{wording.steps_text(run.step)}/{wording.steps_text(run.total_steps)}",
+    "return": lambda run: wording.number_text(run.fresh.mean if run.fresh else None),
+    "best eval": lambda run: wording.number_text(run.best_return),
     "status": lambda run: run.status,
-    "started": lambda run: when_text(run.started),
-    "took": lambda run: duration_text(run.took),
+    "started": lambda run: wording.when_text(run.started),
+    "took": lambda run: wording.duration_text(run.took),
 }
 
 
@@ -155,7 +145,7 @@ def _list(runs: list[Summary], of: int, args: RunsArgs, console: Console) -> Non
     for run in runs:
         texts = (column(run) for column in columns.values())
         cells = (clean(text, COLOURS.get(text, "")) for text in texts)
-        listed.add_row(clean(run.path.name, "bold"), clean(env_text(run.env)), *cells)
+        listed.add_row(clean(run.path.name, "bold"), clean(wording.env_text(run.env)), *cells)
     console.print(listed)
     sweeps = ", of a sweep the highest mean of last ones" if any(swept(run.members) for run in runs) else ""
     number = f"{len(runs)} of {of} runs" if len(runs) < of else f"{of} runs" if of > 1 else "1 run"
@@ -170,13 +160,13 @@ def show(run: Summary, console: Console) -> None:
         console.print(clean(text, style), soft_wrap=True)
 
     sweep = f", sweep {plain(tuple(run.config['sweep']))}" if run.config.get("sweep") else ""
-    seeds = f"{'seed' if len(run.seeds) == 1 else 'seeds'} {seeds_text(run.seeds)}{sweep}"
+    seeds = f"{'seed' if len(run.seeds) == 1 else 'seeds'} {wording.seeds_text(run.seeds)}{sweep}"
     say(run.path.resolve().name, "bold")
-    say(f"{env_text(run.env)}, preset {run.preset}, {seeds}")
+    say(f"{wording.env_text(run.env)}, preset {run.preset}, {seeds}")
     console.print(
         clean(run.status, COLOURS.get(run.status, "")),
         f"at {run.step:,} of {run.total_steps:,} steps, started {run.started:%Y-%m-%d %H:%M:%S}, "
-        f"took {duration_text(run.took)}",
+        f"took {wording.duration_text(run.took)}",
     )
     for line in run.failure.splitlines():
         say(line, "red")
@@ -206,7 +196,7 @@ def show_results(
     best = f"Its best policy has not played fresh episodes yet: t3d eval {run.path} plays them."
     if run.fresh is not None:
         whose = next((member.title for member in run.members if member.name == run.chosen), run.chosen)
-        best = f"Best policy of {whose}: mean return {returned(run.fresh)}."
+        best = f"Best policy of {whose}: mean return {wording.returned(run.fresh)}."
     console.print("\n", clean(best), sep="", soft_wrap=True)
     if swept(run.members):
         print_sweep(run.members, evals, stopped, console)
@@ -228,7 +218,9 @@ def _results_table(run: Summary, evals: Evals, stopped: set[Member], compared: i
     living = [evaluations for member, evaluations in evals.items() if member not in stopped]
     if len(evals) > 1 and living and who == "seed":
         kinds = zip(*((column[0], best_of(column), column[-1]) for column in living), strict=True)
-        before, best, last = (number_text(fmean(evaluation.mean_return for evaluation in kind)) for kind in kinds)
+        before, best, last = (
+            wording.number_text(fmean(evaluation.mean_return for evaluation in kind)) for kind in kinds
+        )
         cells = [before, best, "", last, ""]
         results.add_section()
         results.add_row(f"mean of {len(living)}" if stopped else "mean", *(cells[column] for column in kept))
@@ -238,9 +230,9 @@ def _results_table(run: Summary, evals: Evals, stopped: set[Member], compared: i
 def _result_cells(evals: Sequence[StoredEvaluation]) -> list[str]:
     if not evals:
         return ["-"] * len(RETURNS)
-    cells = [number_text(evals[0].mean_return)]
+    cells = [wording.number_text(evals[0].mean_return)]
     for evaluation in (best_of(evals), evals[-1]):
-        spread = f"{number_text(evaluation.mean_return)} ± {number_text(evaluation.std_return)}"
+        spread = f"{wording.number_text(evaluation.mean_return)} ± {wording.number_text(evaluation.std_return)}"
         cells += [spread, f"{evaluation.step:,}"]
     return cells
 
@@ -249,9 +241,9 @@ def _show_files(run: Summary, console: Console) -> None:
     stored = contents(run.path)
     files = table("Files", "name", "files", "size", words=["name"])
     for name, (count, size) in stored.items():
-        files.add_row(clean(name), str(count) if name.endswith("/") else "", size_text(size))
+        files.add_row(clean(name), str(count) if name.endswith("/") else "", wording.size_text(size))
     files.add_section()
     counts, sizes = zip(*stored.values(), strict=True)
-    files.add_row("total", str(sum(counts)), size_text(sum(sizes)))
+    files.add_row("total", str(sum(counts)), wording.size_text(sum(sizes)))
     console.print(files)
     console.print(clean(str(run.path.resolve()), "dim"), soft_wrap=True)

@@ -29,8 +29,8 @@ from t3d.app.terminal import (
     printable,
     standard_output,
 )
-from t3d.config import Config, Member
-from t3d.config.sweeps import swept
+from t3d.config import Member
+from t3d.config.sweeps import noun, swept
 from t3d.errors import StoppedEarly
 from t3d.events import Alarm, End, Event, SaveFailed, to_line
 from t3d.files import STARTED_IN, Refused, display_path, open_log
@@ -124,19 +124,16 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
         console.print(labelled(f"  {member.title} diverged", "red", text), soft_wrap=True)
     if swept(run.cfg.members):
         print_sweep(run.cfg.members, run.evals, run.stopped, console)
-        if worse := sum(map(_is_worse, run.evals.values())):
-            verdict = f"{worse} of {len(run.evals)} members were never better than before training."
-            _advise(verdict, run.cfg, console)
-        return
-    for member, evals in run.evals.items():
-        if not trained(evals):
-            untrained = f"mean return {evals[-1].mean_return:,.1f} before training, not evaluated since"
-            console.print(f"  {member.title}: {untrained}", soft_wrap=True)
-            continue
-        console.print(f"  {_returns(run, member)}", soft_wrap=True)
-        if _is_worse(evals):
-            verdict = f"No evaluation of {member.title} was better than the one before training."
-            _advise(verdict, run.cfg, console)
+    else:
+        for member in run.evals:
+            console.print(f"  {_returns(run, member)}", soft_wrap=True)
+    worse = [member for member, evals in run.evals.items() if _is_worse(evals)]
+    if worse:
+        many = f"{len(worse)} of {len(run.evals)} {noun(run.cfg.members)}s were"
+        verdict = f"  {many if len(run.evals) > 1 else f'{worse[0].title} was'} never better than before training."
+        pink = "" if run.cfg.noise.kind == "pink" else "; first try --noise.kind pink --noise.exploration-noise 0.3"
+        advice = f'See "When it does not learn" in docs/own-environment.md{pink}'
+        console.print(labelled(verdict, "yellow", advice), soft_wrap=True)
 
 
 def _print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
@@ -151,13 +148,14 @@ def _print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -
 
 
 def _how_far(end: End) -> Text:
-    verb = "Trained" if end.reason == "finished" else "Stopped early after"
     about = f"{end.step:,} steps per seed in {end.seconds:,.0f} s, {end.updates:,} updates"
-    return labelled(verb, "bold", about)
+    return labelled("Trained" if end.reason == "finished" else "Stopped early after", "bold", about)
 
 
 def _returns(run: Run, member: Member) -> str:
     first, last = run.evals[member][0], run.evals[member][-1]
+    if not trained(run.evals[member]):
+        return f"{member.title}: mean return {last.mean_return:,.1f} before training, not evaluated since"
     before = f"mean return {number_text(first.mean_return)} before training, " if first.updates == 0 else ""
     lately = f"{number_text(last.mean_return)} when last evaluated (step {last.step:,})"
     return f"{member.title}: {before}{_best_evaluation(run, member)}, {lately}"
@@ -174,13 +172,6 @@ def _is_worse(evals: Sequence[StoredEvaluation]) -> bool:
     """Whether no trained policy has reached the return of the untrained one."""
     later = trained(evals)
     return bool(later) and evals[0].updates == 0 and best_of(later).mean_return < evals[0].mean_return
-
-
-def _advise(worse: str, cfg: Config, console: PlainConsole) -> None:
-    """Suggests what to try when nothing was learned, leaving out what the run already does."""
-    pink = "" if cfg.noise.kind == "pink" else "; a good first try is --noise.kind pink --noise.exploration-noise 0.3"
-    advice = f'See "When it does not learn" in docs/own-environment.md{pink}'
-    console.print(labelled(f"  {worse}", "yellow", advice), soft_wrap=True)
 
 
 def _plot(run: Run, console: PlainConsole) -> None:

@@ -213,11 +213,11 @@ class Library:
         return [self.root / name for name in self._names()]
 
     def _names(self) -> list[str]:
-        """Returns the names of the folders that may be runs; links are not followed."""
+        """Returns the names of the folders that may be runs, without links and what cannot be part of an address."""
         names = []
         with suppress(OSError), os.scandir(self.root) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and _is_text(entry.name)]
-        return sorted(names)
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return sorted(name for name in names if name.isascii() or name == name.encode(errors="replace").decode())
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -231,8 +231,3 @@ def stamp_of(path: Path) -> Stamp:
         else:
             stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
     return tuple(stamps)
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name can be part of an address."""
-    return name.isascii() or name == name.encode(errors="replace").decode()
