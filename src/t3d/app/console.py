@@ -52,16 +52,9 @@ class View:
         self.saved = ""  # about the newest checkpoint
         self.random_steps = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
-        self.progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            expand=True,
-        )
+        done = TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
+        times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+        self.progress = Progress(*done, *times, console=console, expand=True)
         self.task = self.progress.add_task("random actions")
         self.live = Live(console=console, refresh_per_second=4, get_renderable=self._display)
 

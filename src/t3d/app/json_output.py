@@ -15,7 +15,6 @@ from t3d.events import Event, Resumed, Start, finite, to_line
 from t3d.files import Refused, open_plain
 from t3d.store.log import fields_of
 
-LOGS = ("journal.jsonl", "events.jsonl")
 TAIL = 2**20  # bytes read of a log that a failing run wrote to
 
 
@@ -38,7 +37,7 @@ class EventStream:
         if self._folder is None:
             return
         times: dict[str, float] = {}
-        for name in LOGS:
+        for name in ("journal.jsonl", "events.jsonl"):
             for line in _tail(self._folder / name):
                 time = fields_of(line).get("time")
                 if isinstance(time, float) and time > self._newest:

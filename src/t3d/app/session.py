@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -55,10 +54,11 @@ def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) 
         console = PlainConsole(quiet=True, force_terminal=False) if flags.quiet else loud
         try:
             stream = EventStream(output) if flags.json else None
-            view, end = _follow(events(requested), console, requested, output, stream)
+            view = View(console, requested)
+            end = _follow(events(requested), view, output, stream)
             saved, requested.answer = end.saved, SKIPPING
             run = open_run(view.folder)
-            member = _show_results(run, end, view, console, requested, video=flags.video)
+            member = _show_results(run, end, view, video=flags.video)
             if flags.quiet:
                 _print_in_short(run, end, member, loud)
             if output.failures:  # the command line reports it, too
@@ -73,33 +73,26 @@ def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) 
         return requested.exit_code or (0 if saved else 1)
 
 
-def _follow(
-    events: Iterator[Event],
-    console: PlainConsole,
-    requested: SignalRequests,
-    output: Output,
-    stream: EventStream | None,
-) -> tuple[View, End]:
-    with closing(View(console, requested)) as view:
+def _follow(events: Iterator[Event], view: View, output: Output, stream: EventStream | None) -> End:
+    with closing(view):
         try:
             for event in events:
-                requested.listen()
+                view.requested.listen()
                 if stream is not None:
                     stream.write(event)
                 view.show(event)
                 if output.reader_left:
-                    requested.stop.set()
+                    view.requested.stop.set()
         except BaseException:
             if stream is not None:
                 stream.write_rest()
             raise
     assert isinstance(event, End)  # noqa: S101 (a run that does not raise ends with End)
-    return view, event
+    return event
 
 
-def _show_results(
-    run: Run, end: End, view: View, console: PlainConsole, requested: SignalRequests, *, video: bool
-) -> Member:
+def _show_results(run: Run, end: End, view: View, *, video: bool) -> Member:
+    console, requested = view.console, view.requested
     print_results(run, end, console)
     member = _best_member(run, end, console, requested.stop)
     alarms = alarm_lines(read_events(run.path, kinds=[Alarm]), run.cfg.members)
@@ -233,10 +226,6 @@ def _print_next_commands(run: Run, end: End, member: Member, console: PlainConso
         console.print(f"\nContinue {exactly}from here with:\n  t3d resume {path}", soft_wrap=True)
         return
     console.print("\nFirst see to the alarm above; then try:" if alarmed else "\nNext, try:")
-    if shutil.which("t3d") is None:
-        console.print(
-            "  . .venv/bin/activate" if Path(".venv/bin/activate").exists() else "  alias t3d='python -m t3d'"
-        )
     commands = {f"t3d eval {path}": "evaluate the best policy on ten fresh episodes"}
     if not alarmed:
         commands[f"t3d resume {path} --total-steps {2 * end.step}"] = "train twice as long"

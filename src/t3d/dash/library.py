@@ -120,9 +120,10 @@ class Library:
 
     def runs(self) -> tuple[list[Summary], list[Unreadable]]:
         """Lists the runs, and the folders that are none."""
-        runs = [self._read(path, stamp_of(path)) for path in self._folders()]
+        folders = self._folders()
+        runs = [self._read(path, stamp_of(path)) for path in folders.values()]
         with self._lock:
-            self._cache = {name: self._cache[name] for name in self._names() if name in self._cache}
+            self._cache = {name: cached for name, cached in self._cache.items() if name in folders}
         readable = [run for run in runs if isinstance(run, Summary)]
         return readable, [run for run in runs if isinstance(run, Unreadable)]
 
@@ -138,14 +139,15 @@ class Library:
         self.keep(names)
         if names:
             return [(name, stamp_of(self.path(name)), self.run(name)) for name in names]
-        stamps = {path: stamp_of(path) for path in self._folders()}
+        stamps = {path: stamp_of(path) for path in self._folders().values()}
         return [(path.name, stamp, self._read(path, stamp)) for path, stamp in stamps.items()]
 
     def path(self, name: str) -> Path:
         """Returns the folder of a run: one that is really in the folder of runs, whatever the name is."""
-        if name not in self._names():
+        folder = self._folders().get(name)
+        if folder is None:
             raise RequestRefused(404, "there is no run of this name")
-        return self.root / name
+        return folder
 
     def run(self, name: str) -> Summary:
         path = self.path(name)
@@ -209,15 +211,12 @@ class Library:
             self._cache[path.name] = Cached(stamp, run, now, now - started)
         return run
 
-    def _folders(self) -> list[Path]:
-        return [self.root / name for name in self._names()]
-
-    def _names(self) -> list[str]:
-        """Returns the names of the folders that may be runs, without links and what cannot be part of an address."""
+    def _folders(self) -> dict[str, Path]:
+        """Returns the folders that may be runs by name, without links and what cannot be part of an address."""
         names = []
         with suppress(OSError), os.scandir(self.root) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return sorted(name for name in names if name.isascii() or name == name.encode(errors="replace").decode())
+        return {name: self.root / name for name in sorted(names) if name.encode(errors="replace").decode() == name}
 
 
 def stamp_of(path: Path) -> Stamp:
