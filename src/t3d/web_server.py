@@ -27,6 +27,7 @@ HEADER_SECONDS = 10.0  # in which the headers of a request must arrive
 UNREAD_SECONDS = 10.0  # after which a client that reads nothing of its answers is dropped
 REFUSAL_SECONDS = 1.0  # for which a refused connection stays open: closed at once, its client may never see why
 MOST_AROUND = 2**18  # bytes that are no body and no message: headers, trailers, pings, requests without an answer yet
+TICKS = 5  # tenths of a second between two looks at connections
 FORGOTTEN = 2**6  # of them each time that connections are looked at: a quiet WebSocket may ping for months
 BYTES_A_TURN = 2**15  # read from all connections together before other work has its turn
 LEAST_READ = 2**9  # bytes from one connection at once
@@ -38,7 +39,7 @@ REFUSAL = (
 
 
 class Server(uvicorn.Server):
-    """Answers requests until Ctrl-C, SIGTERM or `should_exit`."""
+    """Answers requests until Ctrl-C, SIGTERM or `stop`."""
 
     def __init__(
         self,
@@ -48,8 +49,10 @@ class Server(uvicorn.Server):
         *,
         idle_seconds: float = 60.0,
         max_message_bytes: int = 0,
+        stop: threading.Event | None = None,
     ) -> None:
         """Limits connections, how long they are idle, and messages over WebSockets; of 0 bytes: there are none."""
+        self.stop = stop or threading.Event()
         self.opened, self.connections = opened, Connections(app, max_connections, max_message_bytes)
         config = uvicorn.Config(
             self.connections,
@@ -85,8 +88,13 @@ class Server(uvicorn.Server):
         self.opened.listen(BACKLOG)  # uvicorn has lowered it to ACCEPTED_AT_ONCE
         asyncio.get_running_loop().set_exception_handler(self.connections.warn)
         logging.getLogger("asyncio").setLevel(logging.ERROR)  # not a line for each write to a client that has left
-        self.connections.watch()
         self._begun()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Looks after connections, and says whether to exit; called ten times a second."""
+        if counter % TICKS == 0:
+            self.connections.watch()
+        return await super().on_tick(counter) or self.stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Takes no more connections, finishes, then closes all."""
@@ -138,7 +146,6 @@ class Connections:
     def watch(self) -> None:
         for connection in [*self.open.values(), *self.refusals]:
             connection.check(time.monotonic())
-        asyncio.get_running_loop().call_later(REFUSAL_SECONDS / 2, self.watch)
 
     def admits(self, connection: _Connection, now: float) -> bool:
         """Takes a connection if there is room, if need be that of one that has long waited for headers."""

@@ -47,15 +47,8 @@ def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.
     from t3d.dash.server import Application  # noqa: PLC0415
     from t3d.web_server import Server  # noqa: PLC0415
 
-    server = Server(Application(Library(root), access), opened, MOST_CONNECTIONS, idle_seconds=IDLE_SECONDS)
-
-    def wait(stop: threading.Event) -> None:
-        stop.wait()
-        server.should_exit = True
-
-    if stop is not None:
-        threading.Thread(target=wait, args=(stop,), daemon=True).start()
-    server.answer()
+    application = Application(Library(root), access)
+    Server(application, opened, MOST_CONNECTIONS, idle_seconds=IDLE_SECONDS, stop=stop).answer()
 
 
 @contextmanager

@@ -59,7 +59,9 @@ class Messages:
             raise RequestRefused(400, 'the JSON must be an object like {"observation": [...]}')
         if unknown := [name for name in fields if name not in FIELDS]:
             raise RequestRefused(400, f"unknown field {unknown[0]!r:.60}; a request has {', '.join(FIELDS)}")
-        reset = _reset(fields.get("reset", False))
+        reset = fields.get("reset", False)
+        if not all(isinstance(flag, bool) for flag in (reset if isinstance(reset, list) else [reset])):
+            raise RequestRefused(400, "reset must be true or false, or a list with one of them for each observation")
         if "observation" not in fields:
             if isinstance(reset, list):
                 raise RequestRefused(400, "reset as a list, one value for each observation, needs the observations too")
@@ -166,12 +168,6 @@ def _binary(part: Part | Image) -> tuple[str, tuple[int, ...]]:
         return "<f4", part.shape
     channels, height, width = part.shape
     return "<f4" if part.is_float else "u1", (height, width, channels) if part.channels_last else part.shape
-
-
-def _reset(value: Any) -> bool | list[bool]:
-    if isinstance(value, bool) or (isinstance(value, list) and all(isinstance(entry, bool) for entry in value)):
-        return value
-    raise RequestRefused(400, "reset must be true or false, or a list with one of them for each observation")
 
 
 def _array(observation: Any, part: Part | Image) -> NDArray[Any]:
