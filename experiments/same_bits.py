@@ -12,7 +12,6 @@ import csv
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,6 @@ import safetensors.numpy
 
 ROOT = Path(__file__).resolve().parents[1]
 DIFFER = {"time", "seconds", "steps_per_second", "save_seconds", "acting_share"}  # columns that differ each time
-DIFFER |= {"std_return"}  # divided by n until 0.4, by n - 1 since
 SMALL = "--td3.actor-hidden 32 32 --td3.critic-hidden 32 32 --td3.batch-size 32 --random-steps 150 --threads 1"
 SMALL += " --eval.episodes 1 --eval.every-steps 300 --checkpoint.every-steps 200 --no-video --run.name run"
 TRAININGS = {  # name: environment and flags; after "|" the total steps of a resume
@@ -72,8 +70,6 @@ TRAININGS = {  # name: environment and flags; after "|" the total steps of a res
     "Pendulum from images, resumed": "Pendulum-v1 --preset pixels --env.pixels 32 --total-steps 220 | 300",
 }
 
-MOVED = ("random-steps", "updates-per-step", "normalise-observations")  # once --td3.random-steps and so on
-
 
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__)
@@ -118,31 +114,20 @@ def hashes(source: Path, words: str) -> dict[str, str]:
 
 def run(source: Path, folder: str, words: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(source)}
-    command = [sys.executable, "-m", "t3d", *as_spelled_in(source, words).split()]
+    command = [sys.executable, "-m", "t3d", *words.split()]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} failed in {source}:\n{ended.stdout}\n{ended.stderr}")
 
 
-def as_spelled_in(source: Path, words: str) -> str:
-    """Gives flags that have moved since the names that they had in a revision."""
-    settings = [*source.glob("t3d/config.py"), *source.glob("t3d/config/settings.py")]
-    if any("self.td3.random_steps" in file.read_text(encoding="utf-8") for file in settings):
-        for flag in MOVED:
-            words = words.replace(f" --{flag}", f" --td3.{flag}")
-    return words
-
-
 def hashed(checkpoints: Path) -> dict[str, str]:
     newest = max(checkpoints.glob("*-step-*"))
-    saved = safetensors.numpy.load_file(newest / "state.safetensors")
-    arrays = {re.sub("_adam_made$", "_adam_steps", name): array for name, array in saved.items()}  # as it was once
+    arrays = safetensors.numpy.load_file(newest / "state.safetensors")
     manifest = json.loads((newest / "manifest.json").read_bytes())["manifest"]
     for seed in {seed for seed, *_ in manifest["segments"]}:
         files = sorted((first, file[0]) for owner, first, _, file in manifest["segments"] if owner == seed)
         rows = [safetensors.numpy.load_file(checkpoints / "replay" / file)["rows"] for _, file in files]
-        name = seed if isinstance(seed, str) else f"seed-{seed}"  # as it was once
-        arrays[f"replay of {name}"] = np.concatenate(rows)
+        arrays[f"replay of {seed}"] = np.concatenate(rows)
     hashes = {name: f"{array.dtype} {array.shape} {digest(array.tobytes())}" for name, array in arrays.items()}
     with (checkpoints.parent / "metrics.csv").open(newline="") as file:
         rows = [{key: value for key, value in row.items() if key not in DIFFER} for row in csv.DictReader(file)]
