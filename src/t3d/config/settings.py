@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
 from t3d.config.fields import About, Section, known_settings, setting
-from t3d.config.sweeps import Member, Sweep, members_of, parse_all, refuse_field
+from t3d.config.sweeps import Member, members_of, parse_all, refuse_field, value_text
 from t3d.errors import UserError, did_you_mean
 from t3d.modules import is_own
 
@@ -205,17 +205,18 @@ class Config(Section):
 
     def _check_sweep(self) -> None:
         """Normalises the sweep and checks its values like those of the settings themselves."""
-        object.__setattr__(self, "sweep", tuple(map(str, self._sweeps)))
-        known, swept = known_settings(type(self)), dict(self._sweeps)
+        normal = (f"{name}={','.join(map(value_text, values))}" for name, values in self._sweeps.items())
+        object.__setattr__(self, "sweep", tuple(normal))
+        known = known_settings(type(self))
         can_be_swept = [name for name, about in known.items() if about.get("sweep")]
-        for name, values in self._sweeps:
+        for name, values in self._sweeps.items():
             if name not in known:
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
             if not is_own(self.rule):  # which settings a rule of the user's own reads is known when it is imported
                 refuse_field(name, can_be_swept)
                 other = known[name].get("no_effect_without")
-                if other is not None and 0 in swept.get(f"td3.{other}", (getattr(self.td3, other),)):
+                if other is not None and 0 in self._sweeps.get(f"td3.{other}", (getattr(self.td3, other),)):
                     raise UserError(
                         f"{name} changes nothing where td3.{other}=0, so members would be the same; "
                         f"leave it out of the sweep, or give td3.{other} a value above 0"
@@ -243,7 +244,7 @@ class Config(Section):
             )
 
     @cached_property
-    def _sweeps(self) -> list[Sweep]:
+    def _sweeps(self) -> dict[str, tuple[float, ...]]:
         return parse_all(self.sweep)
 
     @cached_property

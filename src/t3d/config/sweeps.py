@@ -35,19 +35,9 @@ class Member(NamedTuple):
         return ", ".join([*filter(None, [values_title(self.values)]), f"seed {self.seed}"])
 
 
-class Sweep(NamedTuple):
-    """A field and the values that members have for it."""
-
-    field: str
-    values: tuple[float, ...]
-
-    def __str__(self) -> str:
-        return f"{self.field}={','.join(map(value_text, self.values))}"
-
-
-def parse_all(words: Iterable[str]) -> list[Sweep]:
-    """Reads the sweeps of a run, each FIELD=V1,V2,... of a different field."""
-    sweeps: list[Sweep] = []
+def parse_all(words: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Reads the sweeps of a run, each FIELD=V1,V2,... of a different field: the values that members have for it."""
+    sweeps: dict[str, tuple[float, ...]] = {}
     for word in words:
         field, _, listed = word.partition("=")
         field = field.strip().replace("-", "_")
@@ -59,9 +49,9 @@ def parse_all(words: Iterable[str]) -> list[Sweep]:
             raise UserError(f"sweep={word!r} cannot be read; {FORM}")
         if len(values) < 2 or len({*values}) < len(values):
             raise UserError(f"sweep={word!r} needs two or more values, each only once; or set {field} itself")
-        if field in dict(sweeps):
+        if field in sweeps:
             raise UserError(f"sweep names {field} twice; give all its values at once, e.g. {EXAMPLE}")
-        sweeps.append(Sweep(field, values))
+        sweeps[field] = values
     if len(sweeps) > MOST_FIELDS:
         raise UserError(f"sweep names {len(sweeps)} settings; a run sweeps at most {MOST_FIELDS}")
     return sweeps
@@ -73,15 +63,14 @@ def refuse_field(field: str, can: Iterable[str]) -> None:
         raise UserError(f"{field} cannot be swept; these can: {', '.join(can)}")
 
 
-def members_of(seeds: Sequence[int], sweeps: Sequence[Sweep]) -> tuple[Member, ...]:
+def members_of(seeds: Sequence[int], sweeps: dict[str, tuple[float, ...]]) -> tuple[Member, ...]:
     """Returns a member for each combination of values and each seed, the seeds of a combination together."""
-    combinations = math.prod(len(sweep.values) for sweep in sweeps)
+    combinations = math.prod(map(len, sweeps.values()))
     if (count := combinations * len(seeds)) > MOST_MEMBERS:
         product_of = f"{combinations:,} combinations of values x {counted(len(seeds), 'seed')}"
         raise UserError(f"{count:,} members ({product_of}) are too many; a run has at most {MOST_MEMBERS:,}")
-    fields = [sweep.field for sweep in sweeps]
-    each = product(*(sweep.values for sweep in sweeps))
-    return tuple(Member(seed, tuple(zip(fields, values, strict=True))) for values in each for seed in seeds)
+    each = product(*sweeps.values())
+    return tuple(Member(seed, tuple(zip(sweeps, values, strict=True))) for values in each for seed in seeds)
 
 
 def by_values(members: Iterable[Member]) -> dict[Values, list[Member]]:

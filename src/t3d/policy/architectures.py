@@ -79,13 +79,10 @@ class Encoder(NamedTuple):
         return pixels + sum(encoder.outputs for encoder in shorter)
 
     @property
-    def layers(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of each convolution as a product of matrices, image by image."""
-        layers = []
-        for channels, _, _ in self.images:
-            inputs = [self.stack * channels, *[self.channels] * (len(self.strides) - 1)]
-            layers += [(count * KERNEL * KERNEL, self.channels) for count in inputs]
-        return layers
+    def layout(self) -> list[Parameter]:
+        """A weight and a bias for each convolution as a product of matrices, image by image."""
+        each = ([self.stack * channels, *[self.channels] * (len(self.strides) - 1)] for channels, _, _ in self.images)
+        return [*chain(*(linear(inputs * KERNEL**2, self.channels) for inputs in chain(*each)))]
 
     def forward(self, parameters: Sequence[Any], observations: Any, ops: Operations) -> Any:
         """Observations (..., N, width), which are bytes -> (..., N, outputs and then the vector)."""
@@ -144,7 +141,7 @@ class Architecture(NamedTuple):
         if encoder is None:
             return self.kind.layout(self.sizes)
         projection = linear(encoder.outputs, encoder.features) + norm(encoder.features)
-        first = projection if self.encoded else encoder_layout(encoder) + projection
+        first = projection if self.encoded else encoder.layout + projection
         return first + self.kind.layout(self.without_images.sizes)
 
     @property
@@ -157,7 +154,7 @@ class Architecture(NamedTuple):
         if self.encoder is None:
             return self.kind.forward(parameters, x, ops)
         if not self.encoded:
-            split = 2 * len(self.encoder.layers)
+            split = 2 * len(self.encoder.images) * len(self.encoder.strides)
             x, parameters = self.encoder.forward(parameters[:split], x, ops), parameters[split:]
         return self.kind.forward(parameters[4:], project(self.encoder, parameters[:4], x, ops), ops)
 
@@ -165,7 +162,7 @@ class Architecture(NamedTuple):
     def convolutions(self) -> Architecture:
         encoder = self.encoder
         assert encoder is not None  # noqa: S101 (only networks with images are asked)
-        return Architecture("encoder", Kind(lambda _: encoder_layout(encoder), encoder.forward), ())
+        return Architecture("encoder", Kind(lambda _: encoder.layout, encoder.forward), ())
 
     @property
     def without_images(self) -> Architecture:
@@ -258,11 +255,6 @@ def residual(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
         wide = ops.activate(ops.linear(ops.layer_norm(x, block_scale, block_shift), wide_weight, wide_bias))
         x = x + ops.linear(wide, weight, bias)
     return ops.linear(ops.layer_norm(x, scale, shift), last_weight, last_bias)
-
-
-def encoder_layout(encoder: Encoder) -> list[Parameter]:
-    """A weight and a bias for each convolution."""
-    return [*chain(*(linear(*layer) for layer in encoder.layers))]
 
 
 def project(encoder: Encoder, parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
