@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from ctypes.util import find_library
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -33,7 +33,6 @@ EXTRAS = {  # and a module that only it installs
 }
 
 
-@dataclass(frozen=True)
 class Checked(EnvConfig):
     """The environment to check."""
 
@@ -47,7 +46,7 @@ class DoctorArgs:
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
-    settings: Annotated[Checked, tyro.conf.arg(name="env")] = Checked()
+    settings: Annotated[Checked, tyro.conf.arg(name="env")] = field(default_factory=Checked)
 
 
 def main(arguments: list[str]) -> int:
