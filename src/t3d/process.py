@@ -39,7 +39,6 @@ class StandardStreams:
                 os.dup2(copy, number)
 
     def close(self) -> None:
-        """Puts them back for the last time."""
         self.restore()
         for copy in self._copies:
             with suppress(OSError):  # an environment closed it

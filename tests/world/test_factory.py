@@ -31,6 +31,10 @@ class Equal(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class Device:
+    """Some hardware."""
+
+
+class Bolted:
     """Cannot be referenced weakly."""
 
     __slots__ = ()
@@ -39,7 +43,7 @@ class Device:
 class OnDevice(helpers.CountingEnv):
     """An adapter that takes what it drives for its innermost environment."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Any) -> None:
         super().__init__()
         self.device = device
 
@@ -140,7 +144,7 @@ def test_environments_are_told_apart_by_identity() -> None:
 
 
 def test_what_cannot_be_referenced_weakly_is_told_apart_too() -> None:
-    make, device = checked_factory(lambda: OnDevice(Device())), Device()
+    make, device = checked_factory(lambda: OnDevice(Bolted())), Device()
     assert make() is not make()
     shares = checked_factory(lambda: OnDevice(device))
     shares()

@@ -115,7 +115,6 @@ class PendingEvaluations(ABC):
         return len(evaluation.played[member]) < self.cfg.eval.episodes and member not in self._diverged
 
     def _store(self, slot: Slot, question: Any, results: Sequence[Any] = (), diverged: str = "") -> None:
-        """Stores the results of some episodes, as fields, or which action was not finite."""
         evaluation, member = question
         if diverged:
             self._diverged[member] = diverged
@@ -175,7 +174,7 @@ class ProcessEvaluator(PendingEvaluations):
 
     def _supervise(self) -> None:
         for slot in [*self.slots]:  # a copy: one may be removed
-            if self.pending and self.policies and slot.due:
+            if self.pending and self.policies and slot.worker is None and slot.may_start:
                 with starting():
                     task = {"role": "evaluator", "policies": self.policies.handle}
                     slot.start(self.cfg, task, [self.policies], self.log.fd)

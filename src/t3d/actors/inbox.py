@@ -36,7 +36,6 @@ class Inbox:
 
     @property
     def living(self) -> list[int]:
-        """Transitions returned of each member that has not stopped."""
         return [taken for member, taken in enumerate(self.taken) if member not in self.stopped]
 
     def add_rows(self, member: int, rows: NDArray[Any], origins: Origins) -> None:
@@ -62,7 +61,6 @@ class Inbox:
             self.error = self.error or NobodyLeft(f"no actor is left to collect; the last one: {why}")
 
     def raise_error(self) -> None:
-        """Raises the error that ends acting, once everything before it has been returned."""
         reports = any(episodes or faults for episodes, faults in self._reports)
         if self.error is not None and not (self.news or self.has_rows or reports):
             raise self.error
@@ -74,7 +72,6 @@ class Inbox:
         return Collected([self._rollout(member) for member in members], news, living)
 
     def _rollout(self, member: int) -> Rollout:
-        """Takes one member's rows, up to total_steps."""
         nothing = np.empty((0, sum(self._sizes)), self._dtype), np.empty((0, 4), np.int32)
         left = self.cfg.total_steps - self.taken[member]
         rows, origins = (np.concatenate(blocks)[:left] for blocks in zip(nothing, *self._rows[member], strict=True))
@@ -92,7 +89,6 @@ class Inbox:
         return state
 
     def restore(self, state: State, episodes: NDArray[np.int64], bad_values: NDArray[np.int64]) -> None:
-        """Restores what state() returned into this and into the counters."""
         for member, name in enumerate(self._names):
             saved = state[name]
             self.taken[member] = to_count(saved["taken"])

@@ -56,7 +56,7 @@ class InlineCollector:
         self._stopped.add(member)
 
     def supervise(self) -> None:
-        """Does nothing: there are no processes to supervise."""
+        pass
 
     def totals(self) -> ActingTotals | None:
         return None
@@ -87,15 +87,14 @@ class InlineEvaluator:
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
         """Evaluates every living member of the snapshot; drops it all if a stop or save is requested meanwhile."""
         ready: list[Evaluation] = []
-        try:
-            living = [pair for pair in enumerate(self.member_evaluators) if pair[0] not in self._stopped]
-            for member, member_evaluator in living:
-                try:
+        for member, member_evaluator in enumerate(self.member_evaluators):
+            try:
+                if member not in self._stopped:
                     ready.append(member_evaluator.evaluate(snapshot, step, self._check_requests))
-                except Diverged as error:
-                    self._diverged[member] = error.what
-        except Stopped:
-            return False
+            except Diverged as error:
+                self._diverged[member] = error.what
+            except Stopped:
+                return False
         self._ready += ready
         return True
 

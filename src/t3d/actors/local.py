@@ -122,7 +122,7 @@ class LocalCollector:
             return
         self._checked_at = time.monotonic()
         for slot in self.slots:
-            if slot.due:
+            if slot.worker is None and slot.may_start:
                 self._start(slot)
             elif slot.worker is not None:
                 fault = slot.worker.fault(self.cfg.env.hang_seconds)
@@ -150,7 +150,6 @@ class LocalCollector:
             self.inbox.report(slot, "back", "restarted")
 
     def _handle_fault(self, slot: ActorSlot, why: str) -> None:
-        """Keeps a failed actor's complete rows, and decides what happens to its environments."""
         assert slot.worker is not None  # noqa: S101 (the caller has checked it)
         slot.worker.end()
         self._receive(slot)
@@ -174,7 +173,6 @@ class LocalCollector:
         slot.units = []
 
     def _wait(self) -> float:
-        """Waits for the first transition, and then briefly for enough of them; returns the seconds waited."""
         started = time.monotonic()
         if not self._waiting():
             self.learner_wakeup.wait(LONGEST_WAIT)

@@ -54,7 +54,6 @@ class ActingTotals:
     traffic: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, np.int64))
 
     def add_ages(self, ages: NDArray[np.int64]) -> None:
-        """Adds the ages of the policies that acted, in updates."""
         new = np.bincount(np.minimum(ages, OLDEST), minlength=len(self.ages))
         new[: len(self.ages)] += self.ages
         self.ages = new

@@ -90,7 +90,6 @@ class Actor:
         self._idle_since = time.monotonic()
 
     def ready(self) -> tuple[Any, ...]:
-        """Answers once the actor runs: where, and what its node runs."""
         return tuple(started_here())
 
     def act(self, order: tuple[Any, ...], policy: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +203,6 @@ class Evaluator:
 
 
 def _packed(rollouts: list[Rollout]) -> dict[str, Any]:
-    """Converts what has happened to one member to plain values and arrays."""
     names = ("rows", "origins") if rollouts else ()
     arrays = {name: np.concatenate([getattr(rollout, name) for rollout in rollouts]) for name in names}
     episodes = [tuple(episode) for rollout in rollouts for episode in rollout.episodes]

@@ -80,11 +80,9 @@ class Connection:
         self._opened = opened.pop_all()
 
     def for_actors(self, cfg: Config) -> Config:
-        """Returns the configuration by which actors find the user's environment."""
         return replace(cfg, env=replace(cfg.env, id=env_there(cfg.env.id, self.folder)))
 
     def network_there(self, name: str) -> str:
-        """Returns the name by which actors find the user's network."""
         return network_there(name, self.folder)
 
     def warning(self, started: Started) -> str:
@@ -255,7 +253,6 @@ def asks_for_token(address: str) -> bool:
 
 
 def _problem_of_status(address: str, mode: str) -> str:
-    """Asks the head for its status, with or without a token; returns what went wrong, or an empty string."""
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", f"--address={address}"]  # `ray status`
     variables = {**os.environ, **VARIABLES, "RAY_AUTH_MODE": mode}
     try:
@@ -268,7 +265,6 @@ def _problem_of_status(address: str, mode: str) -> str:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for Ray, and resets them afterwards."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -137,7 +137,6 @@ class RayCollector:
                 self._lose(slot, fault)
 
     def _wait(self) -> float:
-        """Waits for the first answer, and then briefly for others; returns the seconds waited."""
         started = time.monotonic()
         if not any(slot.open_questions for slot in self.slots):
             time.sleep(LONGEST_WAIT / 2)
@@ -221,7 +220,6 @@ class RayCollector:
         return True
 
     def _on_started(self, slot: ActorSlot, started: Started) -> None:
-        """Lets an actor that runs now take over environments of those who have the most."""
         slot.mark_running(started)
         if slot.starts > 1:
             self.inbox.report(slot, "back", f"restarted on {started.host}")

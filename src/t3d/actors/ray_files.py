@@ -48,7 +48,6 @@ def runtime_env(cfg: Config, folder: Path) -> dict[str, object]:
 
 
 def _moved(reference: str, where: str, name: str, folder: Path | None) -> str:
-    """Returns a reference to the same file, absolute or relative to folder."""
     file = file_of(where) if is_path(where) else find_module(where)
     if file is None or file.suffix != ".py" or is_installed(str(file)):
         return reference

@@ -68,7 +68,6 @@ class RaySlot(Slot):
         self.pid, self.node = started.pid, started.node
 
     def record_loss(self, min_delivered: int) -> None:
-        """Notes that the actor failed, or could not be created, and kills it."""
         if self.runs:
             self.record_fault(min_delivered)
         else:
@@ -151,7 +150,6 @@ class ActorSlot(RaySlot):
 
     @property
     def orders(self) -> list[Order]:
-        """The orders that it has not answered, the oldest first."""
         return [order for _, order in self.open_questions if order is not None]
 
     def give(self, other: ActorSlot) -> None:
@@ -161,7 +159,6 @@ class ActorSlot(RaySlot):
         other.units.append(unit)
 
     def give_all(self, slots: Sequence[ActorSlot]) -> None:
-        """Gives its environments to actors that run, if there are any."""
         running = [other for other in slots if other.runs and other is not self]
         while running and self.units:
             self.give(min(running, key=lambda other: len(other.units)))
@@ -209,7 +206,6 @@ class Claims:
         self._most = max(1, min(MOST_ROWS, MOST_BYTES // width))
 
     def granted(self, member: int) -> int:
-        """Transitions that a member has or will have."""
         return self.arrived[member] + self.claimed[member]
 
     def next(self, member: int, orders: int) -> int:
@@ -237,5 +233,4 @@ class Claims:
             self.orders[member] += sign
 
     def settle(self, order: Order) -> None:
-        """Takes back what an order asked for, once it is answered or its actor is lost."""
         self.add(order, -1)

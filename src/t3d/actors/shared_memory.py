@@ -118,7 +118,6 @@ class Policies(Shared):
 
     @classmethod
     def opened(cls, members: int, network: dict[str, Any], slots: int, fd: int) -> Policies:
-        """Opens those of another process by their handle."""
         return cls(members, sent_architecture(network), slots, fd)
 
     def put(self, slot: int, snapshot: PolicySnapshot) -> None:
@@ -155,7 +154,6 @@ class SharedState(Shared):
 
     @property
     def version(self) -> int:
-        """The number of the newest policy; 0 before there is one."""
         return int(self._version[0])
 
     @property
@@ -224,7 +222,6 @@ class Wakeup:
         self._poll.register(self.fd, select.POLLIN)
 
     def wake(self) -> None:
-        """Wakes the process that waits, or waits next."""
         os.eventfd_write(self.fd, 1)
 
     def wait(self, seconds: float) -> None:

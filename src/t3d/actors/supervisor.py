@@ -45,11 +45,9 @@ class WorkerLog:
         self._thread.start()
 
     def print_to(self, path: Path) -> None:
-        """Sends what is printed from now on to this file."""
         self._path = path
 
     def news(self) -> list[str]:
-        """Reports once that output was dropped."""
         if self._reported or not self._problem:
             return []
         self._reported = True
@@ -126,22 +124,19 @@ class Worker:
         self.crash_reason = ""  # as far as it could say
         ours, theirs = socket.socketpair()
         with theirs:
-            self.process = self._start(theirs.fileno(), fds, output)
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-P", "-m", "t3d.actors.worker_main", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,  # programs that an environment starts must not read ours
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno(), *fds, self.heartbeat.fd, self.worker_wakeup.fd],
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path()},
+                start_new_session=True,  # a terminal's Ctrl-C reaches only the parent
+            )
         self.channel = Channel(ours)
         self._hang_detector = HangDetector()
         self.send(
             path=sys.path, config=to_dict(cfg), heartbeat=self.heartbeat.fd, worker_wakeup=self.worker_wakeup.fd, **task
-        )
-
-    def _start(self, channel: int, fds: list[int], output: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603
-            [sys.executable, "-P", "-m", "t3d.actors.worker_main", str(channel), str(os.getpid())],
-            stdin=subprocess.DEVNULL,  # programs that an environment starts must not read ours
-            stdout=output,
-            stderr=output,
-            pass_fds=[channel, *fds, self.heartbeat.fd, self.worker_wakeup.fd],
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path()},
-            start_new_session=True,  # a terminal's Ctrl-C reaches only the parent
         )
 
     def send(self, **message: Any) -> None:
@@ -192,7 +187,6 @@ class Slot:
 
     @property
     def given_up(self) -> bool:
-        """Whether it has failed too often to be restarted."""
         return self.faults_in_a_row > MAX_FAULTS
 
     @property
@@ -209,7 +203,6 @@ class Slot:
         self.back_off(self.faults_in_a_row)
 
     def back_off(self, faults: int) -> None:
-        """Waits before the next start, longer with each fault in a row."""
         seconds = FIRST_BACK_OFF * 2 ** min(faults - 1, MOST_DOUBLINGS)
         self._restart_at = time.monotonic() + min(seconds, LONGEST_BACK_OFF)
 
@@ -219,12 +212,7 @@ class WorkerSlot(Slot):
 
     worker: Worker | None = None
 
-    @property
-    def due(self) -> bool:
-        return self.worker is None and self.may_start
-
     def start(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Wakeup], output: int) -> None:
-        """Starts a process for the task, with everything it shares; it prints to the descriptor `output`."""
         self.record_start()
         self.worker = Worker(cfg, task, [resource.fd for resource in shared], output)
 

@@ -64,7 +64,6 @@ class Actor:
             member_actor.env_batch.close()
 
     def _open(self, envs: list[list[int]]) -> list[MemberActor]:
-        """Opens environments, given as (member, index)."""
         opened = []
         for member in sorted({member for member, _ in envs}):
             indices = [index for owner, index in envs if owner == member]
@@ -152,19 +151,12 @@ class Evaluator:
 
 
 def reported(error: Exception) -> dict[str, Any]:
-    """Describes an error that is being handled, and prints the traceback of a crash."""
-    failure = described(error)
-    if "crash" in failure:
-        traceback.print_exc()
-    return failure
-
-
-def described(error: Exception) -> dict[str, Any]:
-    """Describes an error in a worker: a bad value, a mistake of the user, or a crash and where it happened."""
+    """Describes an error: a bad value, a mistake of the user, or a crash and where, whose traceback it prints."""
     if isinstance(error, BadValue):
         return {"bad_value": error.fault, "where": error.where, "member": error.member}
     if isinstance(error, UserError):
         return {"user_error": str(error)}
+    traceback.print_exc()
     own = not isinstance(error, EnvironmentFailed)
     where = traceback.extract_tb((error if own else error.__cause__ or error).__traceback__)[-1]
     return {"crash": f"{as_sentence(error)} ({Path(where.filename).name}, line {where.lineno})"}

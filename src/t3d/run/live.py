@@ -64,7 +64,7 @@ def _train(
         surroundings = opened.enter_context(closing(Surroundings()))
         if make_env is None:
             make_env = by_id = env_factory(cfg.env)
-            cfg = replace(cfg, env=by_id.env)
+            cfg = replace(cfg, env=by_id.env or cfg.env)
         else:
             make_env = checked_factory(make_env)
         training = assemble(resolve(cfg), requests, make_env, opened, surroundings, requested=requested)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,35 +13,21 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import UserError
-from t3d.policy.spec import Floats, Spec
+from t3d.policy.spec import Floats
 from t3d.types import Fault
 from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, close_quietly
 from t3d.world.pixels import open_env
 from t3d.world.spec import spec_of
 
 
-class EnvBatch(Protocol):
-    """Environments that are stepped together; each is reset on its own, with its own seed.
+class SingleEnvs:
+    """Environments that T3D creates itself and steps one after the other; each is reset with a seed of its own.
 
-    If one environment fails, its result carries the error, and the results of the others are kept.
+    If one fails, its result carries the error, and the results of the others are kept.
     """
 
-    count: int
-    spec: Spec
-
-    def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]: ...
-    def step(self, actions: Floats) -> list[Result]: ...
-    def take_faults(self) -> list[Fault]: ...  # the bad values found since the last call
-    def close(self) -> None: ...
-
-
-class SingleEnvs:
-    """Environments that T3D creates itself and steps one after the other."""
-
     def __init__(self, envs: list[Environment]) -> None:
-        self.envs = envs
-        self.count = len(envs)
-        self.spec = envs[0].guard.spec
+        self.envs, self.count, self.spec = envs, len(envs), envs[0].guard.spec
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
         return self.envs[position].reset(seed, episode)
@@ -64,9 +50,7 @@ class VectorEnvBatch:
     def __init__(
         self, env: VectorEnv[Any, Any, Any], where: str, cfg: EnvConfig, beat: Callable[[], object] = int
     ) -> None:
-        self.env = env
-        self.count = env.num_envs
-        self.spec = spec_of(env, cfg)
+        self.env, self.count, self.spec = env, env.num_envs, spec_of(env, cfg)
         names = [f"environment {index} of {where}" for index in range(self.count)]
         self.guards = [EnvGuard(self.spec, name, index, cfg.bad_values, beat) for index, name in enumerate(names)]
         self.started = False
@@ -94,7 +78,6 @@ class VectorEnvBatch:
         return [guard.attempt(guard.result, row) for guard, row in answers][: len(actions)]
 
     def _step(self, actions: NDArray[Any]) -> list[tuple[Any, ...]]:
-        """Steps the VectorEnv and returns one row per environment."""
         observations, rewards, terminated, truncated, infos = self.guards[0].call(self._split_step, actions)
         for name, values in {"reward": rewards, "terminated": terminated, "truncated": truncated}.items():
             if np.shape(values)[:1] != (self.count,):
@@ -114,6 +97,9 @@ class VectorEnvBatch:
         close_quietly(self.env, "the VectorEnv")
 
 
+EnvBatch = SingleEnvs | VectorEnvBatch
+
+
 def open_batch(
     make_env: Callable[..., Any],
     cfg: EnvConfig,
@@ -121,10 +107,7 @@ def open_batch(
     indices: Sequence[int] = (0,),
     beat: Callable[[], object] = int,
 ) -> EnvBatch:
-    """Creates the environments with these indices, or the VectorEnv that the user's factory returns.
-
-    beat is called before every step and reset of any of them.
-    """
+    """Creates the environments with these indices, or the VectorEnv that the user's factory returns."""
     first = open_env(make_env, cfg)
     if isinstance(first, VectorEnv):
         if first.num_envs != (cfg.num_envs or 1):

@@ -51,7 +51,6 @@ class EpisodeRunner:
         self.error: Exception | None = None  # why the episode in progress cannot continue
 
     def begin(self, episode: int) -> None:
-        """Resets the environment, the noise and the episode's totals."""
         self.episode = self.counters.episodes[self.index] = episode
         self.total_reward, self.length = 0.0, 0
         self.actions: list[Floats] = []  # enough to replay the episode
@@ -63,7 +62,6 @@ class EpisodeRunner:
         self.trace = zlib.crc32(self.observation.tobytes())  # of everything the environment returned in this episode
 
     def begin_after_failure(self, episode: int) -> None:
-        """Starts this episode or, if that fails too, one of the next few."""
         for further in range(MOST_FAILURES):
             try:
                 return self.begin(episode + further)
@@ -167,7 +165,6 @@ class MemberActor:
 
     @property
     def counts(self) -> list[tuple[int, int]]:
-        """The newest episode and the bad values of each environment."""
         return [tuple(int(counter[runner.index]) for counter in runner.counters) for runner in self.runners]  # type: ignore[misc]
 
     def begin(self) -> None:

@@ -98,11 +98,9 @@ class MemberEvaluator:
         self.env_batch = open_for_evaluation(make_env, cfg.env, where, self.seeds[0], beat)
 
     def evaluate(self, snapshot: PolicySnapshot, step: int, before_step: Callable[[], object] = int) -> Evaluation:
-        """Plays all of the member's evaluation episodes with its part of the snapshot."""
         playing = self.play(snapshot, range(len(self.seeds)))
         return Evaluation(step, self.member, snapshot, finish(playing, len(self.seeds), before_step))
 
     def play(self, snapshot: PolicySnapshot, episodes: range) -> Iterator[list[EpisodeResult]]:
-        """Plays some of these episodes, as play_episodes does."""
         policy, seeds = MemberPolicy(snapshot, self.member), self.seeds[episodes.start : episodes.stop]
         return play_episodes(policy, self.env_batch, seeds, self.max_steps, episodes.start)

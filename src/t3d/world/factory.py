@@ -8,7 +8,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,23 +23,15 @@ from t3d.world.guard import EnvFactory
 from t3d.world.spec import name_of
 
 
-@dataclass(frozen=True)
-class ById:
-    """Creates environments by id and arguments, and keeps these so that another process can do the same."""
-
-    env: EnvConfig
-    make: EnvFactory
-
-    def __call__(self, **keywords: Any) -> Any:
-        return self.make(**keywords)
-
-
 class CheckedFactory:
-    """Creates environments with `make`; refuses one that shares its innermost environment with an earlier one."""
+    """Creates environments with `make`; refuses one that shares its innermost environment with an earlier one.
 
-    def __init__(self, make: EnvFactory, name: str) -> None:
-        self.make, self.name = make, name  # the name is for messages
-        self._created: dict[int, Callable[[], Any]] = {}  # by id(), which is reused when an object is gone
+    If it is known by an id and arguments, it keeps these so that another process can do the same.
+    """
+
+    def __init__(self, make: EnvFactory, name: str, env: EnvConfig | None = None) -> None:
+        self.make, self.name, self.env = make, name, env  # the name is for messages
+        self._created: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id()
 
     def __call__(self, **keywords: Any) -> Any:
         try:
@@ -50,12 +41,13 @@ class CheckedFactory:
         except BaseException as error:
             raise EnvironmentFailed(f"making {self.name}", error) from error
         for inner in _innermost(env):
-            if id(inner) in self._created and self._created[id(inner)]() is inner:
+            if id(inner) in self._created:
                 raise UserError(
                     f"{self.name} returned the same {name_of(inner)} object twice, and training and evaluation need "
                     f"environments of their own; make a new one with every call: {_how_to_write_it(inner)}"
                 )
-            self._created[id(inner)] = _reference(inner)
+            with suppress(TypeError):  # a class with __slots__
+                self._created[id(inner)] = inner
         return env
 
 
@@ -97,14 +89,6 @@ def _how_to_write_it(env: Any) -> str:
     return f"make_env=lambda: {made}"
 
 
-def _reference(thing: Any) -> Callable[[], Any]:
-    """Returns a weak reference if possible: an environment that is gone must be forgotten."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # a class with __slots__
-        return lambda: thing
-
-
 def with_reference(cfg: Config, make_env: Any) -> Config:
     """Adds the id and the arguments of what make_env makes, if another process can make it by these.
 
@@ -127,7 +111,7 @@ def with_env_name(cfg: Config, label: str) -> Config:
 def other_environment(cfg: Config, make_env: Any, label: str) -> list[str]:
     """Notes that a run is named after a Gymnasium id, and that make_env makes something else."""
     named = cfg.env.id
-    if isinstance(make_env, ById) or not named or ":" in named or label.startswith(named):
+    if getattr(make_env, "env", None) or not named or ":" in named or label.startswith(named):
         return []
     return [
         f"env.id is {named}, and make_env makes {label}: that is what is trained, under the name of {named}, by which "
@@ -140,9 +124,10 @@ def reference(make_env: Any) -> tuple[str, dict[str, Any]]:
 
     Raises UserError if there are none: for a lambda, a class of a notebook, or an argument that is no plain value.
     """
-    make_env = make_env.make if isinstance(make_env, CheckedFactory) else make_env
-    if isinstance(make_env, ById):
-        return make_env.env.id, make_env.env.args
+    if isinstance(make_env, CheckedFactory):
+        if make_env.env is not None:
+            return make_env.env.id, make_env.env.args
+        make_env = make_env.make
     function = make_env.func if isinstance(make_env, partial) else make_env
     module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<lambda>")
     imported: Any = None

@@ -36,19 +36,19 @@ DIGITS = 6
 TOLERANCES = {"observations": (1e-5, 1e-4), "images": (2.0, 0.0), "rewards": (1e-5, 1e-4)}  # absolute, relative; chosen
 
 
-def fingerprint(make_env: EnvFactory, cfg: EnvConfig) -> dict[str, Any]:
+def fingerprint(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object] = int) -> dict[str, Any]:
     """Returns the fingerprint as plain values; its episode is empty if a seed does not decide what happens.
 
     To find that out it plays in two environments, or twice in one that is slow. Nothing else ever uses these.
     """
     started = time.monotonic()
     with _global_streams_kept():
-        with closing(open_batch(make_env, cfg, "the fingerprint")) as batch:
+        with closing(open_batch(make_env, cfg, "the fingerprint", beat=beat)) as batch:
             label, episode = label_of(_first_env(batch)), _episode(batch)
             is_slow = time.monotonic() - started > MOST_SECONDS
             again = _episode(batch) if is_slow else {}
         if not is_slow:
-            with closing(open_batch(make_env, cfg, "the fingerprint")) as batch:
+            with closing(open_batch(make_env, cfg, "the fingerprint", beat=beat)) as batch:
                 again = _episode(batch)
     is_decided = bool(episode and again) and not _changes(episode, again)
     return {"class": label, "args": cfg.args, "episode": episode if is_decided else {}}
@@ -75,13 +75,11 @@ def differences(then: Any, now: Mapping[str, Any]) -> list[str]:
 
 
 def _first_env(batch: EnvBatch) -> Any:
-    """Returns an environment of the batch as it was made, of a VectorEnv the first one in it."""
-    env: Any = batch.envs[0].gym if isinstance(batch, SingleEnvs) else batch.env  # type: ignore[attr-defined]
+    env: Any = batch.envs[0].gym if isinstance(batch, SingleEnvs) else batch.env
     return next(iter(getattr(env.unwrapped, "envs", ())), env)
 
 
 def _episode(batch: EnvBatch) -> dict[str, list[Any]]:
-    """Plays the episode in the first environment of the batch; nothing if that fails."""
     started, spec = time.monotonic(), batch.spec
     try:
         for _ in range(2):  # PyBullet differs on the first reset only

@@ -43,7 +43,6 @@ class Result(NamedTuple):
 
     @property
     def ending(self) -> int:
-        """GOES_ON, TERMINATED or TRUNCATED."""
         return TERMINATED if self.terminated else TRUNCATED if self.truncated else GOES_ON
 
 
@@ -66,9 +65,8 @@ class Environment:
         self, env: GymEnv, where: str, cfg: EnvConfig | None = None, index: int = 0, beat: Callable[[], object] = int
     ) -> None:
         cfg = cfg or EnvConfig()
-        self.gym = env
+        self.gym, self.action_repeat = env, cfg.action_repeat
         self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg.bad_values, beat)
-        self.action_repeat = cfg.action_repeat
 
     def reset(self, seed: int, episode: int) -> NDArray[Any]:
         """Starts an episode; the seed determines everything random in it, the index is for messages."""
@@ -117,7 +115,10 @@ class EnvGuard:
         self.episode, self.step = episode, 0
         self.last, self._before, self._previous = self._nothing(), None, middle(self.spec)
         for attempt in range(MOST_RESETS):
-            result = self.first(self.call(reset, None if attempt else seed))
+            answer = self.call(reset, None if attempt else seed)
+            if not (isinstance(answer, tuple) and len(answer) == 2):
+                raise self.refusal("reset", "reset() must return (observation, info), as Gymnasium requires")
+            result = self.checked(answer[0], 0.0, terminated=False, truncated=False, info=answer[1])
             if result.valid:
                 return result.observation
         raise BadValue(self.now(), self.faults[-1]) from None
@@ -134,17 +135,10 @@ class EnvGuard:
         self._previous = limited(scaled, self._previous, self.spec)
         return self._previous.copy()  # the environment may modify it
 
-    def first(self, answer: Any) -> Result:
-        """Checks what reset returned, and returns it like the result of a step."""
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise self.refusal("reset", "reset() must return (observation, info), as Gymnasium requires")
-        return self.checked(answer[0], 0.0, False, False, answer[1])
-
     def result(self, answer: Any) -> Result:
-        """Checks what step returned."""
         if not (isinstance(answer, tuple) and len(answer) == 5):
-            required = "(observation, reward, terminated, truncated, info)"
-            raise self.refusal("step", f"step() must return {required}, as Gymnasium requires")
+            required = "(observation, reward, terminated, truncated, info), as Gymnasium requires"
+            raise self.refusal("step", f"step() must return {required}")
         observation, reward, terminated, truncated, info = answer
         return self.checked(observation, reward, self.flag(terminated), self.flag(truncated), info)
 
@@ -172,9 +166,7 @@ class EnvGuard:
 
     def flag(self, value: Any) -> bool:
         """Returns terminated or truncated as a bool; 0 and 1 are accepted."""
-        if isinstance(value, bool | np.bool_):
-            return bool(value)
-        if np.shape(value) != () or value not in (0, 1):
+        if not isinstance(value, bool | np.bool_) and (np.shape(value) != () or value not in (0, 1)):
             text = f"terminated and truncated must be True or False, and {value!r:.60} was returned"
             raise self.refusal("terminated or truncated", text)
         return bool(value)
@@ -197,7 +189,6 @@ class EnvGuard:
                 os._exit(1)  # a process that the environment forked must not run T3D's code
 
     def attempt(self, step: Callable[..., Result], *arguments: Any) -> Result:
-        """Takes a step; one that fails becomes the result that stands for it."""
         try:
             return step(*arguments)
         except ENVIRONMENT_ERRORS as error:
@@ -211,7 +202,6 @@ class EnvGuard:
         return BadValue(self.now(), Fault(self.index, self.episode, self.step, field, text))
 
     def now(self) -> str:
-        """The environment, episode and step, for messages."""
         return f"{self.where}, episode {self.episode}, step {self.step}"
 
     def take_faults(self) -> list[Fault]:

@@ -29,17 +29,17 @@ from t3d.modules import (
     is_path,
     with_full_path,
 )
-from t3d.world.factory import ById, CheckedFactory, accepted
+from t3d.world.factory import CheckedFactory, accepted
 from t3d.world.guard import EnvFactory, GymEnv
 from t3d.world.simulators import DmControl, redirect_warnings
 
 ENVIRONMENTS = (gym.Env, VectorEnv)
 
 
-def env_factory(env: EnvConfig) -> ById:
+def env_factory(env: EnvConfig) -> CheckedFactory:
     """Returns a factory for environments of this id and its arguments; completes the id of a module alone."""
     make, name = _factory(env.id, env.args)
-    return ById(replace(env, id=f"{env.id}:{name}") if name else env, CheckedFactory(make, env.id))
+    return CheckedFactory(make, env.id, replace(env, id=f"{env.id}:{name}") if name else env)
 
 
 def with_full_paths(cfg: Config) -> Config:
@@ -99,7 +99,6 @@ def parse_id(env_id: str) -> tuple[str, str]:
 
 
 def _only_one(module: ModuleType, env_id: str) -> tuple[EnvFactory, str]:
-    """Finds the factory in a module and its name: the function make_env, or the only environment class."""
     make_env: EnvFactory | None = getattr(module, "make_env", None)
     if callable(make_env):
         return make_env, "make_env"
@@ -116,7 +115,6 @@ def _only_one(module: ModuleType, env_id: str) -> tuple[EnvFactory, str]:
 
 
 def _is_of(value: Any, module: ModuleType) -> bool:
-    """Whether it is defined in this module, or in a submodule of this package."""
     defined_in = getattr(value, "__module__", None) or ""
     return f"{defined_in}.".startswith(f"{module.__name__}.")
 

@@ -84,7 +84,6 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
         return self._frame, reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """Renders the environment for people."""
         for_people = getattr(self.env.unwrapped, "mujoco_renderer", None)
         if for_people is not None and for_people.viewer is not None:
             for_people.viewer.make_context_current()  # Gymnasium draws in whichever context was used last
@@ -190,7 +189,6 @@ def _checked(rendered: Any) -> Frame:
 
 
 def _number(camera: str, known: list[str], name: str) -> int:
-    """The number of a camera, which is given by its name or number."""
     if camera in known:
         return known.index(camera)
     if camera.isascii() and camera.isdigit() and int(camera) < len(known):

@@ -85,12 +85,10 @@ class DmControl(gym.Env[Any, Any]):
 
     @property
     def cameras(self) -> list[str]:
-        """The names of its cameras, in the order of their numbers."""
         model = self.env.physics.model
         return [model.id2name(index, "camera") for index in range(model.ncam)]
 
     def frame(self, pixels: int, camera: int, flags: dict[str, bool]) -> Any:
-        """Renders an image (pixels, pixels, 3) with some of MuJoCo's rendering flags changed."""
         return self.env.physics.render(pixels, pixels, camera_id=camera, render_flag_overrides=flags)
 
     def close(self) -> None:

@@ -87,7 +87,6 @@ def layout_of(space: gym.Space[Any]) -> tuple[tuple[Part, ...], tuple[Image, ...
 
 
 def _leaves(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yields the spaces inside Dict and Tuple, however nested, and the keys and indices that lead to them."""
     if isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
             yield from _leaves(child, (*path, key))
@@ -125,7 +124,6 @@ def _image_of(space: gym.Space[Any], path: Path, start: int) -> Image | None:
 
 
 def _why_not_encoded(space: spaces.Box, image: Image) -> str:
-    """Says why an array cannot be encoded as an image; nothing if it can."""
     channels, *sides = image.shape
     low, high = space.low.min(), space.high.max()
     if len(space.shape) == 4:

@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,30 +28,32 @@ from t3d.world.spec import name_of, spec_of
 
 CALL_SECONDS = 60.0  # for one call; chosen: compiling or loading a large simulator takes less
 STDERR = 2
+Begin = Callable[[str], object]  # marks the start of a call into the user's code
 
 
-def examine(make_env: EnvFactory, cfg: EnvConfig | None = None, call_seconds: float = CALL_SECONDS) -> list[str]:
+def examine(
+    make_env: EnvFactory, cfg: EnvConfig | None = None, call_seconds: float = CALL_SECONDS, begin: Begin | None = None
+) -> list[str]:
     """Returns warnings about the environment; raises UserError if training cannot work with it.
 
-    A call into the environment that takes longer than call_seconds raises a UserError too.
+    A call that takes longer than call_seconds raises a UserError too, unless somebody else watches, who gets `begin`.
     """
     cfg = replace(cfg or EnvConfig(), action_repeat=1)  # every step is looked at
-    with watching(call_seconds) as watch:
-        watch.begin("the environment factory has not returned")
+    with nullcontext(begin) if begin else watching(call_seconds) as begin_call:
+        begin_call("making the environment")
         env = open_env(make_env, cfg)
         if not isinstance(env, gym.Env | VectorEnv):
             raise UserError(f"the environment factory returned {type(env).__name__}, not a gymnasium.Env or VectorEnv")
         try:
-            return _examine(env, cfg, watch)
+            return _examine(env, cfg, begin_call)
         finally:
-            watch.begin(f"{name_of(env)} has not returned from close()")
+            begin_call("closing the environment")
             close_quietly(env, name_of(env))
 
 
-def _examine(env: Any, cfg: EnvConfig, watch: Watch) -> list[str]:
+def _examine(env: Any, cfg: EnvConfig, begin: Begin) -> list[str]:
     def call_begins() -> None:
-        method = f"step {guard.step}" if guard.step else "reset()"
-        watch.begin(f"{guard.where} has not returned from {method} of episode {guard.episode}")
+        begin(f"{f'step {guard.step}' if guard.step else 'reset'} of episode {guard.episode}")
 
     guard = EnvGuard(spec_of(env, cfg), name_of(env), bad_values=cfg.bad_values, beat=call_begins)
     if isinstance(env, VectorEnv):
@@ -72,12 +74,17 @@ class Watch:
         self.seconds = seconds
         self.main = threading.current_thread()
         # Only Python code in the main thread can be interrupted, by a signal that nobody else uses.
-        self.interrupts = self.main is threading.main_thread() and _alarm_is_free()
+        self.interrupts = (
+            self.main is threading.main_thread()
+            and hasattr(signal, "SIGALRM")  # not on Windows
+            and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+            and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        )
         self._now = ("", time.monotonic())  # one value, because another thread reads it
 
-    def begin(self, what: str) -> None:
-        """Marks the start of a call, or of a pause between them; the text starts the message if it takes too long."""
-        self._now = (what, time.monotonic())
+    def begin(self, call: str) -> None:
+        """Marks the start of a call, or of a pause between them."""
+        self._now = (call, time.monotonic())
 
     def follow(self, over: threading.Event) -> None:
         """Interrupts overdue calls, again and again in case they catch it; warns once of each that goes on."""
@@ -98,14 +105,13 @@ class Watch:
             raise TooLong(self.complaint())
 
     def complaint(self) -> str:
-        return (
-            f"{self._now[0]} after {self.seconds:g} s; find out why, or let training wait longer: "
-            f"env.hang_seconds above {self.seconds:g}"
-        )
+        limit = f"{self.seconds:g}"
+        remedy = f"find out why, or let training wait longer: env.hang_seconds above {limit}"
+        return f"{self._now[0]} has taken over {limit} s; {remedy}"
 
 
 @contextmanager
-def watching(seconds: float) -> Iterator[Watch]:
+def watching(seconds: float) -> Iterator[Begin]:
     """Watches the calls made inside it; if the process crashes meanwhile, it prints a Python traceback."""
     watch, over = Watch(seconds), threading.Event()
     thread = threading.Thread(target=watch.follow, args=(over,), name="t3d-watch", daemon=True)
@@ -120,15 +126,7 @@ def watching(seconds: float) -> Iterator[Watch]:
         undo.callback(over.set)
         undo.callback(watch.begin, "")
         try:
-            yield watch
+            yield watch.begin
         except TooLong as late:
             *_, where, _ = traceback.extract_tb(late.__traceback__)  # the last frame is the signal handler
             raise UserError(f"{late} (it was in {where.filename}, line {where.lineno})") from late
-
-
-def _alarm_is_free() -> bool:
-    return (
-        hasattr(signal, "SIGALRM")  # not on Windows
-        and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-        and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    )

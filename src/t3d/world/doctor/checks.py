@@ -77,7 +77,6 @@ class Trial:
         return vector
 
     def step(self, rng: np.random.Generator) -> Result:
-        """Takes one random action."""
         action = self.guard.action(random_action(rng, self.guard.spec))
         before = time.perf_counter()
         answer = self.guard.call(self.env.step, action)
@@ -147,7 +146,6 @@ def _values(trial: Trial) -> Iterator[str]:
 
 
 def _arrays(raw: Any) -> Iterator[Any]:
-    """Yields all arrays of an observation, however nested."""
     if isinstance(raw, np.ndarray):
         yield raw
     elif isinstance(raw, dict | tuple):
