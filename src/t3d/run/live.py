@@ -33,7 +33,7 @@ from t3d.types import Requests
 from t3d.world.factory import checked_factory, with_reference
 from t3d.world.guard import EnvFactory
 from t3d.world.make import env_factory, own_names, with_full_paths
-from t3d.world.pixels import prepare_graphics
+from t3d.world.simulators import choose_graphics
 
 Events = Generator[Event, None, None]
 
@@ -59,7 +59,8 @@ def _train(
     requested = with_reference(with_full_paths(as_config(cfg)), make_env)
     root = str(Path(requested.run.root).absolute())  # before an environment can change the working directory
     cfg = replace(requested, run=replace(requested.run, root=root))
-    prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
+    if cfg.env.pixels:
+        choose_graphics()  # before the environment's file can import MuJoCo
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
         if make_env is None:
@@ -117,7 +118,8 @@ def _resume(
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")
         needed = [name for name in own_names(cfg) if make_env is None or name != cfg.env.id]
         find_again(needed, remembered_files(path), path)
-        prepare_graphics(cfg.env)  # before the environment's file can import MuJoCo
+        if cfg.env.pixels:
+            choose_graphics()  # before the environment's file can import MuJoCo
         make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
         training = assemble(cfg, requests, make_env, opened, surroundings, path, loaded, requested)
         parts, folder = training.parts, training.saver.folder

@@ -102,7 +102,9 @@ def _only_one(module: ModuleType, env_id: str) -> tuple[EnvFactory, str]:
     make_env: EnvFactory | None = getattr(module, "make_env", None)
     if callable(make_env):
         return make_env, "make_env"
-    own = {key: value for key, value in vars(module).items() if callable(value) and _is_of(value, module)}
+    inside = f"{module.__name__}."  # or in a submodule of this package
+    own = {key: value for key, value in vars(module).items() if callable(value)}
+    own = {key: value for key, value in own.items() if f"{getattr(value, '__module__', '')}.".startswith(inside)}
     classes = {key: value for key, value in own.items() if isinstance(value, type) and issubclass(value, ENVIRONMENTS)}
     environments = {key: value for key, value in classes.items() if not issubclass(value, gym.Wrapper)}
     if len(environments) == 1:
@@ -112,11 +114,6 @@ def _only_one(module: ModuleType, env_id: str) -> tuple[EnvFactory, str]:
         f"{env_id} has {len(environments) or 'no'} gymnasium.Env classes and no function make_env; "
         f"write {f'one of {named}' if named else f'{env_id}:NAME, and define NAME there'}"
     )
-
-
-def _is_of(value: Any, module: ModuleType) -> bool:
-    defined_in = getattr(value, "__module__", None) or ""
-    return f"{defined_in}.".startswith(f"{module.__name__}.")
 
 
 def _hint(name: str, module: ModuleType | None) -> str:

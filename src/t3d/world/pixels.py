@@ -23,17 +23,11 @@ Frame = NDArray[np.uint8]
 SWITCHED_OFF = ("shadow", "reflection", "skybox")  # in software they take ten times as long as all the rest
 
 
-def prepare_graphics(cfg: EnvConfig) -> None:
-    """Chooses how MuJoCo renders if env.pixels will need it."""
-    if cfg.pixels:
-        choose_graphics()
-
-
 def open_env(make_env: EnvFactory, cfg: EnvConfig) -> Any:
     """Creates an environment, with env.pixels one that observes rendered images."""
     if not cfg.pixels:
         return make_env()
-    prepare_graphics(cfg)
+    choose_graphics()
     try:
         return with_pixels(make_env(**accepted(make_env, {"render_mode": "rgb_array"})), cfg)
     except EnvironmentFailed as error:  # libraries of graphics that are missing may fail as early as this

@@ -20,6 +20,10 @@ WIDEST = 1e9  # action bounds beyond this stand for infinity
 SMALLEST_SIDE, LARGEST_SIDE = 32, 128  # pixels of an image that is encoded; chosen
 MOST_CHANNELS = 12  # four stacked RGB frames; chosen
 USUAL_CHANNELS = (1, 3, 4)  # arrays of bytes with these that are too small or too large for an image are refused
+IMAGES = (
+    f"images are uint8 up to 255, or floats with bounds 0 and 1, with two or three axes, {SMALLEST_SIDE} to "
+    f"{LARGEST_SIDE} pixels each way and at most {MOST_CHANNELS} channels"
+)
 TINY_SIDE = 8  # with fewer pixels an array of bytes is a table, not an image; chosen
 LOWEST_WHITE = 128  # bytes that never reach this are no brightness; chosen
 MOST_BESIDE_SIDES = 16  # an array with two sides of an image and this many values or fewer beside them is one; chosen
@@ -111,39 +115,20 @@ def _image_of(space: gym.Space[Any], path: Path, start: int) -> Image | None:
     channels = 1 if len(space.shape) == 2 else space.shape[2 if channels_last else 0]
     is_float = space.dtype != np.uint8
     image = Image(path, (channels, height, width), start, start + prod(space.shape), channels_last, is_float)
-    why_not = _why_not_encoded(space, image)
-    if not why_not:
+    is_zero_to_one = np.dtype(space.dtype).kind == "f" and bool((space.low == 0).all() and (space.high == 1).all())
+    is_brightness = is_zero_to_one if is_float else space.high.max() >= LOWEST_WHITE
+    is_sized = min(height, width) >= SMALLEST_SIDE and max(height, width) <= LARGEST_SIDE and channels <= MOST_CHANNELS
+    if len(space.shape) < 4 and is_brightness and is_sized:
         return image
     if _is_clearly_an_image(space, image):
-        size = " x ".join(map(str, space.shape)) if len(space.shape) == 4 else size_of(image)
+        bounds = f"{space.dtype} with bounds {space.low.min():g} and {space.high.max():g}"
         raise UserError(
-            f"{image.name} is an image of {size}, and {why_not}; if it is not an image, flatten it with "
+            f"{image.name} is an image of {' x '.join(map(str, space.shape))}, {bounds}, and {IMAGES}: resize it with "
+            "gymnasium.wrappers.ResizeObservation, use --env.pixels 84 if the environment can be rendered, and stack "
+            "frames with --env.frame-stack; if it is not an image, flatten it with "
             "gymnasium.wrappers.FlattenObservation"
         )
     return None
-
-
-def _why_not_encoded(space: spaces.Box, image: Image) -> str:
-    channels, *sides = image.shape
-    low, high = space.low.min(), space.high.max()
-    if len(space.shape) == 4:
-        return "images have two or three axes: return the newest one only, and stack them with --env.frame-stack"
-    is_zero_to_one = np.dtype(space.dtype).kind == "f" and bool((space.low == 0).all() and (space.high == 1).all())
-    if image.is_float and not is_zero_to_one:
-        return (
-            f"images must be uint8, or floats with bounds 0 and 1: this one is {space.dtype} with bounds {low:g} and "
-            f"{high:g}"
-        )
-    if not image.is_float and high < LOWEST_WHITE:
-        return f"the values of this one go up to {high}: images of uint8 must go up to 255"
-    if channels > MOST_CHANNELS:
-        return f"images must have at most {MOST_CHANNELS} channels"
-    if min(sides) < SMALLEST_SIDE or max(sides) > LARGEST_SIDE:
-        return (
-            f"images must have {SMALLEST_SIDE} to {LARGEST_SIDE} pixels each way; resize it with "
-            "gymnasium.wrappers.ResizeObservation, or use --env.pixels 84 if the environment can be rendered"
-        )
-    return ""
 
 
 def _is_clearly_an_image(space: spaces.Box, image: Image) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.policy.observations import newest, split
-from t3d.policy.spec import Floats, Spec, random_action
+from t3d.policy.spec import Spec, random_action
 from t3d.world.guard import EnvGuard, GymEnv, Result
-from t3d.world.spec import size_of
+from t3d.world.spec import IMAGES, size_of
 
 MOST_STEPS, MOST_SECONDS, EPISODES = 2000, 1.0, 3  # chosen: training should start without a noticeable delay
 SLOW_MILLISECONDS = 5.0  # chosen: as long as an update takes on one core
@@ -26,14 +26,6 @@ REPLAYED = 20  # steps played twice to see whether the seed determines everythin
 ENOUGH = 100  # observations needed before a value that never changed is reported; chosen
 MOST_NAMED = 4  # of the values that never changed; chosen
 MANY = 1000  # values of an array with several axes that may have been meant to be an image; chosen
-
-
-class Ending(NamedTuple):
-    """How an episode of the trial ended."""
-
-    length: int
-    terminated: bool
-    truncated: bool
 
 
 class Trial:
@@ -50,7 +42,7 @@ class Trial:
         self.changed = dict.fromkeys(guard.spec.images, False)
         self._first_frame = np.zeros(0, np.uint8)
         self.largest_reward = 0.0
-        self.endings: list[Ending] = []
+        self.endings: list[tuple[int, bool, bool]] = []  # length, terminated, truncated
         self.seconds: list[float] = []
 
     def see(self, raw: Any, flat: NDArray[Any]) -> None:
@@ -59,22 +51,19 @@ class Trial:
             self.bad_values = len(self.guard.faults)
             return
         self.newest = [*self.newest[-1:], raw]
-        vector = self._without_images(flat)
+        vector, frame = split(newest(flat, self.guard.spec), self.guard.spec)
+        self._first_frame = self._first_frame if self.observed else frame
+        for image in self.guard.spec.images:
+            pixels = slice(image.start, image.stop)
+            self.changed[image] |= not np.array_equal(self._first_frame[pixels], frame[pixels])
         self.least = np.minimum(self.least, vector) if self.observed else vector
         self.most = np.maximum(self.most, vector) if self.observed else vector
         self.observed += 1
-        if not self.outside and not self.env.observation_space.contains(raw):
-            self.outside = _how_outside(raw, self.env.observation_space)
-
-    def _without_images(self, flat: NDArray[Any]) -> Floats:
-        """Returns the vector of an observation, and notes which of its images have changed."""
-        spec = self.guard.spec
-        vector, frame = split(newest(flat, spec), spec)
-        first = self._first_frame = self._first_frame if self.observed else frame
-        for image in spec.images:
-            pixels = slice(image.start, image.stop)
-            self.changed[image] = self.changed[image] or not np.array_equal(first[pixels], frame[pixels])
-        return vector
+        space = self.env.observation_space
+        if not self.outside and not space.contains(raw):
+            dtype = getattr(raw, "dtype", space.dtype)
+            is_other = dtype != space.dtype
+            self.outside = f"its type is {dtype}, not {space.dtype}" if is_other else "a value is out of bounds"
 
     def step(self, rng: np.random.Generator) -> Result:
         action = self.guard.action(random_action(rng, self.guard.spec))
@@ -87,7 +76,7 @@ class Trial:
         self.largest_reward = max(self.largest_reward, abs(result.reward))
         self.odd_flags += [flag for flag in answer[2:4] if not isinstance(flag, bool | np.bool_)][:1]
         if result.terminated or result.truncated:
-            self.endings.append(Ending(self.guard.step, result.terminated, result.truncated))
+            self.endings.append((self.guard.step, result.terminated, result.truncated))
         return result
 
 
@@ -123,13 +112,6 @@ def reset(env: GymEnv, guard: EnvGuard, seed: int) -> tuple[Any, NDArray[Any]]:
     return raw[0], flat
 
 
-def _how_outside(raw: Any, space: gym.Space[Any]) -> str:
-    dtype = getattr(raw, "dtype", space.dtype)
-    if dtype != space.dtype:
-        return f"its type is {dtype}, not {space.dtype}"
-    return "a value is out of bounds, or of another type" if space.shape is None else "a value is out of bounds"
-
-
 def _values(trial: Trial) -> Iterator[str]:
     if trial.bad_values:
         first = trial.guard.faults[0]
@@ -156,10 +138,10 @@ def _arrays(raw: Any) -> Iterator[Any]:
 def _endings(trial: Trial) -> Iterator[str]:
     if trial.odd_flags:
         yield f"terminated and truncated must be True or False; {trial.odd_flags[0]!r} was returned"
-    if any(ending.terminated and ending.truncated for ending in trial.endings):
+    if any(terminated and truncated for _, terminated, truncated in trial.endings):
         yield "an episode was terminated and truncated at once; terminated wins, and nothing after it counts"
-    lengths = {ending.length for ending in trial.endings}
-    if len(trial.endings) == EPISODES and len(lengths) == 1 and all(ending.terminated for ending in trial.endings):
+    lengths = {length for length, *_ in trial.endings}
+    if len(trial.endings) == EPISODES and len(lengths) == 1 and all(terminated for _, terminated, _ in trial.endings):
         yield (
             f"every episode was terminated after exactly {lengths.pop()} steps; if that is a time limit, "
             "return truncated instead: termination tells TD3 that there is no future"
@@ -214,8 +196,7 @@ def images(spec: Spec) -> Iterator[str]:
             sides = " x ".join(map(str, part.shape))
             yield (
                 f"{part.name} of {sides} is not recognised as an image and is flattened to {part.stop - part.start:,} "
-                "values; an image is uint8, or floats with bounds 0 and 1, of 32 to 128 pixels each way and at most 12 "
-                "channels"
+                f"values; {IMAGES}"
             )
 
 
