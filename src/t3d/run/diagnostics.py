@@ -1,8 +1,4 @@
-"""A closer look at learning, on a schedule. It reads what an update used and a copy of the agent, and changes nothing.
-
-Gradients, dead units and the bias of the critics come from the rule's own update, made on that copy: so every rule has
-them.
-"""
+"""A closer look at learning, on a schedule: it changes nothing, and tries updates of the rule on a copy of the agent."""
 
 from __future__ import annotations
 

@@ -145,11 +145,10 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
     Leaving a loop over it, `close()` and the end of a `with` end the run: it saves itself and lets go of its folder.
     Another loop over it resumes it. While it works, torch has the run's settings, otherwise its caller's.
 
-    Ctrl-C ends it as leaving the loop would; KeyboardInterrupt is raised after that. Python raises it anywhere: in the
-    middle of an update, or in the caller's code while a variable or a notebook's traceback keeps the run alive. So
-    while runs are alive, and nothing else handles Ctrl-C, a working run ends as soon as its state is consistent, and
-    those that wait for their callers at once. A second Ctrl-C does not wait. Runs still alive when the program ends
-    are ended then, while torch can still be used.
+    Ctrl-C ends it, and KeyboardInterrupt is raised after that. Python would raise it anywhere, as in the middle of an
+    update or while a notebook's traceback keeps the run alive. So while runs are alive, and nothing else handles
+    Ctrl-C, a working run ends as soon as its state is consistent, and those that wait for their callers at once. A
+    second Ctrl-C does not wait. Runs still alive when the program ends are ended then, while torch can still be used.
     """
 
     def __init__(self, begin: Callable[[], Events], stop: threading.Event, resume: Callable[[Path], Events]) -> None:

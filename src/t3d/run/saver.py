@@ -112,8 +112,7 @@ class Saver:
     def _leave_folder(self) -> None:
         """Switches to a new folder beside the old one, which was removed."""
         parts, old = self.parts, self.folder
-        name = f"{old.path.name}-rescued"
-        path = first_free(old.path.parent, [name, *(f"{name}-{again}" for again in range(2, 1000))])
+        path = first_free(old.path.parent, f"{old.path.name}-rescued")
         old.close()
         self.folder, self.checkpoint = RunFolder(path, parts.cfg, parts.collector.spec, requested=old.requested), None
         self.folder.write(Start(**parts.about(self.folder)))

@@ -1,12 +1,8 @@
 """Checkpoints: complete or absent, every byte hashed, and only as large as what is new.
 
-    checkpoints/000007-step-70000/manifest.json        every file below with its size and SHA-256; written last
-                                  state.json           counters, random streams, plain values
-                                  state.safetensors    networks, moments, statistics, actions of the episodes in flight
-    checkpoints/replay/000003-seed-0-30000-40000.safetensors   rows of the replay, written once and shared; with images
-                                                               also the frames that these rows consist of
+    checkpoints/000007-step-70000/   manifest.json (size and SHA-256 of every file), state.json, state.safetensors
+    checkpoints/replay/000003-seed-0-30000-40000.safetensors   rows of the replay, written once and shared
 
-A checkpoint is written under a temporary name, flushed to disk, and renamed. Older ones are removed afterwards.
 Everything in a state has a name, so a state may grow without a new format.
 """
 
@@ -122,7 +118,7 @@ def save(
 ) -> tuple[Checkpoint, int]:
     """Writes the next checkpoint and removes what it replaces; returns it and the bytes written.
 
-    So many spare bytes must stay free on the disk.
+    It is written under a temporary name, flushed and renamed. So many spare bytes must stay free on the disk.
     """
     for folder in (root, root / "replay"):  # but never the run's own, which may have been removed
         folder.mkdir(exist_ok=True)
@@ -183,11 +179,8 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
         try:
             checkpoint = open_checkpoint(path)
             known = {"manifest.json", *(file.name for file in checkpoint.files)}
-            unknown = sorted(inside.name for inside in path.iterdir() if inside.name not in known)
-            notes += [
-                f"checkpoint {path.name} holds {name!r:.80}, which is not part of it and is not read"
-                for name in unknown
-            ]
+            for name in sorted({file.name for file in path.iterdir()} - known):
+                notes.append(f"checkpoint {path.name} holds {name!r:.80}, which is not part of it and is not read")
         except CORRUPT_ERRORS as error:
             errors.append(error)
             notes.append(f"checkpoint {path.name} is damaged: manifest.json: {error_text(error)}")

@@ -1,7 +1,4 @@
-"""The events of a run as columns of numbers, and what they say in words; read on from where it was as a log grows.
-
-Plots, comparisons, reports and the dashboard are views of these columns.
-"""
+"""The events of a run as columns of numbers, and what they say in words; read on from where it was as a log grows."""
 
 from __future__ import annotations
 

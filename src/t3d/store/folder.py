@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import errno
 import functools
+import itertools
 import os
 import platform
 import re
@@ -206,29 +207,29 @@ def create_folder(cfg: Config) -> Path:
     """Creates a folder for a new run."""
     root = Path(cfg.run.root).absolute()
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.label).name)
-    automatic = f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path = root / (cfg.run.name or automatic)
-    others = [] if cfg.run.name else [f"{automatic}-{again}" for again in range(2, 1000)]
     try:
-        return first_free(root, [path.name, *others])
+        if not cfg.run.name:
+            return first_free(root, f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}")
+        root.mkdir(parents=True, exist_ok=True)
+        (root / cfg.run.name).mkdir()
     except FileExistsError:
-        pass
+        name = display_path(root / cfg.run.name)
+        resumed = f"or resume it: t3d resume {shlex.quote(name)}"
+        raise UserError(f"a run named {name} already exists; choose another --run.name, {resumed}") from None
     except OSError as error:
         raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
-    raise UserError(
-        f"a run named {display_path(path)} already exists; choose another --run.name, "
-        f"or resume it: t3d resume {shlex.quote(display_path(path))}"
-    )
+    return root / cfg.run.name
 
 
-def first_free(root: Path, names: Sequence[str]) -> Path:
-    """Creates a folder with the first of these names that is free."""
+def first_free(root: Path, name: str) -> Path:
+    """Creates a folder of this name or, where there is one, of this name and a number."""
     root.mkdir(parents=True, exist_ok=True)
-    for name in names:
+    for number in itertools.count(1):
         with contextlib.suppress(FileExistsError):
-            (root / name).mkdir()
-            return root / name
-    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(root / names[0]))
+            path = root / (name if number == 1 else f"{name}-{number}")
+            path.mkdir()
+            break
+    return path
 
 
 def worth_keeping(path: Path, cfg: Config) -> bool:
@@ -245,7 +246,7 @@ def set_aside(path: Path, names: Sequence[str] = OF_ONE_RUN, of: str = "run") ->
     """Moves files of an earlier run, or task, out of the way of the one that starts in its folder; says where to."""
     if not any((path / name).exists() for name in names):
         return []
-    apart = next(path / f"before-{n}" for n in range(1, 10**6) if not (path / f"before-{n}").exists())
+    apart = next(apart for n in itertools.count(1) if not (apart := path / f"before-{n}").exists())
     apart.mkdir()
     for name in names:
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,6 @@
 """What a run reported in one kind of event, as columns of numbers that grow.
 
-Lines that hold only numbers are read about three times as fast as JSON, a million in a second or two, if they are what
-T3D writes to the letter; anything else is left to JSON. The result is the same: tests/store/test_columns.py compares.
+Lines of numbers, as T3D writes them to the letter, are read about three times as fast as JSON, which reads the others.
 """
 
 from __future__ import annotations
@@ -56,10 +55,7 @@ class Table:
         return sorted(self.columns, key=lambda metric: self.fields.index(metric.field))
 
     def add(self, lines: Sequence[bytes], offset: int) -> int:
-        """Adds the events of lines, which begin at this offset of the log; returns how many cannot be used.
-
-        Raises if one holds something unheard of.
-        """
+        """Adds the events of lines, which begin at this offset; returns how many cannot be used, or raises."""
         plain = read_plain(self.kind, lines)
         if plain is not None:
             metrics = {Metric(self.kind, name): _drawable(plain[name]) for name in self.fields if name in plain}
@@ -80,10 +76,9 @@ class Table:
                 column[: self.rows] = column[order]
 
     def thin(self) -> bool:
-        """Halves the rows: of every four in a row of a member, each metric keeps its smallest and its largest value.
+        """Halves the rows: of every four of a member, each metric keeps its smallest and its largest value, in order.
 
-        They stay in their order, at most three rows from where they were; the newest row stays as it is. Returns
-        whether there was anything to leave out.
+        The newest row stays as it is. Returns whether there was anything to leave out.
         """
         self.put_in_order()
         numbers = self._numbers[:, : self.rows]
