@@ -19,7 +19,7 @@ import t3d
 from t3d.events import End, Eval, Start
 from t3d.insight.plots import plot_curves
 from t3d.store.log import read_events
-from t3d.store.members import best_of
+from t3d.store.metrics import best_of
 from t3d.store.reader import open_run
 from t3d.types import sample_std
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from t3d.config import Config, merge, to_dict, to_toml
 from t3d.events import Diagnosed, End, EpisodeEnd, Eval, Event, SeedStopped, Start, TraceSummary, Update, to_line
-from t3d.store.members import StoredEvaluation
+from t3d.store.metrics import StoredEvaluation
 from t3d.store.reader import Run, open_run
 
 EVERY = 1000  # steps between evaluations

@@ -21,7 +21,7 @@ from faults import rewrite_policy
 from t3d.app.cli import main
 from t3d.files import sealed, unsealed
 from t3d.insight.wording import number_text
-from t3d.store.members import best_of
+from t3d.store.metrics import best_of
 from t3d.store.reader import open_run
 
 SMALL = ["--total-steps", "200", "--random-steps", "100", "--td3.batch-size", "16", "--threads", "1", "--no-video"]

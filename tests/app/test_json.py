@@ -23,7 +23,7 @@ from t3d.app.runs import shown_fields
 from t3d.events import ActorEvent, Alarm, Note, Resumed, SeedStopped, Start, from_line, to_line
 from t3d.insight.statistics import estimate, mean
 from t3d.insight.wording import number_text
-from t3d.store.members import best_of
+from t3d.store.metrics import best_of
 from t3d.store.reader import open_run
 from t3d.store.summary import read_summary
 from terminals import COMMAND, SMALL, TRAIN, in_terminal

@@ -27,7 +27,7 @@ from t3d.errors import EnvironmentFailed
 from t3d.events import ActorEvent, Alarm, End, Eval, Event, Note, SeedStopped, Start, to_line
 from t3d.insight.wording import duration_text, number_text, seeds_text, size_text, source_of, steps_text
 from t3d.store.log import Unreadable, read_log
-from t3d.store.members import best_of
+from t3d.store.metrics import best_of
 from t3d.store.reader import open_run
 from t3d.store.summary import Stored, Summary, changes, contents, read_summaries, read_summary
 

@@ -26,7 +26,7 @@ from t3d.config import Config, EnvConfig, Member, merge
 from t3d.errors import UserError
 from t3d.events import End
 from t3d.insight.plots import plot_curves
-from t3d.store.members import StoredEvaluation
+from t3d.store.metrics import StoredEvaluation
 from t3d.store.reader import Run, open_run
 from t3d.world.make import env_factory
 

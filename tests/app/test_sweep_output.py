@@ -26,7 +26,7 @@ from t3d.app.terminal import PlainConsole
 from t3d.config import Config, Member, merge
 from t3d.events import End, SeedStopped
 from t3d.insight.plots import plot_curves
-from t3d.store.members import StoredEvaluation, contenders, highest, last_means
+from t3d.store.metrics import StoredEvaluation, contenders, highest, last_means
 from t3d.store.reader import Run
 
 LONGEST = ("td3.pre_activation_penalty=0.25,1.125", "td3.target_noise_clip=0.25,0.125", "td3.max_grad_norm=0.5,12.25")

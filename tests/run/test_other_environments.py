@@ -23,7 +23,7 @@ from t3d.config import Member, load_config
 from t3d.errors import UserError
 from t3d.events import Eval, Event, Note, Resumed, Start
 from t3d.store.folder import versions
-from t3d.store.members import best_of
+from t3d.store.metrics import best_of
 from t3d.store.reader import open_run
 from t3d.world.fingerprint import differences
 

@@ -15,7 +15,7 @@ from t3d.config import Config, Member, TD3Config
 from t3d.config.sweeps import noun
 from t3d.events import ActorEvent, Alarm, Event, Note, SeedStopped
 from t3d.store.log import read_events
-from t3d.store.members import member_of
+from t3d.store.metrics import member_of
 
 WATCHED_EVENTS = (*dict.fromkeys(kind for symptom in SYMPTOMS for kind in symptom.looks_at), SeedStopped)
 GRAVITY = {symptom.kind: rank for rank, symptom in enumerate(SYMPTOMS)}  # the gravest first

@@ -20,7 +20,7 @@ from t3d.events import Eval
 from t3d.files import Refused
 from t3d.insight.wording import number_text
 from t3d.store.log import read_log
-from t3d.store.members import member_of
+from t3d.store.metrics import member_of
 from t3d.types import sample_std
 
 NARROWEST = 9  # characters of a column

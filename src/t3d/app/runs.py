@@ -25,7 +25,7 @@ from t3d.insight import wording
 from t3d.store.columns import read_columns
 from t3d.store.details import Result, about_fields, alarm_fields, last_return, messages_of, results_of
 from t3d.store.log import damage_in_words
-from t3d.store.members import Evals, StoredEvaluation, best_of
+from t3d.store.metrics import Evals, StoredEvaluation, best_of
 from t3d.store.reader import locate
 from t3d.store.summary import SORTS, Summary, changes, contents, read_summaries, read_summary
 

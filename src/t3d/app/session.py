@@ -37,7 +37,7 @@ from t3d.insight.wording import number_text, returned
 from t3d.sinks.process import written_for
 from t3d.store.best import read_fresh
 from t3d.store.log import read_events
-from t3d.store.members import StoredEvaluation, best_of, trained
+from t3d.store.metrics import StoredEvaluation, best_of, trained
 from t3d.store.reader import Run, open_run
 
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second

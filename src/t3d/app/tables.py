@@ -15,7 +15,7 @@ from rich.text import Text
 from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.insight.wording import IN_HEADING, number_text, source_of
-from t3d.store.members import Evals, StoredEvaluation, best_of, highest, last_means, trained
+from t3d.store.metrics import Evals, StoredEvaluation, best_of, highest, last_means, trained
 from t3d.types import sample_std
 
 SETTINGS = ("setting", "default", "value", "source")

@@ -18,7 +18,7 @@ from t3d.files import CORRUPT_ERRORS, readable, to_fields
 from t3d.policy.spec import Spec
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.contents import refuse_unlike
-from t3d.store.members import stored_name
+from t3d.store.metrics import stored_name
 from t3d.store.reader import Run
 from t3d.types import State
 from t3d.world.fingerprint import difference, outline

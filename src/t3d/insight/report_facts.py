@@ -24,7 +24,7 @@ from t3d.store.best import Fresh, read_fresh
 from t3d.store.columns import Columns, read_columns
 from t3d.store.details import messages_of, videos_of
 from t3d.store.log import journal_lines, prefixes
-from t3d.store.members import highest, last_means
+from t3d.store.metrics import highest, last_means
 from t3d.store.reader import Run, open_run
 from t3d.store.summary import Summary, read_summary
 from t3d.world.spec import size_of

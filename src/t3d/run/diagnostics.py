@@ -1,4 +1,4 @@
-"""A closer look at learning, on a schedule: it changes nothing, and tries updates of the rule on a copy of the agent."""
+"""A closer look at learning, on a schedule: it changes nothing, and tries the rule's updates on a copy of the agent."""
 
 from __future__ import annotations
 

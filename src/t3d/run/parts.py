@@ -26,7 +26,7 @@ from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.contents import refuse_unlike
 from t3d.store.folder import RunFolder, versions
-from t3d.store.members import stored_name
+from t3d.store.metrics import stored_name
 from t3d.types import State
 from t3d.world.fingerprint import difference, differences, outline
 from t3d.world.make import own_names

@@ -24,8 +24,7 @@ from t3d.files import Refused, error_text, open_log, read
 from t3d.run.background import begin
 from t3d.store.lock import try_lock
 from t3d.store.log import START, event_of, prefixes, read_lines
-from t3d.store.members import member_of
-from t3d.store.metrics import KINDS, LISTED, entries
+from t3d.store.metrics import KINDS, LISTED, entries, member_of
 
 LOCK = "sinks.lock"  # names the tools for which all of the log was written
 LONGEST = 1000  # bytes of that file

@@ -30,8 +30,7 @@ from t3d.store.log import (
     read_lines,
     read_part,
 )
-from t3d.store.members import StoredEvaluation, member_of
-from t3d.store.metrics import KINDS, Metric, Series, listing, parse_metric, without_pauses
+from t3d.store.metrics import KINDS, Metric, Series, StoredEvaluation, listing, member_of, parse_metric, without_pauses
 from t3d.store.tables import NEEDED, WHOLE, Table
 
 MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped)

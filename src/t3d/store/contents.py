@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.files import Refused, read, to_count, to_fields, to_list, to_number, unsealed, write_new
-from t3d.store.members import stored_name
+from t3d.store.metrics import stored_name
 from t3d.types import UNKNOWN, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for

@@ -31,7 +31,7 @@ from t3d.events import (
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, refuse_link, replace, to_count, to_json
 from t3d.store.columns import Columns
 from t3d.store.log import fields_of, journal_lines, newest_session
-from t3d.store.members import StoredEvaluation, best_of, last_means, member_of
+from t3d.store.metrics import StoredEvaluation, best_of, last_means, member_of
 from t3d.store.summary import Summary, changes
 
 MOST_NEWS = 200  # the newest

@@ -19,7 +19,7 @@ from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import UnknownNetwork, read_policy
 from t3d.store.columns import read_columns
 from t3d.store.log import LOG, Unreadable, damage_in_words
-from t3d.store.members import Evals, best_of, contenders
+from t3d.store.metrics import Evals, best_of, contenders
 
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 MOST_NAMED = 3  # members that a message lists

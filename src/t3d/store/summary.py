@@ -27,7 +27,7 @@ from t3d.store.checkpoint import folders
 from t3d.store.columns import read_columns
 from t3d.store.control import Notes, read_notes
 from t3d.store.log import LONGEST_NAME, Unreadable, alarm_kinds, journal_lines, newest_session, prefixes, read_ends
-from t3d.store.members import best_of, last_means, stored_name
+from t3d.store.metrics import best_of, last_means, stored_name
 
 STATES = prefixes((Start, Resumed, Paused, Continued))
 LARGEST_NOTE = 2**24  # bytes; a larger one is not read
