@@ -74,7 +74,7 @@ def test_a_process_takes_over_its_own_run_and_says_so_of_one_that_works(tmp_path
         next(third)
     third.close()
     third._turn.release()
-    assert third._stop.is_set(), "it ends where it works"
+    assert third._requests.stop.is_set(), "it ends where it works"
     third.close()
 
 

@@ -22,7 +22,7 @@ from t3d.config.presets import as_config
 from t3d.errors import EnvironmentFailed, StoppedEarly, UserError
 from t3d.events import End, Event, Note, Resumed, Session, Start
 from t3d.modules import find_again
-from t3d.run.build import Training, assemble
+from t3d.run.build import assemble
 from t3d.run.loop import Trainer
 from t3d.run.placement import resolve
 from t3d.run.resume import load
@@ -50,7 +50,7 @@ def train(
     Setting stop or leaving early ends it cleanly, with a checkpoint; setting save asks for one without ending.
     """
     requests = Requests(stop or threading.Event(), save or threading.Event())
-    return _live(lambda: _train(cfg, requests, make_env), requests, make_env)
+    return LiveRun(lambda: _train(cfg, requests, make_env), requests, make_env)
 
 
 def _train(
@@ -69,7 +69,9 @@ def _train(
         else:
             make_env = checked_factory(make_env)
         training = assemble(resolve(cfg), requests, make_env, opened, surroundings, requested=requested)
-        yield from Trainer(training, _start_events(training), requests).run()
+        start = Start(**training.parts.about(training.saver.folder))
+        notes = [Note(step=0, text=text) for text in training.notes]
+        yield from Trainer(training, [start, *notes], requests).run()
 
 
 def resume(
@@ -96,11 +98,7 @@ def resume(
     given |= {"env.bad_values": bad_values, "env.hang_seconds": hang_seconds}
     changes = {name: value for name, value in given.items() if value is not None}
     folder = Path(path).absolute()
-    return _live(lambda: _resume(folder, changes, cfg, requests, make_env), requests, make_env)
-
-
-def _live(begin: Callable[[], Events], requests: Requests, make_env: EnvFactory | None) -> LiveRun:
-    return LiveRun(begin, requests.stop, lambda path: _resume(path, {}, None, requests, make_env))
+    return LiveRun(lambda: _resume(folder, changes, cfg, requests, make_env), requests, make_env)
 
 
 def _resume(
@@ -123,20 +121,20 @@ def _resume(
         make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
         training = assemble(cfg, requests, make_env, opened, surroundings, path, loaded, requested)
         parts, folder = training.parts, training.saver.folder
-        start = [] if loaded else _start_events(training)
-        if loaded and folder.events.is_empty:
-            start = [Start(**parts.about(folder))]
-        others = training.notes if loaded else []  # otherwise reported at the start
-        notes = [text for text in (lock.note, *folder.notes, *notes, *others) if text]
-        name, best = (loaded.checkpoint.name, parts.best.returns) if loaded else ("", [])
-        resumed = Resumed(**parts.about(folder), checkpoint=name, best=best, notes=notes)
-        changed = [Note(step=parts.counters.step, text=parts.task_changes)] if parts.task_changes else []
-        yield from Trainer(training, [*start, resumed, *changed], requests).run()
-
-
-def _start_events(training: Training) -> list[Event]:
-    about = training.parts.about(training.saver.folder)
-    return [Start(**about), *(Note(step=0, text=text) for text in training.notes)]
+        about, events = parts.about(folder), list[Event]()
+        if folder.events.is_empty:
+            events.append(Start(**about))
+        notes = [lock.note, *folder.notes, *notes]
+        if loaded:
+            notes += training.notes
+            name, best = loaded.checkpoint.name, parts.best.returns
+        else:
+            events += [Note(step=0, text=text) for text in training.notes]
+            name, best = "", []
+        events.append(Resumed(**about, checkpoint=name, best=best, notes=[text for text in notes if text]))
+        if parts.task_changes:
+            events.append(Note(step=parts.counters.step, text=parts.task_changes))
+        yield from Trainer(training, events, requests).run()
 
 
 class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
@@ -151,8 +149,8 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
     second Ctrl-C does not wait. Runs still alive when the program ends are ended then, while torch can still be used.
     """
 
-    def __init__(self, begin: Callable[[], Events], stop: threading.Event, resume: Callable[[Path], Events]) -> None:
-        self._events, self._stop, self._begin, self._resume = begin(), stop, begin, resume
+    def __init__(self, begin: Callable[[], Events], requests: Requests, make_env: EnvFactory | None) -> None:
+        self._events, self._begin, self._requests, self._make_env = begin(), begin, requests, make_env
         self.path: Path | None = None  # of its folder, once it has one
         self.step = 0  # of the newest event
         self._interrupted, self._has_ended, self._process = False, False, os.getpid()
@@ -163,8 +161,9 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
         if inspect.getgeneratorstate(self._events) == inspect.GEN_CLOSED and not self._has_ended:
             if self._interrupted:
                 self._interrupted = False
-                self._stop.clear()
-            self._events = self._begin() if self.path is None else self._resume(self.path)
+                self._requests.stop.clear()
+            again = self.path and _resume(self.path, {}, None, self._requests, self._make_env)
+            self._events = again or self._begin()
         return self._until_left()
 
     def __repr__(self) -> str:
@@ -207,7 +206,7 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
         if self._process != os.getpid():  # a forked child has a copy of it
             return
         if self._turn.locked():
-            self._stop.set()
+            self._requests.stop.set()
             return
         try:
             if inspect.getgeneratorstate(self._events) != inspect.GEN_CLOSED:
@@ -274,7 +273,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         signal.default_int_handler(number, frame)
     for run in working:
         run._interrupted = True
-        run._stop.set()
+        run._requests.stop.set()
     if not working:
         *others, last = alive
         for run in others:

@@ -115,7 +115,7 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
         raise UserError(
             f"{path / 'config.toml'} was changed: {', '.join(refused)}; a run resumes as it was started. Undo that, or "
             f"start a new run with --config; {', '.join(CHANGEABLE)} may be changed there, and some of them with flags "
-            "of t3d resume"
+            "of t3d resume, e.g. --total-steps"
         )
     applied = {key: now for key, (_, now) in edits.items() if key in (*CHANGEABLE, *OWN_FILES)}
     notes = [

@@ -28,7 +28,7 @@ from t3d.events import (
     SeedStopped,
     Start,
 )
-from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, refuse_link, replace, to_count, to_json
+from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, replace, to_count, to_json
 from t3d.store.columns import Columns
 from t3d.store.log import fields_of, journal_lines, newest_session
 from t3d.store.metrics import StoredEvaluation, best_of, last_means, member_of
@@ -146,7 +146,8 @@ def difference(runs: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
 
 def videos_of(path: Path) -> list[dict[str, Any]]:
     """Lists the videos of a run folder by the step of the policy that they show; others come last."""
-    videos = [_about(path / "video.mp4", ""), *(_about(file, "videos/") for file in _recorded(path))]
+    recorded = [] if (path / "videos").is_symlink() else (path / "videos").glob("*.mp4")
+    videos = [_about(path / "video.mp4", ""), *(_about(file, "videos/") for file in recorded)]
     return sorted(filter(None, videos), key=lambda video: (video["step"] is None, video["step"] or 0, video["file"]))
 
 
@@ -178,14 +179,6 @@ def _news(fields: dict[str, Any]) -> dict[str, Any]:
     }
     text = texts.get(kind, text)
     return {"event": kind, "step": fields.get("step"), "time": fields.get("time"), "text": text[:LONGEST_TEXT]}
-
-
-def _recorded(path: Path) -> list[Path]:
-    try:
-        refuse_link(path / "videos")
-        return [path / "videos" / name for name in os.listdir(path / "videos") if name.endswith(".mp4")]  # noqa: PTH208
-    except (OSError, Refused):
-        return []
 
 
 def _about(path: Path, folder: str) -> dict[str, Any] | None:

@@ -106,10 +106,8 @@ def open_run(text: str | Path, root: str | Path = "runs") -> Run:
 def locate(text: str | Path, root: Path) -> Path:
     """Finds the folder of the run at a path, or of a name under root."""
     paths = (Path(text), root / text)
-    for mark in MARKS:
-        for path in paths:
-            if os.path.lexists(path / mark):
-                return path
+    if marked := [path for mark in MARKS for path in paths if os.path.lexists(path / mark)]:
+        return marked[0]
     for path in paths:
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where this says no)
             raise Unreadable(path, "it has no events.jsonl")
