@@ -114,9 +114,9 @@ def test_every_field_says_what_it_is() -> None:
     [
         ({"tdd": {}}, "unknown key tdd, did you mean td3"),
         ({"td3": {"batchsize": 3}}, "unknown key td3.batchsize, did you mean batch_size"),
-        ({"td3": {"random_steps": 3}}, "td3.random_steps is random_steps here"),
-        ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is updates_per_step here"),
-        ({"td3": {"normalise_observations": 3}}, "td3.normalise_observations is normalise_observations here"),
+        ({"td3": {"random_steps": 3}}, "td3.random_steps is called random_steps now"),
+        ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is called updates_per_step now"),
+        ({"td3": {"normalise_observations": 3}}, "td3.normalise_observations is called normalise_observations now"),
         ({"td3": {"learning_rate": 1e-3}}, "td3.learning_rate is td3.actor_lr and td3.critic_lr here"),
         ({"buffer_size": 10}, "buffer_size is replay.capacity here"),
         ({"track": True}, "track is sinks=wandb here"),

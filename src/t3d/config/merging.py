@@ -54,7 +54,9 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
         name = f"{prefix}{key}"
         if key not in hints:
             ours = " and ".join(our_names(name, flat(Config())))
-            raise UserError(f"{name} is {ours} here" if ours else f"unknown key {name}{did_you_mean(str(key), hints)}")
+            has_moved = ours.rpartition(".")[2] == key  # since an older version wrote the file
+            known_as = f"is called {ours} now" if has_moved else f"is {ours} here"
+            raise UserError(f"{name} {known_as}" if ours else f"unknown key {name}{did_you_mean(str(key), hints)}")
         current = getattr(base, key)
         if not dataclasses.is_dataclass(current):
             changes[key] = value

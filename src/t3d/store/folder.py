@@ -135,19 +135,20 @@ class RunFolder:
             for folder in (path, path / "best", path / "last"):
                 clear_leftovers(folder)
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
-            self.events, self._metrics = (Log(path / name, 0 if lengths is None else lengths[name]) for name in LOGS)
+            self.events, self._metrics = (Log(path / name, lengths[name] if lengths else 0) for name in LOGS)
             self._journal = Log(path / "journal.jsonl")
+            self._logs = (self.events, self._metrics, self._journal)
         except (OSError, Refused) as error:
             raise UserError(f"cannot write the run in {path}: {error_text(error)}") from None
         self._unwritten: list[str] = []  # policies that could not be written, in words
-        self._place, self._checked_at = _identity(path), time.monotonic()
-        self.notes = [log.note for log in (self.events, self._metrics, self._journal) if log.note]
+        self._inode, self._checked_at = _identity(path), time.monotonic()
+        self.notes = [log.note for log in self._logs if log.note]
         self._table = csv.DictWriter(self._metrics, COLUMNS, extrasaction="ignore")
         if self._metrics.is_empty:
             self._table.writeheader()
 
     def is_gone(self) -> bool:
-        return _identity(self.path) != self._place
+        return _identity(self.path) != self._inode
 
     def refuse_if_gone(self, every_seconds: float = 0.0) -> None:
         """Ends a run whose folder was removed; looks for it only so often."""
@@ -173,7 +174,7 @@ class RunFolder:
     def take_failures(self) -> list[str]:
         """Returns what could not be written since the last call, in words."""
         failures, self._unwritten = self._unwritten, []
-        for log in (self.events, self._metrics, self._journal):
+        for log in self._logs:
             if log.lost:
                 failures.append(f"{log.lost} lines of {log.name} could not be written")
                 log.lost = 0
@@ -186,7 +187,7 @@ class RunFolder:
                 self.save_policy("last", snapshot, member, self.cfg.members[member], {"step": step})
 
     def close(self) -> None:
-        for log in (self.events, self._metrics, self._journal):
+        for log in self._logs:
             log.close()
 
     def save_policy(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
