@@ -243,16 +243,15 @@ def from_line(line: str) -> Event | None:
     The line may be from a newer T3D: unknown fields are dropped, and an unknown kind gives None.
     """
     fields = fields_in(line)
-    kind = fields.pop("event")
-    if not isinstance(kind, str):
+    if not isinstance(name := fields.pop("event"), str):
         raise ValueError("the kind of an event is not a text")
-    if kind not in KINDS:
+    if (kind := KINDS.get(name)) is None:
         return None
     with suppress(TypeError):  # a field is unknown, or one is missing
-        return KINDS[kind](**fields)
-    known = {field.name for field in dataclasses.fields(KINDS[kind])}
+        return kind(**fields)
+    known = {field.name for field in dataclasses.fields(kind)}
     try:
-        return KINDS[kind](**{name: value for name, value in fields.items() if name in known})
+        return kind(**{name: value for name, value in fields.items() if name in known})
     except TypeError as error:
         raise ValueError(str(error)) from None
 

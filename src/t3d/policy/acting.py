@@ -265,11 +265,8 @@ class Controller:
         if previous_action is not None:
             if not spec.max_action_change:
                 raise UserError(_TAKES_NO_PREVIOUS)
-            try:
-                shape = np.shape(previous_action)
-            except ValueError:  # a ragged list, which is refused below
-                shape = ()
-            count = shape[0] if len(shape) == len(spec.action_shape) + 1 else None
+            given = np.asarray(previous_action, object)  # any type takes a ragged list, which is refused below
+            count = len(given) if given.ndim > len(spec.action_shape) else None
             previous_action = _valid_previous(previous_action, count, spec)
         self.policy.reset()
         self._state = previous_action
