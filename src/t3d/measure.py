@@ -1,7 +1,4 @@
-"""Metrics of learning: of a batch and an agent's networks, each with a value for each of M members (C critics,
-B transitions); and what followed the newest transitions of a replay, their discounted returns, to compare predictions
-with.
-"""
+"""Metrics of learning: of a batch (M members, C critics, B transitions), of networks, and returns that followed."""
 
 from __future__ import annotations
 

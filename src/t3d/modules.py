@@ -84,10 +84,9 @@ def in_folder(where: str) -> str:
 
 
 def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
-    """Imports the user's module and puts its folder first on Python's path.
+    """Imports the user's module and puts its folder, or for a name the current one, first on Python's path.
 
-    A module given by name is searched in the current folder. The path changes only here: commands that need none of
-    the user's files must not import one that happens to be named like a library.
+    Only here: commands that need none of the user's files must not import one that is named like a library.
     """
     if _allowed is not None and name not in _allowed and (is_path(where) or not where.startswith("t3d.")):
         raise NotImported(name, what)
@@ -128,10 +127,7 @@ def files_of(names: Iterable[str]) -> dict[str, str]:
 
 
 class RunFolders:
-    """First of Python's finders: nothing inside a run's folder is ever imported, by whoever and however it is named.
-
-    Whoever sends a run must not send code with it.
-    """
+    """First of Python's finders: nothing inside a run's folder is ever imported; who sends a run must not send code."""
 
     folders: frozenset[str] = frozenset()
 

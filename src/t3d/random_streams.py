@@ -1,7 +1,5 @@
-"""The random numbers of updates: one stream for each seed, never shared.
-
-On the CPU a stream is a torch generator. On a GPU it is computed from a counter, which CUDA graphs can record and
-compilers can fuse, and which draws for all members in one operation where generators need one each.
+"""The random numbers of updates: one stream for each seed, a torch generator on the CPU. On a GPU it is computed from a
+counter, which CUDA graphs can record, and which draws for all members in one operation.
 """
 
 from __future__ import annotations

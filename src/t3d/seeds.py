@@ -1,7 +1,6 @@
-"""Derives every random stream from the seeds.
+"""Derives every random stream from the member's seed, a purpose, and where it applies the environment and the episode.
 
-Streams are never shared. Each is derived from the member's seed, a purpose, and, where it applies, the environment and
-the episode. The member's index is not used: a seed gives the same results alone or with others.
+The member's index is not used: a seed gives the same results alone or with others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Adam on one flat tensor, and what the settings may add to it.
-
-torch.optim.Adam has one learning rate per group; here each row may have its own.
-"""
+"""Adam on one flat tensor, in which each row may have its own learning rate, and what the settings may add to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The numbers that an update reads: each is a float, the same for all members, or a tensor (M,), one for each member.
-
-A CUDA graph freezes the floats it was recorded with. So a number that moves, or differs between members, is a tensor;
-with floats the operations, and so the bits, are those of the plain text.
+"""The numbers that an update reads: floats, or where they move or differ between members tensors, which CUDA graphs do
+not freeze; with floats the operations, and so the bits, are those of the plain text.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ def is_zero(coefficient: Coefficient) -> bool:
 
 
 def rowwise(coefficient: Coefficient, rows: Tensor) -> Any:
-    """Shapes a coefficient to multiply rows (K, ...), of which every member has K / M; a single number stays one.
-
-    It is rounded to the rows' precision only here, as torch rounds a float: so a member's bits are those it has alone.
-    """
+    """Shapes a coefficient to multiply rows (K, ...); rounds it, as torch rounds floats, only here."""
     if not isinstance(coefficient, Tensor) or not coefficient.ndim:
         return coefficient
     each = coefficient.repeat_interleave(rows.shape[0] // coefficient.shape[0])

@@ -1,6 +1,5 @@
-"""What the settings may choose about critics, by name, for td3_update to look up. The first of each is the paper's.
-
-M members, C critics each, B transitions; outputs has one value per critic, or the logits of a categorical one.
+"""What the settings may choose about critics, by name, the paper's first. M members, C critics each, B transitions;
+outputs has one value per critic, or the logits of a categorical one.
 """
 
 from __future__ import annotations

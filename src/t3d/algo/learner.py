@@ -96,10 +96,7 @@ class Learner:
         return trace
 
     def record(self) -> None:
-        """Records CUDA graphs of sampling, updating and feedback for run to replay.
-
-        If the source cannot be recorded, its batches are copied to where the graphs read them, one update at a time.
-        """
+        """Records CUDA graphs for run to replay: of sampling and feedback, too, if the source can be recorded."""
         source = self._source
         if not source.capture_safe and self._staged is None:
             self._staged = Staged(source, source.device)

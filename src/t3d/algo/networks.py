@@ -1,7 +1,6 @@
 """Actor and critics as stacks: every weight has a leading axis, so M members with C critics are one batched product.
 
-A stack keeps all its parameters in one flat tensor (K, P), and its layers are views of it. So Adam and Polyak are a few
-operations on one tensor, and a snapshot is a copy of it.
+Layers are views of one flat tensor (K, P): Adam and Polyak are a few operations on it, and a snapshot is a copy.
 """
 
 from __future__ import annotations
@@ -142,11 +141,7 @@ def _floats(values: Tensor, like: Tensor) -> Tensor:
 
 
 def _pixels(images: Tensor, like: Tensor) -> list[Tensor]:
-    """Keeps the networks' images (N, channels, height, width) apart until they are flattened.
-
-    A loop over several networks is faster than grouped convolutions and than unfold with batched products, on a CPU and
-    on a GPU: docs/lab/performance.md.
-    """
+    """Keeps the networks' images apart until they are flattened, as loops are faster here: docs/lab/performance.md."""
     on_cpu = images.device.type == "cpu"  # where convolutions are faster with channels last in memory
     order = torch.channels_last if on_cpu else torch.contiguous_format
     return [image.contiguous(memory_format=order).to(like.dtype).div_(BRIGHTEST).sub_(MIDDLE) for image in images]

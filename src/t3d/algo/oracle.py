@@ -1,7 +1,4 @@
-"""TD3 written plainly from the paper's pseudocode: one seed, one module per network, torch.optim.Adam, no stacking.
-
-It shares no code with the rest of t3d.algo on purpose. Tests compare the real update with it; benchmarks measure both.
-"""
+"""TD3 written plainly from the paper's pseudocode for tests and benchmarks; it shares no code with the rest of t3d.algo."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """TD3 for observations with images: td3.py with an encoder in front, as in DrQ-v2 (Yarats and others, 2021).
 
-An encoder of convolutions is shared by a member's actor and critics. It learns from the critics' loss alone, and it has
-no target: s2 is encoded by the online encoder. Images are shifted at random before they are encoded. The fifteen steps
-and their letters are those of td3.py; once encoded, s and s2 are vectors.
+A member's actor and critics share it. It learns from the critics' loss alone, and has no target: s2 is encoded by the
+online encoder. Once encoded, s and s2 are vectors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The complete TD3 algorithm (Fujimoto, van Hoof and Meger, 2018, "Addressing Function Approximation Error in
-Actor-Critic Methods").
+Actor-Critic Methods"), for M members that are trained side by side and share nothing.
 
 Step 1, the replay memory, is data/replay.py. Everything else is in this file, in the paper's letters: s, a, r, s2, y;
-eps is the smoothing noise, q and q2 are values of the critics and of their targets. M members are trained side by side
-and share nothing.
+eps is the smoothing noise, q and q2 are values of the critics and of their targets.
 """
 
 from __future__ import annotations

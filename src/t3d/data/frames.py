@@ -1,8 +1,7 @@
 """The replay of observations that are images: vectors and actions in rows, and frames beside them, each stored once.
 
-Frames are numbered in the order they arrive, and a ring for each member keeps the newest. A row of the replay knows the
-numbers of its frames: those of s, oldest first, and then that of s2, whose stack is the last ones of them. A transition
-shares the frames of the one before it in its episode, so that only the frame of its s2 is new.
+A row knows the numbers of its frames: those of s, oldest first, and then that of s2, whose stack is the last ones. A
+transition shares the frames of the one before it in its episode, so that only the frame of its s2 is new.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class LastStack(NamedTuple):
 class FrameReplay(Replay):
     """A replay whose s and s2 are uint8 (M, B, observation_width), assembled from frames that are stored once.
 
-    Transitions whose frames are overwritten leave before their rows are: many short episodes have more frames. A run of
-    fewer steps than the capacity takes less memory.
+    Transitions whose frames are overwritten leave before their rows are: many short episodes have more frames.
     """
 
     def __init__(

@@ -1,9 +1,7 @@
-"""A sum tree over the priorities of a replay's rows, the same for CPU and GPU.
+"""A sum tree over the priorities of a replay's rows, of wide nodes and fixed shapes, so that CUDA graphs can record it.
 
-Nodes are wide, so that a million rows need three levels and few operations. Shapes never change and the host never
-waits, so CUDA graphs can record everything here. A sum is always recomputed from all it sums: if differences were added
-to it, their rounding errors would pile up. Rows that are set twice get the larger priority, in whatever order a GPU
-writes.
+Sums are always recomputed from all they sum: differences would pile up rounding errors. Rows that are set twice get
+the larger priority, in whatever order a GPU writes.
 """
 
 from __future__ import annotations
@@ -97,7 +95,7 @@ def _sum_all(parents: Tensor, children: Tensor) -> None:
 
 
 def _search(sums: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Finds where running sums (K, FAN_OUT) first exceed targets (K, T); also returns what is left of the targets.
+    """Finds where running sums (K, FAN_OUT) first exceed targets (K, T), and what is left of the targets.
 
     If rounding has led a target beyond the end, the last value that adds to the sum is taken.
     """

@@ -1,8 +1,7 @@
 """Step 1: the replay memory. One ring buffer per member; when it is full the oldest transition is overwritten.
 
 A transition is one row of floats [s, a, r, terminated, s2], so adding is one write and sampling is one gather. It
-carries, unchanging, where it comes from: environment, episode, step and how it ended. Which row comes before and after
-another in its episode is derived from that when transitions are added and when a run is resumed, and never saved.
+carries where it comes from. Links between neighbours are derived from that, and never saved.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class Replay:
         return (stop - first) * (self.rows[member, :1].nbytes + self.links.origins[member, :1].nbytes)
 
     def put(self, member: int, first: int, contents: dict[str, NDArray[Any]], gone: int = 0) -> None:
-        """Writes back what contents returned of transitions from first on, but for so many that are gone by now.
-
-        It may come from a replay of another capacity; links are derived afterwards.
-        """
+        """Writes back contents, perhaps of another capacity, of transitions from first on without those gone by now."""
         rows = contents["rows"][gone:]
         index = np.arange(first + gone, first + gone + len(rows)) % self.capacity
         on_device = torch.from_numpy(index).to(self.rows.device)

@@ -22,10 +22,7 @@ FIND_HIGHEST_EVERY = 250  # transitions of a member; TD7's number, there of upda
 
 
 class UniformSampler:
-    """Samples stored transitions uniformly; each member draws from its own random stream.
-
-    Samplers of other kinds override its methods: they may follow what is added and how well it was predicted.
-    """
+    """Samples transitions uniformly, each member from its own random stream; other samplers override its methods."""
 
     capture_safe = True  # whether CUDA graphs may record sample and feedback
 

@@ -1,6 +1,5 @@
-"""Running statistics of each member's observations and returns, by which batches are scaled for the networks.
-
-They are updated when data is added, never when it is sampled: a row sampled often must not weigh more.
+"""Running statistics of each member's observations and returns, by which batches are scaled for the networks. They are
+updated when data is added, never when it is sampled: a row sampled often must not weigh more.
 """
 
 from __future__ import annotations
@@ -94,9 +93,8 @@ class Normaliser:
 class RewardScaler:
     """Divides rewards by the deviation of G_t = gamma G_(t-1) + r_t over all environments of a member.
 
-    Critics then see values of the same size on every task. G starts again with each episode, and where the transition
-    before is missing. One scale for each member: 1 before the second return and while returns are constant. Rewards are
-    stored unscaled: an old transition is scaled as a new one is. A gamma that differs between members is read once.
+    G starts again with each episode, and where the transition before is missing. A member's scale is 1 before the second
+    return and while returns are constant. Rewards are stored unscaled: an old one is scaled as a new one is.
     """
 
     def __init__(self, members: int, gamma: Coefficient, device: torch.device | str = "cpu") -> None:

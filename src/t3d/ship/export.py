@@ -1,7 +1,4 @@
-"""Exports a policy to one file, after comparing what that file computes with the policy itself.
-
-They are compared on many observations, extremes among them.
-"""
+"""Exports a policy to one file, after comparing on many observations what that file computes with the policy itself."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""CUDA graphs of sampling, draws and updates, so that Python launches no kernels itself.
+"""CUDA graphs of sampling, draws and updates: Python needs longer to launch a kernel than most of an update's take.
 
-Why it exists: an update is some hundred kernels of a few microseconds, and Python needs longer than that to launch one.
-Any update can be recorded that performs the same operations on the same tensors each time and never waits for the GPU:
-the readable one with its autograd, or graph.py's. Every run checks what it has recorded when it starts (verify.py).
+Any update can be recorded that performs the same operations on the same tensors each time and never waits for the GPU.
 """
 
 from __future__ import annotations
@@ -59,8 +57,7 @@ def block_length(phases: Sequence[Hashable]) -> int:
 def launch_length(updates: int, most: int, cycle: int, periods: Sequence[int], block: int) -> int:
     """How many updates to launch at once after so many: a block where it fits, otherwise one.
 
-    A block begins with the first of `cycle` phases. It ends before `most` updates are exceeded and before a periodic
-    operation, which happens after each of `periods` updates, would come too late.
+    A block begins a cycle of phases, and ends before `most` and before a periodic operation would come too late.
     """
     until_operation = min((period - updates % period for period in periods), default=most)
     fits = 0 < block <= min(most, until_operation) and updates % cycle == 0
@@ -70,8 +67,7 @@ def launch_length(updates: int, most: int, cycle: int, periods: Sequence[int], b
 class Staged:
     """Batches of a source that a graph cannot sample from itself, on another device or drawn by the host.
 
-    One batch on the learner's device is refilled in place. From host memory through pinned memory: two pinned copies
-    alternate, so that the host gathers the next batch while the last one is still being copied.
+    From host memory two pinned copies alternate: the next batch is gathered while the last is still being copied.
     """
 
     def __init__(self, source: Source, device: torch.device | str) -> None:

@@ -1,12 +1,11 @@
 """The CPU engine: steps 4 to 15 with gradients derived by hand, in preallocated buffers; no autograd, no allocations.
 
-Why it exists: a third of an eager update on the CPU is not matrix products, and its narrow products are slow. This file
-has only the products that the algorithm needs, one pass of Adam and a few small operations; `t3d bench update` measures
-it. td3.py is the reference: test_fused_is_td3_update in tests/algo/test_fused.py proves the two equal, step by step.
+Why it exists: a third of an eager update on the CPU is not matrix products, and its narrow products are slow.
+test_fused_is_td3_update in tests/algo/test_fused.py proves it equal to td3.py, step by step.
 
-Two things make it faster still. Hidden layers are (K, B, size), but outputs are (K, out, B), because BLAS is up to
-ten times slower when a product's last axis is as narrow as an action or a value. And passes that are never in use
-together share memory, because a product whose matrices have left the cache takes a tenth longer.
+Hidden layers are (K, B, size), but outputs are (K, out, B), because BLAS is up to ten times slower when a product's
+last axis is narrow. Passes that are never in use together share memory, because a product whose matrices have left
+the cache takes a tenth longer.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ from t3d.types import Batch, Draws, UpdateTrace
 
 
 class Pass:
-    """K MLPs on an input x (K, B, in): the forward pass, and the backward pass down to the layers' outputs.
-
-    Hidden layers are stored at the start of memory, their gradients at the start of d_memory.
-    """
+    """K MLPs on an input x (K, B, in): the forward pass, and the backward pass down to the layers' outputs."""
 
     def __init__(self, flat: Tensor, network: Architecture, x: Tensor, memory: Tensor, d_memory: Tensor) -> None:
         (count, batch, _), sizes = x.shape, network.sizes

@@ -1,12 +1,8 @@
 """The fast CUDA engine: td3_update with gradients derived by hand, plain operations that can be compiled as one graph.
 
-Why it exists: td3_update, recorded as it stands by capture.py, has twice as many kernels.
-test_the_compilable_update_is_td3_update in tests/algo/test_graph_update.py proves the two equal, and every run checks
-it again for its own engine when it starts (verify.py).
-
-The second half of the file has forward and backward passes of K networks at once. Everything there is a batched product
-or an operation that Inductor fuses with its neighbours: arithmetic, and sums along one axis. policy/architectures.py is
-the reference for what the networks compute, autograd for their gradients.
+Why it exists: td3_update, recorded as it stands by capture.py, has twice as many kernels. Everything here is a batched
+product or an operation that Inductor fuses with its neighbours. test_the_compilable_update_is_td3_update in
+tests/algo/test_graph_update.py proves the two equal, and every run checks it again when it starts (verify.py).
 """
 
 from __future__ import annotations

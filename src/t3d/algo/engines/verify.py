@@ -1,7 +1,4 @@
-"""Checks that an engine computes correct updates on this machine, and finds the faster number of threads.
-
-Compiled and hand-written updates that are silently wrong are a known problem, so none is used unchecked.
-"""
+"""Checks that an engine computes correct updates on this machine, and finds the faster number of threads."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ class FixedBatch:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Switches TF32 off for a while, and convolutions that round differently each time.
-
-    A CUDA graph keeps the precision that it was recorded with.
-    """
+    """Switches off TF32, whose precision a CUDA graph would keep, and convolutions that round differently each time."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
     try:
