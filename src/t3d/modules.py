@@ -56,7 +56,7 @@ def importing(names: Collection[str] | None) -> Iterator[None]:
 
 def is_path(where: str) -> bool:
     """Whether this is spelled like a file path rather than a module name."""
-    return where.endswith(".py") or where.startswith(".") or any(sep in where for sep in (os.sep, os.altsep) if sep)
+    return where.endswith(".py") or where.startswith(".") or os.sep in where
 
 
 def is_here(name: str) -> bool:

@@ -141,7 +141,7 @@ def test_update_equals_the_oracle(spec: Spec, changes: dict[str, Any]) -> None:
 
 
 MUTATIONS = [  # of what is not td3.py's
-    ("4: s is not shifted", "return shifted(s, pixels[..., :2], encoder), ", "return s, "),
+    ("4: s is not shifted", "= shifted(s, pixels[..., :2], encoder), ", "= s, "),
     ("4: s2 is shifted like s", "shifted(s2, pixels[..., 2:], encoder)", "shifted(s2, pixels[..., :2], encoder)"),
     ("5: s is encoded for the target", "s2 = policy.encode(s2)", "s2 = policy.encode(s)"),
     ("5: the online actor for the target", "policy.actor, agent.actor_target", "policy.actor, policy.actor"),

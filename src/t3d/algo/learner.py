@@ -40,9 +40,6 @@ class Learner:
         self.rule, self.spec, self.cfg, self.members = rule, spec, cfg, len(seeds)
         self.agent = rule.init(spec, cfg, seeds, device, dtype)
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
-        for name, value in self.coefficients._asdict().items():
-            if isinstance(value, Tensor) and value.shape != (self.members,):
-                raise ValueError(f"{name} has shape {tuple(value.shape)}; it needs a value for each of {self.members}")
         self.phases = rule.phases(cfg)
         self.updates = 0
         self.last_update_inputs: tuple[Batch, Any] | None = None  # of run: batch and draws, valid until the next update

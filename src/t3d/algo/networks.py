@@ -87,7 +87,7 @@ class Critic(Stack):
         self, architecture: Architecture, flat: Tensor, members: int, value: Callable[[Tensor], Tensor] = only_output
     ) -> None:
         super().__init__(architecture, flat)
-        self.members = members
+        self.members, self._critics = members, len(flat) // members
         self.value = value  # turns outputs (..., outputs) into values (...)
 
     def __call__(self, s: Tensor, a: Tensor) -> Tensor:
@@ -106,10 +106,6 @@ class Critic(Stack):
 
     def copy(self) -> Critic:
         return Critic(self.architecture, self.flat.clone(), self.members, self.value)
-
-    @property
-    def _critics(self) -> int:
-        return self.flat.shape[0] // self.members
 
 
 def initial(architecture: Architecture, seeds: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""TD3 written plainly from the paper's pseudocode for tests and benchmarks; it shares no code with the rest of t3d.algo."""
+"""TD3 written plainly from the paper's pseudocode, for tests and benchmarks; it shares no code with our own."""
 
 from __future__ import annotations
 

@@ -55,8 +55,11 @@ def pixels_update(
     """Performs td3_update, steps 4 to 15, on what the encoder sees."""
     policy, critic, adam = agent.policy, agent.critic, agent.critic_adam
     beyond = Agent(policy.actor, agent.actor_target, critic, agent.critic_target, agent.actor_adam, adam)
-    # Step 4: a batch of transitions, whose images are shifted.
-    s, s2 = randomly_shifted(policy, batch.s, batch.s2, draws, cfg)
+    # Step 4: a batch of transitions. All images of an observation are shifted alike, those of others independently.
+    s, s2, encoder = batch.s, batch.s2, policy.architecture.encoder
+    if draws.shift is not None and encoder is not None:
+        pixels = whole_pixels(draws.shift, cfg.image_shift)
+        s, s2 = shifted(s, pixels[..., :2], encoder), shifted(s2, pixels[..., 2:], encoder)
     with torch.no_grad():
         # Step 5: the next state as the encoder sees it.
         s2 = policy.encode(s2)
@@ -75,16 +78,6 @@ def pixels_update(
 def pixels_draws(spec: Spec, cfg: TD3Config) -> Draws:
     """The shapes of what an update draws, for one member."""
     return td3_draws(spec, cfg)._replace(shift=(cfg.batch_size, 4) if cfg.image_shift else None)  # type: ignore[arg-type]
-
-
-def randomly_shifted(policy: ImageActor, s: Tensor, s2: Tensor, draws: Draws, cfg: TD3Config) -> tuple[Tensor, Tensor]:
-    """Shifts all images of an observation alike, and those of s, of s2 and of every transition independently."""
-    if draws.shift is None:
-        return s, s2
-    encoder = policy.architecture.encoder
-    assert encoder is not None  # noqa: S101 (it is an actor with images)
-    pixels = whole_pixels(draws.shift, cfg.image_shift)
-    return shifted(s, pixels[..., :2], encoder), shifted(s2, pixels[..., 2:], encoder)
 
 
 def whole_pixels(normal: Tensor, most: int) -> Tensor:

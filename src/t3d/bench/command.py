@@ -18,6 +18,9 @@ from t3d.store.folder import versions
 
 PIPED_WIDTH = 140
 COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics")
+Engine = Literal[
+    "oracle", "eager", "fused", "capture", "graph", "floor", "fused@local:1", "graph@local:1", "graph@local:4", "sb3"
+]
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class BenchArgs:
     """Number of seeds trained at once."""
     critics: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Critics per seed; default: the preset's."""
-    engines: tuple[str, ...] = ()
-    """Only these: oracle, eager, fused, capture, graph, floor (update); any engine, fused@local:1, sb3 (train)."""
+    engines: tuple[Engine, ...] = ()
+    """Only these; oracle and floor for update; those with actor processes and sb3 for train."""
     env: str = "HalfCheetah-v5"
     """Environment to train on."""
     seconds: float = 4.0

@@ -25,7 +25,7 @@ from t3d.bench.command import BenchArgs
 from t3d.bench.updates import Case, growth_cases, update_rows
 from t3d.config import Config, merge
 from t3d.config.presets import preset
-from t3d.errors import UserError, did_you_mean
+from t3d.errors import UserError, check_installed
 from t3d.events import Start, Update
 from t3d.run.live import train
 from t3d.run.placement import resolve, set_tf32_for_process
@@ -48,12 +48,6 @@ Turn = Callable[[], int]  # trains for one turn and returns how many steps that 
 
 def rows(args: BenchArgs, report: Callable[[str], object]) -> Iterator[dict[str, Any]]:
     """Yields a row for everything requested, as it is measured."""
-    known = {engine for engines in (*UPDATE_ENGINES.values(), *TRAIN_ENGINES.values()) for engine in engines}
-    for engine in args.engines:
-        if engine not in known:
-            raise UserError(
-                f"unknown engine {engine}{did_you_mean(engine, known)} (engines: {', '.join(sorted(known))})"
-            )
     if min(args.threads, default=1) < 1 or args.turns < 1:
         raise UserError("--threads and --turns must be at least 1")
     set_tf32_for_process(args.tf32)
@@ -159,11 +153,10 @@ def _prepare(engine: str, case: Case, env_id: str, root: Path, opened: ExitStack
 
 def _stable_baselines(case: Case, env_id: str) -> Turn:
     """Prepares Stable-Baselines3's TD3 with the same networks, batch, rates, noise and one update per step."""
-    try:
-        from stable_baselines3 import TD3  # noqa: PLC0415 (an extra)
-        from stable_baselines3.common.noise import NormalActionNoise  # noqa: PLC0415
-    except ImportError:
-        raise UserError("Stable-Baselines3 is not installed; add the extra: pip install 't3d[bench]'") from None
+    check_installed("--engines sb3", ["stable_baselines3"], "bench")
+    from stable_baselines3 import TD3  # noqa: PLC0415 (an extra)
+    from stable_baselines3.common.noise import NormalActionNoise  # noqa: PLC0415
+
     env, cfg = gym.make(env_id), case.cfg
     size = int(np.prod(env.action_space.shape or (1,)))
     model = TD3(

@@ -93,8 +93,8 @@ class Normaliser:
 class RewardScaler:
     """Divides rewards by the deviation of G_t = gamma G_(t-1) + r_t over all environments of a member.
 
-    G starts again with each episode, and where the transition before is missing. A member's scale is 1 before the second
-    return and while returns are constant. Rewards are stored unscaled: an old one is scaled as a new one is.
+    G starts again with each episode, and where the transition before is missing. A scale is 1 before the second return
+    and while returns are constant. Rewards are stored unscaled: an old one is scaled as a new one is.
     """
 
     def __init__(self, members: int, gamma: Coefficient, device: torch.device | str = "cpu") -> None:

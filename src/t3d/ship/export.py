@@ -45,14 +45,11 @@ class Exported(NamedTuple):
 
 
 def refuse_place(out: Path) -> None:
-    """Refuses a file that exists or could not be written, before anything is computed."""
-    folder = followed(out).parent
+    """Refuses a file that exists or a folder that does not, before anything is computed."""
     if os.path.lexists(out):
         raise UserError(f"{out} exists already; remove it, or name another file with --out")
-    if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises where this says no)
+    if not os.path.isdir(folder := followed(out).parent):  # noqa: PTH112 (Path.is_dir raises where this says no)
         raise UserError(f"cannot write {out}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write {out}: the folder {folder} is not writable; name another file with --out")
 
 
 def refuse_own_network(name: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -76,7 +76,7 @@ def mismatch(
     After the first update with a complete trace, the traces and Adam's moments are compared, which show wrong scales
     that Adam hides. After some more updates, of every kind that the engine has, everything else is compared.
     """
-    cfg = dataclasses.replace(cfg, policy_delay=min(cfg.policy_delay, 3))  # a long one would only take longer
+    cfg = replace(cfg, policy_delay=min(cfg.policy_delay, 3))  # a long one would only take longer
     source = FixedBatch(random_batch(spec, cfg, len(seeds), device))
     try:
         with exact_products():
