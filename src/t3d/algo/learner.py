@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -147,13 +147,16 @@ class Learner:
 
     def restore(self, state: State) -> None:
         """Restores what state() returned, which must hold just the names that this rule has."""
-        known = {"updates", *self._streams, *(name for name, _ in named_tensors(self.agent))}
-        state = renamed(state, known)
+        tensors = dict(named_tensors(self.agent))
+        known = {"updates", *self._streams, *tensors}
+        as_now = {name: name if name in known else re.sub("_made$", "_steps", name) for name in state}  # until 0.5
+        state = {as_now[name]: saved for name, saved in state.items()}
         if lacking := sorted(known - {*state}):
             raise ValueError(f"the learner in it lacks {', '.join(lacking)}")
         if unknown := sorted({*state} - known):
             raise ValueError(f"the learner in it has {', '.join(unknown)}, which its rule does not know")
-        restore_agent(self.agent, state)
+        for name, tensor in tensors.items():
+            put(tensor, state[name], name)
         for name, stream in self._streams.items():
             stream.restore(state[name])
         self.updates = to_count(state["updates"])
@@ -166,19 +169,6 @@ class Learner:
             if tensor.is_floating_point() and tensor.ndim  # Adam's step count is a scalar
         }
         return [(name, member) for name, fine in finite.items() for member in range(self.members) if not fine[member]]
-
-
-def restore_agent(agent: Any, state: State) -> None:
-    """Copies the tensors of a learner's state into an agent, whichever version saved it."""
-    tensors = dict(named_tensors(agent))
-    state = renamed(state, tensors)
-    for name, tensor in tensors.items():
-        put(tensor, state[name], name)
-
-
-def renamed(state: State, known: Collection[str]) -> State:
-    """Returns the state of a learner by the names of today: the counts of Adam's steps had others until 0.5."""
-    return {name if name in known else re.sub("_made$", "_steps", name): saved for name, saved in state.items()}
 
 
 def named_tensors(agent: Any) -> Iterator[tuple[str, Tensor]]:

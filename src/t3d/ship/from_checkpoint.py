@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
-from t3d.algo.learner import restore_agent
+from t3d.algo.learner import Learner
 from t3d.algo.rules import rule_of
 from t3d.config import Config, merge
 from t3d.config.sweeps import noun
 from t3d.data.scaling import Normaliser
 from t3d.errors import UserError
-from t3d.files import CORRUPT_ERRORS, to_count, to_fields
+from t3d.files import CORRUPT_ERRORS, to_fields
 from t3d.modules import is_own
 from t3d.policy.acting import PolicySnapshot, SavedPolicy
 from t3d.policy.files import policy_of, read_policy
@@ -61,14 +59,10 @@ def _index(cfg: Config, seed: int | str | None, path: Path) -> int:
 
 def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
     """The policies of all members that the run would save."""
-    rule = rule_of(cfg.rule, spec)
-    agent = rule.init(spec, cfg.td3, cfg.member_seeds, "cpu", torch.float32)
-    learner, memory = to_fields(state["learner"]), to_fields(state["memory"])
-    restore_agent(agent, learner)
-    actor = rule.shipped(agent)
-    snapshot = PolicySnapshot(to_count(learner["updates"]), actor.architecture, actor.flat.detach().numpy().copy())
+    learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule_of(cfg.rule, spec))
+    learner.restore(to_fields(state["learner"]))
     if not cfg.normalise_observations:
-        return snapshot
+        return learner.snapshot()
     normaliser = Normaliser(len(cfg.members), spec.observation_size)
-    normaliser.restore(to_fields(memory["normaliser"]))
-    return normaliser.put_into(snapshot)
+    normaliser.restore(to_fields(to_fields(state["memory"])["normaliser"]))
+    return normaliser.put_into(learner.snapshot())
