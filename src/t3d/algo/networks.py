@@ -132,10 +132,6 @@ def _layer_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON), scale)
 
 
-def _floats(values: Tensor, like: Tensor) -> Tensor:
-    return values.clone(memory_format=torch.contiguous_format).view(torch.float32).to(like.dtype)
-
-
 def _pixels(images: Tensor, like: Tensor) -> list[Tensor]:
     """Keeps the networks' images apart until they are flattened, as loops are faster here: docs/lab/performance.md."""
     on_cpu = images.device.type == "cpu"  # where convolutions are faster with channels last in memory
@@ -156,7 +152,7 @@ OPERATIONS = Operations(
     torch.relu,  # which each stack replaces by its own
     torch.tanh,
     lambda pieces: torch.cat(list(pieces), dim=-1),
-    _floats,
+    lambda values, like: values.clone(memory_format=torch.contiguous_format).view(torch.float32).to(like.dtype),
     _pixels,
     _convolve,
     lambda images: torch.stack([image.flatten(1) for image in images]),

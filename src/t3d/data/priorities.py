@@ -52,20 +52,17 @@ class SumTree:
         leaves.view(-1).scatter_reduce_(0, leaf, priority.reshape(-1), "amax")
         for children, parents in pairwise(self._levels[::-1]):
             row = row // FAN_OUT
-            self._sum(parents, children, member, row)
+            if children.shape[0] * children.shape[1] <= row.numel():  # all sums are less to do than these
+                _sum_all(parents, children)
+            else:
+                blocks = (member * children.shape[1] + row).view(-1)
+                sums = _running(children.flatten(0, 1).index_select(0, blocks))[:, -1]
+                parents.view(-1).index_copy_(0, (member * (parents.shape[1] * FAN_OUT) + row).view(-1), sums)
 
     def rebuild(self) -> None:
         """Computes all sums anew, after priorities were written into the view."""
         for children, parents in pairwise(self._levels[::-1]):
             _sum_all(parents, children)
-
-    def _sum(self, parents: Tensor, children: Tensor, member: Tensor, block: Tensor) -> None:
-        """Recomputes the sums of some blocks, or of all if that is less to do."""
-        if children.shape[0] * children.shape[1] <= block.numel():
-            _sum_all(parents, children)
-            return
-        sums = _running(children.flatten(0, 1).index_select(0, (member * children.shape[1] + block).view(-1)))[:, -1]
-        parents.view(-1).index_copy_(0, (member * (parents.shape[1] * FAN_OUT) + block).view(-1), sums)
 
 
 def bytes_needed(members: int, rows: int) -> int:

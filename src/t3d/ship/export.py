@@ -20,7 +20,7 @@ from t3d.files import error_text, followed, replace, sealed
 from t3d.policy.acting import SavedPolicy, Scaling
 from t3d.policy.architectures import KINDS
 from t3d.policy.observations import ABSURD
-from t3d.policy.spec import Floats, Spec, middle, put_previous
+from t3d.policy.spec import Spec, middle, put_previous
 from t3d.ship.c_source import c_source
 from t3d.version import __version__
 
@@ -128,8 +128,8 @@ def _facts(policy: SavedPolicy, training: dict[str, Any]) -> dict[str, str]:
 
 def largest_difference(policy: SavedPolicy, other: Actions) -> float:
     """The largest difference of two policies' actions, as a share of their range; actions must be within bounds."""
-    spec, rng = policy.spec, np.random.default_rng(0)
-    largest = 0.0
+    spec, rng, largest = policy.spec, np.random.default_rng(0), 0.0
+    span = spec.action_high - spec.action_low
     chunk = CHUNK if spec.images else OBSERVATIONS
     for _ in range(0, OBSERVATIONS, chunk):
         flat = observations(spec, policy.snapshot.scaling, chunk, rng)
@@ -141,23 +141,35 @@ def largest_difference(policy: SavedPolicy, other: Actions) -> float:
             raise UserError(
                 "the exported policy returns actions outside of the environment's bounds; this is a bug of T3D"
             )
-        shares = np.abs(exported - wanted) / (spec.action_high - spec.action_low)
-        if spec.has_integer_actions:
-            shares = np.where(_is_near_half(policy, flat), 0, shares)
+        shares = np.abs(exported - wanted) / span
+        if spec.has_integer_actions:  # so near a half either neighbour is right
+            exact = spec.action_low + (policy.actor(flat).astype(np.float64) + 1) / 2 * span
+            shares = np.where(np.abs(exact - np.floor(exact) - 0.5) <= TOLERANCE * span, 0, shares)
         largest = max(largest, float(shares.max()))
     return largest
 
 
 def observations(spec: Spec, scaling: Scaling | None, count: int, rng: np.random.Generator) -> NDArray[Any]:
     """Flat observations (count, observation_width): ordinary ones of several sizes, and extremes."""
-    vectors = _vectors(spec.observation_size, scaling, count, rng)
+    size = spec.observation_size
+    vectors = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-3, 0.5, (count, 1))
+    if scaling is not None:
+        vectors = scaling.mean[0] + scaling.std[0] * vectors
+    signs = rng.choice([-ABSURD, ABSURD], (count, size))
+    vectors[0::8] = signs[0::8]
+    vectors[1::8] = np.where(rng.random((len(vectors[1::8]), size)) < 1 / max(size, 1), signs[1::8], vectors[1::8])
+    vectors[2::16] = 0
+    vectors[10::16] *= TINIEST
+    if scaling is not None:  # around where scaled observations are clipped
+        vectors[3::8] = scaling.mean[0] + scaling.std[0] * rng.uniform(-20, 20, (len(vectors[3::8]), size))
+    floats = np.clip(vectors, -ABSURD, ABSURD).astype(np.float32).reshape(count, size)
     if not spec.images:
-        return vectors
+        return floats
     pixels = rng.integers(0, 256, (count, spec.stack * spec.frame_size), dtype=np.uint8)
     pixels[0::8], pixels[1::8] = 0, 255  # black and white
     pixels[2::8] = np.where(pixels[2::8] < 128, 0, 255)
     pixels[3::8] = pixels[3::8, :1]  # one grey each
-    return np.concatenate([vectors.view(np.uint8), pixels], axis=1)
+    return np.concatenate([floats.view(np.uint8), pixels], axis=1)
 
 
 def put_previous_actions(policy: SavedPolicy, flat: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
@@ -183,28 +195,6 @@ def _action(share: NDArray[Any], spec: Spec) -> NDArray[Any]:
     """Actions (count, *action_shape) at these shares of the range, 0 to 1."""
     inside = np.clip(spec.action_low + share * (spec.action_high - spec.action_low), spec.action_low, spec.action_high)
     return inside.astype(spec.action_dtype).reshape(len(share), *spec.action_shape)
-
-
-def _vectors(size: int, scaling: Scaling | None, count: int, rng: np.random.Generator) -> Floats:
-    vectors = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-3, 0.5, (count, 1))
-    if scaling is not None:
-        vectors = scaling.mean[0] + scaling.std[0] * vectors
-    signs = rng.choice([-ABSURD, ABSURD], (count, size))
-    vectors[0::8] = signs[0::8]
-    vectors[1::8] = np.where(rng.random((len(vectors[1::8]), size)) < 1 / max(size, 1), signs[1::8], vectors[1::8])
-    vectors[2::16] = 0
-    vectors[10::16] *= TINIEST
-    if scaling is not None:  # around where scaled observations are clipped
-        vectors[3::8] = scaling.mean[0] + scaling.std[0] * rng.uniform(-20, 20, (len(vectors[3::8]), size))
-    return np.clip(vectors, -ABSURD, ABSURD).astype(np.float32).reshape(count, size)
-
-
-def _is_near_half(policy: SavedPolicy, flat: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where an action that is rounded to whole numbers lies so near a half that either neighbour is right."""
-    spec = policy.spec
-    span = spec.action_high - spec.action_low
-    exact = spec.action_low + (policy.actor(flat).astype(np.float64) + 1) / 2 * span
-    return np.abs(exact - np.floor(exact) - 0.5) <= TOLERANCE * span
 
 
 def compiler() -> str | None:

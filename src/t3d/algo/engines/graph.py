@@ -81,7 +81,7 @@ def objective(critic: Critic, x: Tensor, cfg: TD3Config) -> tuple[Tensor, Tensor
     passed = forward(online, for_each_critic(x, critics))
     q_pi, share = OBJECTIVES[cfg.actor_objective](passed[-1][0].view(-1, critics, x.shape[1]))
     d_q = (share * (-1 / x.shape[1])).view_as(passed[-1][0])
-    d_x = input_gradient(online, passed, d_q)  # (M * C, B, in)
+    d_x = torch.bmm(backward(online, passed, d_q)[0][0], online.layers[0][0].mT)  # (M * C, B, in)
     return q_pi, d_x.view(-1, critics, *x.shape[1:]).sum(dim=1)
 
 
@@ -175,8 +175,3 @@ def parameter_gradient(passed: list[list[Tensor]], back: list[list[Tensor]]) -> 
     for (x, *_), (d_z, *others) in zip(passed[:-1], back, strict=True):
         pieces += [torch.bmm(x.mT, d_z).flatten(1), d_z.sum(dim=1), *(other.sum(dim=1) for other in others)]
     return torch.cat(pieces, dim=1)
-
-
-def input_gradient(network: Network, passed: list[list[Tensor]], d_output: Tensor) -> Tensor:
-    """Returns d loss / d x, (K, B, in)."""
-    return torch.bmm(backward(network, passed, d_output)[0][0], network.layers[0][0].mT)
