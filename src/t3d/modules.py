@@ -36,9 +36,9 @@ INSIDE_RUN = "{name} is in {path}, and no file inside a run's folder is ever imp
 class NotImported(UserError):
     """A run's config names code that this command does not import."""
 
-    def __init__(self, name: str, what: str) -> None:
+    def __init__(self, name: str, role: str) -> None:
         super().__init__(
-            f"the {what} {name} is not imported: only t3d train, resume, eval and record import what a config names"
+            f"the {role} {name} is not imported: only t3d train, resume, eval and record import what a config names"
         )
         self.name = name
 
@@ -83,13 +83,13 @@ def in_folder(where: str) -> str:
     return f"{where} is a folder; name a Python file in it ({has}), e.g. {Path(where, (names or ['FILE.py'])[0])}:NAME"
 
 
-def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
+def import_own(where: str, name: str, role: str = "environment") -> ModuleType:
     """Imports the user's module and puts its folder, or for a name the current one, first on Python's path.
 
     Only here: commands that need none of the user's files must not import one that is named like a library.
     """
     if _allowed is not None and name not in _allowed and (is_path(where) or not where.startswith("t3d.")):
-        raise NotImported(name, what)
+        raise NotImported(name, role)
     folder, module_name, file = Path.cwd(), where, file_of(where) if is_path(where) else None
     if file is not None:
         folder, module_name = file.parent, "" if file.name == "__init__.py" else file.stem
@@ -100,8 +100,8 @@ def import_own(where: str, name: str, what: str = "environment") -> ModuleType:
     _look_first_in(folder)
     source = file or find_module(where)
     if source is not None and module_name not in sys.modules:  # commands print which code of the user's is run next
-        LOG.info("%s %s from %s", what, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), source)
-    module = import_module(module_name, name, what)
+        LOG.info("%s %s from %s", role, f"{module_name}:{name.removeprefix(where)[1:]}".rstrip(":"), source)
+    module = import_module(module_name, name, role)
     if file is not None and not os.path.samefile(getattr(module, "__file__", None) or os.devnull, file):  # noqa: PTH121
         raise UserError(f"{file} cannot be imported, because there is another module {module_name}; rename the file")
     return module
@@ -176,7 +176,7 @@ def _find_at(where: str, old: Path) -> Path | None:
     return find_module(where)
 
 
-def import_module(module_name: str, name: str, what: str = "environment") -> ModuleType:
+def import_module(module_name: str, name: str, role: str = "environment") -> ModuleType:
     """Imports a module that is installed or on Python's path, for what the user has named."""
     try:
         return importlib.import_module(module_name)
@@ -195,7 +195,7 @@ def import_module(module_name: str, name: str, what: str = "environment") -> Mod
             hint = "this version of T3D has none: docs/beyond-the-defaults.md says what to import"
         else:
             hint = f"install it with: pip install {error.name}"
-        raise UserError(f"cannot import {error.name} for the {what} {name}; {hint}") from None
+        raise UserError(f"cannot import {error.name} for the {role} {name}; {hint}") from None
 
 
 def is_own(name: str) -> bool:
@@ -210,24 +210,24 @@ def with_full_path(name: str) -> str:
     return f"{file_of(where)}:{attribute}" if is_own(name) and is_path(where) else name
 
 
-def named_or_own(name: str, known: Mapping[str, Value], kind: type[Value], what: str) -> Value:
+def named_or_own(name: str, known: Mapping[str, Value], kind: type[Value], role: str) -> Value:
     """Looks a value up by its name, or imports one of the user's own."""
     if name not in known and not is_own(name):
         raise UserError(
-            f"unknown {what} {name}{did_you_mean(name, known)} ({', '.join(known)}, or FILE.py:NAME for your own)"
+            f"unknown {role} {name}{did_you_mean(name, known)} ({', '.join(known)}, or FILE.py:NAME for your own)"
         )
-    return known[name] if name in known else import_named(name, kind, what)
+    return known[name] if name in known else import_named(name, kind, role)
 
 
-def import_named(name: str, kind: type[Value], what: str) -> Value:
+def import_named(name: str, kind: type[Value], role: str) -> Value:
     """Imports FILE.py:NAME or module:NAME, which must be a value of the given type."""
     where, _, attribute = name.rpartition(":")
-    module = import_own(where, name, what)
+    module = import_own(where, name, role)
     value = getattr(module, attribute, None)
     if not isinstance(value, kind):
         problem = f"is of type {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
         own = [key for key, other in vars(module).items() if isinstance(other, kind)]
-        raise UserError(f"{name} {problem}; a {what} must be a {kind.__name__}{did_you_mean(attribute, own)}")
+        raise UserError(f"{name} {problem}; a {role} must be a {kind.__name__}{did_you_mean(attribute, own)}")
     return value
 
 

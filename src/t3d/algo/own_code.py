@@ -73,8 +73,8 @@ def _require(holds: bool, otherwise: str) -> None:
         raise Wrong(otherwise)
 
 
-def _require_shape(what: str, array: Any, shape: tuple[int, ...]) -> None:
-    _require(tuple(np.shape(array)) == shape, f"{what} has shape {tuple(np.shape(array))} instead of {shape}")
+def _require_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    _require(tuple(np.shape(array)) == shape, f"{name} has shape {tuple(np.shape(array))} instead of {shape}")
 
 
 def _small(cfg: TD3Config) -> TD3Config:
