@@ -85,8 +85,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def check_installed(user: str, packages: Sequence[str], extra: str) -> None:
     """Refuses if packages of an extra are missing, which a command or a page needs."""
-    missing = [name for name in packages if find_spec(name) is None]
-    if missing:
-        *others, last = missing
-        names = f"{', '.join(others)} and {last}, which are" if others else f"{last}, which is"
-        raise UserError(f'{user} needs {names} not installed: pip install "t3d[{extra}]"')
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise UserError(f'{user} needs {" and ".join(missing)}; install with: pip install "t3d[{extra}]"')

@@ -200,7 +200,7 @@ def test_without_the_extra_a_sentence_says_what_to_install(run: Path, tmp_path: 
         f"sys.exit(main(['export', {str(run)!r}, '--seed', '0', '--out', {str(tmp_path / 'x.onnx')!r}]))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and 'needs onnx; install it with: pip install "t3d[export]"' in done.stderr
+    assert done.returncode == 2 and 'needs onnx; install with: pip install "t3d[export]"' in done.stderr
 
 
 def test_without_a_compiler_c_is_written_and_says_that_it_was_not_compared(

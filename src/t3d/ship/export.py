@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.errors import UserError
+from t3d.errors import UserError, check_installed
 from t3d.files import error_text, followed, replace, sealed
 from t3d.policy.acting import SavedPolicy, Scaling
 from t3d.policy.architectures import KINDS
@@ -86,12 +86,11 @@ def _c(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> 
 
 
 def _onnx(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) -> tuple[bytes, float | None]:
-    try:
-        from t3d.policy.onnx_graph import model_of  # noqa: PLC0415 (an extra)
-        from t3d.policy.onnx_policy import DESCRIPTION, OnnxPolicy, hash_of_model  # noqa: PLC0415
-    except ImportError as error:
-        raise UserError(f'exporting to ONNX needs {error.name}; install it with: pip install "t3d[export]"') from None
-    from onnx import helper  # noqa: PLC0415
+    check_installed("exporting to ONNX", ["onnx", "onnxruntime"], "export")
+    from onnx import helper  # noqa: PLC0415 (an extra)
+
+    from t3d.policy.onnx_graph import model_of  # noqa: PLC0415
+    from t3d.policy.onnx_policy import DESCRIPTION, OnnxPolicy, hash_of_model  # noqa: PLC0415
 
     snapshot = policy.snapshot
     model = model_of(snapshot, policy.spec, facts)
