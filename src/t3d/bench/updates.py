@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +22,6 @@ from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.config.presets import preset
 from t3d.data.memory import Memory
 from t3d.policy.spec import Part, Spec
-from t3d.types import Batch
 
 HALF_CHEETAH = Spec((Part((), (17,), 0, 17),), (6,), -np.ones(6), np.ones(6))  # of HalfCheetah-v5
 REPLAY_ROWS = 100_000
@@ -93,8 +93,14 @@ def _runner(engine: str, case: Case) -> Run:
     if engine == "floor":
         return repeated(Floor(HALF_CHEETAH, case.cfg, case.seeds, case.device))
     batch = random_batch(HALF_CHEETAH, case.cfg, case.seeds, case.device)
-    if engine == "oracle":
-        return repeated(_oracles(batch, case))
+    if engine == "oracle":  # one for each seed, one after the other
+        oracles = [Oracle(17, 6, case.cfg) for _ in range(case.seeds)]
+        for oracle in oracles:
+            for module in (oracle.actor, oracle.actor_target, *oracle.critics, *oracle.critic_targets):
+                module.to(case.device)
+        noise = torch.randn(case.seeds, case.batch, 6, device=case.device)
+        columns = batch.s, batch.a, batch.r.unsqueeze(-1), batch.s2, batch.terminated.unsqueeze(-1), noise
+        return repeated(*(partial(oracle.update, *part) for oracle, *part in zip(oracles, *columns, strict=True)))
     seeds = tuple(range(case.seeds))
     if not ENGINES[engine].is_recorded:
         learner = Learner(HALF_CHEETAH, case.cfg, seeds, case.device, engine=engine)
@@ -109,29 +115,13 @@ def _runner(engine: str, case: Case) -> Run:
     return learner.run
 
 
-def _oracles(batch: Batch, case: Case) -> Callable[[], object]:
-    """Returns an update of one plain implementation per seed, one after the other."""
-    oracles = [Oracle(17, 6, case.cfg) for _ in range(case.seeds)]
-    for oracle in oracles:
-        for module in (oracle.actor, oracle.actor_target, *oracle.critics, *oracle.critic_targets):
-            module.to(case.device)
-    noise = torch.randn(case.seeds, case.batch, 6, device=case.device)
-    columns = batch.s, batch.a, batch.r.unsqueeze(-1), batch.s2, batch.terminated.unsqueeze(-1), noise
-    by_seed = [[column[index] for column in columns] for index in range(case.seeds)]
-
-    def update() -> None:
-        for oracle, batch_and_noise in zip(oracles, by_seed, strict=True):
-            oracle.update(*batch_and_noise)
-
-    return update
-
-
-def repeated(function: Callable[[], object]) -> Run:
-    """Returns what calls a function the given number of times."""
+def repeated(*functions: Callable[[], object]) -> Run:
+    """Returns what calls functions in turn, the given number of times."""
 
     def run(n: int) -> None:
         for _ in range(n):
-            function()
+            for function in functions:
+                function()
 
     return run
 
