@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from t3d.app.flags import RootFlag, read_flags
-from t3d.app.json_output import write_json
-from t3d.app.tables import fits, table
+from t3d.app.tables import fits, table, write_json
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output
 from t3d.errors import UserError
 from t3d.files import followed

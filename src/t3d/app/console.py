@@ -131,7 +131,7 @@ class View:
         show(f"writing to {display_path(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
             self.lines = HistoryLines(self.members, self.console.width)
-            self.lines.count_from(event.step, event.time)
+            self.lines.since = event.step, event.time
             self.live.start()
             self.requested.on_screen = True
 
@@ -144,7 +144,7 @@ class View:
             if self.console.is_terminal:  # the last evaluations from before
                 earlier = earlier_rows(Path(event.folder), self.members)
                 self.lines.print(earlier, self.console, at_most=max(1, self.console.height // 3))
-                self.lines.count_from(event.step, event.time)
+                self.lines.since = event.step, event.time
         for text in event.notes:
             self.errors.print(labelled("note:", "yellow", text), soft_wrap=True)
 

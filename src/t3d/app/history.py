@@ -74,7 +74,7 @@ class HistoryLines:
         ends = accumulate(map(_width, columns))
         self.columns = [column for column, end in zip(columns, ends, strict=True) if end <= width]
         self._printed = 0
-        self._since: tuple[int, float] | None = None  # step and time of the row before, for the speed
+        self.since: tuple[int, float] | None = None  # step and time of the row before, for the speed
         self._before: float | None = None  # the mean of the row before
         self._best: dict[str, float] = {}  # by column
 
@@ -105,10 +105,6 @@ class HistoryLines:
             line.append((cell if is_best else f"{cell} ").rjust(_width(column)), "bold" if is_best else "")
         return line
 
-    def count_from(self, step: int, time: float) -> None:
-        """Measures the speed of the next row from here."""
-        self._since = step, time
-
     def _cells(self, row: EvalRow) -> list[str]:
         each = [self._marked(column, row.mean(numbers)) for column, numbers in self.each.items()]
         if self.fields and each:
@@ -138,8 +134,8 @@ class HistoryLines:
     def _speed(self, row: EvalRow) -> str:
         """Formats the steps of one seed per second since the last row."""
         now = row.step, max(event.time for event in row.evals.values())
-        step, time = self._since or now
-        self._since = now
+        step, time = self.since or now
+        self.since = now
         return f"{(now[0] - step) / (now[1] - time):,.0f}" if now[0] > step and now[1] > time else "-"
 
 

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from t3d.app.flags import RootFlag, read_flags
-from t3d.app.json_output import member_fields, write_json
-from t3d.app.tables import table
+from t3d.app.tables import member_fields, table, write_json
 from t3d.app.terminal import PlainConsole, labelled, printable, standard_output
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.sweeps import counted, noun, values_title

@@ -14,8 +14,7 @@ from rich.table import Table
 
 from t3d.alarms.watch import alarm_lines, notes_in_words
 from t3d.app.flags import RootFlag, RunFlags, read_flags
-from t3d.app.json_output import member_fields, write_json
-from t3d.app.tables import clean, fits, print_settings, print_sweep, table
+from t3d.app.tables import clean, fits, member_fields, print_settings, print_sweep, table, write_json
 from t3d.app.terminal import PlainConsole, standard_output
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
@@ -133,11 +132,9 @@ def _fields(run: Summary, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _list(runs: list[Summary], of: int, args: RunsArgs, console: Console) -> None:
-    if not of:
-        console.print(clean(f"No runs in {args.root} yet; t3d train Pendulum-v1 --preset quick starts one."))
-        return
     if not runs:
-        console.print(clean(f"None of the {of} runs in {args.root} matches {args.search!r}."))
+        none = f"No runs in {args.root} yet; t3d train Pendulum-v1 --preset quick starts one."
+        console.print(clean(f"None of the {of} runs in {args.root} matches {args.search!r}." if of else none))
         return
     columns = COLUMNS if console.width >= NARROW else {name: COLUMNS[name] for name in IF_NARROW}
     listed = table("", "name", "environment", *columns, words=WORDS)
@@ -183,7 +180,8 @@ def show(run: Summary, console: Console) -> None:
         say(text, "yellow")
     show_results(run, columns.evaluations(), set(columns.stopped), console, columns.task_began)
     print_settings(changes(run.config), run.members, run.preset, console)
-    _show_files(run, console)
+    counts, sizes = zip(*contents(run.path).values(), strict=True)
+    say(f"{run.path.resolve()}: {sum(counts):,} files, {wording.size_text(sum(sizes))}", "dim")
 
 
 def show_results(
@@ -235,15 +233,3 @@ def _result_cells(evals: Sequence[StoredEvaluation]) -> list[str]:
         spread = f"{wording.number_text(evaluation.mean_return)} ± {wording.number_text(evaluation.std_return)}"
         cells += [spread, f"{evaluation.step:,}"]
     return cells
-
-
-def _show_files(run: Summary, console: Console) -> None:
-    stored = contents(run.path)
-    files = table("Files", "name", "files", "size", words=["name"])
-    for name, (count, size) in stored.items():
-        files.add_row(clean(name), str(count) if name.endswith("/") else "", wording.size_text(size))
-    files.add_section()
-    counts, sizes = zip(*stored.values(), strict=True)
-    files.add_row("total", str(sum(counts)), wording.size_text(sum(sizes)))
-    console.print(files)
-    console.print(clean(str(run.path.resolve()), "dim"), soft_wrap=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +17,6 @@ from rich.text import Text
 from t3d.alarms.watch import alarm_lines
 from t3d.app.console import View, acting_in_words
 from t3d.app.flags import ShowFlags
-from t3d.app.json_output import EventStream
 from t3d.app.sinks import SHOWN_BY
 from t3d.app.tables import print_sweep
 from t3d.app.terminal import (
@@ -31,23 +32,50 @@ from t3d.app.terminal import (
 from t3d.config import Member
 from t3d.config.sweeps import noun, swept
 from t3d.errors import StoppedEarly
-from t3d.events import Alarm, End, Event, SaveFailed, to_line
-from t3d.files import STARTED_IN, Refused, display_path, open_log
+from t3d.events import Alarm, End, Event, Resumed, SaveFailed, Start, to_line
+from t3d.files import STARTED_IN, Refused, display_path, open_log, open_plain
 from t3d.insight.wording import number_text, returned
 from t3d.sinks.process import written_for
 from t3d.store.best import read_fresh
-from t3d.store.log import read_events
+from t3d.store.log import fields_of, read_events
 from t3d.store.metrics import StoredEvaluation, best_of, trained
 from t3d.store.reader import Run, open_run
 
+TAIL = 2**20  # bytes read of a log that a failing run wrote to
 VIDEO_STEPS = 300  # of the video after training; MuJoCo without a GPU renders about 20 frames per second
 
 
-def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) -> int:
-    """Follows a run to its end, prints its results and returns the exit code.
+class EventStream:
+    """Writes events to an output as the lines that are in the run's logs, each as soon as it happens."""
 
-    With --json the events are written to standard output, and what is printed for people goes to standard error.
-    """
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self._folder: Path | None = None
+        self._newest = 0.0  # when the newest event happened
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, Start | Resumed):
+            self._folder = Path(event.folder)
+        self._newest = max(self._newest, event.time)
+        print(to_line(event), file=self.output, flush=True)
+
+    def write_rest(self) -> None:
+        """Writes what a run that failed logged last, which no longer reached us: how it ended."""
+        times: dict[str, float] = {}
+        folder = self._folder
+        for path in [folder / "journal.jsonl", folder / "events.jsonl"] if folder else []:
+            with suppress(OSError, Refused), open_plain(path) as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - TAIL))
+                for line in log.read(TAIL).split(b"\n"):
+                    time = fields_of(line).get("time")
+                    if isinstance(time, float) and time > self._newest:
+                        times[line.decode()] = time
+        for text in sorted(times, key=times.__getitem__):
+            print(text, file=self.output, flush=True)
+
+
+def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) -> int:
+    """Follows a run to its end, prints its results and returns the exit code."""
     output, saved = standard_output(), True
     with handling_signals() as requested, output.alone() if flags.json else nullcontext():
         loud = PlainConsole(stderr=True, force_terminal=False) if flags.json else PlainConsole()
@@ -100,7 +128,7 @@ def _show_results(run: Run, end: End, view: View, *, video: bool) -> Member:
         console.print(Text(f"  {text}", "yellow"), soft_wrap=True)
     if view.acting is not None:
         console.print(f"  {acting_in_words(view.acting)}", soft_wrap=True)
-    if run.evals and not requested.is_urgent:
+    if run.evals and requested.received in (None, signal.SIGINT):  # a machine that shuts down waits for seconds only
         _plot(run, console)
     if video and end.reason == "finished":
         _record(run, member, console, requested.stop)

@@ -1,7 +1,8 @@
-"""Tables without frames."""
+"""Tables without frames, and results as JSON."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
@@ -12,8 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from t3d.app.terminal import Output
 from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
+from t3d.errors import UserError
+from t3d.events import finite
 from t3d.insight.wording import IN_HEADING, number_text, source_of
 from t3d.store.metrics import Evals, StoredEvaluation, best_of, highest, last_means, trained
 from t3d.types import sample_std
@@ -104,3 +108,16 @@ def _over_seeds(
     if not returns:
         return "-"
     return number_text(fmean(returns)) + (f" ± {number_text(sample_std(returns))}" if len(returns) > 1 else "")
+
+
+def write_json(value: Any, output: Output) -> None:
+    """Writes one value, in ASCII, so that no name can control a terminal; non-finite numbers become null."""
+    try:
+        print(json.dumps(finite(value), allow_nan=False), file=output, flush=True)
+    except RecursionError:
+        raise UserError("its settings are nested too deeply to be written as JSON") from None
+
+
+def member_fields(member: Member) -> dict[str, Any]:
+    """Returns who a member is: its name, seed and, in a sweep, values."""
+    return {"member": member.name, "seed": member.seed, "values": dict(member.values)}

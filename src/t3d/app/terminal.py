@@ -191,18 +191,10 @@ class SignalRequests:
         """The exit code by shell convention: 130 after Ctrl-C, 143 after SIGTERM."""
         return 0 if self.received is None else 128 + self.received
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether it was not Ctrl-C: a machine that shuts down waits for a few seconds only."""
-        return self.received not in (None, signal.SIGINT)
-
 
 @contextmanager
 def handling_signals() -> Iterator[SignalRequests]:
-    """Lets Ctrl-C, SIGTERM and a closed terminal (SIGHUP) request a stop, and SIGUSR1 a save.
-
-    A second Ctrl-C or SIGTERM ends the process at once.
-    """
+    """Lets Ctrl-C, SIGTERM and a closed terminal (SIGHUP) request a stop, and SIGUSR1 a save."""
     requested = SignalRequests()
     stopping = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup

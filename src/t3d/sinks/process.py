@@ -14,9 +14,10 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from t3d.config import Config, TD3Config, load_config
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
@@ -51,14 +52,6 @@ class Point(NamedTuple):
     step: int
     time: float
     values: dict[str, float]
-
-
-class Sink(Protocol):
-    """Where points go."""
-
-    def write(self, points: Iterable[Point], /) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Scalars:
@@ -142,7 +135,7 @@ class Follower:
         self.path, self.report = path, report
         cfg = load_config(path / "config.toml")
         self._position, self._scalars = START, Scalars(cfg)
-        self.sinks: dict[str, Sink] = {}
+        self.sinks: dict[str, Any] = {}  # with write(points), flush() and close(), as in tensorboard.py
         for name in names:
             with self._reported(name):
                 self.sinks[name] = importlib.import_module(f"t3d.sinks.{name}").SINK(path, cfg)
@@ -156,20 +149,18 @@ class Follower:
                 return False
             if restarted:
                 return False
-            self._write([point for event in _events(lines) for point in self._scalars.of(event)])
+            points = [point for event in _events(lines) for point in self._scalars.of(event)]
+            self._each(methodcaller("write", points))
             if not lines:
                 break
-        self._each(lambda sink: sink.flush())
+        self._each(methodcaller("flush"))
         return True
 
     def close(self) -> None:
-        self._write([*self._scalars.rest()])
-        self._each(lambda sink: sink.close())
+        self._each(methodcaller("write", [*self._scalars.rest()]))
+        self._each(methodcaller("close"))
 
-    def _write(self, points: Sequence[Point]) -> None:
-        self._each(lambda sink: sink.write(points))
-
-    def _each(self, do: Callable[[Sink], None]) -> None:
+    def _each(self, do: Callable[[Any], None]) -> None:
         for name, sink in [*self.sinks.items()]:
             with self._reported(name):
                 do(sink)
@@ -188,10 +179,7 @@ class Follower:
 def follow(
     path: Path, names: Sequence[str], stop: threading.Event, report: Callable[[str], None], patience: float = 0.0
 ) -> bool:
-    """Follows a log until `stop`, and then to its end; returns whether this process was the one to do so.
-
-    Waits up to `patience` seconds after `stop` for the sink process of a killed training to end.
-    """
+    """Follows a log until `stop`, then to its end; false: another process still did, `patience` seconds after."""
     with open_log(path / LOCK) as lock:
         while not try_lock(lock):
             if stop.is_set() and patience <= 0:

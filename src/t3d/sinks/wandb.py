@@ -26,10 +26,7 @@ OFF = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT"
 
 
 class WeightsAndBiases:
-    """Rewrites a run's files, under the ids that it has always had.
-
-    Those from before are removed when these have caught up with the run.
-    """
+    """Rewrites a run's files, under the ids that it has always had; the ones from before go when these are as far."""
 
     def __init__(self, path: Path, cfg: Config) -> None:
         if readable(str(path)) != str(path):
