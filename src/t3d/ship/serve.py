@@ -255,7 +255,7 @@ class Application:
         actions = actions_of(policy, question)
         if actions is None:
             return b'{"reset": true}', 0
-        return self.messages.to_json(actions) if kind == JSON else self.messages.to_bytes(actions), question.rows
+        return self.messages.written(actions, as_json=kind == JSON), question.rows
 
 
 def serve(opened: socket.socket, application: Application, announce: Callable[[], None]) -> None:

@@ -87,10 +87,9 @@ class Messages:
         observation = _nested([(part.path, records[str(number)]) for number, part in enumerate(self.parts)])
         return self._limited(Question(observation, len(records)))
 
-    def to_json(self, actions: NDArray[Any]) -> bytes:
-        return json.dumps({"action": actions.tolist()}, allow_nan=False).encode()
-
-    def to_bytes(self, actions: NDArray[Any]) -> bytes:
+    def written(self, actions: NDArray[Any], *, as_json: bool) -> bytes:
+        if as_json:
+            return json.dumps({"action": actions.tolist()}, allow_nan=False).encode()
         return actions.astype(self.action_dtype, copy=False).tobytes()
 
     def example(self) -> bytes:
