@@ -452,7 +452,9 @@ def test_the_source_of_a_setting_is_the_preset_if_its_value_is() -> None:
     assert source_of("td3.gamma", 0.97, "quick") == source_of("td3.gamma", 0.98, "of old") == "flag or file"
 
 
-def test_show_says_what_stopped_then_alarms_the_gravest_first_then_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_says_what_stopped_then_alarms_the_gravest_first_then_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(config(tmp_path, "run"))
     news: list[Event] = [
         Note(step=0, text="X: rewards reach 1e+04 in magnitude; TD3 learns best with rewards of about one"),
