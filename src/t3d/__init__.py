@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from t3d.version import __version__
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
 # Threads of torch that wait for each other spin, which costs dearly on a busy machine: see "Idle threads" in
 # docs/lab/performance.md. OpenMP reads this once, when torch is loaded.
 SPINS = "GOMP_SPINCOUNT"
-WAITS_SHORTLY = "torch" not in sys.modules
-if WAITS_SHORTLY:
+if "torch" not in sys.modules:
     os.environ.setdefault(SPINS, "2000")
-else:
-    with suppress(OSError), open("/proc/self/environ", "rb") as file:  # noqa: PTH123 (as it was when Python started)
-        WAITS_SHORTLY = any(name in file.read() for name in (SPINS.encode(), b"OMP_WAIT_POLICY"))
+WAITS_SHORTLY = SPINS in os.environ or "OMP_WAIT_POLICY" in os.environ
 
 _HOMES = {
     "Config": "t3d.config",

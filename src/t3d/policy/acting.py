@@ -60,17 +60,9 @@ def convolve(images: Floats, weight: Floats, bias: Floats, stride: int) -> Float
 
 def numpy_operations(activation: str) -> Operations:
     """The operations of one network in NumPy."""
-    return Operations(
-        _linear,
-        _layer_norm,
-        ACTIVATIONS[activation],
-        tanh=np.tanh,
-        join=partial(np.concatenate, axis=-1),
-        floats=lambda values, like: floats_in(values),
-        pixels=pixels,
-        convolve=convolve,
-        flattened=lambda images: images.reshape(len(images), -1),
-    )
+    join, floats = partial(np.concatenate, axis=-1), lambda values, like: floats_in(values)
+    for_images = (np.tanh, join, floats, pixels, convolve, lambda images: images.reshape(len(images), -1))
+    return Operations(_linear, _layer_norm, ACTIVATIONS[activation], *for_images)
 
 
 class Scaling(NamedTuple):
