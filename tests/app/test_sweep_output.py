@@ -26,7 +26,7 @@ from t3d.app.terminal import PlainConsole
 from t3d.config import Config, Member, merge
 from t3d.events import End, SeedStopped
 from t3d.insight.plots import plot_curves
-from t3d.store.metrics import StoredEvaluation, contenders, highest, last_means
+from t3d.store.metrics import StoredEvaluation, highest, last_means
 from t3d.store.reader import Run
 
 LONGEST = ("td3.pre_activation_penalty=0.25,1.125", "td3.target_noise_clip=0.25,0.125", "td3.max_grad_norm=0.5,12.25")
@@ -124,7 +124,7 @@ def test_the_best_is_chosen_among_the_seeds_of_the_marked_value() -> None:
     tied = three_values([1, 5], [1, 5], [1, 5], [1, 5], [1, 4], [1, 4], lost=[5])
     assert tied.contenders == list(tied.cfg.members[:5]), "all that have not diverged"
     plain = Run(Path("nowhere"), Config(seeds=(0, 1)), {Member(0): [evaluation(1, 1.0)]})
-    assert contenders(plain.cfg.members, plain.evals, [Member(0)]) == [Member(0)]
+    assert plain._replace(stopped={Member(0): SeedStopped(step=1, text="")}).contenders == [Member(0)]
 
 
 def test_what_is_highest_is_the_mean_over_seeds_of_last_evaluations() -> None:

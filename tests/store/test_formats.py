@@ -24,8 +24,8 @@ from t3d.store.summary import read_summaries
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [f"checkpoint-format-{number}" for number in range(1, FORMAT)]
 REFUSAL = (
-    r"{run} was written by an early version of T3D \(checkpoint format {number}\), which this one does not read; "
-    "resume it with the version that wrote it, or train again"
+    r"{run} has checkpoint format {number}, and this T3D reads [0-9]+; "
+    "resume it with the version of T3D that wrote it, or train again"
 )
 
 

@@ -47,12 +47,10 @@ def read_manifest(path: Path) -> tuple[int, tuple[File, ...], tuple[Segment, ...
     """Returns step, files and segments after checking hash and names; another format is an error for the user."""
     fields = unsealed("manifest", read(path, MAX_MANIFEST_BYTES))
     version = to_number(fields["format"])
-    if version > FORMAT:
-        raise UserError(f"{path.parent} has checkpoint format {version:g}, this T3D reads {FORMAT}; update T3D")
-    if version < FORMAT:
+    if version != FORMAT:
         raise UserError(
-            f"{path.parents[2]} was written by an early version of T3D (checkpoint format {version:g}), which this one "
-            "does not read; resume it with the version that wrote it, or train again"
+            f"{path.parents[2]} has checkpoint format {version:g}, and this T3D reads {FORMAT}; resume it with the "
+            "version of T3D that wrote it, or train again"
         )
     files = tuple(_file(entry) for entry in to_list(fields["files"]))
     segments = tuple(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import Member
-from t3d.config.sweeps import Values, by_values, swept
+from t3d.config.sweeps import Values, by_values
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 
 Array = NDArray[np.float64]
@@ -143,15 +143,6 @@ def highest(means: Mapping[Values, float]) -> Values | None:
     ranked = sorted(means, key=means.__getitem__, reverse=True)
     tied = len(ranked) > 1 and means[ranked[0]] == means[ranked[1]]
     return ranked[0] if ranked and not tied else None
-
-
-def contenders(members: Sequence[Member], evals: Evals, diverged: Collection[Member]) -> list[Member]:
-    """Returns those that the best member is chosen from: in a sweep the seeds of the highest combination."""
-    if not swept(members):
-        return [*evals]
-    living = [member for member in evals if member not in diverged] or [*evals]
-    chosen = highest(last_means(members, evals, diverged))
-    return [member for member in living if member.values == chosen] or living
 
 
 def best_of(evals: Sequence[StoredEvaluation]) -> StoredEvaluation:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from t3d.config import Config, EnvConfig, Member
 from t3d.config.networks import own_network
-from t3d.config.sweeps import noun
+from t3d.config.sweeps import noun, swept
 from t3d.errors import UserError, did_you_mean
 from t3d.events import Eval, SeedStopped
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import UnknownNetwork, read_policy
 from t3d.store.columns import read_columns
 from t3d.store.log import LOG, Unreadable, damage_in_words
-from t3d.store.metrics import Evals, best_of, contenders
+from t3d.store.metrics import Evals, best_of, highest, last_means
 
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 MOST_NAMED = 3  # members that a message lists
@@ -36,7 +36,12 @@ class Run(NamedTuple):
 
     @property
     def contenders(self) -> list[Member]:
-        return contenders(self.cfg.members, self.evals, self.stopped)
+        """The members that the best one is chosen from: in a sweep the seeds of the highest combination."""
+        if not swept(self.cfg.members):
+            return [*self.evals]
+        living = [member for member in self.evals if member not in self.stopped] or [*self.evals]
+        chosen = highest(last_means(self.cfg.members, self.evals, self.stopped))
+        return [member for member in living if member.values == chosen] or living
 
     def compared_evals(self, member: Member) -> int:
         """Returns how many evaluations a member's best one was chosen from: those since the task last changed."""
