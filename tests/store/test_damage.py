@@ -176,9 +176,7 @@ def test_a_newer_format_is_refused_in_a_sentence(kept: Kept, newer: Any) -> None
     reseal(kept.root / "000004-step-240", {}, format=newer)
     manifest = (kept.root / "000004-step-240" / "manifest.json").read_bytes()
     for read in (lambda: newest(kept.root), lambda: list(t3d.resume(kept.run))):
-        with pytest.raises(
-            UserError, match=r"has checkpoint format .*with the version of T3D"
-        ) as refused:
+        with pytest.raises(UserError, match=r"has checkpoint format .*with the version of T3D") as refused:
             read()
         assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
     before["checkpoints/000004-step-240/manifest.json"] = manifest

@@ -182,7 +182,10 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
     def __next__(self) -> Event:
         if self._turn.locked():
             raise UserError("this run works in another thread; one loop at a time can follow it")
-        self._listen()
+        _alive.add(self)
+        on_main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGINT)
+        if on_main and handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
         try:
             with self._working():
                 event = next(self._events)
@@ -238,13 +241,6 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
             finally:
                 self._settings = TorchSettings.current()
                 callers.apply()
-
-    def _listen(self) -> None:
-        """Replaces Python's own Ctrl-C handler while runs are alive."""
-        _alive.add(self)
-        on_main = threading.current_thread() is threading.main_thread()
-        if on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupt)
 
     def _stop_listening(self) -> None:
         _alive.discard(self)

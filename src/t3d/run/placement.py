@@ -126,10 +126,15 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     needed = bytes_needed(spec, cfg)
     fitting = [device for device, free in room.items() if needed <= free]
     if not fitting:
-        most = max(room.values())
+        most, rows = max(room.values()), range(1, cfg.replay.capacity)
+        capacity = bisect_right(rows, 0.9 * most, key=lambda capacity: bytes_needed(spec, cfg, capacity))
+        fits = (
+            f"replay.capacity={capacity} would fit" if capacity >= cfg.td3.batch_size else "not even a batch would fit"
+        )
+        on_disk = ", --replay.frames-on-disk keeps images out of memory"
         raise UserError(
             f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "
-            f"{_smaller_replay(cfg, spec, most)}, or {fewer}"
+            f"{fits}{on_disk if spec.images and not cfg.replay.frames_on_disk else ''}, or {fewer}"
         )
     return fitting[0]
 
@@ -141,15 +146,6 @@ def batch_bytes(cfg: Config, spec: Spec) -> int:
         return 0
     each = 4 * spec.observation_width + 2 * BYTES_PER_VALUE * encoder.activations
     return len(cfg.members) * cfg.td3.batch_size * each
-
-
-def _smaller_replay(cfg: Config, spec: Spec, free: int) -> str:
-    """Says which capacity takes nine tenths of the memory that is free, and what else helps."""
-    room = range(1, cfg.replay.capacity)
-    capacity = bisect_right(room, 0.9 * free, key=lambda capacity: bytes_needed(spec, cfg, capacity))
-    fits = f"replay.capacity={capacity} would fit" if capacity >= cfg.td3.batch_size else "not even a batch would fit"
-    on_disk = ", --replay.frames-on-disk keeps images out of memory"
-    return fits + (on_disk if spec.images and not cfg.replay.frames_on_disk else "")
 
 
 def _free_bytes(device: str) -> int:

@@ -165,7 +165,9 @@ class Columns:
         self._cfg = None
         end = read_end(self.path)
         self._place = end if end.offset > PART else START
-        self._parts = spread_parts(self._place.offset)[::-1]
+        size, count = self._place.offset, -(-self._place.offset // PART)
+        order = sorted(range(count - 1), key=lambda part: f"{part:032b}"[::-1])  # first, middle, quarters, eighths
+        self._parts = [(part * PART, min(size, part * PART + PART)) for part in (*order[::-1], *range(count)[-1:])]
         self.tables = {kind: Table(kind, self.members) for kind in self.kinds}
         self._messages: dict[type[Event], list[tuple[int, Event]]] = {kind: [] for kind in MESSAGES}
         self.stopped: dict[Member, SeedStopped] = {}
@@ -244,10 +246,3 @@ def read_metric(paths: Sequence[Path], name: str) -> tuple[list[Metric], dict[Pa
         if columns.damaged and kind is not Eval:  # of evaluations it was said when the run was opened
             LOG.warning("%s", damage_in_words(columns.damaged, path / "events.jsonl"))
     return metrics or [], runs
-
-
-def spread_parts(size: int) -> list[tuple[int, int]]:
-    """Cuts a log into parts in the order to read them: the last, the first, the middle, the quarters, the eighths."""
-    count = -(-size // PART)
-    order = sorted(range(count - 1), key=lambda part: f"{part:032b}"[::-1])
-    return [(part * PART, min(size, part * PART + PART)) for part in ([count - 1] if count else []) + order]

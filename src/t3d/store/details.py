@@ -119,9 +119,21 @@ def session_of(run: Summary) -> dict[str, Any]:
 def news_of(path: Path, columns: Columns) -> list[dict[str, Any]]:
     """Returns what happened to a run, oldest first: from its journal, and what its events say in words."""
     messages = [vars(event) | {"event": event.event} for event in messages_of(columns, Note, ActorEvent, BadValueFound)]
-    news = [_news(fields) for fields in (*messages, *map(fields_of, journal_lines(path)[-MOST_NEWS:])) if fields]
-    known = [item for item in news if isinstance(item["time"], int | float) and isinstance(item["step"], int)]
-    return sorted(known, key=lambda item: item["time"])[-MOST_NEWS:]
+    news = []
+    for fields in filter(None, (*messages, *map(fields_of, journal_lines(path)[-MOST_NEWS:]))):
+        kind, text, step, time = str(fields["event"])[:40], str(fields.get("text", "")), fields["step"], fields["time"]
+        texts = {
+            Start.event: f"started on {fields.get('host') or 'an unknown machine'} as process {fields.get('pid')}",
+            Resumed.event: f"resumed from {fields.get('checkpoint') or 'the start'} on {fields.get('host')}",
+            Saved.event: f"checkpoint {fields.get('checkpoint')} ({fields.get('reason')})",
+            SaveFailed.event: f"could not be written: {text}",
+            Paused.event: kind,
+            Continued.event: kind,
+            End.event: f"{fields.get('reason')}{f': {text}' if text else ''}",
+        }
+        if isinstance(time, int | float) and isinstance(step, int):
+            news.append({"event": kind, "step": step, "time": time, "text": texts.get(kind, text)[:LONGEST_TEXT]})
+    return sorted(news, key=lambda item: item["time"])[-MOST_NEWS:]
 
 
 def config_source(path: Path) -> str:
@@ -163,22 +175,6 @@ def open_video(path: Path, name: str) -> BinaryIO | None:
     with suppress(OSError, Refused):
         return open_plain(path / name) if name in [video["file"] for video in videos_of(path)] else None
     return None
-
-
-def _news(fields: dict[str, Any]) -> dict[str, Any]:
-    """Says in words what happened; fields are those of an event, as a file says them."""
-    kind, text = str(fields["event"])[:40], str(fields.get("text", ""))
-    texts = {
-        Start.event: f"started on {fields.get('host') or 'an unknown machine'} as process {fields.get('pid')}",
-        Resumed.event: f"resumed from {fields.get('checkpoint') or 'the start'} on {fields.get('host')}",
-        Saved.event: f"checkpoint {fields.get('checkpoint')} ({fields.get('reason')})",
-        SaveFailed.event: f"could not be written: {text}",
-        Paused.event: kind,
-        Continued.event: kind,
-        End.event: f"{fields.get('reason')}{f': {text}' if text else ''}",
-    }
-    text = texts.get(kind, text)
-    return {"event": kind, "step": fields.get("step"), "time": fields.get("time"), "text": text[:LONGEST_TEXT]}
 
 
 def _about(path: Path, folder: str) -> dict[str, Any] | None:

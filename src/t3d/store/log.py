@@ -128,10 +128,7 @@ def read_ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not (path / "events.jsonl").is_file():
         raise Unreadable(path, "it has no events.jsonl")
     with _open_log(path) as log:
-        first = log.readline(LONGEST_START)
-        if not first:
-            raise Unreadable(path, "its events.jsonl is empty")
-        start = fields_of(first)
+        start = fields_of(log.readline(LONGEST_START))
         if not start or start["event"] != "start":
             raise Unreadable(path, "its events.jsonl does not begin with a complete start event")
         return start, _last(log) or start
