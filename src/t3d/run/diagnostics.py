@@ -12,7 +12,7 @@ from torch import Tensor
 from t3d import measure
 from t3d.algo.learner import Learner, named_tensors
 from t3d.config import TD3Config
-from t3d.events import Diagnosed, Event
+from t3d.events import Diagnosed, Event, finite
 from t3d.measure import NO_RETURNS, gradient, networks, norms
 from t3d.run.parts import Parts
 from t3d.types import Batch
@@ -117,10 +117,11 @@ class Diagnostics:
         own = (batch.discount * (1 - batch.terminated)).cpu()  # what the critics' own value in a return counts for
         p, r, o = (
             torch.stack([values[:count].double().mean() for values, count in zip(table.detach(), rows, strict=True)])
-            for table in (predicted, returned, own)  # NaN where there are no returns yet
+            for table in (predicted, returned, own)
         )
         error = (p - r) / (1 - o)  # of the critics: exact if it is constant
-        return {"q_predicted": p.tolist(), "q_return": r.tolist(), "q_bias": error.tolist(), "q_rows": rows}
+        values: Metrics = {"q_predicted": p.tolist(), "q_return": r.tolist(), "q_bias": error.tolist(), "q_rows": rows}
+        return {name: finite(each) for name, each in values.items()}  # None where there are no returns yet
 
 
 class AgentCopy:

@@ -128,13 +128,11 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     if not fitting:
         most, rows = max(room.values()), range(1, cfg.replay.capacity)
         capacity = bisect_right(rows, 0.9 * most, key=lambda capacity: bytes_needed(spec, cfg, capacity))
-        fits = (
-            f"replay.capacity={capacity} would fit" if capacity >= cfg.td3.batch_size else "not even a batch would fit"
-        )
+        fits = f"replay.capacity={capacity}" if capacity >= cfg.td3.batch_size else "not even a batch"
         on_disk = ", --replay.frames-on-disk keeps images out of memory"
         raise UserError(
             f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "
-            f"{fits}{on_disk if spec.images and not cfg.replay.frames_on_disk else ''}, or {fewer}"
+            f"{fits} would fit{on_disk if spec.images and not cfg.replay.frames_on_disk else ''}, or {fewer}"
         )
     return fitting[0]
 

@@ -119,7 +119,7 @@ def session_of(run: Summary) -> dict[str, Any]:
 def news_of(path: Path, columns: Columns) -> list[dict[str, Any]]:
     """Returns what happened to a run, oldest first: from its journal, and what its events say in words."""
     messages = [vars(event) | {"event": event.event} for event in messages_of(columns, Note, ActorEvent, BadValueFound)]
-    news = []
+    news: list[dict[str, Any]] = []
     for fields in filter(None, (*messages, *map(fields_of, journal_lines(path)[-MOST_NEWS:]))):
         kind, text, step, time = str(fields["event"])[:40], str(fields.get("text", "")), fields["step"], fields["time"]
         texts = {
