@@ -263,7 +263,7 @@ def test_odd_folders_are_named_in_one_line_each_and_the_rest_is_listed(
     folders = [path for path in odd.iterdir() if path.name not in ("good", "curves.png")]
     assert len(skipped) == len(folders) - links
     assert "skipped nothing: it has no events.jsonl" in skipped
-    assert "skipped empty-file: its events.jsonl does not begin" in skipped
+    assert "skipped empty-file: its events.jsonl does not begin with a complete start event" in skipped
     assert any(line.startswith("skipped half-a-line: its events.jsonl does not begin") for line in skipped)
     assert any(line.startswith("skipped bad[red]?[31m??: ") for line in skipped)
     assert "\x1b" not in out

@@ -89,4 +89,4 @@ def test_settings_under_their_early_names_are_a_sentence(
     early_run: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, str(early_run)]) == 2
-    assert capsys.readouterr().err == f"error: {early_run}/config.toml: td3.random_steps is random_steps here\n"
+    assert capsys.readouterr().err == f"error: {early_run}/config.toml: td3.random_steps is called random_steps now\n"
