@@ -14,17 +14,17 @@ from t3d.config import Config, merge
 from t3d.events import End, Eval, Event, Start, TraceSummary, Update, from_line, to_line
 
 
-@pytest.mark.parametrize("event", [Eval, Update, TraceSummary, End, Start])
-def test_events_survive_their_line(event: type[Event], tmp_path: Path) -> None:
-    one = next(found for found in run(helpers.small_config(), tmp_path) if isinstance(found, event))
-    again = from_line(to_line(one))
-    if isinstance(one, Start):  # a config's tuples come back as lists
+@pytest.mark.parametrize("kind", [Eval, Update, TraceSummary, End, Start])
+def test_events_survive_their_line(kind: type[Event], tmp_path: Path) -> None:
+    event = next(event for event in run(helpers.small_config(), tmp_path) if isinstance(event, kind))
+    again = from_line(to_line(event))
+    if isinstance(event, Start):  # a config's tuples come back as lists
         assert isinstance(again, Start) and merge(Config(total_steps=10**6), again.config) == merge(
-            Config(), one.config
+            Config(), event.config
         )
-        again = dataclasses.replace(again, config=one.config)
-    assert again == one
-    assert json.loads(to_line(one))["event"] == one.event
+        again = dataclasses.replace(again, config=event.config)
+    assert again == event
+    assert json.loads(to_line(event))["event"] == event.event
 
 
 def test_numbers_that_are_not_finite_are_written_as_null() -> None:

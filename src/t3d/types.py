@@ -75,8 +75,7 @@ class Rollout(NamedTuple):
     faults: list[Fault]  # bad values found and kept out
 
     @property
-    def s(self) -> NDArray[Any]:
-        """(T, s_size); this and the others are views of the rows, or copies where rows are bytes."""
+    def s(self) -> NDArray[Any]:  # (T, s_size); this and the others are views of the rows, or copies of bytes
         return self.rows[:, : self.s_size]
 
     @property

@@ -40,14 +40,11 @@ def actor_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
 
 
 def critic_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
-    """The architecture of a critic, which has one output, or one for each value of a categorical critic.
-
-    With images its input has been encoded by the actor's encoder.
-    """
+    """The architecture of a critic, with an output for each value of a categorical one; actors encode its images."""
     outputs = cfg.value_bins if cfg.critic_loss == "categorical" else 1
     sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, outputs)
-    network, encoder = architecture(cfg.critic_network, sizes, cfg.critic_activation), encoder_of(spec, cfg)
-    return network if encoder is None else network._replace(encoder=encoder, encoded=True)
+    network = architecture(cfg.critic_network, sizes, cfg.critic_activation, encoder_of(spec, cfg))
+    return network._replace(encoded=bool(spec.images))
 
 
 def encoder_of(spec: Spec, cfg: TD3Config) -> Encoder | None:

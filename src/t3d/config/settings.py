@@ -204,7 +204,6 @@ class Config(Section):
         self._check_together()
 
     def _check_sweep(self) -> None:
-        """Normalises the sweep and checks its values like those of the settings themselves."""
         normal = (f"{name}={','.join(map(value_text, values))}" for name, values in self._sweeps.items())
         object.__setattr__(self, "sweep", tuple(normal))
         known = known_settings(type(self))

@@ -91,9 +91,9 @@ def noun(members: Iterable[Member]) -> str:
     return "member" if swept(members) else "seed"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, word: str) -> str:
     """Formats a number of things: 1 seed, 2 seeds."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def values_title(values: Values) -> str:

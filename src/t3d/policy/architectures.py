@@ -116,7 +116,6 @@ class Encoder(NamedTuple):
         return encoder
 
     def _shrunk(self, side: int) -> int:
-        """What the convolutions leave of a side of an image."""
         left = side
         for stride in self.strides:
             if left < KERNEL:

@@ -64,12 +64,11 @@ def load_policy(path: str | Path, network: Kind | None = None, seed: int | str |
     return policy
 
 
-def _loader(module: str, what: str, packages: str) -> Callable[..., LoadedPolicy]:
-    """Imports what only some policies need; a sentence says how to install it."""
+def _loader(module: str, subject: str, packages: str) -> Callable[..., LoadedPolicy]:
     try:
         load: Callable[..., LoadedPolicy] = importlib.import_module(module).load
     except ImportError as error:
-        raise UserError(f"{what} needs {error.name}; install it with: pip install {packages}") from None
+        raise UserError(f"{subject} needs {error.name}; install it with: pip install {packages}") from None
     return load
 
 
@@ -155,7 +154,6 @@ def read_description(text: bytes) -> dict[str, Any]:
 
 
 def _checked_description(stem: Path, content: bytes, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Reads a policy's description after checking that neither the tensors nor the copy in the json were changed."""
     file, copy = _files(stem)
     length = int.from_bytes(content[:8], "little")  # of the header, which safetensors has already accepted
     text = to_fields(fields_in(content[8 : 8 + length]).get("__metadata__", {})).get("policy")

@@ -169,7 +169,6 @@ def _pixels(frame: NDArray[np.uint8], image: Image) -> NDArray[np.uint8]:
 
 
 def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
-    """Finds an image in an observation and returns it as (channels, height, width); it must be of the right type."""
     value = inside(observation, image)
     if not isinstance(value, np.ndarray):
         raise InvalidValue(image.name, f"is {type(value).__name__} {value!r:.60}, not an array")

@@ -95,15 +95,15 @@ def model_of(snapshot: PolicySnapshot, spec: Spec, metadata: dict[str, str]) -> 
     if previous is not None:
         values["observation"] = _with_previous(graph, values.get("observation"), previous, spec)
     output = _rescaled(_forward(graph, snapshot, spec, values), spec, previous)
-    made = helper.make_graph(
+    body = helper.make_graph(
         graph.nodes,
         "t3d_policy",
         [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()],
         [helper.make_tensor_value_info("action", _element_type(spec), [BATCH, *spec.action_shape])],
         graph.constants,
     )
-    made.node.append(helper.make_node("Identity", [output.name], ["action"], "action"))
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    body.node.append(helper.make_node("Identity", [output.name], ["action"], "action"))
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     model.producer_name = "t3d"
     helper.set_model_props(model, metadata)
     onnx.checker.check_model(model, full_check=True)
@@ -174,7 +174,6 @@ def _valid_previous(value: Value, spec: Spec) -> Value:
 
 
 def _with_previous(graph: Graph, vector: Value | None, previous: Value, spec: Spec) -> Value:
-    """The vector of an observation, which ends with the previous action, scaled to [-1, 1]."""
     (*_, kind), size = _bounds(spec), spec.action_size
     low, span = (graph.constant(array.astype(kind)) for array in (spec.action_low, spec.action_high - spec.action_low))
     one, two = (graph.constant(np.array(number, kind)) for number in (1, 2))
