@@ -70,7 +70,13 @@ class PendingEvaluations(ABC):
 
     def poll(self, *, wait: bool = False) -> Evaluated:
         if wait and not self.has_room():
-            self._wait()
+            time.sleep(WAIT_SECONDS)
+            before, self._waited = self._waited, self._waited + WAIT_SECONDS
+            if before < REPORTED_WAIT <= self._waited:
+                self._notes.append(
+                    f"training has waited {self._waited:.0f} s for evaluations so far, which take longer than the "
+                    "training between them; --eval.every-steps and --eval.episodes control how many there are"
+                )
         self._supervise()
         ready: list[Evaluation] = []
         while self.pending:
@@ -131,15 +137,6 @@ class PendingEvaluations(ABC):
                 raise NobodyLeft(f"the evaluation keeps failing: {why}")
             for member in slot.members:
                 min(self.slots, key=lambda other: len(other.members)).members.append(member)
-
-    def _wait(self) -> None:
-        time.sleep(WAIT_SECONDS)
-        before, self._waited = self._waited, self._waited + WAIT_SECONDS
-        if before < REPORTED_WAIT <= self._waited:
-            self._notes.append(
-                f"training has waited {self._waited:.0f} s for evaluations so far, which take longer than the training "
-                "between them; --eval.every-steps and --eval.episodes control how many there are"
-            )
 
 
 class ProcessSlot(WorkerSlot):

@@ -88,54 +88,30 @@ class Collector(Protocol):
     spec: Spec
     keeps_episodes: bool  # whether restore goes on with the episodes that were in progress
 
-    def publish(self, snapshot: PolicySnapshot, updates: int, /) -> None:
-        """Acts with this policy from now on; the learner has made so many updates."""
-
-    def poll(self) -> Collected:
-        """Returns what has happened, each thing once, after waiting for it a moment; never beyond total_steps.
-
-        An error that ends acting is raised by the call after the one that returned everything before it.
-        """
-
-    def stop(self, member: int, /) -> None:
-        """Acts for this member no more; some of its transitions may still come."""
-
-    def supervise(self) -> None:
-        """Looks after what acts, if the loop has not polled for a while."""
-
-    def totals(self) -> ActingTotals | None:
-        """Returns the statistics since the start of this process; None if acting and learning take turns."""
-
-    def state(self) -> State:
-        """Returns, for each seed, how many transitions were returned ("taken") and what is needed to go on."""
-
-    def restore(self, state: State, stop: threading.Event, /) -> list[str]:
-        """Restores what state() returned, before the first publish; says what could not be restored."""
-
-    def close(self) -> None:
-        """Ends all that was started."""
+    # Acts with this policy from now on; the learner has made so many updates.
+    def publish(self, snapshot: PolicySnapshot, updates: int, /) -> None: ...
+    # What has happened, each thing once, after waiting for it a moment; never beyond total_steps. An error that ends
+    # acting is raised by the call after the one that returned everything before it.
+    def poll(self) -> Collected: ...
+    def stop(self, member: int, /) -> None: ...  # it acts no more; some of its transitions may still come
+    def supervise(self) -> None: ...  # looks after what acts, if the loop has not polled for a while
+    def totals(self) -> ActingTotals | None: ...  # None if acting and learning take turns
+    def state(self) -> State: ...  # by seed: how many transitions were returned ("taken"), and what is needed to go on
+    # Before the first publish; says what could not be restored.
+    def restore(self, state: State, stop: threading.Event, /) -> list[str]: ...
+    def close(self) -> None: ...
 
 
 class Evaluator(Protocol):
     """Evaluates policies. Only poll waits, if it is asked to."""
 
-    def has_room(self) -> bool:
-        """Whether submit may be called."""
-
-    def submit(self, snapshot: PolicySnapshot, step: int, /) -> bool:
-        """Starts evaluating all living members; False if it was interrupted and nothing will come of it."""
-
-    def stop(self, member: int, /) -> None:
-        """Evaluates this member no more, neither in what is in progress nor in what is submitted later."""
-
-    def poll(self, *, wait: bool = False) -> Evaluated:
-        """Returns what is complete, each evaluation once; with wait, after a moment if there is no room."""
-
-    def state(self) -> State:
-        """Returns the evaluations in progress."""
-
-    def restore(self, state: State, architecture: Architecture, /) -> list[int]:
-        """Starts saved evaluations of such networks again and returns their steps."""
-
-    def close(self) -> None:
-        """Ends all that was started."""
+    def has_room(self) -> bool: ...  # whether submit may be called
+    # Starts evaluating all living members; False if it was interrupted and nothing will come of it.
+    def submit(self, snapshot: PolicySnapshot, step: int, /) -> bool: ...
+    def stop(self, member: int, /) -> None: ...  # neither in what is in progress nor in what is submitted later
+    # What is complete, each evaluation once; with wait, after a moment if there is no room.
+    def poll(self, *, wait: bool = False) -> Evaluated: ...
+    def state(self) -> State: ...  # the evaluations in progress
+    # Starts saved evaluations of such networks again and returns their steps.
+    def restore(self, state: State, architecture: Architecture, /) -> list[int]: ...
+    def close(self) -> None: ...

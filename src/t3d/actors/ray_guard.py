@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psutil
@@ -29,11 +30,12 @@ def guard(learner: int, folder: str, cpus: str, store_bytes: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     PRCTL(PR_SET_CHILD_SUBREAPER, 1)  # whose parent has ended becomes our child, so none is lost sight of
     command = [sys.executable, "-P", "-m", "t3d.actors.ray_guard", cpus, store_bytes]
+    die_with_us = partial(PRCTL, PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         with suppress(ProcessLookupError):  # the learner has ended already
             ended = os.pidfd_open(learner)
             if os.getppid() == learner:
-                head = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_us)  # noqa: S603, PLW1509
+                head = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_us)  # noqa: S603, PLW1509
                 select.select([sys.stdin.fileno(), ended, os.pidfd_open(head.pid)], [], [])
     finally:
         _kill_descendants()
@@ -56,10 +58,6 @@ def head(cpus: int, store_bytes: int) -> None:
     for descriptor in (1, 2):  # nobody reads them from now on
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     signal.pause()
-
-
-def _die_with_us() -> None:
-    PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _kill_descendants() -> None:

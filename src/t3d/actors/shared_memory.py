@@ -195,11 +195,6 @@ class Heartbeat(Shared):
         super().__init__({"beat": (np.int64, (1,)), "waited": (np.int64, (1,))}, fd)
 
     @property
-    def beats(self) -> int:
-        """Beats so far; only whether it changes matters."""
-        return int(self.arrays["beat"][0])
-
-    @property
     def waited(self) -> float:
         return int(self.arrays["waited"][0]) / 1e9
 

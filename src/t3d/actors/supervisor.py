@@ -101,7 +101,7 @@ class HangDetector:
     def __init__(self) -> None:
         self._beats, self._seconds, self._checked_at = -1, 0.0, time.monotonic()
 
-    def fault(self, beats: int, hang_seconds: float, *, ready: bool) -> str:
+    def fault(self, beats: Any, hang_seconds: float, *, ready: bool) -> str:
         """Returns why it counts as hung, or an empty string; beats is a number that changes while it lives."""
         now = time.monotonic()
         self._seconds = 0.0 if beats != self._beats else self._seconds + min(now - self._checked_at, LONGEST_GAP)
@@ -163,7 +163,7 @@ class Worker:
         code = self.process.poll()
         if code is not None:
             return _in_words(code)
-        return self._hang_detector.fault(self.heartbeat.beats, hang_seconds, ready=self.ready)
+        return self._hang_detector.fault(self.heartbeat.arrays["beat"][0], hang_seconds, ready=self.ready)
 
     def end(self) -> None:
         """Kills the process, if it has not ended, and reaps it."""

@@ -13,7 +13,6 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -24,7 +23,10 @@ def main() -> None:
     for descriptor in _descriptors():  # passed to us; programs of environments must not inherit them
         with suppress(OSError):
             os.set_inheritable(descriptor, False)
-    _die_with(parent)
+    # Linux kills us when our parent, or its thread that started us, ends for any reason.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has already ended
+        sys.exit(1)
     _fork_guard()
     from t3d.actors.worker import work  # noqa: PLC0415 (imports numpy and Gymnasium)
 
@@ -34,13 +36,6 @@ def main() -> None:
 def _descriptors() -> list[int]:
     """Lists the open ones above stderr, including the one that was open only to list them."""
     return [int(path.name) for path in Path("/proc/self/fd").iterdir() if int(path.name) > 2]
-
-
-def _die_with(parent: int) -> None:
-    """Has Linux kill this process when its parent, or the parent's thread that started it, ends for any reason."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has already ended
-        sys.exit(1)
 
 
 def _fork_guard() -> None:
@@ -54,12 +49,8 @@ def _fork_guard() -> None:
     if middle:
         os.waitpid(middle, 0)
         return
-    if not os.fork():
-        _guard(worker)
-    os._exit(0)
-
-
-def _guard(worker: int) -> NoReturn:
+    if os.fork():
+        os._exit(0)
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     for descriptor in [0, 1, 2, *_descriptors()]:
         with suppress(OSError):

@@ -41,7 +41,7 @@ from t3d.store.folder import RunFolder, create_folder, set_aside
 from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.doctor import CALL_SECONDS, examine
-from t3d.world.factory import other_environment, with_env_name
+from t3d.world.factory import other_environment
 from t3d.world.fingerprint import fingerprint
 from t3d.world.guard import EnvFactory
 
@@ -130,7 +130,8 @@ def assemble(
     set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     disturbed = surroundings.restore()
-    cfg = cfg if loaded else with_env_name(cfg, world.environment["class"])
+    if not (loaded or cfg.env.id or cfg.env.name):
+        cfg = replace(cfg, env=replace(cfg.env, name=world.environment["class"]))
     refuse_settings_of_images(cfg, world.collector.spec)
     replay_on = replay_device(cfg, world.collector.spec)
     with surroundings.for_updates(builds=True):

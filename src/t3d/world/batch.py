@@ -78,17 +78,17 @@ class VectorEnvBatch:
         return [guard.attempt(guard.result, row) for guard, row in answers][: len(actions)]
 
     def _step(self, actions: NDArray[Any]) -> list[tuple[Any, ...]]:
-        observations, rewards, terminated, truncated, infos = self.guards[0].call(self._split_step, actions)
+
+        def step() -> tuple[Any, ...]:  # if observations cannot be split, the environment is at fault
+            observations, *others = self.env.step(actions)
+            return list(iterate(self.env.observation_space, observations)), *others
+
+        observations, rewards, terminated, truncated, infos = self.guards[0].call(step)
         for name, values in {"reward": rewards, "terminated": terminated, "truncated": truncated}.items():
             if np.shape(values)[:1] != (self.count,):
                 text = f"{name} of a VectorEnv of {self.count} environments has shape {np.shape(values)}"
                 raise self.guards[0].refusal(name, text)
         return [(*row, infos) for row in zip(observations, rewards, terminated, truncated, strict=True)]
-
-    def _split_step(self, actions: NDArray[Any]) -> tuple[list[Any], Any, Any, Any, Any]:
-        """Steps and splits the observations; if they cannot be split, the environment is at fault."""
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        return list(iterate(self.env.observation_space, observations)), rewards, terminated, truncated, infos
 
     def take_faults(self) -> list[Fault]:
         return [fault for guard in self.guards for fault in guard.take_faults()]

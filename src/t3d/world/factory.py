@@ -103,11 +103,6 @@ def with_reference(cfg: Config, make_env: Any) -> Config:
     return merge(cfg, {"env": {"id": env_id, "args": args}}) if cfg.env.id in ("", env_id) else cfg
 
 
-def with_env_name(cfg: Config, label: str) -> Config:
-    """Names an environment that has no id after its class."""
-    return cfg if cfg.env.id or cfg.env.name else merge(cfg, {"env": {"name": label}})
-
-
 def other_environment(cfg: Config, make_env: Any, label: str) -> list[str]:
     """Notes that a run is named after a Gymnasium id, and that make_env makes something else."""
     named = cfg.env.id

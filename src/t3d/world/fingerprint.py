@@ -44,7 +44,9 @@ def fingerprint(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object]
     started = time.monotonic()
     with _global_streams_kept():
         with closing(open_batch(make_env, cfg, "the fingerprint", beat=beat)) as batch:
-            label, episode = label_of(_first_env(batch)), _episode(batch)
+            env: Any = batch.envs[0].gym if isinstance(batch, SingleEnvs) else batch.env
+            first = next(iter(getattr(env.unwrapped, "envs", ())), env)  # of those in a VectorEnv
+            label, episode = label_of(first), _episode(batch)
             is_slow = time.monotonic() - started > MOST_SECONDS
             again = _episode(batch) if is_slow else {}
         if not is_slow:
@@ -72,11 +74,6 @@ def differences(then: Any, now: Mapping[str, Any]) -> list[str]:
     if then.get("class") != now["class"] and (changes or not is_known):
         texts.append(f"class {then.get('class')!s:.100} -> {now['class']}")
     return texts + changes
-
-
-def _first_env(batch: EnvBatch) -> Any:
-    env: Any = batch.envs[0].gym if isinstance(batch, SingleEnvs) else batch.env
-    return next(iter(getattr(env.unwrapped, "envs", ())), env)
 
 
 def _episode(batch: EnvBatch) -> dict[str, list[Any]]:

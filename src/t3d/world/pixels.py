@@ -102,8 +102,10 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
         inner: Any = self.env.unwrapped
         name = name_of(self.env)
         if isinstance(inner, DmControl):
-            number = _number(camera, inner.cameras, name) if camera else inner.camera
-            return lambda: inner.frame(pixels, number, dict.fromkeys(SWITCHED_OFF, False))
+            physics, flags = inner.env.physics, dict.fromkeys(SWITCHED_OFF, False)
+            cameras = [physics.model.id2name(index, "camera") for index in range(physics.model.ncam)]
+            number = _number(camera, cameras, name) if camera else inner.camera
+            return lambda: physics.render(pixels, pixels, camera_id=number, render_flag_overrides=flags)
         if hasattr(inner, "mujoco_renderer") and "mujoco" in sys.modules:
             return self._mujoco_drawing(inner.mujoco_renderer, pixels, camera)
         if camera:
@@ -126,21 +128,18 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
 
         def draw() -> Frame:
             if renderer.viewer is None:
-                _open_viewer(renderer)
+                renderer.render("rgb_array")
+                viewer: Any = renderer.viewer
+                flags = sys.modules["mujoco"].mjtRndFlag
+                for name in SWITCHED_OFF:
+                    viewer.scn.flags[getattr(flags, f"mjRND_{name.upper()}")] = 0
+                if "lookat" not in (renderer.default_cam_config or {}):  # Gymnasium looks at where bodies are now
+                    viewer.cam.lookat[:] = renderer.model.stat.center
             renderer.viewer.make_context_current()
             frame: Frame = renderer.render("rgb_array")
             return frame
 
         return draw
-
-
-def _open_viewer(renderer: Any) -> None:
-    renderer.render("rgb_array")
-    flags = sys.modules["mujoco"].mjtRndFlag
-    for name in SWITCHED_OFF:
-        renderer.viewer.scn.flags[getattr(flags, f"mjRND_{name.upper()}")] = 0
-    if "lookat" not in (renderer.default_cam_config or {}):  # Gymnasium looks at where bodies happen to be now
-        renderer.viewer.cam.lookat[:] = renderer.model.stat.center
 
 
 def averaged(image: Frame, pixels: int) -> Frame:

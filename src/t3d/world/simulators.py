@@ -83,14 +83,6 @@ class DmControl(gym.Env[Any, Any]):
         height, width = FRAME_SIZE
         return self.env.physics.render(height, width, camera_id=self.camera)
 
-    @property
-    def cameras(self) -> list[str]:
-        model = self.env.physics.model
-        return [model.id2name(index, "camera") for index in range(model.ncam)]
-
-    def frame(self, pixels: int, camera: int, flags: dict[str, bool]) -> Any:
-        return self.env.physics.render(pixels, pixels, camera_id=camera, render_flag_overrides=flags)
-
     def close(self) -> None:
         self.env.close()
 
