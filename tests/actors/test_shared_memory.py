@@ -63,6 +63,7 @@ state_fd, policies_fd = map(int, sys.argv[1:])
 state = SharedState(3, 1, 1, state_fd)
 state.policies = Policies(3, architecture("mlp", (4, 300, 2), "relu"), 2, policies_fd)
 seen = set()
+print("ready", flush=True)
 while (limit := state.limit) < 10**9:
     one = state.newest(1)
     values = {value for part in (one.flat, *one.scaling) for value in np.unique(part).tolist()}
@@ -88,6 +89,7 @@ def test_a_policy_is_never_read_half_written() -> None:
     fds = [shared_state.fd, shared_state.policies.fd]
     command = [sys.executable, "-c", READER, *map(str, fds)]
     with subprocess.Popen(command, pass_fds=fds, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
         number, until = 1, time.monotonic() + 2
         while time.monotonic() < until:
             number += 1
