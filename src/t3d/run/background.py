@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +231,7 @@ class Recorder(Job):
                 shutil.rmtree(self.path / VIDEOS / left, ignore_errors=True)
 
 
-class BackgroundJobs:
+class BackgroundJobs(AbstractContextManager["BackgroundJobs"]):
     """Everything that happens beside a training."""
 
     def __init__(self, cfg: Config, path: Path, stop: threading.Event) -> None:
@@ -245,9 +245,6 @@ class BackgroundJobs:
             return []
         self._looked_at = time.monotonic()
         return [*self.sinks.news(), *self.recorder.news()]
-
-    def __enter__(self) -> BackgroundJobs:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Ends the processes; those of a run that is over may finish what they are doing."""

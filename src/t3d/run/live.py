@@ -53,9 +53,7 @@ def train(
     return LiveRun(lambda: _train(cfg, requests, make_env), requests, make_env)
 
 
-def _train(
-    cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None
-) -> Generator[Event, None, None]:
+def _train(cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None) -> Events:
     requested = with_reference(with_full_paths(as_config(cfg)), make_env)
     root = str(Path(requested.run.root).absolute())  # before an environment can change the working directory
     cfg = replace(requested, run=replace(requested.run, root=root))
@@ -103,7 +101,7 @@ def resume(
 
 def _resume(
     path: Path, changes: Mapping[str, Any], cfg: Config | None, requests: Requests, make_env: EnvFactory | None
-) -> Generator[Event, None, None]:
+) -> Events:
     if not path.is_dir():
         raise UserError(f"there is no run at {path}")
     close_runs_in(path)

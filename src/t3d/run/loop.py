@@ -134,7 +134,8 @@ class Trainer:
                 yield [self.saver.save("asked")]
         seconds = time.monotonic() - paused_at
         self.counters.started += seconds
-        self.reporter.stood_still(seconds)
+        self.reporter.last_at += seconds
+        self.reporter.diagnostics.last_at += seconds
         yield [Continued(step=step, paused_seconds=seconds)]
 
     def _job_notes(self) -> list[Event]:

@@ -27,19 +27,19 @@ class Reporter:
     def __init__(self, parts: Parts) -> None:
         self.parts, self.diagnostics = parts, Diagnostics(parts)
         self._started = self._last = (parts.counters.step, parts.learner.updates, parts.collector.totals())
-        self._last_at = time.monotonic()
+        self.last_at = time.monotonic()
 
     def learned(self, trace: Any) -> list[Event]:
         """Reports the newest update, of which this is the trace, whom it stops, and acting so far."""
         trace = type(trace)(*(None if value is None else value.cpu() for value in trace))  # one wait for each tensor
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
-        speed = (step - self._last[0]) / (now - self._last_at)
+        speed = (step - self._last[0]) / (now - self.last_at)
         events = parts.stop_diverged(trace)
         events += _update_events(trace, parts, step, speed)
         events += self._outside_support(trace.y[parts.living]) if parts.cfg.td3.critic_loss == "categorical" else []
         events += self.diagnostics.diagnose(trace) if parts.counters.diagnosis_due else []
         events += self.acting()
-        self._last, self._last_at = (step, parts.learner.updates, parts.collector.totals()), now
+        self._last, self.last_at = (step, parts.learner.updates, parts.collector.totals()), now
         parts.counters.log_due = parts.counters.diagnosis_due = False
         return events
 
@@ -79,10 +79,6 @@ class Reporter:
         if member is None:
             return {"step": self.parts.counters.step}
         return {"step": self.parts.memory.added[member], "member": member, "seed": self.parts.cfg.member_seeds[member]}
-
-    def stood_still(self, seconds: float) -> None:
-        self._last_at += seconds
-        self.diagnostics.last_at += seconds
 
     def acting(self, *, summary: bool = False) -> list[Event]:
         """Reports acting since the last report, or the start; nothing if acting and learning take turns."""

@@ -108,7 +108,7 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
             key in CHANGEABLE
             or key.startswith(("run.", "env.args."))
             or LEFT_TO_MACHINE.get(key) == now
-            or _moved(key, then, now)
+            or (key in OWN_FILES and is_own(then) and is_own(now) and then.rpartition(":")[2] == now.rpartition(":")[2])
         )
     ]
     if refused:
@@ -129,11 +129,6 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
 def _settled(cfg: Config, started: Config) -> Config:
     """Returns the configuration with the run's environments, which stay when actors change, unless it says how many."""
     return replace(cfg, env=replace(cfg.env, num_envs=cfg.env.num_envs or started.num_envs))
-
-
-def _moved(key: str, then: Any, now: Any) -> bool:
-    """Whether a file of the user's own is only in another place."""
-    return key in OWN_FILES and is_own(then) and is_own(now) and then.rpartition(":")[2] == now.rpartition(":")[2]
 
 
 def _start_again(path: Path, written: Config | None, cfg: Config | None, notes: list[str]) -> Config:

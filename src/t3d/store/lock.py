@@ -34,7 +34,7 @@ class Lock:
             self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (OSError, Refused) as error:
             raise UserError(f"cannot lock {folder}: {error_text(error)}") from None
-        before, self.note = _holder(self._file), ""
+        before = _holder(self._file)
         try:
             for descriptor in (self._file.fileno(), self._folder):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,10 +44,9 @@ class Lock:
                 f"{folder} is in use by {before or 'another process'}; stop that run first, or choose another name"
             ) from None
         except OSError as error:
-            note = f"no locks work here ({error.strerror}): make sure yourself that only one process writes this run"
-            self.note = f"{note}; {before} wrote it last" if before else note
-        if before and not self.note:
-            self.note = f"{before} ended without releasing the run's folder; its lock is taken over"
+            self.note = f"no locks work here ({error.strerror}): see to it that only one process writes this run"
+        else:
+            self.note = f"{before} ended without releasing the run's folder; its lock is taken over" if before else ""
         _held.add(self)
         with suppress(OSError):  # only says who holds it; a full disk must not stop a run
             self._file.truncate(0)
