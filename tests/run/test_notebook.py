@@ -10,10 +10,11 @@ import pytest
 nbformat = pytest.importorskip("nbformat", reason="notebooks are executed by nbclient")
 from nbclient import NotebookClient  # noqa: E402
 
+pytestmark = pytest.mark.system
+
 SMALL = """
 import t3d
 
-pytestmark = pytest.mark.system
 settings = {"env": {"id": "Pendulum-v1"}, "preset": "quick", "total_steps": 1500, "run": {"name": "cell"}}
 """
 

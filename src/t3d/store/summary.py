@@ -148,6 +148,7 @@ def read_summary(path: Path) -> Summary:
         config = to_fields(session["config"])
         seeds = tuple(map(to_count, to_list(config["seeds"])))
         env = to_fields(config["env"])
+        env_name = str(env.get("name") or short_id(str(env["id"])))
         status = _status(path, session, last)
         members = members_of(seeds, parse_all(str(word) for word in to_list(config.get("sweep", []))))
         has_ended, began = last["event"] == "end", to_number(start["time"])
@@ -161,9 +162,7 @@ def read_summary(path: Path) -> Summary:
         return Summary(
             path=path,
             config=config,
-            env=with_args(str(env.get("name") or short_id(str(env["id"]))), to_fields(env.get("args", {})))[
-                :LONGEST_NAME
-            ],
+            env=with_args(env_name, to_fields(env.get("args", {})))[:LONGEST_NAME],
             preset=str(config["preset"])[:LONGEST_NAME],
             seeds=seeds,
             members=members,
