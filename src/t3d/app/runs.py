@@ -28,6 +28,7 @@ from t3d.store.metrics import Evals, StoredEvaluation, best_of
 from t3d.store.reader import locate
 from t3d.store.summary import SORTS, Summary, changes, contents, read_summaries, read_summary
 
+UNNAMED = "defined in Python"  # an environment without an id
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
 NARROW = 100  # characters; below this the list omits some columns
 IF_NARROW = ("steps", "return", "best eval", "status")
@@ -142,7 +143,7 @@ def _list(runs: list[Summary], of: int, args: RunsArgs, console: Console) -> Non
     for run in runs:
         texts = (column(run) for column in columns.values())
         cells = (clean(text, COLOURS.get(text, "")) for text in texts)
-        listed.add_row(clean(run.path.name, "bold"), clean(wording.env_text(run.env)), *cells)
+        listed.add_row(clean(run.path.name, "bold"), clean(run.env or UNNAMED), *cells)
     console.print(listed)
     sweeps = ", of a sweep the highest mean of last ones" if any(swept(run.members) for run in runs) else ""
     number = f"{len(runs)} of {of} runs" if len(runs) < of else f"{of} runs" if of > 1 else "1 run"
@@ -159,7 +160,7 @@ def show(run: Summary, console: Console) -> None:
     sweep = f", sweep {plain(tuple(run.config['sweep']))}" if run.config.get("sweep") else ""
     seeds = f"{'seed' if len(run.seeds) == 1 else 'seeds'} {wording.seeds_text(run.seeds)}{sweep}"
     say(run.path.resolve().name, "bold")
-    say(f"{wording.env_text(run.env)}, preset {run.preset}, {seeds}")
+    say(f"{run.env or UNNAMED}, preset {run.preset}, {seeds}")
     console.print(
         clean(run.status, COLOURS.get(run.status, "")),
         f"at {run.step:,} of {run.total_steps:,} steps, started {run.started:%Y-%m-%d %H:%M:%S}, "

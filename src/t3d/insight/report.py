@@ -18,7 +18,7 @@ from t3d.insight.html import Html, document, element, folded, joined, listed, se
 from t3d.insight.ranges import range_rows
 from t3d.insight.report_charts import charts
 from t3d.insight.report_facts import MOST_VIDEO_BYTES, Best, Facts, Video, card, fresh_mean, gather, verdict
-from t3d.insight.wording import IN_HEADING, env_text, members_text, number_text, size_text, source_of
+from t3d.insight.wording import IN_HEADING, members_text, number_text, size_text, source_of
 from t3d.store.best import Fresh
 from t3d.store.details import changed_settings, config_source, difference, session_of
 from t3d.store.summary import Summary
@@ -60,10 +60,8 @@ def report(paths: Sequence[Path], comparison: Comparison | None, refused: str) -
 def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None) -> Html:
     """What is said of one run; comparison: of the values of a sweep."""
     summary, best = facts.summary, facts.best
-    seeds = members_text(summary)
-    if not summary.config.get("sweep"):
-        seeds = f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {seeds}"
-    about = f"{facts.run.cfg.rule_title} on {env_text(summary.env)}, {seeds}, preset {summary.preset}"
+    env, seeds = summary.env or "defined in Python", members_text(summary, named=True)
+    about = f"{facts.run.cfg.rule_title} on {env}, {seeds}, preset {summary.preset}"
     badge = element("span", {"class": f"badge {summary.status}"}, summary.status)
     tags, note = summary.notes
     noted = [*([f"Tags: {', '.join(tags)}."] if tags else []), *note.splitlines()]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from t3d.alarms.watch import alarm_lines, notes_in_words
 from t3d.config import Member
-from t3d.config.sweeps import counted, noun, swept, values_title
+from t3d.config.sweeps import counted, swept, values_title
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Note, Resumed
 from t3d.files import Refused, read, readable
@@ -18,7 +18,7 @@ from t3d.insight.comparison import LAST, Comparison, Row, compare
 from t3d.insight.groups import Group, Training
 from t3d.insight.ranges import InputRanges, ranges_in_training
 from t3d.insight.statistics import Estimate, Interval
-from t3d.insight.wording import duration_text, estimated, number_text, seeds_text, size_text
+from t3d.insight.wording import duration_text, estimated, members_text, number_text, size_text
 from t3d.policy.acting import SavedPolicy
 from t3d.store.best import Fresh, read_fresh
 from t3d.store.columns import Columns, read_columns
@@ -195,12 +195,9 @@ def card(facts: Facts) -> list[tuple[str, str]]:
     best, cfg, summary = facts.best, facts.run.cfg, facts.summary
     updates = max((evals[-1].updates for evals in facts.run.evals.values()), default=0)
     resumes = sum(line.startswith(prefixes([Resumed])) for line in journal_lines(facts.run.path))
-    which = counted(len(summary.members), noun(summary.members))
-    if not summary.members[0].values:
-        which = f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {seeds_text(summary.seeds)}"
     trained = (
-        f"{cfg.rule_title} with preset {summary.preset}, {which}: {summary.step:,} steps each, the first "
-        f"{min(cfg.random_steps, summary.step):,} with random actions, {updates:,} updates"
+        f"{cfg.rule_title} with preset {summary.preset}, {members_text(summary, named=True)}: {summary.step:,} steps "
+        f"each, the first {min(cfg.random_steps, summary.step):,} with random actions, {updates:,} updates"
         + (f"; resumed {counted(resumes, 'time')}." if resumes else ".")
     )
     if best is None:

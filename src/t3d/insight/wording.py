@@ -44,16 +44,12 @@ def source_of(key: str, value: Any, preset_name: str) -> str:
     return f"preset {preset_name}" if of_preset.get(key) == value else "flag or file"
 
 
-def env_text(name: str) -> str:
-    """The id of an environment; one that a program made has none."""
-    return name or "defined in Python"
-
-
-def members_text(run: Summary) -> str:
+def members_text(run: Summary, *, named: bool = False) -> str:
     """Formats what a run trains: its seeds, or of a sweep how many members those and its values make."""
     combinations, fields, seeds = len(by_values(run.members)), swept(run.members), counted(len(run.seeds), "seed")
     noun = "values" if len(fields) == 1 else "combinations"
-    text = f"{len(run.members)} = {combinations} {noun} x {seeds}" if fields else seeds_text(run.seeds)
+    name = f"{'seed' if len(run.seeds) == 1 else 'seeds'} " if named else ""
+    text = f"{len(run.members)} = {combinations} {noun} x {seeds}" if fields else name + seeds_text(run.seeds)
     return text + (f"; {len(run.diverged)} diverged" if run.diverged else "")
 
 
