@@ -225,7 +225,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(capsys: pytest.Capture
         ("low", "hopper"): "low was trained on Pendulum-v1, but hopper on Hopper-v5",
         ("low,hopper", "low"): "low,hopper was trained on Pendulum-v1 and Hopper-v5, but low on Pendulum-v1",
         ("low,again",): "runs/low and runs/again both have seed 0 on Pendulum-v1 with the same settings",
-        ("low", "low"): "low is named twice",
+        ("low", "low"): "seed 0 of runs/low is in both low and low",
         ("nothing",): "runs/nothing has no evaluation",
         ("lwo",): "did you mean low?",
         ("x-*",): "no run matches x-*",

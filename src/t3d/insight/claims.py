@@ -61,17 +61,11 @@ def claim_configs(name: str, env_id: str, root: str) -> list[Config]:
     """The two runs that show a claim; their names are always the same, so that they can be found again."""
     claim, small = CLAIMS[name], merge(preset("quick"), SETTINGS)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(env_id).name)
-    return [
-        merge(
-            small,
-            {
-                "env": {"id": env_id},
-                "run": {"root": root, "name": f"{name}-{env}-{claim.setting}-{value:g}"},
-                "td3": {claim.setting: value},
-            },
-        )
-        for value in claim.values
-    ]
+    configs = []
+    for value in claim.values:
+        run = {"root": root, "name": f"{name}-{env}-{claim.setting}-{value:g}"}
+        configs.append(merge(small, {"env": {"id": env_id}, "run": run, "td3": {claim.setting: value}}))
+    return configs
 
 
 def seed_curves(run: Run, name: str, since: float = 0.0) -> tuple[Array, Array]:
@@ -85,10 +79,8 @@ def seed_curves(run: Run, name: str, since: float = 0.0) -> tuple[Array, Array]:
     known = [series[member] for member in living if member in series]
     if not living:
         raise UserError(f"all seeds of {run.path} have diverged, so that nothing can be compared")
-    if not known:
-        raise UserError(f"{run.path} has reported no {name} yet: no discounted return is known")
-    steps = reduce(np.intersect1d, [curve.steps for curve in known])
-    if len(known) < len(living) or not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
+    steps = reduce(np.intersect1d, [curve.steps for curve in known]) if len(known) == len(living) else np.empty(0)
+    if not len(steps) or steps[-1] < LATE * run.cfg.total_steps:
         raise UserError(f"{run.path} stopped too early to show the claim; t3d resume {run.path} continues it")
     steps = steps[steps >= since * run.cfg.total_steps]
     return steps, np.array([np.interp(steps, curve.steps, curve.values) for curve in known])

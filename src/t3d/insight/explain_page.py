@@ -38,8 +38,11 @@ def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = 
 
 
 def _section(step: Step, update: OneUpdate, *, pictures: bool) -> Html:
-    picture_of = PICTURES.get(step.number) if pictures else None
-    caption = picture_of.caption(update) if picture_of else ""
+    figure = None
+    if pictures and step.number in PICTURES:
+        caption = PICTURES[step.number].caption(update)
+        svg = picture(drawn(step.number, update), caption)
+        figure = element("figure", None, svg, element("figcaption", None, caption))
     return element(
         "section",
         {"id": f"step-{step.number}"},
@@ -47,11 +50,7 @@ def _section(step: Step, update: OneUpdate, *, pictures: bool) -> Html:
         element("p", {"class": "formula"}, _math(step.text.formula)),
         element("p", {"class": "quiet"}, step.settings) if step.settings else None,
         _table(step.quantities) if step.quantities else None,
-        (
-            element("figure", None, picture(drawn(step.number, update), caption), element("figcaption", None, caption))
-            if caption
-            else None
-        ),
+        figure,
         (
             element("p", None if label else {"class": "quiet"}, element("b", None, label), " ", _math(sentence))
             for label, sentence in step.sentences

@@ -83,8 +83,6 @@ def read_groups(words: Sequence[str], root: Path) -> list[Group]:
     groups = [group for word in words for group in _groups(word, root, alone=len(words) == 1)]
     first = groups[0]
     for number, group in enumerate(groups):
-        if group in groups[:number]:
-            raise UserError(f"{group.name} is named twice; name each group once")
         if {*group.tasks} != {*first.tasks}:
             raise UserError(
                 f"{first.name} was trained on {' and '.join(first.tasks)}, but {group.name} on "
