@@ -27,6 +27,7 @@ from t3d.insight.statistics import (
     relative_to,
     resample,
 )
+from t3d.store.metrics import Series
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda value: round(value, 1))  # rounded, so that there are ties
 SEEDS = st.lists(NUMBERS, min_size=1, max_size=12).map(np.array)
@@ -37,7 +38,7 @@ Curve = list[tuple[float, float]]  # steps and values
 
 def on_common(*curves: Curve) -> tuple[Array, Array]:
     columns = [np.array(curve, np.float64).T for curve in curves]
-    return on_common_steps([steps for steps, _ in columns], [values for _, values in columns])
+    return on_common_steps([Series(steps, values, steps) for steps, values in columns])
 
 
 @given(st.lists(SEEDS, min_size=1, max_size=3))

@@ -19,7 +19,6 @@ from t3d.insight.statistics import (
     performance_profile,
     resample,
 )
-from t3d.store.metrics import RETURN
 
 ACROSS = 3  # panels in a row
 LEVELS = 200  # thresholds of a profile
@@ -29,15 +28,14 @@ THRESHOLD = {"color": "#999999", "linewidth": 0.8, "linestyle": ":"}
 
 def draw_comparison(comparison: Comparison, out: Path) -> None:
     """Draws a panel of curves for each task, then the scores and the performance profiles of all tasks together."""
-    score = "score" if comparison.metric == RETURN else comparison.metric
-    score += f", relative to {comparison.rows[0].name}" if comparison.relative else ""
+    score = f"{comparison.metric}, relative to {comparison.rows[0].name}" if comparison.relative else comparison.metric
     count = len(comparison.tasks) + 2
     down = -(-count // ACROSS)
     with drawing(out, (5.2 * ACROSS, 4.2 * down)) as figure:
         grid = figure.subplots(down, ACROSS, squeeze=False).flat
         panels = grid[:count]
         for task, axes in enumerate(panels[:-2]):
-            _draw_curves(axes, comparison, task)
+            _draw_curves(axes, comparison, task, score)
         _draw_scores(panels[-2], comparison, score)
         _draw_profiles(panels[-1], comparison, score)
         for axes in panels:
@@ -48,19 +46,16 @@ def draw_comparison(comparison: Comparison, out: Path) -> None:
         figure.legend(lines, names, loc="outside lower center", ncols=ACROSS, frameon=False)
 
 
-def _draw_curves(axes: Any, comparison: Comparison, task: int) -> None:
+def _draw_curves(axes: Any, comparison: Comparison, task: int, score: str) -> None:
     for index, row in enumerate(comparison.rows):
-        curves = [seed.curve for seed in row.scored.tasks[task]]
-        steps, values = on_common_steps([curve.steps for curve in curves], [curve.values for curve in curves])
+        steps, values = on_common_steps([seed.curve for seed in row.scored.tasks[task]])
         middle, low, high = band(interquartile_mean, values)
         axes.plot(steps, middle, **look(index), linewidth=2, marker="o" if len(steps) == 1 else "")
         if len(values) > 1:
             axes.fill_between(steps, low, high, color=look(index)["color"], alpha=0.2, linewidth=0)
     if comparison.threshold is not None:
         axes.axhline(comparison.threshold, **THRESHOLD)
-    name = "return" if comparison.metric == RETURN else comparison.metric
-    relative = f", relative to {comparison.rows[0].name}" if comparison.relative else ""
-    axes.set(title=comparison.tasks[task], xlabel="environment steps per seed", ylabel=f"{name}, IQM{relative}")
+    axes.set(title=comparison.tasks[task], xlabel="environment steps per seed", ylabel=f"IQM of seeds: {score}")
     axes.xaxis.set_major_formatter(STEPS)
     axes.yaxis.set_major_formatter(VALUES)
 

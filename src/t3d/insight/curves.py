@@ -117,7 +117,7 @@ def _mean(living: Sequence[Series], metric: Metric, window: Window) -> dict[str,
     curves = [_cut(series, window) for series in living]
     if not curves:
         return None
-    steps, values = on_common_steps([curve.steps for curve in curves], [curve.values for curve in curves])
+    steps, values = on_common_steps(curves)
     if not len(steps):
         return None
     middle = values.mean(axis=0)

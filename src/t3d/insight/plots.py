@@ -192,7 +192,7 @@ def _plot_line(axes: Any, line: Line, style: dict[str, Any], x: str, smooth: int
 
 def _curves_of(members: list[Series], x: str, smooth: int) -> tuple[Array, Array, Array | None]:
     """Returns positions (T,) that all members have reached, values (members, T) and their deviation (T,)."""
-    steps, values = on_common_steps([series.steps for series in members], [series.values for series in members])
+    steps, values = on_common_steps(members)
     band = sample_std(values, axis=0) if len(members) > 1 else members[0].spread
     minutes = [np.interp(steps, series.steps, series.times - series.times[0]) / 60 for series in members]
     positions = steps if x == "steps" else np.mean(minutes, axis=0)

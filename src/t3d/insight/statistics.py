@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.store.metrics import Series
+
 Array = NDArray[np.float64]
 Scores = Sequence[Array]  # for each task (..., seeds)
 Statistic = Callable[..., Array]  # of one or several groups' scores
@@ -110,16 +112,16 @@ def differ(steps: Sequence[float]) -> bool:
     return bool(steps) and max(steps) > APART * min(steps)
 
 
-def on_common_steps(steps: Sequence[Array], values: Sequence[Array]) -> tuple[Array, Array]:
+def on_common_steps(curves: Sequence[Series]) -> tuple[Array, Array]:
     """Returns steps that all curves cover and the values there, (T,) and (curves, T).
 
     They are the first, the last and between them those of the curve with the fewest; the others are interpolated
     linearly between their own.
     """
-    first, last = max(column[0] for column in steps), min(column[-1] for column in steps)
-    fewest = min(steps, key=len)
+    steps = [curve.steps for curve in curves]
+    first, last, fewest = max(each[0] for each in steps), min(each[-1] for each in steps), min(steps, key=len)
     common = np.unique([first, *fewest[(first < fewest) & (fewest < last)], last]) if first <= last else np.empty(0)
-    return common, np.array([np.interp(common, *curve) for curve in zip(steps, values, strict=True)])
+    return common, np.array([np.interp(common, curve.steps, curve.values) for curve in curves])
 
 
 def band(statistic: Statistic, values: Array, resamples: int = DRAWN_RESAMPLES) -> tuple[Array, Array, Array]:
