@@ -171,7 +171,7 @@ def test_ctrl_c_skips_the_choice(run: Run, capsys: pytest.CaptureFixture[str], m
 
     monkeypatch.setattr("t3d.insight.best_member.play_episodes", interrupted)
     out = evaluated(run, capsys)
-    assert "skipped: seed 0 has the best evaluation" in out and "seed 0, best policy" in out
+    assert "skipped; seed 0 has the best evaluation" in out and "seed 0, best policy" in out
     assert known_choice(run) is None
 
 
@@ -186,7 +186,10 @@ def test_ctrl_c_skips_the_fresh_episodes_of_one_seed(
     with monkeypatch.context() as patched:
         patched.setattr("t3d.insight.best_member.play_episodes", interrupted)
         assert best_member(alone, PlainConsole(), always=True) == Member(7)
-    assert "playing 6 fresh episodes (Ctrl-C skips this) ...\n  skipped\n" in capsys.readouterr().out
+    assert (
+        "playing 6 fresh episodes (Ctrl-C skips this) ...\n  skipped; seed 7 has the best evaluation\n"
+        in capsys.readouterr().out
+    )
     assert not (run.path / "best" / "fresh.json").exists()
     assert best_member(alone, PlainConsole(), always=True) == Member(7)
     assert "seed 7: mean return" in capsys.readouterr().out
@@ -200,7 +203,7 @@ def test_where_the_environment_cannot_be_made_the_curve_decides(
     toml = (run.path / "config.toml").read_text().replace('"test_best_member:Target"', f'"{env_id}"')
     (run.path / "config.toml").write_text(toml)
     out = evaluated(run, capsys, "--env", "test_best_member:Target")
-    assert "cannot choose on fresh episodes: " in out and "seed 0 has the best evaluation" in out
+    assert "cannot play fresh episodes: " in out and "seed 0 has the best evaluation" in out
     assert "seed 0, best policy" in out
 
 

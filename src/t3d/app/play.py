@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 from rich.console import Console
-from rich.text import Text
 
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import member_fields, table, write_json
-from t3d.app.terminal import PlainConsole, labelled, printable, standard_output
+from t3d.app.terminal import PlainConsole, labelled, standard_output
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError
@@ -210,35 +209,36 @@ def best_member(
 
     They are always played, or only if there is a choice.
     """
-    by_curve, contenders, episodes = run.best_member(), _in_words(run.contenders), fresh_episodes(run)
-    several = len(run.contenders) > 1
+    by_curve, contenders, several = run.best_member(), _in_words(run.contenders), len(run.contenders) > 1
     if not several and not always:
         return by_curve
-    playing = f"choosing the best of {contenders} on {episodes} fresh episodes each"
-    instead = f"{by_curve.title} has the best evaluation"
+    episodes = f"{fresh_episodes(run)} fresh episodes"
+    playing = f"choosing the best of {contenders} on {episodes} each" if several else f"playing {episodes}"
     try:
         choice = known_choice(run)
         if choice is None:
-            _say(f"{playing if several else f'playing {episodes} fresh episodes'} (Ctrl-C skips this) ...", console)
+            console.print(f"  {playing} (Ctrl-C skips this) ...", soft_wrap=True)
             choice = play_choice(run, before_a_step)
     except (KeyboardInterrupt, Stopped):
-        _say(f"skipped: {instead}" if several else "skipped", console)
-        return by_curve
+        problem = "skipped"
     except (EnvironmentFailed, UserError) as error:
-        _say(f"cannot {'choose on' if several else 'play'} fresh episodes: {error}; {instead}", console)
-        return by_curve
-    _say(_result(choice, contenders, run), console)
-    return choice.member
+        problem = f"cannot play fresh episodes: {error}"
+    else:
+        console.print(f"  {_result(choice, contenders, run)}", style="bold", soft_wrap=True)
+        return choice.member
+    console.print(f"  {problem}; {by_curve.title} has the best evaluation", soft_wrap=True)
+    return by_curve
 
 
 def chosen_member(run: Run, console: Console) -> Member:
     """Returns the best member as far as the folder says, for commands that play nothing."""
     choice, contenders = known_choice(run), _in_words(run.contenders)
+    member = run.best_member() if choice is None else choice.member
     if len(run.contenders) > 1:
         play = f"t3d eval {run.path} chooses on fresh episodes"
-        unknown = f"{run.best_member().title} of {contenders} has the best evaluation; {play}"
-        _say(unknown if choice is None else _result(choice, contenders, run), console)
-    return run.best_member() if choice is None else choice.member
+        unknown = f"{member.title} of {contenders} has the best evaluation; {play}"
+        console.print(f"  {_result(choice, contenders, run) if choice else unknown}", soft_wrap=True)
+    return member
 
 
 def _in_words(members: Sequence[Member]) -> str:
@@ -249,19 +249,13 @@ def _in_words(members: Sequence[Member]) -> str:
     return f"the {len(members)} seeds with {values_title(members[0].values)}"
 
 
-def _result(choice: Choice, contenders: str, run: Run) -> Text:
+def _result(choice: Choice, contenders: str, run: Run) -> str:
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
     others = [number_text(mean) for mean in sorted(choice.mean_returns.values())[:-1]]
     known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
     if fresh and fresh.episodes == choice.episodes:
         known = returned(fresh)
     if not others:
-        return Text.assemble(f"{member.title}: ", (f"mean return {known}", "bold"))
+        return f"{member.title}: mean return {known}"
     among = f"the others: {others[0]} to {others[-1]}" if len(others) > 1 else f"the other: {others[0]}"
-    return Text.assemble(
-        f"{member.title} is the best of {contenders}: ", (f"mean return {known}", "bold"), f" ({among})"
-    )
-
-
-def _say(text: str | Text, console: Console) -> None:
-    console.print(Text.assemble("  ", text if isinstance(text, Text) else printable(text)), soft_wrap=True)
+    return f"{member.title} is the best of {contenders}: mean return {known} ({among})"
