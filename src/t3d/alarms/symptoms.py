@@ -72,11 +72,6 @@ class History:
             self.never_changed = constant if self.never_changed is None else self.never_changed & constant
             self.largest_reward = event.largest_reward or 0.0  # its scale may change, so only the newest counts
 
-    @property
-    def usual_change(self) -> float:
-        """The median change of the mean return from one evaluation to the next."""
-        return median(abs(new - old) for old, new in pairwise(self.means)) if len(self.means) > 1 else 0.0
-
     def newest(self, kind: type[Kind]) -> list[Kind]:
         return [event for event in self.events.get(kind, ()) if isinstance(event, kind)]
 
@@ -182,7 +177,8 @@ def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Con
     first, best = history.first, history.best
     if first is None or best is None:
         return None
-    gained, by_chance = best.mean_return - first.mean_return, CHANCE_OF_MEANS * history.usual_change
+    changes = [abs(new - old) for old, new in pairwise(history.means)]
+    gained, by_chance = best.mean_return - first.mean_return, CHANCE_OF_MEANS * median(changes or [0.0])
     larger_replay = (cfg.replay.capacity < cfg.total_steps, "a larger --replay.capacity")
     if gained > max(CHANCE * first.std_return, CHANCE * best.std_return, by_chance):
         if event.mean_return >= best.mean_return - LOST * gained:

@@ -131,7 +131,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "metric": comparison.metric,
         "score": comparison.score,
-        "relative": comparison.relative,  # whether scores are relative to the first group's mean on each task
+        "relative": len(comparison.tasks) > 1,  # whether scores are relative to the first group's mean on each task
         "tasks": comparison.tasks,
         "threshold": comparison.threshold,
         "groups": [

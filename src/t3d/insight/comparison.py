@@ -98,10 +98,6 @@ class Comparison(NamedTuple):
     rows: list[Row]
     notes: list[str]
 
-    @property
-    def relative(self) -> bool:
-        return len(self.tasks) > 1
-
 
 def compare(
     groups: Sequence[Group], metric: str = RETURN, threshold: float | None = None, at: int | None = None

@@ -28,7 +28,8 @@ THRESHOLD = {"color": "#999999", "linewidth": 0.8, "linestyle": ":"}
 
 def draw_comparison(comparison: Comparison, out: Path) -> None:
     """Draws a panel of curves for each task, then the scores and the performance profiles of all tasks together."""
-    score = f"{comparison.metric}, relative to {comparison.rows[0].name}" if comparison.relative else comparison.metric
+    relative = f", relative to {comparison.rows[0].name}" if len(comparison.tasks) > 1 else ""
+    score = comparison.metric + relative
     count = len(comparison.tasks) + 2
     down = -(-count // ACROSS)
     with drawing(out, (5.2 * ACROSS, 4.2 * down)) as figure:
