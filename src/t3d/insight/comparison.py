@@ -126,8 +126,8 @@ def compare(
             )
     scored = [Scored(group, [*seeds]) for group, *seeds in zip(groups, *by_task, strict=True)]
     which = f"mean of its last {count} {noun}s" if count > 1 else f"its last {noun}"
-    until, of = "" if at is None else f" up to step {at:,}", "mean return" if compared.name == RETURN else compared.name
-    score = f"Score of a seed: {which}{until} ({of})"
+    until, value = "" if at is None else f" up to step {at:,}", "mean return" if compared.name == RETURN else metric
+    score = f"Score of a seed: {which}{until} ({value})"
     if len(tasks) > 1:
         score += f", on each of {len(tasks)} tasks relative to the mean of {groups[0].name} there: "
         score += "1 is that mean, 2 is higher by as much again"

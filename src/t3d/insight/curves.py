@@ -60,7 +60,7 @@ def find(runs: Iterable[DrawnRun], name: str) -> list[Metric]:
 def member_curves(run: DrawnRun, metric: Metric, every: int = 0) -> list[MemberCurve]:
     """Returns what each member of a run reported, or its averages over windows of so many steps."""
     series = run.data.series(metric, every).items()
-    return [MemberCurve(run, member, of._replace(times=of.times - run.started)) for member, of in series]
+    return [MemberCurve(run, member, curve._replace(times=curve.times - run.started)) for member, curve in series]
 
 
 def lines(pool: Sequence[DrawnRun], metric: Metric, window: Window) -> list[dict[str, Any]]:

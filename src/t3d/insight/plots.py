@@ -113,8 +113,8 @@ def _line(prefix: str, values: Values, members: Sequence[MemberCurve], metric: M
         # of several settings only the values: the legend's title has their names
         names = [f"{short(field)}={value_text(value)}" for field, value in values]
         combination = names[0] if len(values) == 1 else ", ".join(value_text(value) for _, value in values)
-        of = f"{len(living)} of " if len(living) < seeds else ""
-        lost, label = f"{combination}: {lost}", f"{combination} ({of}{counted(seeds, 'seed')})"
+        count = f"{len(living)} of {seeds} seeds" if len(living) < seeds else counted(seeds, "seed")
+        lost, label = f"{combination}: {lost}", f"{combination} ({count})"
     ends = [float(curve.series.steps[-1]) for curve in living]
     if differ(ends):  # some of its seeds went on
         first = living[ends.index(min(ends))].member
