@@ -86,9 +86,8 @@ def _chart(panel: dict[str, Any], pools: Sequence[Pool], sounded: Sequence[int])
     notes = [f"The {MOST_LINES} of {len(known)} that end highest."] if len(known) > len(drawn) else []
     notes += ["Dashed in red: an alarm about this."] if sounded else []
     svg = page_picture(partial(draw_lines, drawn=drawn, sounded=sounded), SIZE)
-    colours = [{"class": "key", "style": f"background: {look['color']}"} for look in map(_look, range(len(drawn)))]
-    keys = zip(colours, drawn, strict=True)
-    items = (element("li", None, element("span", colour), labelled.label) for colour, labelled in keys)
+    keys = [{"class": "key", "style": f"background: {_look(index)['color']}"} for index in range(len(drawn))]
+    items = (element("li", None, element("span", key), line.label) for key, line in zip(keys, drawn, strict=True))
     legend = element("ul", {"class": "legend"}, items) if len(drawn) > 1 else None
     return _card(panel, _newest(drawn), svg, legend, [*notes, panel["note"]])
 
