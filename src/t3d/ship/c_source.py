@@ -74,6 +74,11 @@ static void scale(const float *x, int size, const float *mean, const float *std,
 """,
 }
 FUNCTION = """\
+static float inside(float v, float low, float high)
+{{
+    return v < low ? low : v > high ? high : v;
+}}
+
 int t3d_act(const float observation[{inputs}], {previous}float action[{outputs}])
 {{
 {buffers}
@@ -82,20 +87,13 @@ int t3d_act(const float observation[{inputs}], {previous}float action[{outputs}]
 {calls}
     for (int i = 0; i < {outputs}; i++) {{
         float v = action_low[i] + (tanhf({output}[i]) + 1.0f) / 2.0f * action_span[i];
-{rounding}        if (v < action_low[i]) v = action_low[i];
-        if (v > action_high[i]) v = action_high[i];
+{rounding}        v = inside(v, action_low[i], action_high[i]);
 {limiting}        action[i] = v;
     }}
     return 1;
 }}
 """
 # If changes of actions are limited. `action` may be the same array as `previous_action`.
-INSIDE = """\
-static float inside(float v, float low, float high)
-{
-    return v < low ? low : v > high ? high : v;
-}
-"""
 OBSERVE_PREVIOUS = """\
     for (int i = 0; i < {outputs}; i++)
         if (!(fabsf(previous_action[i]) <= {absurd})) return 0;
@@ -202,7 +200,6 @@ def c_source(snapshot: PolicySnapshot, spec: Spec, comment: list[str]) -> str:
         "#include <math.h>\n",
         *(_table(name, array) for name, array in tables.items()),
         helpers.replace("LIMIT", _number(SCALED_LIMIT)),
-        *([INSIDE] if is_limited else []),
         function,
     ]
     return "\n".join(pieces)

@@ -102,7 +102,6 @@ def _onnx(policy: SavedPolicy, training: dict[str, Any], facts: dict[str, str]) 
 
 
 def _facts(policy: SavedPolicy, training: dict[str, Any]) -> dict[str, str]:
-    """What people read about a policy in an exported file."""
     about, spec = policy.about, policy.spec
     mean_return = about.get("mean_return")
     inputs = [f"{part.name} of shape {part.shape} in [{part.start}, {part.stop})" for part in spec.observation]

@@ -58,7 +58,6 @@ def _index(cfg: Config, seed: int | str | None, path: Path) -> int:
 
 
 def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
-    """The policies of all members that the run would save."""
     learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule_of(cfg.rule, spec))
     learner.restore(to_fields(state["learner"]))
     if not cfg.normalise_observations:

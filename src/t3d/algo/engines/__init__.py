@@ -45,7 +45,6 @@ def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _create_readable(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> Update:
-    """The readable update, which is the reference."""
     return lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase)
 
 

@@ -42,11 +42,10 @@ class FixedBatch:
     def sample(self) -> Batch:
         return self.batch
 
-    def feedback(self, index: Tensor, td: Tensor) -> None: ...
-
     def state(self) -> State:
         return {}
 
+    def feedback(self, index: Tensor, td: Tensor) -> None: ...
     def restore(self, state: State) -> None: ...
 
 
@@ -104,7 +103,6 @@ def mismatch(
 
 
 def _moments(learner: Learner) -> dict[str, Tensor]:
-    """Adam's moments by their descriptions."""
     return {
         f"the {name} of the {owner.removesuffix('_adam').replace('_', ' ')}'s gradients": getattr(adam, name)
         for owner, adam in learner.agent._asdict().items()
