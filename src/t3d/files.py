@@ -93,14 +93,12 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def read(path: Path, most: int, size: int | None = None, sha256: str | None = None) -> bytes:
-    """Reads a regular file; raises Refused if its length or hash is wrong."""
+def read(path: Path, most: int, sha256: str | None = None) -> bytes:
+    """Reads a regular file; raises Refused if it is too long or its hash is wrong."""
     with open_plain(path) as file:
         bytes_there = os.fstat(file.fileno()).st_size
         if bytes_there > most:
             raise Refused(f"it holds {bytes_there:,} bytes, more than the limit of {most:,}")
-        if size is not None and bytes_there != size:
-            raise Refused(f"it holds {bytes_there:,} bytes instead of {size:,}")
         content = file.read()
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise Refused(CHANGED)

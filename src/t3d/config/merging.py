@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from t3d.config.fields import declared_types
+from t3d.config.fields import Section, declared_types
 from t3d.config.settings import Config
 from t3d.errors import UserError, did_you_mean
 from t3d.files import read, readable
 
-Settings = TypeVar("Settings")
+Settings = TypeVar("Settings", bound=Section)
 MOST_TOML_BYTES = 2**20
 THEIR_NAMES = {  # our settings: their names in Stable-Baselines3, in CleanRL, in the authors' code or on lips
     "device=cuda": "cuda",
@@ -58,13 +58,13 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
             known_as = f"is called {ours} now" if has_moved else f"is {ours} here"
             raise UserError(f"{name} {known_as}" if ours else f"unknown key {name}{did_you_mean(str(key), hints)}")
         current = getattr(base, key)
-        if not dataclasses.is_dataclass(current):
+        if not isinstance(current, Section):
             changes[key] = value
         elif isinstance(value, Mapping):
             changes[key] = merge(current, value, prefix=f"{name}.")
         else:
             raise UserError(f"{name}={value!r} must be a table of settings, e.g. [{name}]")
-    return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+    return dataclasses.replace(base, **changes)
 
 
 def to_dict(cfg: Config) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Checkpoint(NamedTuple):
         own = file in self.files
         folder = self.path if own else self.path.parent / "replay"
         limit = MAX_JSON_BYTES if file.name.endswith(".json") else MAX_BYTES
-        return read(folder / file.name, limit, file.size, file.sha256)
+        return read(folder / file.name, min(limit, file.size), file.sha256)
 
 
 def save(
