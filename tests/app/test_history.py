@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from t3d.app.console import View, live_table
-from t3d.app.history import EvalHistory, EvalRow, HistoryLines, earlier_rows
+from t3d.app.history import EvalRow, HistoryLines, earlier_rows
 from t3d.app.terminal import PlainConsole, SignalRequests
 from t3d.config import Config
 from t3d.events import BadValueFound, Eval, Event, Note, Saved, SaveFailed, SeedStopped, Start, to_line
@@ -105,10 +105,9 @@ def test_a_sweep_has_a_column_for_each_combination_or_names_the_highest() -> Non
 )
 def test_no_line_of_the_history_is_cut_or_folded(cfg: Config, size: tuple[int, int]) -> None:
     lines = HistoryLines(cfg.members, size[0])
-    history = EvalHistory()
     for event in rounds(cfg, lambda number, place: -99_999.94 + number + place, 3):
-        history.arrive(event)
-    rows = history.take(())
+        lines.arriving[event.step][event.member] = event
+    rows = lines.take(())
     assert len(rows) == 3
     for text in [lines.head, *(lines.line(row).plain for row in rows)]:
         assert len(text) == len(lines.head) <= size[0]
@@ -143,16 +142,16 @@ def test_news_stays_where_it_happened() -> None:
 
 
 def test_a_line_waits_for_all_members_that_are_still_trained() -> None:
-    cfg, history = Config(seeds=(0, 1, 2)), EvalHistory()
-    everyone, living = {0, 1, 2}, {0, 2}
+    cfg = Config(seeds=(0, 1, 2))
+    lines, everyone, living = HistoryLines(cfg.members, 80), {0, 1, 2}, {0, 2}
     for place, mean_return in ((0, 1.0), (2, 3.0)):
-        history.arrive(evaluation(cfg, place, 0, mean_return))
-        assert history.take(everyone) == []
-    (row,) = history.take(living)  # member 1 has diverged
-    assert row.mean([0, 1, 2]) == 2.0 and row.mean([1]) is None and history.take(living) == []
-    history.arrive(evaluation(cfg, 0, 1000, 1.0))
-    assert history.take(living) == []
-    (late,) = history.take(())  # the run ends before the others were evaluated
+        lines.arriving[0][place] = evaluation(cfg, place, 0, mean_return)
+        assert lines.take(everyone) == []
+    (row,) = lines.take(living)  # member 1 has diverged
+    assert row.mean([0, 1, 2]) == 2.0 and row.mean([1]) is None and lines.take(living) == []
+    lines.arriving[1000][0] = evaluation(cfg, 0, 1000, 1.0)
+    assert lines.take(living) == []
+    (late,) = lines.take(())  # the run ends before the others were evaluated
     assert late.step == 1000 and late.mean([0]) == 1.0 and late.mean([2]) is None
 
 

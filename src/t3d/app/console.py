@@ -18,7 +18,7 @@ from rich.text import Text
 
 from t3d import events
 from t3d.alarms.watch import alarm_heading, alarm_text
-from t3d.app.history import EvalHistory, HistoryLines, earlier_rows, groups_of
+from t3d.app.history import HistoryLines, earlier_rows, groups_of
 from t3d.app.tables import print_settings
 from t3d.app.terminal import STOPPING, PlainConsole, SignalRequests, labelled
 from t3d.config import Config, Member, diff, merge, plain
@@ -47,7 +47,7 @@ class View:
         self.errors = PlainConsole(stderr=True) if console.quiet else console
         self.members, self.rows = tuple[Member, ...](), list[dict[str, Any]]()  # rows: the newest metrics of each
         self.stopped: set[int] = set()  # members that have diverged
-        self.history, self.lines = EvalHistory(), HistoryLines((Member(0),), console.width)
+        self.lines = HistoryLines((Member(0),), console.width)
         self.acting: events.ActingEvent | None = None
         self.saved = ""  # about the newest checkpoint
         self.random_steps = 0
@@ -60,7 +60,7 @@ class View:
 
     def close(self) -> None:
         if self.live.is_started:
-            self.lines.print(self.history.take(()), self.console)
+            self.lines.print(self.lines.take(()), self.console)
             self.live.stop()
             self.requested.on_screen = False
 
@@ -79,7 +79,7 @@ class View:
                 self._show_resume(event)
             case events.SeedStopped(member=int(member)):
                 self.stopped.add(member)
-                self.lines.print(self.history.take(self._living()), self.console)
+                self.lines.print(self.lines.take(self._living()), self.console)
             case events.Saved():
                 self.saved = f", saved at step {event.step:,}"
             case events.EpisodeEnd():
@@ -98,8 +98,8 @@ class View:
         row["eval"] = event.mean_return
         row["best"] = max(event.mean_return, row.get("best") or -math.inf)
         if self.console.is_terminal:
-            self.history.arrive(event)
-            self.lines.print(self.history.take(self._living()), self.console)
+            self.lines.arriving[event.step][event.member] = event
+            self.lines.print(self.lines.take(self._living()), self.console)
             return
         self.console.print(
             f"step {event.step:>9,}  {who}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"

@@ -112,13 +112,12 @@ def _value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     metavar = f"{{{','.join(typing.get_args(kind))}}}" if choices else kind.__name__.upper()
 
     def read(words: list[str]) -> Any:
-        if not is_list:
-            return _read_word(words[0], kind, choices)
         # --seeds 0,1,2 is --seeds 0 1 2, but NAME=V1,V2, as in --sweep, stays one word
-        parts = [part for word in words for part in ([word] if "=" in word else word.split(",")) if part]
-        if not parts:
+        split = [word.split(",") if is_list and "=" not in word else [word] for word in words]
+        values = tuple(_read_word(part.strip(), kind, choices) for parts in split for part in parts if part)
+        if not values:
             raise ValueError("has no value; give one or several, separated by spaces or commas")
-        return tuple(_read_word(part.strip(), kind, choices) for part in parts)
+        return values if is_list else values[0]
 
     return PrimitiveConstructorSpec(
         nargs="*" if is_list else 1,

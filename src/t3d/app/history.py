@@ -24,6 +24,7 @@ from t3d.store.metrics import member_of
 from t3d.types import sample_std
 
 NARROWEST = 9  # characters of a column
+Evals = defaultdict[int, dict[int | None, Eval]]  # by step and number of the member
 FEWEST_LINES = 8  # below the names of the columns
 
 
@@ -37,22 +38,6 @@ class EvalRow(NamedTuple):
         """Averages the returns of some members, as far as they were evaluated."""
         known = [self.evals[number].mean_return for number in numbers if number in self.evals]
         return fmean(known) if known else None
-
-
-class EvalHistory:
-    """Collects evaluations until all members that are still trained have theirs of a step."""
-
-    def __init__(self) -> None:
-        self._arriving = defaultdict[int, dict[int | None, Eval]](dict)  # by step and number of the member
-
-    def arrive(self, event: Eval) -> None:
-        self._arriving[event.step][event.member] = event
-
-    def take(self, living: Collection[int]) -> list[EvalRow]:
-        """Returns the rows that are complete, and older ones; with nobody living, all."""
-        complete = [step for step, evals in self._arriving.items() if evals.keys() >= set(living)]
-        steps = sorted(step for step in self._arriving if complete and step <= max(complete))
-        return [EvalRow(step, self._arriving.pop(step)) for step in steps]
 
 
 class HistoryLines:
@@ -77,6 +62,13 @@ class HistoryLines:
         self.since: tuple[int, float] | None = None  # step and time of the row before, for the speed
         self._before: float | None = None  # the mean of the row before
         self._best: dict[str, float] = {}  # by column
+        self.arriving = Evals(dict)
+
+    def take(self, living: Collection[int]) -> list[EvalRow]:
+        """Returns the arrived rows that are complete, and older ones; with nobody living, all."""
+        complete = [step for step, evals in self.arriving.items() if evals.keys() >= set(living)]
+        steps = sorted(step for step in self.arriving if complete and step <= max(complete))
+        return [EvalRow(step, self.arriving.pop(step)) for step in steps]
 
     def print(self, rows: Iterable[EvalRow], console: Console, at_most: int = sys.maxsize) -> None:
         """Prints the last of these rows, and now and then the names of the columns, so that a screen shows them."""
@@ -141,13 +133,13 @@ class HistoryLines:
 
 def earlier_rows(folder: Path, members: Sequence[Member]) -> list[EvalRow]:
     """Reads the evaluations that a run folder holds; none if it cannot be read."""
-    history = EvalHistory()
+    evals = Evals(dict)
     with suppress(OSError, Refused):
         events, _ = read_log(folder, [Eval])
         for event in events:
             if isinstance(event, Eval) and member_of(event, members) is not None:
-                history.arrive(event)
-    return history.take(())
+                evals[event.step][event.member] = event
+    return [EvalRow(step, evals[step]) for step in sorted(evals)]
 
 
 def groups_of(members: Sequence[Member]) -> dict[str, list[int]]:

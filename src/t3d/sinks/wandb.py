@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FOLDER = "wandb"
 STEP = "global_step"  # the axis of all charts; W&B's own step only counts rows, because evaluations may come late
 LEAST_FREE = 2**20  # bytes on the disk; chosen
+UNWANTED = "disable_git disable_code disable_job_creation x_disable_meta x_disable_stats x_disable_machine_info"
 OFF = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
 
@@ -65,16 +66,8 @@ class WeightsAndBiases:
         of_run = re.compile(rf".*-{re.escape(identity)}(-\d+)?")  # with a number: the second in the same second
         title = readable(self.path.resolve().name)
         before = [file for file in (self.path / FOLDER).iterdir() if of_run.fullmatch(file.name)]
-        nothing_else = wandb.Settings(
-            console="off",
-            disable_git=True,
-            disable_code=True,
-            disable_job_creation=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_disable_machine_info=True,
-            x_save_requirements=False,
-        )
+        switches: dict[str, Any] = dict.fromkeys(UNWANTED.split(), True)
+        nothing_else = wandb.Settings(console="off", x_save_requirements=False, **switches)
         run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "t3d"),
             group=title,
