@@ -82,7 +82,11 @@ class Access(NamedTuple):
     def _is_ours(self, host: str) -> bool:
         match = HOST.fullmatch(host.lower())
         name = "" if match is None else match["name"] or match["v6"]
-        return name in map(str.lower, self.names) or (not self.on_loopback and _is_address(name))
+        if name in map(str.lower, self.names):
+            return True
+        with suppress(ValueError):
+            return not self.on_loopback and bool(ipaddress.ip_address(name))
+        return False
 
 
 @functools.cache
@@ -176,11 +180,3 @@ def error_handlers(available: str) -> dict[Any, Any]:
         HTTPException: http_error,
         Exception: failed,
     }
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -111,11 +111,10 @@ def run_page(library: Library, request: Request) -> dict[str, Any]:
 def run_config(library: Library, request: Request) -> dict[str, Any]:
     """Returns the settings of a run, as it was started and as config.toml says them, and what another has instead."""
     run, against = library.run(request.path_params["name"]), request.query_params.get("against")
-    other = None if against is None else library.run(against)
     return {
         "config": run.config,
         "source": details.config_source(run.path),
-        "diff": None if other is None else details.difference({"this": run, "other": other}),
+        "diff": None if against is None else details.difference({"this": run, "other": library.run(against)}),
         "against": against,
     }
 

@@ -45,11 +45,7 @@ class SmallCurve:
     """The mean returns of a run's evaluations: reads the log once, and then what it has grown by."""
 
     def __init__(self) -> None:
-        self.changed = -1  # when the log was, in nanoseconds, as of the last look
-        self._begin()
-
-    def _begin(self) -> None:
-        self.position, self.in_parts = START, False
+        self.changed, self.position = -1, START  # of the log: when, in nanoseconds, and how far it is read
         self.values: list[float] = []
         self.steps, self.returns = array("d"), array("d")  # of evaluations of all members
 
@@ -78,14 +74,14 @@ class SmallCurve:
         return True
 
     def _next_lines(self, path: Path, size: int) -> list[bytes]:
-        if self.position == START and not self.in_parts and size > LARGEST:
-            self.position, self.in_parts, parts = read_end(path), True, LARGEST // PART
+        if self.position == START and size > LARGEST:
+            self.position, parts = read_end(path), LARGEST // PART
             starts = [(self.position.offset - PART) * number // (parts - 1) for number in range(parts)]
+            starts = starts if self.position.offset > PART else []  # a file without lines is no log
             return [line for start in starts for line in read_part(path, start, start + PART, self.position) or []]
-        lines, position, restarted = read_lines(path, self.position)
+        lines, self.position, restarted = read_lines(path, self.position)
         if restarted:
-            self._begin()
-        self.position = position
+            del self.steps[:], self.returns[:]
         return lines
 
 

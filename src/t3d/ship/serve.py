@@ -252,10 +252,13 @@ class Application:
     def _act(self, kind: str, content: Any, policy: LoadedPolicy | Controller) -> tuple[bytes, int]:
         """Reads a question, asks the policy and writes its answer; also returns how many observations it had."""
         question = self.messages.from_json(content) if kind == JSON else self.messages.from_bytes(content)
+        most, rows = self.limits.batch, question.rows
+        if rows > most:
+            raise RequestRefused(413, f"a request has at most {most} observations, and this one has {rows}")
         actions = actions_of(policy, question)
         if actions is None:
             return b'{"reset": true}', 0
-        return self.messages.written(actions, as_json=kind == JSON), question.rows
+        return self.messages.written(actions, as_json=kind == JSON), rows
 
 
 def serve(opened: socket.socket, application: Application, announce: Callable[[], None]) -> None:

@@ -74,7 +74,7 @@ class Messages:
         count = 1 if rows is None else rows
         if isinstance(reset, list) and len(reset) != count:
             raise RequestRefused(422, f"reset has {len(reset)} values, and there are {count} observations")
-        return self._limited(Question(observation, count, reset, fields.get("previous_action")))
+        return Question(observation, count, reset, fields.get("previous_action"))
 
     def from_bytes(self, content: bytes) -> Question:
         """Reads observations one after the other, each laid out as `layout`."""
@@ -85,7 +85,7 @@ class Messages:
             )
         records = np.frombuffer(content, self.layout)
         observation = _nested([(part.path, records[str(number)]) for number, part in enumerate(self.parts)])
-        return self._limited(Question(observation, len(records)))
+        return Question(observation, len(records))
 
     def written(self, actions: NDArray[Any], *, as_json: bool) -> bytes:
         if as_json:
@@ -119,12 +119,6 @@ class Messages:
                 "max_change": spec.max_action_change,
             },
         }
-
-    def _limited(self, question: Question) -> Question:
-        most, rows = self.most_rows, question.rows
-        if rows > most:
-            raise RequestRefused(413, f"a request has at most {most} observations, and this one has {rows}")
-        return question
 
 
 def actions_of(policy: LoadedPolicy | Controller, question: Question) -> NDArray[Any] | None:

@@ -30,7 +30,6 @@ class TensorBoard:
     def __init__(self, path: Path, cfg: Config) -> None:
         self.path = path / FOLDER
         self._files: dict[str, io.BufferedWriter] = {}
-        self._in_place: set[str] = set()
         refuse_link(self.path)
         self.path.mkdir(exist_ok=True)
         self._name = f"{PREFIX}{time.time():010.0f}.t3d.{os.getpid()}"
@@ -44,13 +43,12 @@ class TensorBoard:
         """Makes everything so far visible."""
         for name, file in self._files.items():
             file.flush()
-            if name not in self._in_place:
-                folder = self.path / name
+            folder = self.path / name
+            if (folder / UNFINISHED).exists():
                 before = [old for old in folder.iterdir() if old.name.startswith(PREFIX) and old.name != self._name]
                 (folder / UNFINISHED).rename(folder / self._name)
                 for old in before:
                     old.unlink()
-                self._in_place.add(name)
 
     def close(self) -> None:
         self.flush()
