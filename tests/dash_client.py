@@ -11,7 +11,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from t3d.dash.library import Library
-from t3d.dash.process import access_to, listen, serve
+from t3d.dash.process import listen, serve
 from t3d.dash.server import Application
 from t3d.web import Access
 
@@ -29,8 +29,7 @@ def client_of(root: Path | Library, host: str = "127.0.0.1", **keywords: Any) ->
 @contextmanager
 def served(root: Path) -> Iterator[Access]:
     """A real server on a free port."""
-    opened = listen("127.0.0.1", 0)
-    access, stop = access_to(opened, "127.0.0.1"), threading.Event()
+    (opened, access), stop = listen("127.0.0.1", 0), threading.Event()
     server = threading.Thread(target=serve, args=(opened, root, access), kwargs={"stop": stop}, daemon=True)
     server.start()
     try:

@@ -191,7 +191,7 @@ def test_videos_are_listed_by_step(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_replaced_unless_it_was_named() -> None:
-    with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
+    with listen("127.0.0.1", None)[0] as first, listen("127.0.0.1", None)[0] as second:
         assert first.getsockname()[1] != second.getsockname()[1] and PORT
         taken = first.getsockname()[1]
         with pytest.raises(UserError, match=f"127.0.0.1:{taken}"):

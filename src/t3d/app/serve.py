@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 NEEDED = "t3d serve", ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client"), "serve"
 DASHBOARD = "the dashboard", ("starlette", "uvicorn", "plotly"), "dash"  # what it needs
-PORT = 8701
 TOKEN = "T3D_TOKEN"  # noqa: S105 (the name of a variable)
 SHORTEST_TOKEN = 16  # characters
 LONGEST_SECONDS = 30.0  # of --max-seconds: a connection without an answer is closed after a minute
@@ -38,7 +37,7 @@ class ServeArgs:
     """Which seed's policy of a run folder or checkpoint; default: the one with the highest evaluation."""
     host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
     """Address to listen on; with any other than this machine's own, every request needs the token."""
-    port: Annotated[int, tyro.conf.arg(metavar="N")] = PORT
+    port: Annotated[int, tyro.conf.arg(metavar="N")] = 8701
     """Port to listen on; 0: a free one."""
     max_batch: Annotated[int, tyro.conf.arg(metavar="N")] = 256
     """Most observations in one request."""
@@ -106,10 +105,9 @@ def dashboard(arguments: list[str]) -> int:
         raise UserError(f"there is no folder {args.root}; t3d train writes runs to runs/, or name their folder")
     if (args.root / "events.jsonl").exists():
         raise UserError(f"{args.root} is a run itself; t3d dash {args.root.parent} shows it among the others")
-    from t3d.dash.process import NICE, access_to, address_of, listen, serve  # noqa: PLC0415 (needs the extra)
+    from t3d.dash.process import NICE, address_of, listen, serve  # noqa: PLC0415 (needs the extra)
 
-    opened = listen(args.host, args.port)
-    access = access_to(opened, args.host)
+    opened, access = listen(args.host, args.port)
     say(f"dashboard: {address_of(access)}   (Ctrl-C ends it)")
     os.nice(NICE)  # not lower_priority: the session is that of a terminal, whose shell would be lowered too
     serve(opened, args.root, access)

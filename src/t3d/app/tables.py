@@ -56,14 +56,13 @@ def print_settings(
 ) -> None:
     """Prints the settings that differ from the defaults, except those in the heading of a run."""
     shown = {key: pair for key, pair in changes.items() if key not in (*IN_HEADING, *swept(members))}
-    title = "Settings that differ from the defaults"
-    console.print(settings_table(title, shown, preset) if shown else "\nAll settings are the defaults.")
+    console.print(settings_table(shown, preset) if shown else "\nAll settings are the defaults.")
 
 
-def settings_table(title: str, changes: Mapping[str, tuple[Any, Any]], preset: str) -> Table:
+def settings_table(changes: Mapping[str, tuple[Any, Any]], preset: str) -> Table:
     """Returns settings with their defaults and, unless it is about the preset itself, whether they come from it."""
     columns = SETTINGS if preset else SETTINGS[:-1]
-    settings = table(title, *columns, words=columns)
+    settings = table("Settings that differ from the defaults" if preset else "", *columns, words=columns)
     for key, (default, value) in changes.items():
         cells = (key, "-" if default is None else plain(default), plain(value), source_of(key, value, preset))
         settings.add_row(*map(clean, cells[: len(columns)]))

@@ -126,7 +126,7 @@ def list_presets(arguments: list[str]) -> int:
     for name, (purpose, _) in PRESETS.items():
         console.print(labelled(f"{name}:", "bold", purpose))
         if changes := diff(preset(name), Config(preset=name)):
-            console.print(settings_table("", changes, ""))
+            console.print(settings_table(changes, ""))
         console.print()
     return 0
 

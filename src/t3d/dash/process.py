@@ -22,17 +22,13 @@ NICE = 10  # so that trainings come first
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (to listen on; nobody can open them)
 
 
-def listen(host: str, port: int | None) -> socket.socket:
-    """Opens the socket; without a port the usual one or, if that is taken, a free one."""
-    return web.listen(host, [PORT, 0] if port is None else [port], "the dashboard")
-
-
-def access_to(opened: socket.socket, host: str) -> Access:
-    """Returns who may ask, with a new token."""
+def listen(host: str, port: int | None) -> tuple[socket.socket, Access]:
+    """Opens the socket, without a port on the usual one or, if that is taken, a free one; and says who may ask."""
+    opened = web.listen(host, [PORT, 0] if port is None else [port], "the dashboard")
     access = Access(host, opened.getsockname()[1], web.new_token())
     if not access.on_loopback:
         full_name()  # now, because it may take a while
-    return access
+    return opened, access
 
 
 def address_of(access: Access) -> str:
@@ -54,8 +50,7 @@ def serve(opened: socket.socket, root: Path, access: Access, *, stop: threading.
 @contextmanager
 def beside(root: Path) -> Iterator[str]:
     """Serves in a process of its own for as long as the context lasts; provides the address."""
-    opened = listen("127.0.0.1", None)
-    access = access_to(opened, "127.0.0.1")
+    opened, access = listen("127.0.0.1", None)
     task = {"root": str(root.absolute()), "descriptor": opened.fileno(), **access._asdict()}
     child = Child("t3d.dash.process", task, inherited=[opened.fileno()], shows_errors=True)
     opened.close()
