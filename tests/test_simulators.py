@@ -28,6 +28,8 @@ from t3d.world.make import env_factory
 from t3d.world.spec import spec_of
 from worlds import Sound
 
+pytestmark = pytest.mark.system
+
 
 class Asymmetric(Sound):
     """Actions in [-3, 1] x [0, 10]; an action outside them is an error."""
@@ -99,8 +101,6 @@ def test_mujoco_leaves_no_log_in_peoples_folders(tmp_path: Path) -> None:
 import gymnasium, logging, sys
 from t3d.config import EnvConfig
 from t3d.world.make import env_factory
-
-pytestmark = pytest.mark.system
 def own(): return gymnasium.make("Hopper-v5")
 sys.modules["own"] = sys.modules["__main__"]
 for name in sys.argv[1:]:

@@ -47,14 +47,14 @@ ray = pytest.importorskip("ray", reason="Ray is an extra")
 
 from ray_nodes import VARIABLES, clean, head, node  # noqa: E402
 
+pytestmark = pytest.mark.system
+
 LEARNER = """
 import threading
 from t3d.actors.ray_cluster import connect
 from t3d.config import Config, EnvConfig
 connect(Config(actors="ray:2", env=EnvConfig(id="Pendulum-v1")), 2, threading.Event())
 import ray, time
-
-pytestmark = pytest.mark.system
 class Sleeper:
     def act(self):
         time.sleep(100)

@@ -18,11 +18,11 @@ import pytest
 from run_folders import assert_equal
 from t3d.store.checkpoint import newest
 
+pytestmark = pytest.mark.system
+
 WORLD = '''
 import os, time
 import gymnasium as gym, numpy as np
-
-pytestmark = pytest.mark.system
 
 class World(gym.Env):
     """Pendulum-sized; slow where an environment variable says so."""

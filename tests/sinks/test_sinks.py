@@ -37,6 +37,8 @@ from t3d.sinks.process import LOCK, follow
 from t3d.sinks.tensorboard import TensorBoard
 from wandb_files import records, rows
 
+pytestmark = pytest.mark.system
+
 SECONDS = 60.0  # until the processes beside a run have done what they should
 Curve = list[tuple[int, float]]
 SMALL: dict[str, Any] = {
@@ -356,8 +358,6 @@ with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as
     while file.write(bytes(4096)) == 4096: pass
 os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - {free})
 from t3d.app.cli import main
-
-pytestmark = pytest.mark.system
 sys.exit(main(["sinks", str(disk / "run"), "--to", "wandb"]))
 """
 
