@@ -12,7 +12,6 @@ from typing import Any, ClassVar, dataclass_transform
 
 from t3d.files import fields_in
 
-SCHEMA = 1
 NEW_TASK = "so the best policies are chosen anew"  # in the note of a resumed run whose environment has changed
 KINDS: dict[str, type[Event]] = {}  # by their names in events.jsonl
 
@@ -53,7 +52,7 @@ class Session(Event):
 class Start(Session, kind="start"):
     """A run starts."""
 
-    schema: int = SCHEMA
+    schema: int = 1
 
 
 class Resumed(Session, kind="resumed"):

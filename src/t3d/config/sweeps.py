@@ -11,8 +11,7 @@ from typing import NamedTuple
 from t3d.errors import UserError
 
 Values = tuple[tuple[str, float], ...]  # fields, e.g. td3.gamma, and their values
-EXAMPLE = "td3.gamma=0.98,0.99"
-FORM = f"write FIELD=V1,V2 with numbers, commas and no spaces, e.g. {EXAMPLE}"
+FORM = "write FIELD=V1,V2 with numbers, commas and no spaces, e.g. td3.gamma=0.98,0.99"
 FIELD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?")  # its last part is in file names, so nothing else may be
 MOST_FIELDS = 3  # chosen: members' names are file names
 MOST_MEMBERS = 1000  # chosen
@@ -50,7 +49,7 @@ def parse_all(words: Iterable[str]) -> dict[str, tuple[float, ...]]:
         if len(values) < 2 or len({*values}) < len(values):
             raise UserError(f"sweep={word!r} needs two or more values, each only once; or set {field} itself")
         if field in sweeps:
-            raise UserError(f"sweep names {field} twice; give all its values at once, e.g. {EXAMPLE}")
+            raise UserError(f"sweep names {field} twice; give all its values at once")
         sweeps[field] = values
     if len(sweeps) > MOST_FIELDS:
         raise UserError(f"sweep names {len(sweeps)} settings; a run sweeps at most {MOST_FIELDS}")

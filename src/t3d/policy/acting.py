@@ -121,12 +121,11 @@ class MemberPolicy:
         self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
 
     def __call__(self, observations: NDArray[Any]) -> Floats:
-        x = observations
         with np.errstate(all="ignore"):  # an environment may have set "raise"; whoever acts notices what is not finite
             if self.scaling is not None:  # of vectors only
                 mean, std = self.scaling
-                x = np.clip((x - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
-            action: Floats = np.tanh(self._forward(self._parameters, x, self._ops))
+                observations = np.clip((observations - mean) / std, -SCALED_LIMIT, SCALED_LIMIT)
+            action: Floats = np.tanh(self._forward(self._parameters, observations, self._ops))
         return action
 
 

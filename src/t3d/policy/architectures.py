@@ -74,9 +74,8 @@ class Encoder(NamedTuple):
     @property
     def activations(self) -> int:
         """Values that it computes of one observation: its pixels, and what each convolution returns."""
-        pixels = self.stack * self.frame_size
         shorter = (self._replace(strides=self.strides[:count]) for count in range(1, len(self.strides) + 1))
-        return pixels + sum(encoder.outputs for encoder in shorter)
+        return self.stack * self.frame_size + sum(encoder.outputs for encoder in shorter)
 
     @property
     def layout(self) -> list[Parameter]:

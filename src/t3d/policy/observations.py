@@ -36,7 +36,8 @@ def flatten(observation: Any, spec: Spec) -> NDArray[Any]:
     for part in spec.observation:
         vector[part.start : part.stop] = _part(observation, part)
     for image in spec.images:
-        _pixels(frame, image)[:] = _to_bytes(image, _channels_first(observation, image))
+        pixels = _to_bytes(image, _channels_first(observation, image))
+        frame[image.start : image.stop].reshape(image.shape)[:] = pixels
     return flat
 
 
@@ -79,7 +80,7 @@ def fixed(observation: Any, spec: Spec, last: NDArray[Any]) -> NDArray[Any]:
     flat = last.copy()
     vector, frame = split(flat, spec)
     for image in spec.images:
-        pixels = _pixels(frame, image)
+        pixels = frame[image.start : image.stop].reshape(image.shape)
         with suppress(InvalidValue):
             given = _channels_first(observation, image)
             valid = np.where(np.isnan(given), pixels / 255, given.clip(0, 1)) if image.is_float else given
@@ -162,10 +163,6 @@ def sane(name: str, flat: NDArray[np.float64]) -> NDArray[np.float64]:
 def _clipped(flat: NDArray[np.float64], last: Floats) -> NDArray[np.float64]:
     clipped = np.where(np.abs(flat) <= ABSURD, flat, np.clip(flat, -FIXED_TO, FIXED_TO))
     return np.where(np.isnan(flat), last, clipped)
-
-
-def _pixels(frame: NDArray[np.uint8], image: Image) -> NDArray[np.uint8]:
-    return frame[image.start : image.stop].reshape(image.shape)
 
 
 def _channels_first(observation: Any, image: Image) -> NDArray[Any]:
