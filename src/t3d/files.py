@@ -44,8 +44,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise Refused("it is not a plain file")
-    mode = "rb" if flags == os.O_RDONLY else "r+b"
-    return os.fdopen(descriptor, mode, buffering=0)  # type: ignore[return-value]
+    return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "r+b", buffering=0)
 
 
 def open_log(path: Path) -> BinaryIO:

@@ -227,8 +227,7 @@ def _starts(starts: Any, rows: int) -> NDArray[np.bool_]:
     try:
         return np.broadcast_to(np.asarray(starts, bool).reshape(-1), rows)
     except ValueError:
-        problem = f"episode_start is {starts!r:.60}, not one bool for each of the {rows} observations"
-        raise UserError(problem) from None
+        raise UserError(f"episode_start is {starts!r:.60}, not one bool for each of the {rows} observations") from None
 
 
 def _valid_previous(value: Any, count: int | None, spec: Spec) -> NDArray[Any]:

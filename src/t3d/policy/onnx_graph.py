@@ -134,10 +134,8 @@ def _forward(graph: Graph, snapshot: PolicySnapshot, spec: Spec, inputs: dict[st
     parameters = [stack[0] for stack in network.parameters(snapshot.flat[:1])]
     ops = operations(graph, network.activation)
     if encoder is not None:
-        layers, pieces = iter(parameters), []
-        for name, image in zip(
-            _image_names(spec), spec.images, strict=True
-        ):  # as Encoder.forward computes it from bytes
+        layers, pieces = iter(parameters), []  # as Encoder.forward computes them from bytes
+        for name, image in zip(_image_names(spec), spec.images, strict=True):
             channels, height, width = image.shape
             value = inputs[name]
             if image.channels_last:
@@ -153,8 +151,7 @@ def _forward(graph: Graph, snapshot: PolicySnapshot, spec: Spec, inputs: dict[st
         mean, std = snapshot.scaling
         scaled = (inputs["observation"] - mean[0]) / std[0]
         x = graph.add("Clip", [scaled, -SCALED_LIMIT, SCALED_LIMIT], scaled.width)
-    action: Value = ops.tanh(network.kind.forward(parameters, x, ops))
-    return action
+    return _tanh(network.kind.forward(parameters, x, ops))
 
 
 def _bounds(spec: Spec) -> tuple[NDArray[Any], NDArray[Any], type[np.float32 | np.float64]]:

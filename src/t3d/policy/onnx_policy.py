@@ -103,5 +103,4 @@ def _outline(model: onnx.ModelProto) -> bytes:
     for constant in outline.graph.initializer:
         if constant.data_type != onnx.TensorProto.INT64:
             constant.raw_data = str(len(constant.raw_data)).encode()
-    content: bytes = outline.SerializeToString(deterministic=True)
-    return content
+    return bytes(outline.SerializeToString(deterministic=True))

@@ -239,8 +239,7 @@ def middle(spec: Spec) -> NDArray[Any]:
 def limited(action: NDArray[Any], previous: NDArray[Any], spec: Spec) -> NDArray[Any]:
     """Clips actions (..., *action_shape), which are within the bounds, to what is within reach of the previous ones."""
     change = (spec.max_action_change * (spec.action_high - spec.action_low)).reshape(spec.action_shape)
-    inside: NDArray[Any] = np.minimum(np.maximum(action, previous - change), previous + change)
-    return inside.astype(spec.action_dtype)
+    return np.asarray(np.minimum(np.maximum(action, previous - change), previous + change), spec.action_dtype)
 
 
 def put_previous(flat: NDArray[Any], previous: NDArray[Any], spec: Spec) -> None:
