@@ -74,7 +74,6 @@ class EnvConfig(Section, prefix="env."):
 
     @property
     def label(self) -> str:
-        """The name without arguments."""
         return self.name or short_id(self.id) or "custom"
 
 

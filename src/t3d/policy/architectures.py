@@ -144,7 +144,6 @@ class Architecture(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of values in its parameters."""
         return sum(prod(parameter.shape) for parameter in self.layout)
 
     def forward(self, parameters: Sequence[Any], x: Any, ops: Operations) -> Any:

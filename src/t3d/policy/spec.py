@@ -54,7 +54,6 @@ class Image(NamedTuple):
 
     @property
     def own_shape(self) -> tuple[int, int, int]:
-        """The shape in which the environment returns it."""
         channels, height, width = self.shape
         return (height, width, channels) if self.channels_last else self.shape
 
