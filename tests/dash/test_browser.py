@@ -328,7 +328,8 @@ def test_very_large_and_negative_values_are_drawn_and_have_no_logarithmic_axis(
 def test_runs_are_found_sorted_and_compared_with_the_keyboard(context: BrowserContext, tmp_path: Path) -> None:
     write_run(tmp_path / "low", {0: [1.0, 2.0], 1: [2.0, 3.0]}, env="Pendulum-v1")
     alarms = [Alarm(step=step, kind="dead-units", text="", advice="") for step in (1, 2)]
-    write_run(tmp_path / "high", {0: [5.0, 6.0]}, env="Hopper-v5", td3={"gamma": 0.9}, events=alarms)
+    high = write_run(tmp_path / "high", {0: [5.0, 6.0]}, env="Hopper-v5", td3={"gamma": 0.9}, events=alarms)
+    (high / "journal.jsonl").write_text("".join(f"{to_line(alarm)}\n" for alarm in alarms))
     write_run(tmp_path / "other", {0: [3.0]}, env="Hopper-v5")
     with served(tmp_path) as access:
         page = open_page(context, address_of(access))
