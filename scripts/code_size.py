@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = """
-import os, sys, tempfile, threading
+import inspect, os, sys, tempfile, threading
 from contextlib import ExitStack
 from pathlib import Path
 calls, package = set(), str(Path(sys.argv[1]) / "t3d") + os.sep
@@ -47,7 +47,11 @@ with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         make = env_factory(cfg.env)
     except Exception:  # until 0.4
         make = env_factory(cfg.env.id)
-    training = assemble(cfg, Requests(threading.Event(), threading.Event()), make, opened)
+    requests, surroundings = Requests(threading.Event(), threading.Event()), []
+    if "surroundings" in inspect.signature(assemble).parameters:  # since 0.5
+        from t3d.run.surroundings import Surroundings
+        surroundings = [Surroundings()]
+    training = assemble(cfg, requests, make, opened, *surroundings)
     parts = training.parts
     training.publisher.publish()
     for _ in range(8):
