@@ -115,7 +115,7 @@ def test_a_run_is_the_same_with_and_without_videos_to_the_last_bit(tmp_path: Pat
     [
         ("pass", "Blind", "cannot be recorded"),
         ("raise OSError('no screen')", "World", "the environment cannot be rendered here: no screen"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "World", "the recording ended with code -11"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "World", "it ended with code -11"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_once_and_training_goes_on(

@@ -321,7 +321,7 @@ def test_a_writer_that_is_killed_is_told_and_the_run_goes_on(tmp_path: Path, mon
         notes += [event.text] if isinstance(event, Note) else []
         if notes or time.monotonic() > until_told:
             stop.set()
-    assert notes == ["the process that writes for other tools has failed: code -9"]
+    assert notes == ["the process that writes for other tools has failed: it ended with code -9"]
 
 
 SINKS_OF = {"alive": True, "killed": False, "missing": False}

@@ -112,7 +112,6 @@ class Job:
     """A kind of work that one process at a time does, and what is to be said of it."""
 
     failure: str  # what has happened if its process fails
-    ended = "code"  # and how that is said of one that has printed nothing, with its exit code
 
     def __init__(self) -> None:
         self.child: Child | None = None
@@ -136,7 +135,7 @@ class Job:
             if self._last_line.startswith("note: "):
                 self.say(self._last_line.removeprefix("note: "))
         if code:
-            why = self._last_line.removeprefix("error: ") or f"{self.ended} {code}"
+            why = self._last_line.removeprefix("error: ") or f"it ended with code {code}"
             self.say(f"{self.failure}: {why}")
         if code is not None:
             self.forget_child()
@@ -177,8 +176,6 @@ class Sinks(Job):
 
 class Recorder(Job):
     """Records the policies of every N-th evaluation, one recording at a time."""
-
-    ended = "the recording ended with code"
 
     def __init__(self, cfg: Config, path: Path) -> None:
         super().__init__()

@@ -192,10 +192,8 @@ class Parts:
             if before not in (None, now):
                 replay = f"the replay was {REPLAY_IS[before]} and is {REPLAY_IS[now]} now"
                 notes.append(f"{replay}: other batches are drawn from here on")
-            then, here = state["versions"], versions()
-            if changed := [
-                f"{name} {then[name]} is now {here.get(name)}" for name in then if then[name] != here.get(name)
-            ]:
+            here, then = versions(), state["versions"].items()
+            if changed := [f"{name} {old} is now {here.get(name)}" for name, old in then if old != here.get(name)]:
                 notes.append(f"bit for bit is not promised: {', '.join(changed)}")
             return notes
         except CORRUPT_ERRORS as error:
