@@ -56,15 +56,12 @@ def begin(nice: int, end: Callable[[], object]) -> Any:
 
 
 class Child:
-    """A process that ends when its standard input is closed, and so with this one, however that ends.
-
-    What it prints goes to a temporary file, so that nobody ever waits for a reader; its errors are shown if it says so.
-    """
+    """A process that ends when its standard input is closed, and so with this one, however that ends."""
 
     def __init__(
         self, module: str, task: dict[str, Any], *, inherited: Sequence[int] = (), shows_errors: bool = False
     ) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (not a pipe, so that it never waits for a reader)
         self._read = 0
         self._process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=self._output,

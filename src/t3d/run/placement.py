@@ -24,7 +24,7 @@ from t3d.errors import UserError
 from t3d.policy.spec import Spec
 
 COPIES_IN_LEARNING = 5  # online, target, gradient and Adam's two moments
-_faster: dict[tuple[object, ...], int] = {}  # threads, by what is computed
+_faster: dict[tuple[object, ...], int] = {}  # threads, by what is computed, so that equal settings give equal bits
 OF_IMAGES = ("encoder_channels", "encoder_strides", "encoder_features", "image_shift")  # in td3
 
 
@@ -65,10 +65,7 @@ def refuse_settings_of_images(cfg: Config, spec: Spec) -> None:
 
 
 def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tuple[EngineName, str, list[str]]:
-    """Returns the engine to train with, why it is not a faster one, and notes on what is wrong with others.
-
-    An engine that was asked for by name and refuses is an error; one that computes something else is not used.
-    """
+    """Returns the engine to train with, why it is not a faster one, and notes on others that compute something else."""
     candidates, seeds = FASTEST_FIRST[cfg.device], cfg.member_seeds
     if cfg.engine != "auto":
         if why := ENGINES[cfg.engine].refuses(rule, cfg.td3, coefficients):
@@ -86,10 +83,7 @@ def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tup
 
 
 def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: Any = None) -> tuple[int, list[str]]:
-    """Sets the CPU threads that torch uses from now on, the faster number unless one was given; returns it and notes.
-
-    What was faster once holds for as long as this process lives, so that the same settings give the same bits.
-    """
+    """Sets the CPU threads that torch uses, the faster number unless one was given; returns it and notes."""
     threads, notes = cfg.threads, list[str]()
     if not threads and cfg.device == "cpu":
         key = (engine, spec.observation_width, spec.action_size, cfg.td3, len(cfg.members), cfg.rule)

@@ -49,12 +49,10 @@ class BestPolicies:
 
     def rewrite(self, folder: RunFolder) -> list[str]:
         """Writes best/ again, whatever a kill or an accident has left there; says what was damaged."""
-        notes = []
+        notes, network = [], own_network(folder.cfg.td3.actor_network)
         for member in self._kept:
             try:
-                read_policy(
-                    folder.path / "best" / folder.cfg.members[member].name, own_network(folder.cfg.td3.actor_network)
-                )
+                read_policy(folder.path / "best" / folder.cfg.members[member].name, network)
             except UserError as error:
                 notes.append(f"{error}; it is restored from the checkpoint")
             self.write(member, folder)

@@ -116,10 +116,7 @@ class Checkpoint(NamedTuple):
 def save(
     root: Path, step: int, state: State, replay: Replay, before: Checkpoint | None, spare: int = 0
 ) -> tuple[Checkpoint, int]:
-    """Writes the next checkpoint and removes what it replaces; returns it and the bytes written.
-
-    It is written under a temporary name, flushed and renamed. So many spare bytes must stay free on the disk.
-    """
+    """Writes the next checkpoint under a temporary name, and renames it; returns it and the bytes written."""
     for folder in (root, root / "replay"):  # but never the run's own, which may have been removed
         folder.mkdir(exist_ok=True)
         refuse_link(folder)

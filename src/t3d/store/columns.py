@@ -98,10 +98,7 @@ class Columns:
         return [metric for table in self.tables.values() for metric in table.metrics()]
 
     def series(self, metric: Metric, every: int = 0) -> dict[Member | None, Series]:
-        """Returns what each member reported of a metric; under None what is reported of the whole run.
-
-        With `every`, reports are averaged in windows of so many steps; the newest window may not be over yet.
-        """
+        """Returns what each member, or None for the run, reported of a metric, or averages over so many steps each."""
         table = self.tables[metric.kind]
         reported = {number: table.series(number, metric, every) for number in table.members()}
         return {

@@ -1,7 +1,6 @@
 """What people say to a run and of it: control.json and notes.json in its folder, changed by one process at a time.
 
-control.json names the process that should obey, and says what is wanted, not what to do next, so that no request is
-lost. Training never reads notes.json.
+control.json names the process that should obey. It says what is wanted, not what to do next, so no request is lost.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ class Notes(NamedTuple):
 
 
 def read_request(path: Path, session: Mapping[str, Any]) -> ControlRequest:
-    """Reads what a process is asked; nothing if the file is meant for another one. Raises Refused if it is damaged.
-
-    A session is what the process said of itself when it started: the fields of its start or resumed event.
-    """
+    """Reads what a process, known by the fields of its start or resumed event, is asked; raises Refused if damaged."""
     try:
         fields = unsealed("control", read(path / CONTROL, LARGEST))
         whose = (to_count(fields["pid"]), fields["host"], fields["started"])

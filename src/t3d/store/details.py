@@ -11,23 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, NamedTuple
 
+from t3d import events
 from t3d.config import Config, Member, dotted, flat
 from t3d.config.sweeps import swept
-from t3d.events import (
-    ActorEvent,
-    Alarm,
-    BadValueFound,
-    Continued,
-    End,
-    Event,
-    Note,
-    Paused,
-    Resumed,
-    Saved,
-    SaveFailed,
-    SeedStopped,
-    Start,
-)
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, replace, to_count, to_json
 from t3d.store.columns import Columns
 from t3d.store.log import fields_of, journal_lines, newest_session
@@ -47,7 +33,7 @@ class Result(NamedTuple):
     """What became of one member."""
 
     member: Member
-    stopped: SeedStopped | None  # when and how it diverged
+    stopped: events.SeedStopped | None  # when and how it diverged
     evals: Sequence[StoredEvaluation]  # in order
 
     @property
@@ -82,18 +68,18 @@ def last_return(results: Sequence[Result]) -> float | None:
     return fmean(living) if living else None
 
 
-def messages_of(columns: Columns, *kinds: type[Event]) -> list[Event]:
+def messages_of(columns: Columns, *kinds: type[events.Event]) -> list[events.Event]:
     """Returns what events of some kinds say in words, in the order in which they happened."""
-    events = [event for kind in kinds for event in columns.messages[kind]]
-    return sorted(events, key=lambda event: event.time if isinstance(event.time, int | float) else 0.0)
+    messages = [event for kind in kinds for event in columns.messages[kind]]
+    return sorted(messages, key=lambda event: event.time if isinstance(event.time, int | float) else 0.0)
 
 
-def alarm_fields(alarm: Alarm, members: Sequence[Member]) -> dict[str, Any]:
+def alarm_fields(alarm: events.Alarm, members: Sequence[Member]) -> dict[str, Any]:
     """Returns an alarm as plain values."""
     return {**about_fields(alarm, members), "kind": alarm.kind, "text": alarm.text, "advice": alarm.advice}
 
 
-def about_fields(event: Event, members: Sequence[Member]) -> dict[str, Any]:
+def about_fields(event: events.Event, members: Sequence[Member]) -> dict[str, Any]:
     """Returns when an event happened, and to whom."""
     member = member_of(event, members)
     return {"step": event.step, "member": member and member.name}
@@ -118,18 +104,19 @@ def session_of(run: Summary) -> dict[str, Any]:
 
 def news_of(path: Path, columns: Columns) -> list[dict[str, Any]]:
     """Returns what happened to a run, oldest first: from its journal, and what its events say in words."""
-    messages = [vars(event) | {"event": event.event} for event in messages_of(columns, Note, ActorEvent, BadValueFound)]
+    messages = messages_of(columns, events.Note, events.ActorEvent, events.BadValueFound)
+    lines = [vars(event) | {"event": event.event} for event in messages]
     news: list[dict[str, Any]] = []
-    for fields in filter(None, (*messages, *map(fields_of, journal_lines(path)[-MOST_NEWS:]))):
+    for fields in filter(None, (*lines, *map(fields_of, journal_lines(path)[-MOST_NEWS:]))):
         kind, text, step, time = str(fields["event"])[:40], str(fields.get("text", "")), fields["step"], fields["time"]
         texts = {
-            Start.event: f"started on {fields.get('host') or 'an unknown machine'} as process {fields.get('pid')}",
-            Resumed.event: f"resumed from {fields.get('checkpoint') or 'the start'} on {fields.get('host')}",
-            Saved.event: f"checkpoint {fields.get('checkpoint')} ({fields.get('reason')})",
-            SaveFailed.event: f"could not be written: {text}",
-            Paused.event: kind,
-            Continued.event: kind,
-            End.event: f"{fields.get('reason')}{f': {text}' if text else ''}",
+            events.Start.event: f"started on {fields.get('host') or 'some machine'} as process {fields.get('pid')}",
+            events.Resumed.event: f"resumed from {fields.get('checkpoint') or 'the start'} on {fields.get('host')}",
+            events.Saved.event: f"checkpoint {fields.get('checkpoint')} ({fields.get('reason')})",
+            events.SaveFailed.event: f"could not be written: {text}",
+            events.Paused.event: kind,
+            events.Continued.event: kind,
+            events.End.event: f"{fields.get('reason')}{f': {text}' if text else ''}",
         }
         if isinstance(time, int | float) and isinstance(step, int):
             news.append({"event": kind, "step": step, "time": time, "text": texts.get(kind, text)[:LONGEST_TEXT]})

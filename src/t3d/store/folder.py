@@ -24,24 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from t3d import events
 from t3d.config import Config, Member, to_toml
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
-from t3d.events import (
-    Alarm,
-    Continued,
-    End,
-    EpisodeEnd,
-    Eval,
-    Event,
-    Paused,
-    Resumed,
-    Saved,
-    SaveFailed,
-    Start,
-    Update,
-    to_line,
-)
 from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, replace
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.files import save_policy
@@ -53,14 +39,14 @@ LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
 # A run that starts over has its own.
 OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
-IN_METRICS: tuple[type[Event], ...] = (EpisodeEnd, Update, Eval)
+IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, events.Eval)
 FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
 COLUMNS = [  # of metrics.csv, into which lists do not fit
     *("event", "step", "member", "seed", "time"),
     *(name for name in FIELDS if name not in ("step", "member", "seed", "time", "returns", "lengths", "other_losses")),
 ]
-ONLY_IN_JOURNAL: tuple[type[Event], ...] = (Resumed, Saved, SaveFailed, Paused, Continued)
-IN_JOURNAL: tuple[type[Event], ...] = (Start, *ONLY_IN_JOURNAL, Alarm, End)  # short, so that lists can read it all
+ONLY_IN_JOURNAL = (events.Resumed, events.Saved, events.SaveFailed, events.Paused, events.Continued)
+IN_JOURNAL = (events.Start, *ONLY_IN_JOURNAL, events.Alarm, events.End)  # which is short, so that lists can read it all
 
 
 class Log:
@@ -115,10 +101,7 @@ class Log:
 
 
 class RunFolder:
-    """An open run folder; every event is in its file, on a line of its own, as soon as it is written.
-
-    config.toml holds device, engine and threads as they were asked for, so that another machine can choose its own.
-    """
+    """An open run folder; every event is in its file, on a line of its own, as soon as it is written."""
 
     def __init__(
         self,
@@ -130,6 +113,7 @@ class RunFolder:
     ) -> None:
         self.path, self.cfg, self.spec, self.requested = path, cfg, spec, requested or cfg
         unnamed = dataclasses.replace(self.requested.run, name="")  # a repeated run gets another folder
+        # as they were asked for, so that another machine can choose its own
         placed = {name: getattr(self.requested, name) for name in ("device", "engine", "threads")}
         try:
             for folder in (path, path / "best", path / "last"):
@@ -158,8 +142,8 @@ class RunFolder:
         if self.is_gone():
             raise UserError(f"the run's folder {display_path(self.path)} was removed or moved away while it trained")
 
-    def write(self, event: Event) -> None:
-        line = to_line(event) + "\n"
+    def write(self, event: events.Event) -> None:
+        line = events.to_line(event) + "\n"
         if isinstance(event, IN_JOURNAL):
             self._journal.write(line)
         if not isinstance(event, ONLY_IN_JOURNAL):

@@ -55,10 +55,7 @@ def read_events(path: Path, kinds: Iterable[type[Event]] = ()) -> list[Event]:
 
 
 def read_log(path: Path, kinds: Iterable[type[Event]] = ()) -> tuple[list[Event], int]:
-    """Reads the events of a run folder, all or those of some kinds, and how many complete lines cannot be read.
-
-    With kinds all other lines are skipped unparsed, and are damaged only if they do not even look like events.
-    """
+    """Reads events and counts complete lines that cannot be read; those of other kinds must only look like events."""
     wanted = prefixes(kinds) or (b"",)
     events, damaged, end = list[Event](), 0, START
     while True:
@@ -165,10 +162,7 @@ def remembered_files(path: Path) -> dict[str, str]:
 
 
 def pauses(path: Path) -> list[tuple[float, float]]:
-    """Returns when a run went on, resumed or after a pause, and for how many seconds it had stood still.
-
-    Those before a resume are counted from the line before it in the journal.
-    """
+    """Returns when a run went on, and for how many seconds it had stood still: before a resume, since the last line."""
     known, before = list[tuple[float, float]](), None
     for fields in map(fields_of, journal_lines(path)):
         time = fields.get("time")
