@@ -91,13 +91,11 @@ def _lines(pools: Sequence[Sequence[Run]], name: str, seed: int | str | None) ->
             if whole:
                 label = f"mean of {len(whole)} runs, ± std" if len(whole) > 1 else "the whole run"
                 lines.append(Line(whole, [], prefix + label))
-            elif seed is not None:
-                curves = [curve for curve in curves if curve.member == pool[0].member(seed)]
-                label = prefix + _members_in_words(curves, metric)
-                lines.append(Line([curve.series for curve in curves], [], label))
             else:
+                chosen = None if seed is None else pool[0].member(seed)
+                groups = {(): [curve for curve in curves if curve.member == chosen]} if chosen else _drawn(curves)
                 seeds = sum(len(run.cfg.seeds) for run in pool)
-                lines += [_line(prefix, values, group, metric, seeds) for values, group in _drawn(curves).items()]
+                lines += [_line(prefix, values, group, metric, seeds) for values, group in groups.items()]
     if len(metrics) > 1 and len(lines) > MOST_DRAWN:
         names = joined([metric.name for metric in metrics])
         raise UserError(f"{name} would make {len(lines)} lines; choose one of its entries: {names}")
