@@ -101,7 +101,7 @@ def test_a_run_on_a_gpu_is_the_same_with_and_without_diagnostics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
     if "host" in settings:
-        monkeypatch.setattr("t3d.run.build.replay_device", lambda *_: "cpu")
+        monkeypatch.setattr("t3d.run.placement.replay_device", lambda *_: "cpu")
     assert_same_bits(tmp_path, device="cuda", **ON_GPUS[settings])
 
 

@@ -25,15 +25,9 @@ from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
 from t3d.policy.acting import PolicySnapshot
+from t3d.run import placement
 from t3d.run.background import BackgroundJobs
 from t3d.run.parts import Loaded, Parts
-from t3d.run.placement import (
-    choose_engine,
-    refuse_settings_of_images,
-    replay_device,
-    set_tf32_for_process,
-    set_threads,
-)
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
 from t3d.run.surroundings import Surroundings
@@ -127,13 +121,13 @@ def assemble(
     requested is the configuration before this machine chose device, engine and threads. `opened` closes each part.
     Whatever may raise does so before the folder is created or its logs are truncated.
     """
-    set_tf32_for_process(cfg.tf32)
+    placement.set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     disturbed = surroundings.restore()
     if not (loaded or cfg.env.id or cfg.env.name):
         cfg = replace(cfg, env=replace(cfg.env, name=world.environment["class"]))
-    refuse_settings_of_images(cfg, world.collector.spec)
-    replay_on = replay_device(cfg, world.collector.spec)
+    placement.refuse_settings_of_images(cfg, world.collector.spec)
+    replay_on = placement.replay_device(cfg, world.collector.spec)
     with surroundings.for_updates(builds=True):
         parts, about_learning = _parts(cfg, world, replay_on)
         restored = parts.restore(loaded, requests.stop) if loaded else []
@@ -157,8 +151,8 @@ def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]
     rule = rule_of(cfg.rule, spec)
     check_own_code(cfg, spec, rule)
     coefficients = coefficients_of_members(cfg, rule)
-    engine, reason, notes = choose_engine(cfg, spec, rule, coefficients)
-    threads, about_threads = set_threads(cfg, spec, rule, engine, coefficients)
+    engine, reason, notes = placement.choose_engine(cfg, spec, rule, coefficients)
+    threads, about_threads = placement.set_threads(cfg, spec, rule, engine, coefficients)
     cfg = replace(cfg, engine=engine, threads=threads)
     memory = Memory(spec, cfg, replay_on, coefficients.gamma)
     learner = Learner(

@@ -16,20 +16,7 @@ from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
 from t3d.events import NEW_TASK, ActorEvent, Alarm, BadValueFound, Eval, Event, Note, SeedStopped, TraceSummary
 from t3d.files import CORRUPT_ERRORS, Refused, error_text
-from t3d.store.log import (
-    LOG,
-    START,
-    Position,
-    Unreadable,
-    damage_in_words,
-    event_of,
-    looks_like_event,
-    pauses,
-    prefixes,
-    read_end,
-    read_lines,
-    read_part,
-)
+from t3d.store import log
 from t3d.store.metrics import KINDS, Metric, Series, StoredEvaluation, listing, member_of, parse_metric, without_pauses
 from t3d.store.tables import NEEDED, WHOLE, Table
 
@@ -38,7 +25,7 @@ BEST = Metric(Eval, "best")
 MOST_MESSAGES = 200  # of each kind, the newest
 PART = 2**20  # bytes of a long log that are read at a time: larger parts are slower, they do not fit into caches
 BEGINNING = 16  # bytes of a line that tell the kind of its event
-BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *MESSAGES, TraceSummary) for start in prefixes([kind])}
+BY_BEGINNING = {start[:BEGINNING]: kind for kind in (*KINDS, *MESSAGES, TraceSummary) for start in log.prefixes([kind])}
 
 
 class Columns:
@@ -56,7 +43,7 @@ class Columns:
         self.lock = threading.Lock()
         self._cfg: Config | None = None
         self.pauses: list[tuple[float, float]] = []
-        self._place: Position = START  # up to here the log is read, but for the parts that are missing
+        self._place: log.Position = log.START  # up to here the log is read, but for the parts that are missing
         self._parts: list[tuple[int, int]] = []  # missing ones, the next one last
         self._begin()
 
@@ -86,7 +73,7 @@ class Columns:
                 pass
             for table in self.tables.values():
                 table.put_in_order()
-            self.pauses = pauses(self.path)
+            self.pauses = log.pauses(self.path)
             return not more
 
     def thin(self) -> bool:
@@ -129,7 +116,7 @@ class Columns:
 
     def newest_update(self, member: Member) -> TraceSummary | None:
         trace = self._traces.get(self.members.index(member))
-        event = None if trace is None else event_of(trace[1])
+        event = None if trace is None else log.event_of(trace[1])
         return event if isinstance(event, TraceSummary) else None
 
     @property
@@ -143,13 +130,13 @@ class Columns:
     def _read_on(self) -> bool:
         """Reads a part that is missing or, if none is, what the log has grown by; returns whether there was any."""
         if self._parts:
-            part = read_part(self.path, *self._parts[-1], self._place)
+            part = log.read_part(self.path, *self._parts[-1], self._place)
             if part is None:
                 self._begin()
             else:
                 self._take(part, self._parts.pop()[0])
             return True
-        lines, end, restarted = read_lines(self.path, self._place)
+        lines, end, restarted = log.read_lines(self.path, self._place)
         if restarted:
             self._begin()
         else:
@@ -160,8 +147,8 @@ class Columns:
     def _begin(self) -> None:
         """Starts from nothing; a long log is read in parts from all over, so that curves soon show all of the run."""
         self._cfg = None
-        end = read_end(self.path)
-        self._place = end if end.offset > PART else START
+        end = log.read_end(self.path)
+        self._place = end if end.offset > PART else log.START
         size, count = self._place.offset, -(-self._place.offset // PART)
         order = sorted(range(count - 1), key=lambda part: f"{part:032b}"[::-1])  # first, middle, quarters, eighths
         self._parts = [(part * PART, min(size, part * PART + PART)) for part in (*order[::-1], *range(count)[-1:])]
@@ -184,7 +171,7 @@ class Columns:
             elif kind in self._messages:
                 self._add_messages(kind, group, offset)
             else:
-                self.damaged += sum(not looks_like_event(line) for line in group)
+                self.damaged += sum(not log.looks_like_event(line) for line in group)
 
     def _tabulate(self, table: Table, lines: Sequence[bytes], offset: int) -> None:
         """Adds lines to a table all at once or, if one of them is damaged, one by one."""
@@ -207,7 +194,7 @@ class Columns:
                 self._traces[number] = offset, newest
 
     def _add_messages(self, kind: type[Event], lines: Sequence[bytes], offset: int) -> None:
-        events = [event for event in map(event_of, lines) if event is not None]
+        events = [event for event in map(log.event_of, lines) if event is not None]
         self.damaged += len(lines) - len(events)
         for event in events:
             member = member_of(event, self.members)
@@ -223,7 +210,7 @@ def read_columns(path: Path, kinds: Iterable[type[Event]] = KINDS, members: Sequ
         columns = Columns(path, kinds, members, most_messages=sys.maxsize)
         columns.refresh(math.inf)
     except (OSError, Refused) as error:
-        raise Unreadable(path, f"its events.jsonl: {error_text(error)}") from None
+        raise log.Unreadable(path, f"its events.jsonl: {error_text(error)}") from None
     return columns
 
 
@@ -241,5 +228,5 @@ def read_metric(paths: Sequence[Path], name: str) -> tuple[list[Metric], dict[Pa
             error.add_note(f"It has, by the event that reports them (docs/metrics.md explains each):\n{listing(known)}")
             raise error
         if columns.damaged and kind is not Eval:  # of evaluations it was said when the run was opened
-            LOG.warning("%s", damage_in_words(columns.damaged, path / "events.jsonl"))
+            log.LOG.warning("%s", log.damage_in_words(columns.damaged, path / "events.jsonl"))
     return metrics or [], runs
