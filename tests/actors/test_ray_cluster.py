@@ -175,7 +175,7 @@ class TestOwnCluster:
         assert b"that imports ray after the run has started" in raised.value.stderr
 
     def test_says_which_extra_to_install_without_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        monkeypatch.setattr("t3d.errors.find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"t3d\[ray\]"):
             connected(CFG)
 

@@ -39,10 +39,6 @@ class InlineCollector:
         self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.member_actors))]
 
     def poll(self) -> Collected:
-        """Returns the next transitions, one block for each member that has not reached total_steps.
-
-        A failed environment raises on the next call, after everything before it has been returned.
-        """
         acting = [actor for actor in self.member_actors if actor.member not in self._stopped]
         for actor in acting:
             if actor.error is not None and not isinstance(actor.error, Diverged):

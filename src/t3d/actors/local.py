@@ -1,8 +1,6 @@
 """Actor processes on this machine, which fill the replay while the learner learns.
 
-Each actor has its share of the (member, environment) pairs and a ring of transitions to the learner, and reads the
-newest policy and its step limit from shared memory. An actor that dies or hangs is restarted; one that keeps failing is
-given up, and its environments move to the others.
+Each has a ring of transitions to the learner, and reads the newest policy and its step limit from shared memory.
 """
 
 from __future__ import annotations
@@ -70,10 +68,6 @@ class LocalCollector:
         self._totals = ActingTotals()  # of actors: those that have ended
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        """Has the actors act with this policy, as far as the governor allows; the first one starts the actors.
-
-        updates is how many the learner has made, or queued on a GPU, from which policies arrive late.
-        """
         self.updates = updates
         with starting():
             self.shared_state.publish(snapshot, self.governor.limit(snapshot.updates))
@@ -82,7 +76,6 @@ class LocalCollector:
             slot.wake()
 
     def poll(self) -> Collected:
-        """Returns the transitions received, a block for each member; waits a moment for a block worth taking."""
         self.inbox.raise_error()
         self.supervise()
         if not self.inbox.has_rows:
@@ -117,7 +110,6 @@ class LocalCollector:
         self.learner_wakeup.close()
 
     def supervise(self) -> None:
-        """Starts actors that are due, and handles those that ended or hang; ten times a second."""
         if time.monotonic() - self._checked_at < LONGEST_WAIT or self.inbox.error is not None:
             return
         self._checked_at = time.monotonic()
@@ -224,10 +216,9 @@ class LocalCollector:
 
 
 def shares(cfg: Config, *, as_one: bool) -> list[list[Unit]]:
-    """Assigns environments to actors; a VectorEnv is stepped as one, by a single actor.
+    """Deals environments to actors round-robin, one of every member at a time; a VectorEnv is one.
 
-    They are dealt round-robin, one environment of every member at a time: with no more of them than actors need, none
-    gets two of one member. All members wait for the slowest, so none may depend on one busy actor alone.
+    All members wait for the slowest, so none may depend on one busy actor alone.
     """
     members, envs, actors = range(len(cfg.members)), range(cfg.num_envs), cfg.async_actors
     each_env: list[Unit] = [((member, env),) for env in envs for member in members]

@@ -6,7 +6,6 @@ Ray is an extra: it is imported only when a run asks for it.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import math
 import os
@@ -30,7 +29,7 @@ from t3d.actors.ray_actor import Started, installed_versions
 from t3d.actors.ray_files import env_there, network_there, runtime_env
 from t3d.actors.supervisor import ONE_THREAD, python_path
 from t3d.config import Config
-from t3d.errors import StoppedEarly, UserError
+from t3d.errors import StoppedEarly, UserError, check_installed
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (Ray keeps there what is passed by reference)
 MOST_BYTES = 2**30  # of shared memory for a cluster of our own, taken as it is needed; chosen
@@ -93,7 +92,6 @@ class Connection:
         return "" if is_same else f"node {started.host} runs {started.versions}; this process {here}"
 
     def lost(self) -> str:
-        """Returns what is lost for good, or an empty string; never waits."""
         for name, answered_at in self._answered_at.items():
             if self._looked_at - answered_at > LOST_SECONDS:
                 return f"{name} ({self._watched[name]}) has not answered for {LOST_SECONDS:.0f} s"
@@ -108,14 +106,12 @@ class Connection:
             self._looked_at = time.monotonic()
 
     def close(self) -> None:
-        """Leaves the cluster, and ends it if it is our own."""
         self._opened.close()
 
 
 def connect(cfg: Config, output: int, stop: threading.Event) -> Connection:
     """Joins the cluster at ray_address, or starts one here, until `stop`; what Ray prints goes to `output`."""
-    if importlib.util.find_spec("ray") is None:
-        raise UserError(f'actors={cfg.actors} needs Ray; install it with: pip install "t3d[ray]"')
+    check_installed(f"actors={cfg.actors}", ["ray"], "ray")
     with ExitStack() as opened:
         warnings = _join(cfg, opened, output) if cfg.ray_address else _start(cfg, opened, output, stop)
         if stop.is_set():

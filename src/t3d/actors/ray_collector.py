@@ -1,8 +1,6 @@
 """Actors on a Ray cluster, which fill the replay while the learner learns, and evaluators.
 
-The learner orders blocks of transitions, never more than the governor allows, and keeps two orders in flight for each
-actor, so that none waits for the network. It assigns the environments: those of an actor that is lost go to the others
-at once, and an actor that joins takes some over.
+The learner orders blocks of transitions, two at a time for each actor, so that none waits for the network.
 """
 
 from __future__ import annotations
@@ -80,7 +78,6 @@ class RayCollector:
         self._send_orders()
 
     def poll(self) -> Collected:
-        """Returns the transitions received, a block for each member; waits a moment if there are none."""
         self.inbox.raise_error()
         self.supervise()
         self._receive(0.0)
@@ -117,7 +114,6 @@ class RayCollector:
             end_actors(self.slots)
 
     def supervise(self) -> None:
-        """Asks for actors that are due, and handles those that are lost or hang; ten times a second."""
         if time.monotonic() - self._checked_at < LONGEST_WAIT or self.inbox.error is not None:
             return
         self._checked_at = time.monotonic()

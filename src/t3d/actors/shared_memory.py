@@ -94,7 +94,6 @@ class Ring(Shared):
         self._sent[0] = sent
 
     def receive(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Returns all waiting rows, and what is known about each."""
         if not 0 <= self.waiting <= self.capacity:
             raise Torn(f"{self.waiting} rows wait in a ring of {self.capacity}")
         sequence = np.arange(int(self._received[0]), int(self._sent[0]))
@@ -202,7 +201,6 @@ class Heartbeat(Shared):
         self.arrays["beat"][0] += 1
 
     def wait(self, wakeup: Wakeup, seconds: float) -> None:
-        """Waits until woken, at most the given seconds, and adds to the time waited."""
         started = time.monotonic_ns()
         wakeup.wait(seconds)
         self.arrays["waited"][0] += time.monotonic_ns() - started
@@ -249,7 +247,6 @@ class Channel:
         return message
 
     def receive(self) -> list[dict[str, Any]]:
-        """Returns the messages that have arrived."""
         with suppress(BlockingIOError, ConnectionResetError):  # nothing more yet, or ever
             while piece := self._socket.recv(2**16, socket.MSG_DONTWAIT):
                 self._rest += piece

@@ -166,7 +166,6 @@ class Worker:
         return self._hang_detector.fault(self.heartbeat.arrays["beat"][0], hang_seconds, ready=self.ready)
 
     def end(self) -> None:
-        """Kills the process, if it has not ended, and reaps it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # and what its environments have started
         with suppress(subprocess.TimeoutExpired):  # one that survives SIGKILL is stuck in a device
@@ -191,7 +190,6 @@ class Slot:
 
     @property
     def may_start(self) -> bool:
-        """Whether it has waited long enough since its last fault, and is not given up."""
         return not self.given_up and time.monotonic() >= self._restart_at
 
     def record_start(self) -> None:

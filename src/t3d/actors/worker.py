@@ -82,7 +82,6 @@ class Actor:
             member_actor.begin()
 
     def _round(self) -> bool:
-        """Steps every member that may step; returns whether any did."""
         limit = self.shared_state.limit  # read before the policy, which is then at least as new
         if self.version != self.shared_state.version:
             self.version = self.shared_state.version

@@ -1,8 +1,7 @@
 """One interface to every environment.
 
-Past this file observations are flat arrays, with images the newest frames, and actions are in [-1, 1] in every
-dimension, so noise scales and clips mean the same everywhere. Values that are not plain finite numbers do not get past
-it either.
+Past this file observations are flat arrays of finite numbers and actions are in [-1, 1] in every dimension, so noise
+scales and clips mean the same everywhere.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ class Environment:
         self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg.bad_values, beat)
 
     def reset(self, seed: int, episode: int) -> NDArray[Any]:
-        """Starts an episode; the seed determines everything random in it, the index is for messages."""
         return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
 
     def step(self, action: Floats) -> Result:
@@ -124,7 +122,6 @@ class EnvGuard:
         raise BadValue(self.now(), self.faults[-1]) from None
 
     def action(self, action: Floats) -> Any:
-        """Converts an action in [-1, 1] to what the environment takes."""
         self.step += 1
         self._before = self.last
         if not np.isfinite(action).all():
@@ -198,7 +195,6 @@ class EnvGuard:
         return Result(self.last, 0.0, terminated=False, truncated=True, valid=False, error=error)
 
     def refusal(self, field: str, text: str) -> BadValue:
-        """Builds the error for a bad value, with where and when it was found."""
         return BadValue(self.now(), Fault(self.index, self.episode, self.step, field, text))
 
     def now(self) -> str:

@@ -1,13 +1,12 @@
-"""Exploration noise of scale one. Every environment has its own noise process, restarted with each episode.
+"""Exploration noise of scale one, with mean zero. Every environment has its own process, restarted with each episode.
 
-A process draws from its own random stream and keeps the rest of its state in `state`, arrays by name, so that it can
-be saved and restored.
+A call returns the next sample, (action_size,). A process draws from its own random stream and keeps the rest of its
+state in `state`, arrays by name, so that it can be saved and restored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +17,6 @@ from t3d.policy.spec import Floats
 OU_RATE = 0.15  # how fast OU noise reverts to zero; DDPG's value (Lillicrap et al., 2015)
 LADDER = 4.0  # a member's noisiest environment uses this multiple of the configured scale; chosen
 PINK_LENGTH = 1024  # steps before a new pink sequence is drawn; chosen, about an episode of MuJoCo
-
-
-class Noise(Protocol):
-    """Returns the next sample, (action_size,), with mean zero and standard deviation one."""
-
-    rng: np.random.Generator
-    state: dict[str, NDArray[Any]]
-
-    def __call__(self) -> Floats: ...
 
 
 class Gaussian:
@@ -95,8 +85,5 @@ def scale_factor(index: int, count: int) -> float:
     return float(LADDER ** (2 * index / (count - 1) - 1)) if count > 1 else 1.0
 
 
-NOISES: dict[str, Callable[[int, np.random.Generator], Noise]] = {
-    "gaussian": Gaussian,
-    "ou": OrnsteinUhlenbeck,
-    "pink": Pink,
-}
+Noise = Gaussian | OrnsteinUhlenbeck | Pink
+NOISES: dict[str, type[Noise]] = {"gaussian": Gaussian, "ou": OrnsteinUhlenbeck, "pink": Pink}

@@ -68,7 +68,6 @@ class DmControl(gym.Env[Any, Any]):
         self.observation_space = Dict({name: Box(-np.inf, np.inf, part.shape, np.float64) for name, part in parts})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode; the seed alone determines the task's randomness."""
         super().reset(seed=seed)
         if seed is not None:
             self.env.task.random.seed(seed)

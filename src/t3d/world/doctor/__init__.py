@@ -83,7 +83,6 @@ class Watch:
         self._now = ("", time.monotonic())  # one value, because another thread reads it
 
     def begin(self, call: str) -> None:
-        """Marks the start of a call, or of a pause between them."""
         self._now = (call, time.monotonic())
 
     def follow(self, over: threading.Event) -> None:
