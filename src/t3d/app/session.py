@@ -62,8 +62,7 @@ class EventStream:
     def write_rest(self) -> None:
         """Writes what a run that failed logged last, which no longer reached us: how it ended."""
         times: dict[str, float] = {}
-        folder = self._folder
-        for path in [folder / "journal.jsonl", folder / "events.jsonl"] if folder else []:
+        for path in [self._folder / name for name in ("journal.jsonl", "events.jsonl")] if self._folder else []:
             with suppress(OSError, Refused), open_plain(path) as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - TAIL))
                 for line in log.read(TAIL).split(b"\n"):
@@ -94,8 +93,8 @@ def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) 
                 with suppress(OSError, Refused), open_log(run.path / "journal.jsonl") as journal:
                     journal.write(f"{to_line(event)}\n".encode())
             if output.reader_left:
-                continues = f"t3d resume {display_path(run.path)} continues"
-                print(f"stopped: nobody reads the output; {continues}", file=sys.stderr)  # noqa: T201
+                path = display_path(run.path)
+                print(f"stopped: nobody reads the output; t3d resume {path} continues", file=sys.stderr)  # noqa: T201
         except StoppedEarly as stopped:
             loud.print(str(stopped), soft_wrap=True)
         return requested.exit_code or (0 if saved else 1)
